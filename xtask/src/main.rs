@@ -1,0 +1,3 @@
+//! Chores of the workspace, started as `cargo xtask CHORE`.
+
+fn main() {}
