@@ -1,0 +1,1 @@
+//! Exhaustive in a small scope, by property in a large one.
