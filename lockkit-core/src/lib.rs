@@ -12,6 +12,7 @@ mod claim;
 pub mod clock;
 pub mod driver;
 mod error;
+pub mod memory;
 mod name;
 pub mod queue;
 pub mod state;
