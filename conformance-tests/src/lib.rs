@@ -1,2 +1,3 @@
 //! conformance-tests
 pub mod history;
+pub mod storm;
