@@ -400,3 +400,6 @@ impl Drop for RegisterWatch<'_> {
             .on_shelf(|shelf, _, _| shelf.watchers.remove(self.at, &self.bell));
     }
 }
+
+#[cfg(test)]
+mod tests;
