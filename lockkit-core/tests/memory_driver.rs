@@ -98,14 +98,21 @@ async fn when_holder_and_first_waiter_are_dead_the_second_gets_it() {
 #[tokio::test(start_paused = true)]
 async fn when_the_timekeeper_gives_up_the_next_one_keeps_the_time() {
     let driver = MemoryDriver::new();
+    let start = Instant::now();
     take(&driver, &claim("a", Mode::Exclusive)).await;
-    let long = || claim_for("a", Mode::Exclusive, HOLD, HOLD * 2);
-    let first = Waiter::new(&driver, long()).await;
-    let second = Waiter::new(&driver, long()).await;
+    let first = claim_for("a", Mode::Exclusive, HOLD, HOLD + 2 * MS);
+    let first = Waiter::new(&driver, first).await;
+    let second = claim_for("a", Mode::Exclusive, HOLD, 4 * HOLD);
+    let second = Waiter::new(&driver, second).await;
+    // Its claim stays in line: the second sees to it that it begins to hold, and that it ends.
     first.task.abort();
-    settle().await;
-    driver.release(&first.claim).await.unwrap();
-    second.task.await.unwrap().unwrap();
+    let granted = tokio::time::timeout(10 * HOLD, second.task).await;
+    granted.expect("somebody keeps the time").unwrap().unwrap();
+    let waited = start.elapsed();
+    assert!(
+        waited >= 2 * HOLD && waited <= 2 * HOLD + 5 * MS,
+        "{waited:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
