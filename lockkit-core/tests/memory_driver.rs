@@ -55,11 +55,7 @@ async fn a_release_wakes_the_new_holders_and_at_most_one_other() {
         later.filter(|(w, polls)| w.polls() > **polls).count()
     };
     assert!(waiters[..2].iter().all(|w| w.task.is_finished()));
-    assert_eq!(
-        woken(0),
-        3,
-        "two readers, and the writer that keeps the time now"
-    );
+    assert_eq!(woken(0), 3, "two readers, and the writer that keeps the time now");
     let in_the_middle = waiters[30].claim.clone();
     driver.release(&in_the_middle).await.unwrap();
     settle().await;
@@ -89,10 +85,7 @@ async fn when_holder_and_first_waiter_are_dead_the_second_gets_it() {
     let waiter = Waiter::new(&driver, alive).await;
     waiter.task.await.unwrap().unwrap();
     let waited = start.elapsed();
-    assert!(
-        waited >= 4 * WAIT && waited <= 4 * WAIT + 5 * MS,
-        "{waited:?}"
-    );
+    assert!(waited >= 4 * WAIT && waited <= 4 * WAIT + 5 * MS, "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,10 +102,7 @@ async fn when_the_timekeeper_gives_up_the_next_one_keeps_the_time() {
     let granted = tokio::time::timeout(10 * HOLD, second.task).await;
     granted.expect("somebody keeps the time").unwrap().unwrap();
     let waited = start.elapsed();
-    assert!(
-        waited >= 2 * HOLD && waited <= 2 * HOLD + 5 * MS,
-        "{waited:?}"
-    );
+    assert!(waited >= 2 * HOLD && waited <= 2 * HOLD + 5 * MS, "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,10 +152,7 @@ async fn dropping_granted_leaves_the_claim_in_line_and_a_later_call_gets_the_gra
     let grant = driver.granted(&waiting).await.unwrap();
     assert!(grant.token.get() > 1);
     assert_eq!(driver.release(&waiting).await.unwrap(), Released::Removed);
-    assert_eq!(
-        driver.release(&waiting).await.unwrap(),
-        Released::NoSuchLock
-    );
+    assert_eq!(driver.release(&waiting).await.unwrap(), Released::NoSuchLock);
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,10 +218,7 @@ async fn a_polite_break_hands_on_only_when_the_holder_lets_go_or_its_lease_ends(
         let broke = driver.break_claim(key, token, Force::Polite, &record).await;
         assert!(broke.unwrap());
         let told = [Renewal::Ended(Ended::Broken(record.clone()))];
-        assert_eq!(
-            driver.renew(std::slice::from_ref(&holder)).await.unwrap(),
-            told
-        );
+        assert_eq!(driver.renew(std::slice::from_ref(&holder)).await.unwrap(), told);
         settle().await;
         assert!(!waiter.task.is_finished(), "exclusion holds");
         let state = driver.inspect(key).await.unwrap();
@@ -246,10 +230,7 @@ async fn a_polite_break_hands_on_only_when_the_holder_lets_go_or_its_lease_ends(
         waiter.task.await.unwrap().unwrap();
         assert_eq!(begun.elapsed() >= HOLD, !lets_go);
         if lets_go {
-            assert_eq!(
-                driver.renew(std::slice::from_ref(&holder)).await.unwrap(),
-                told
-            );
+            assert_eq!(driver.renew(std::slice::from_ref(&holder)).await.unwrap(), told);
         }
         driver.release(&waiter.claim).await.unwrap();
     }
@@ -264,34 +245,18 @@ async fn a_forced_break_frees_at_once_and_is_told_for_a_ttl_and_an_old_token_tou
     let record = record(true);
     let force = Force::Immediate;
     let key = &holder.key;
-    assert!(
-        driver
-            .break_claim(key, token, force, &record)
-            .await
-            .unwrap()
-    );
+    assert!(driver.break_claim(key, token, force, &record).await.unwrap());
     let next = waiter.task.await.unwrap().unwrap().token;
-    assert!(
-        !driver
-            .break_claim(key, token, force, &record)
-            .await
-            .unwrap()
-    );
+    assert!(!driver.break_claim(key, token, force, &record).await.unwrap());
     assert!(next > token);
     driver.release(&waiter.claim).await.unwrap();
     tokio::time::advance(HOLD - MS).await;
     let told = [Renewal::Ended(Ended::Broken(record.clone()))];
-    assert_eq!(
-        driver.renew(std::slice::from_ref(&holder)).await.unwrap(),
-        told
-    );
+    assert_eq!(driver.renew(std::slice::from_ref(&holder)).await.unwrap(), told);
     assert_eq!(driver.inspect(key).await.unwrap().last_break, Some(record));
     tokio::time::advance(Duration::from_secs(60)).await;
     let forgotten = [Renewal::Ended(Ended::NotInLine)];
-    assert_eq!(
-        driver.renew(std::slice::from_ref(&holder)).await.unwrap(),
-        forgotten
-    );
+    assert_eq!(driver.renew(std::slice::from_ref(&holder)).await.unwrap(), forgotten);
     assert_eq!(driver.inspect(key).await.unwrap().last_break, None);
 }
 
@@ -305,10 +270,7 @@ async fn one_who_waits_is_told_at_once_that_its_claim_was_broken() {
         let state = driver.inspect(&holder.key).await.unwrap();
         let token = state.line.last().unwrap().token;
         let record = record(force == Force::Immediate);
-        driver
-            .break_claim(&holder.key, token, force, &record)
-            .await
-            .unwrap();
+        driver.break_claim(&holder.key, token, force, &record).await.unwrap();
         settle().await;
         let error = waiter.task.now_or_never().unwrap().unwrap().unwrap_err();
         assert_eq!(error.loss(), Some(&LossReason::Broken(record)));
@@ -365,31 +327,20 @@ async fn raised_tokens_grow_for_those_who_wait_and_for_those_who_come() {
     assert!(waited > high);
     driver.release(&waiter.claim).await.unwrap();
     assert!(take(&driver, &claim("a", Mode::Exclusive)).await.token > waited);
-    let gone = driver
-        .raise(&holder, Token::new(2000).unwrap())
-        .await
-        .unwrap();
+    let gone = driver.raise(&holder, Token::new(2000).unwrap()).await.unwrap();
     assert_eq!(gone, Renewal::Ended(Ended::NotInLine));
     // The end of all tokens is an error, never a token that goes back.
     let last = claim("b", Mode::Exclusive);
     take(&driver, &last).await;
-    driver
-        .raise(&last, Token::new(i64::MAX as u64).unwrap())
-        .await
-        .unwrap();
-    let none_left = driver
-        .acquire(&claim("c", Mode::Exclusive), Patience::Try)
-        .await;
+    driver.raise(&last, Token::new(i64::MAX as u64).unwrap()).await.unwrap();
+    let none_left = driver.acquire(&claim("c", Mode::Exclusive), Patience::Try).await;
     assert!(!none_left.unwrap_err().is_retryable());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_listing_shows_every_lock_in_use_once_page_by_page_and_takes_prefixes_literally() {
     let driver = MemoryDriver::new();
-    let permit = Mode::Permits {
-        permits: 1,
-        limit: 1,
-    };
+    let permit = Mode::Permits { permits: 1, limit: 1 };
     let mut names: Vec<String> = (0..250).map(|n| format!("a%/{n}")).collect();
     names.push("aX/0".to_owned());
     names.push("a".to_owned());

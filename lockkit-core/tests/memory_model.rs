@@ -64,11 +64,7 @@ fn pool() -> Vec<Arc<Claim>> {
 }
 
 fn identity() -> Identity {
-    Identity {
-        host: "here".to_owned(),
-        pid: 1,
-        program: "test".to_owned(),
-    }
+    Identity { host: "here".to_owned(), pid: 1, program: "test".to_owned() }
 }
 
 fn key(lock: bool) -> Key {
@@ -137,19 +133,17 @@ impl Both {
                 driver.acquire(&claim(c), *patience).await,
                 model.acquire(&claim(c), *patience, now),
             ),
-            Verb::Granted(c) => pair(
-                driver.granted(&claim(c)).now_or_never(),
-                model.granted(&claim(c), now),
-            ),
+            Verb::Granted(c) => {
+                pair(driver.granted(&claim(c)).now_or_never(), model.granted(&claim(c), now))
+            }
             Verb::Renew(some) => {
                 let claims: Vec<_> = some.iter().map(claim).collect();
                 let renewals: Vec<_> = claims.iter().map(|c| model.renew(c, now)).collect();
                 pair(driver.renew(&claims).await.unwrap(), renewals)
             }
-            Verb::Release(c) => pair(
-                driver.release(&claim(c)).await.unwrap(),
-                model.release(&claim(c), now),
-            ),
+            Verb::Release(c) => {
+                pair(driver.release(&claim(c)).await.unwrap(), model.release(&claim(c), now))
+            }
             Verb::Shorten(c, ttl) => {
                 let ttl = Duration::from_millis(*ttl);
                 pair(
@@ -157,10 +151,9 @@ impl Both {
                     model.shorten(&claim(c), ttl, now),
                 )
             }
-            Verb::Downgrade(c) => pair(
-                driver.downgrade(&claim(c)).await.unwrap(),
-                model.downgrade(&claim(c), now),
-            ),
+            Verb::Downgrade(c) => {
+                pair(driver.downgrade(&claim(c)).await.unwrap(), model.downgrade(&claim(c), now))
+            }
             Verb::Raise(c, more) => {
                 let token = Token::new(model.last_token() + more).unwrap_or(Token::new(1).unwrap());
                 pair(
@@ -177,10 +170,7 @@ impl Both {
                 };
                 let record = record(self.verbs, *force);
                 pair(
-                    driver
-                        .break_claim(&key, token, *force, &record)
-                        .await
-                        .unwrap(),
+                    driver.break_claim(&key, token, *force, &record).await.unwrap(),
                     model.break_claim(&key, token, *force, &record, now),
                 )
             }
@@ -188,10 +178,7 @@ impl Both {
                 let (key, force) = (key(*lock), Force::Immediate);
                 let (token, record) = (Token::new(i64::MAX as u64).unwrap(), record(0, force));
                 pair(
-                    driver
-                        .break_claim(&key, token, force, &record)
-                        .await
-                        .unwrap(),
+                    driver.break_claim(&key, token, force, &record).await.unwrap(),
                     model.break_claim(&key, token, force, &record, now),
                 )
             }

@@ -13,10 +13,7 @@ const HOLD: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
 
 fn register(name: &str) -> RegisterKey {
-    RegisterKey {
-        namespace: Namespace::default(),
-        name: Name::new(name).unwrap(),
-    }
+    RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
 }
 
 fn write(value: &str, expect: Expect, token: Option<u64>) -> Store {
@@ -43,16 +40,9 @@ async fn a_register_takes_what_is_expected_refuses_old_tokens_and_knows_repeated
     assert_eq!(driver.load(&at).await.unwrap(), None);
     let first = write("one", Expect::Absent, Some(5));
     let one = stored(&driver, &at, &first).await;
-    assert_eq!(
-        stored(&driver, &at, &first).await,
-        one,
-        "an answer got lost"
-    );
+    assert_eq!(stored(&driver, &at, &first).await, one, "an answer got lost");
     let absent = write("two", Expect::Absent, None);
-    assert_eq!(
-        driver.store(&at, &absent).await.unwrap(),
-        StoreOutcome::Conflict
-    );
+    assert_eq!(driver.store(&at, &absent).await.unwrap(), StoreOutcome::Conflict);
     let highest = Token::new(5).unwrap();
     let stale = write("two", Expect::Absent, Some(4));
     let refused = driver.store(&at, &stale).await.unwrap();
@@ -61,19 +51,10 @@ async fn a_register_takes_what_is_expected_refuses_old_tokens_and_knows_repeated
     let three = stored(&driver, &at, &write("three", Expect::Anything, None)).await;
     assert!(one < two && two < three);
     let entry = driver.load(&at).await.unwrap().unwrap();
-    assert_eq!(
-        (entry.value.as_slice(), entry.token),
-        (&b"three"[..], Some(highest))
-    );
-    let mut delete = Delete {
-        expect: Expect::Version(two),
-        token: Some(highest),
-        write_id: WriteId::random(),
-    };
-    assert_eq!(
-        driver.delete(&at, &delete).await.unwrap(),
-        StoreOutcome::Conflict
-    );
+    assert_eq!((entry.value.as_slice(), entry.token), (&b"three"[..], Some(highest)));
+    let mut delete =
+        Delete { expect: Expect::Version(two), token: Some(highest), write_id: WriteId::random() };
+    assert_eq!(driver.delete(&at, &delete).await.unwrap(), StoreOutcome::Conflict);
     delete.expect = Expect::Version(three);
     let gone = driver.delete(&at, &delete).await.unwrap();
     assert_eq!(driver.delete(&at, &delete).await.unwrap(), gone);
@@ -81,17 +62,10 @@ async fn a_register_takes_what_is_expected_refuses_old_tokens_and_knows_repeated
     tokio::time::advance(Duration::from_secs(100_000)).await;
     let stale = write("four", Expect::Absent, Some(4));
     let refused = driver.store(&at, &stale).await.unwrap();
-    assert_eq!(
-        refused,
-        StoreOutcome::Stale { highest },
-        "tokens outlive values"
-    );
+    assert_eq!(refused, StoreOutcome::Stale { highest }, "tokens outlive values");
     assert!(stored(&driver, &at, &write("four", Expect::Absent, Some(5))).await > three);
     let large = write(&"x".repeat(64 * 1024 + 1), Expect::Anything, None);
-    assert!(matches!(
-        driver.store(&at, &large).await,
-        Err(Error::Config(_))
-    ));
+    assert!(matches!(driver.store(&at, &large).await, Err(Error::Config(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,11 +91,7 @@ async fn a_register_s_change_is_pushed_and_none_that_came_before_is_missed() {
     assert!(two > one);
     let watching = watch(Some(two));
     tokio::task::yield_now().await;
-    let delete = Delete {
-        expect: Expect::Anything,
-        token: None,
-        write_id: WriteId::random(),
-    };
+    let delete = Delete { expect: Expect::Anything, token: None, write_id: WriteId::random() };
     driver.delete(&at, &delete).await.unwrap();
     assert_eq!(watching.await.unwrap(), None);
 }

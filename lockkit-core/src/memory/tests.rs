@@ -63,20 +63,10 @@ async fn breaks_and_deleted_registers_are_forgotten_after_their_time() {
     let Acquisition::Granted(grant) = driver.acquire(&broken, Patience::Try).await.unwrap() else {
         panic!("it is free")
     };
-    let record = BreakRecord {
-        by: Identity::of_this_process(),
-        at_unix_ms: 0,
-        reason: None,
-        forced: true,
-    };
-    driver
-        .break_claim(&broken.key, grant.token, Force::Immediate, &record)
-        .await
-        .unwrap();
-    let at = RegisterKey {
-        namespace: Namespace::default(),
-        name: Name::new("r").unwrap(),
-    };
+    let record =
+        BreakRecord { by: Identity::of_this_process(), at_unix_ms: 0, reason: None, forced: true };
+    driver.break_claim(&broken.key, grant.token, Force::Immediate, &record).await.unwrap();
+    let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
     let store = Store {
         value: Vec::new(),
         expect: Expect::Anything,

@@ -99,11 +99,7 @@ impl Model {
             && in_use != asked
         {
             let name = claim.key.name.to_string();
-            return Err(Error::LimitMismatch {
-                name,
-                in_use,
-                asked,
-            });
+            return Err(Error::LimitMismatch { name, in_use, asked });
         }
         let holds = may_hold(line, claim.mode);
         let ahead = line.len() as u32;
@@ -111,11 +107,7 @@ impl Model {
             return Ok(Acquisition::Busy);
         }
         let token = self.next_token();
-        let ttl = if holds {
-            claim.hold_ttl
-        } else {
-            claim.wait_ttl
-        };
+        let ttl = if holds { claim.hold_ttl } else { claim.wait_ttl };
         let place = Place {
             claim: claim.clone(),
             token,
@@ -314,11 +306,7 @@ fn may_hold(ahead: &[Place], mode: Mode) -> bool {
 }
 
 fn grant(token: Token, ttl: Duration) -> Grant {
-    Grant {
-        token,
-        ttl,
-        since: None,
-    }
+    Grant { token, ttl, since: None }
 }
 
 fn lost(broken: Option<BreakRecord>) -> Error {

@@ -17,11 +17,7 @@ pub(crate) const WAIT: Duration = Duration::from_secs(10);
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
 pub(crate) fn identity() -> Identity {
-    Identity {
-        host: "here".to_owned(),
-        pid: 1,
-        program: "test".to_owned(),
-    }
+    Identity { host: "here".to_owned(), pid: 1, program: "test".to_owned() }
 }
 
 pub(crate) fn claim(name: &str, mode: Mode) -> Arc<Claim> {
@@ -35,12 +31,7 @@ pub(crate) fn claim_for(name: &str, mode: Mode, hold: Duration, wait: Duration) 
 }
 
 pub(crate) fn record(forced: bool) -> BreakRecord {
-    BreakRecord {
-        by: identity(),
-        at_unix_ms: 1,
-        reason: Some("test".to_owned()),
-        forced,
-    }
+    BreakRecord { by: identity(), at_unix_ms: 1, reason: Some("test".to_owned()), forced }
 }
 
 pub(crate) async fn take(driver: &MemoryDriver, claim: &Arc<Claim>) -> Grant {
