@@ -2,14 +2,19 @@
 //! and ways to wait for events with a limit. It decides nothing about locks.
 
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
 use lockkit_core::state::{LockState, Standing};
 use lockkit_core::{
     Capabilities, Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space,
 };
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::Harness;
 
@@ -209,7 +214,7 @@ impl Bench {
 
     /// Takes out what the case left: shuts its managers down, breaks every claim that remains.
     pub async fn clean_up(&self) {
-        let limit = Duration::from_secs(10);
+        let limit = Duration::from_secs(3);
         let managers = std::mem::take(&mut *self.managers.lock().unwrap());
         let shutdowns = managers.iter().map(LockManager::shutdown);
         let _ = tokio::time::timeout(limit, futures_util::future::join_all(shutdowns)).await;
@@ -302,25 +307,64 @@ fn shown(claim: &Claim) -> String {
     format!("the {} claim on {:?}", claim.mode.as_str(), claim.key.name)
 }
 
-/// A measurement that a busy machine may have spoilt.
-pub enum Timely<T> {
-    /// It counts.
-    InTime(T),
-    /// The machine stood still meanwhile; nothing follows from it.
-    Stalled,
-}
-
-/// Measures until the machine did not stand still, with a longer `ttl` each time.
-pub async fn timely<T, F: Future<Output = Timely<T>>>(
-    first_ttl: Duration,
-    mut measure: impl FnMut(Duration) -> F,
-) -> T {
+/// Tries something that depends on time, in which a failure counts only if the machine did not
+/// stand still meanwhile; otherwise tries again with a longer ttl. `attempt` gets the ttl and a
+/// name of its own.
+pub async fn undisturbed<F>(first_ttl: Duration, mut attempt: impl FnMut(Duration, String) -> F)
+where
+    F: Future<Output = ()>,
+{
     let mut ttl = first_ttl;
-    for _ in 0..6 {
-        if let Timely::InTime(value) = measure(ttl).await {
-            return value;
+    for round in 1.. {
+        let stalls = Stalls::watch();
+        let ended = AssertUnwindSafe(attempt(ttl, format!("attempt {round}")))
+            .catch_unwind()
+            .await;
+        let Err(panic) = ended else { return };
+        let stood_still = stalls.worst() > ttl / 4;
+        if !stood_still || round == 5 {
+            std::panic::resume_unwind(panic);
         }
         ttl *= 2;
     }
-    panic!("the machine stood still in each of six attempts, the last with a ttl of {ttl:?}");
+}
+
+/// Notices when the machine stands still.
+struct Stalls {
+    worst: Arc<Mutex<(Duration, Instant)>>,
+    ticker: JoinHandle<()>,
+}
+
+impl Stalls {
+    const TICK: Duration = Duration::from_millis(20);
+
+    fn watch() -> Self {
+        let worst = Arc::new(Mutex::new((Duration::ZERO, Instant::now())));
+        let noted = worst.clone();
+        let ticker = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Self::TICK).await;
+                Self::tick(&noted);
+            }
+        });
+        Self { worst, ticker }
+    }
+
+    fn tick(noted: &Mutex<(Duration, Instant)>) {
+        let mut noted = noted.lock().unwrap();
+        let now = Instant::now();
+        *noted = (noted.0.max(now.duration_since(noted.1)), now);
+    }
+
+    /// The longest time in which a task that wanted to run did not.
+    fn worst(&self) -> Duration {
+        Self::tick(&self.worst);
+        self.worst.lock().unwrap().0
+    }
+}
+
+impl Drop for Stalls {
+    fn drop(&mut self) {
+        self.ticker.abort();
+    }
 }
