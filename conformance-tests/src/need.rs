@@ -113,7 +113,7 @@ async fn no_registers(bench: &Bench) {
 }
 
 /// Checks that a driver that cannot shorten leases at the server says so when asked.
-pub async fn no_shorten(bench: &Bench, driver: &Arc<dyn LockDriver>) {
+pub(crate) async fn no_shorten(bench: &Bench, driver: &Arc<dyn LockDriver>) {
     let claim = bench.claim("denied", Mode::Exclusive);
     driver.grant(&claim).await;
     let answer = driver.shorten(&claim, Duration::from_secs(10)).await;

@@ -165,7 +165,7 @@ impl LockDriver for Toy {
             .iter()
             .map(|key| self.on_line(key, |line, now| shown(key, line, now)))
             .filter(|state| !state.is_free())
-            .filter(|state| request.after.as_ref().is_none_or(|c| cursor(&state.key) > *c))
+            .filter(|state| request.after.as_ref().is_none_or(|c| cursor(&state.key).0 > c.0))
             .collect();
         let more = states.len() > request.limit && !self.is(Flaw::ListsOnlyTheFirstPage);
         states.truncate(request.limit);

@@ -44,7 +44,8 @@ pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
     assert!(holder.held_for.is_some_and(|held| held <= holder.queued_for + PATIENCE));
     assert!(!holder.broken && state.last_break.is_none());
     writer.release().await.expect("it was held");
-    bench.soon("the reader gets in", waiting).await.expect("no panic").expect("its turn");
+    let reader = bench.soon("the reader gets in", waiting).await.expect("no panic");
+    drop(reader.expect("its turn"));
 
     if bench.capabilities().permits {
         let semaphore = manager.semaphore("s", 5);
@@ -106,7 +107,9 @@ pub async fn inspect_03_five_thousand_locks_are_listed_in_pages(bench: Bench) {
     stream::iter(0..LOCKS)
         .for_each_concurrent(32, |i| {
             let (driver, claim) = (&drivers[i % 2], bench.exclusive(&name(i)));
-            async move { drop(driver.grant(&claim).await) }
+            async move {
+                driver.grant(&claim).await;
+            }
         })
         .await;
     let all: BTreeSet<_> = (0..LOCKS).map(name).collect();
@@ -167,7 +170,7 @@ pub async fn inspect_04_a_polite_break_waits_for_the_holder(bench: Bench) {
     drop(guard);
     let limit = bench.after(bench.lively() * 20);
     let next = bench.within(limit, "it is handed on", mutex.mutex("b").lock()).await;
-    next.expect("its turn");
+    drop(next.expect("its turn"));
 }
 
 pub async fn inspect_05_a_forced_break_frees_at_once(bench: Bench) {

@@ -28,7 +28,8 @@ pub async fn lease_01_a_lease_ends_after_its_ttl_and_not_before(bench: Bench) {
 
 pub async fn lease_02_renewal_carries_a_lease_beyond_its_ttl(bench: Bench) {
     let driver = bench.driver().await;
-    undisturbed(bench.short() * 2, async |ttl, name| {
+    let (bench, driver) = (&bench, &driver);
+    undisturbed(bench.short() * 2, |ttl, name| async move {
         let holder = bench.claim_for(&name, Mode::Exclusive, ttl);
         let grant = driver.grant(&holder).await;
         for _ in 0..8 {
@@ -39,7 +40,7 @@ pub async fn lease_02_renewal_carries_a_lease_beyond_its_ttl(bench: Bench) {
     })
     .await;
     // The manager does the same by itself.
-    undisturbed(bench.lively(), async |ttl, name| {
+    undisturbed(bench.lively(), |ttl, name| async move {
         let manager = bench.manager().await;
         let guard = manager.mutex(&name).ttl(ttl).lock().await.expect("it is free");
         tokio::time::sleep(ttl.mul_f64(1.2)).await;
@@ -182,7 +183,7 @@ pub async fn lease_07_odd_durations_are_errors_or_work(bench: Bench) {
     let none = manager.mutex("b").try_lock_for(Duration::ZERO).await;
     none.expect("waiting for no time at all is a try");
     let long = manager.mutex("d").try_lock_for(Duration::MAX).await;
-    long.expect("waiting for ever is fine").expect("it is free");
+    drop(long.expect("waiting for ever is fine").expect("it is free"));
 }
 
 pub async fn lease_08_the_ttl_that_was_granted_is_reported(bench: Bench) {
@@ -235,32 +236,24 @@ pub async fn lease_09_ended_claims_leave_nothing_behind(bench: Bench) {
             bench.free(&driver, &key, bench.after(ttl)).await;
         }
     };
-    let count = async || {
-        let count = bench.harness().leftovers(bench.namespace()).await;
-        count.expect("it can be counted").expect("this harness counts")
-    };
     used(0, 5).await;
-    let few = settled(&bench, &driver, &count, 10).await;
+    let few = settled(&bench, &driver, 10).await;
     used(5, 45).await;
-    let many = settled(&bench, &driver, &count, few).await;
+    let many = settled(&bench, &driver, few).await;
     assert!(many <= few, "{few} things were kept after 10 locks, {many} after 90");
 }
 
 /// What is kept once it is `enough` or less, or does not shrink any more, while another lock is in
 /// use: many backends sweep as they go.
-async fn settled(
-    bench: &Bench,
-    driver: &Arc<dyn LockDriver>,
-    count: &impl AsyncFn() -> u64,
-    enough: u64,
-) -> u64 {
+async fn settled(bench: &Bench, driver: &Arc<dyn LockDriver>, enough: u64) -> u64 {
     let limit = bench.after(bench.short());
     let start = driver.clock().now();
     loop {
         let claim = bench.exclusive("sweeping");
         driver.grant(&claim).await;
         driver.let_go(&claim).await;
-        let now = count().await;
+        let now = bench.harness().leftovers(bench.namespace()).await;
+        let now = now.expect("it can be counted").expect("this harness counts");
         if now <= enough || driver.clock().now().since(start) > limit {
             return now;
         }
@@ -275,13 +268,14 @@ pub async fn lease_10_a_late_renewal_as_a_waiter_does_not_shorten(bench: Bench) 
     waiter.wait_ttl = bench.short();
     let waiter = Arc::new(waiter);
     // Queued and promoted within its short waiting lease, also on a slow machine.
-    undisturbed(bench.short(), async |_, _| {
-        driver.let_go(&holder).await;
-        driver.let_go(&waiter).await;
-        driver.grant(&holder).await;
-        driver.queue(&waiter).await;
-        driver.let_go(&holder).await;
-        driver.holds(&waiter).await;
+    let (ours, theirs, on) = (&holder, &waiter, &driver);
+    undisturbed(bench.short(), |_, _| async move {
+        on.let_go(ours).await;
+        on.let_go(theirs).await;
+        on.grant(ours).await;
+        on.queue(theirs).await;
+        on.let_go(ours).await;
+        on.holds(theirs).await;
     })
     .await;
     // The client that renews believes that it still waits; the server knows better.
@@ -379,7 +373,7 @@ pub async fn lease_13_the_second_waiter_gets_it_when_holder_and_first_both_died(
     let manager = bench.manager().await;
     let limit = bench.after(ttl * 2);
     let guard = bench.within(limit, "the second gets it", manager.mutex("b").lock()).await;
-    guard.expect("its turn");
+    drop(guard.expect("its turn"));
 }
 
 pub async fn lease_14_max_hold_ends_a_holder_that_hangs(bench: Bench) {

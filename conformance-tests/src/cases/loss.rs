@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Force, Patience};
+use lockkit_core::driver::{Force, Patience, Renewal};
 use lockkit_core::{Error, Guard, LockManager, LossReason, Mode, Space};
 
 use crate::bench::{Bench, MustSucceed};
@@ -138,7 +139,8 @@ pub async fn loss_07_run_stops_its_future(bench: Bench) {
 
     let value = ours.mutex("b").run(|lock| async move { lock.token() }).await;
     value.expect("work that ends is not lost");
-    theirs.mutex("b").try_lock().await.expect("it works").expect("and was released at its end");
+    let free = theirs.mutex("b").try_lock().await.expect("it works");
+    assert!(free.is_some(), "and the lock was released at its end");
 }
 
 pub async fn loss_08_a_stopped_process_finds_out_on_waking(bench: Bench) {
@@ -201,15 +203,15 @@ pub async fn loss_09_the_local_deadline_passes_before_the_server_s(bench: Bench)
 async fn invalid_at_handover(bench: &Bench, name: &str, guard: Guard) {
     let driver = bench.driver().await;
     let next = bench.exclusive(name);
-    let limit = bench.after(guard.granted_ttl());
-    match driver.acquire(&next, Patience::Wait).await.expect("it works") {
-        Acquisition::Queued { .. } => {
-            let granted = bench.within(limit, "it is handed on", driver.granted(&next)).await;
-            granted.expect("its turn");
+    driver.acquire(&next, Patience::Wait).await.expect("it works");
+    let handed_on = async {
+        // Asked for, and not waited for: a message may come late, and it is the server that counts.
+        while !matches!(driver.renew_one(&next).await, Renewal::Holds(_)) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        // The lease is over already, on a machine this slow.
-        _ => {}
-    }
+    };
+    let limit = bench.after(guard.granted_ttl());
+    bench.within(limit, "the lock is handed on", handed_on).await;
     let left = guard.remaining();
     assert!(!guard.is_valid(), "{left:?} were left to the guard when the next got the lock");
     drop(guard);

@@ -74,12 +74,12 @@ pub async fn reentrancy_05_what_cannot_be_re_entered_is_an_error(bench: Bench) {
     let reading = owner.rwlock("a").read().await.expect("it is free");
     let writing = bench.soon("an answer", owner.rwlock("a").write()).await;
     assert!(matches!(writing, Err(Error::WouldDeadlock { .. })), "{writing:?}");
-    owner.rwlock("a").read().await.expect("reading again is fine");
+    drop(owner.rwlock("a").read().await.expect("reading again is fine"));
     reading.release().await.expect("it was held");
 
     let writing = owner.rwlock("b").write().await.expect("it is free");
     let reading = bench.soon("an answer", owner.rwlock("b").read()).await;
-    reading.expect("who writes may read");
+    drop(reading.expect("who writes may read"));
     writing.release().await.expect("it was held");
 
     let held = owner.mutex("c").ttl(bench.lively()).lock().await.expect("it is free");
@@ -91,7 +91,7 @@ pub async fn reentrancy_05_what_cannot_be_re_entered_is_an_error(bench: Bench) {
     assert!(matches!(again, Err(Error::Lost { .. })), "what was lost is not entered: {again:?}");
     drop(held);
     let anew = bench.soon("an answer", owner.mutex("c").lock()).await;
-    anew.expect("once it has let go, it can lock anew");
+    drop(anew.expect("once it has let go, it can lock anew"));
 }
 
 pub async fn reentrancy_06_a_detached_claim_is_resumed_from_its_ticket(bench: Bench) {
