@@ -11,6 +11,7 @@ pub mod bench;
 pub mod broken;
 pub mod cases;
 mod harness;
+pub mod history;
 pub mod listing;
 pub mod model;
 mod need;
