@@ -70,6 +70,9 @@ pub enum Error {
     /// The manager was shut down.
     #[error("this lock manager was shut down")]
     Closed,
+    /// The guard of this lease has been given back.
+    #[error("this lock was released")]
+    Released,
 }
 
 impl Error {
@@ -138,6 +141,8 @@ pub enum LossReason {
     /// The backend does not have it although its lease had not ended: data was lost or deleted, or
     /// the server's clock was moved.
     Vanished,
+    /// Its manager was shut down.
+    ShutDown,
 }
 
 impl LossReason {
@@ -149,6 +154,7 @@ impl LossReason {
             Self::SessionEnded => "session_ended",
             Self::Unreachable => "unreachable",
             Self::Vanished => "vanished",
+            Self::ShutDown => "shut_down",
         }
     }
 }
@@ -161,6 +167,7 @@ impl fmt::Display for LossReason {
             Self::SessionEnded => f.write_str("the backend ended its session"),
             Self::Unreachable => f.write_str("the backend did not answer until its lease ended"),
             Self::Vanished => f.write_str("the backend does not have it any more"),
+            Self::ShutDown => f.write_str("its manager was shut down"),
         }
     }
 }

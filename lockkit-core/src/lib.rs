@@ -7,16 +7,36 @@
 //! > **A lock is its queue.** A lock is an ordered list of live *claims*. A claim *holds* when
 //! > nothing ahead of it conflicts with it. Its place in the order is its *fencing token*.
 
+mod acquire;
 pub mod capabilities;
 mod claim;
 pub mod clock;
+mod deadline;
 pub mod driver;
 mod error;
+mod guard;
+mod lease;
+mod manager;
 mod name;
+mod observe;
 pub mod queue;
+mod record;
+mod registry;
+mod renewer;
+mod settings;
 pub mod state;
+pub mod sync;
+mod ticket;
+mod url;
 
 pub use capabilities::Capabilities;
 pub use claim::{Claim, ClaimId, Identity, Lifetime, Mode, Token};
+pub use deadline::Margin;
 pub use error::{BreakRecord, Error, LossReason};
+pub use guard::{Guard, WriteGuard};
+pub use lease::Lease;
+pub use manager::LockManager;
 pub use name::{Key, Name, Namespace, Space};
+pub use settings::Settings;
+pub use ticket::Ticket;
+pub use url::{BackendUrl, parse_duration, without_password};

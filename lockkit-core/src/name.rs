@@ -131,6 +131,12 @@ impl Key {
     }
 }
 
+/// Refuses a note that people could not read in one line: more than 1,000 bytes, or with control
+/// characters.
+pub(crate) fn check_note(note: &str) -> Result<(), Error> {
+    check_text(note, 1000, "a note")
+}
+
 /// The check that names, namespaces and notes share.
 fn check_text(text: &str, max: usize, what: &str) -> Result<(), Error> {
     if text.len() > max {
