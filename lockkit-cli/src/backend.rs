@@ -129,11 +129,16 @@ impl Backend {
         if let Some(remark) = &self.remark {
             output::note(remark);
         }
-        let mut settings: Settings = self.url.settings().clone();
-        if let Some(prefix) = &self.prefix {
-            settings = settings.prefix(prefix);
+        Ok(lockkit::connect_with(self.url.rest(), self.settings()).await?)
+    }
+
+    /// What the URL and the options say.
+    pub(crate) fn settings(&self) -> Settings {
+        let settings = self.url.settings().clone();
+        match &self.prefix {
+            Some(prefix) => settings.prefix(prefix),
+            None => settings,
         }
-        Ok(lockkit::connect_with(self.url.rest(), settings).await?)
     }
 }
 
