@@ -75,18 +75,14 @@ fn check(core: &Core, request: &Request) -> Result<(), Error> {
     check_ttl("ttl", request.ttl, margin, capabilities)?;
     check_ttl("wait_ttl", request.wait_ttl, margin, capabilities)?;
     if request.max_hold == Some(Duration::ZERO) {
-        return Err(Error::config(
-            "a max_hold of zero holds nothing: use a longer one, or none",
-        ));
+        return Err(Error::config("a max_hold of zero holds nothing: use a longer one, or none"));
     }
     if let Mode::Permits { permits, limit } = request.mode {
         if !capabilities.permits {
             return Err(core.driver().unsupported("semaphores"));
         }
         if permits == 0 || limit == 0 {
-            return Err(Error::config(
-                "a semaphore has, and gives, one permit at least",
-            ));
+            return Err(Error::config("a semaphore has, and gives, one permit at least"));
         }
         if permits > limit {
             let message = format!("{permits} permits of a semaphore of {limit} can never be had");
@@ -94,9 +90,7 @@ fn check(core: &Core, request: &Request) -> Result<(), Error> {
         }
     }
     if request.lifetime == Lifetime::Detached && !capabilities.detached {
-        return Err(core
-            .driver()
-            .unsupported("claims that outlive their process"));
+        return Err(core.driver().unsupported("claims that outlive their process"));
     }
     Ok(())
 }
@@ -122,7 +116,7 @@ async fn attempt(
         match Attempt::new(core, request, base).run(patience).await? {
             Answer::Granted(guard) => return Ok(Some(guard)),
             Answer::Busy => return Ok(None),
-            Answer::Again => {}
+            Answer::Again => tokio::time::sleep(backoff(1)).await,
         }
         core.check_open()?;
     }
@@ -157,31 +151,11 @@ impl<'a> Attempt<'a> {
             request.wait_ttl,
             core.identity.clone(),
         );
-        let claim = claim
-            .with_lifetime(request.lifetime)
-            .with_note(request.note.clone());
+        let claim = claim.with_lifetime(request.lifetime).with_note(request.note.clone());
         let margin = core.settings.margin;
-        let Request {
-            renew,
-            max_hold,
-            labels,
-            ..
-        } = *request;
-        let how = How {
-            margin,
-            base,
-            renew,
-            max_hold,
-            labels,
-        };
-        Self {
-            core,
-            claim: Arc::new(claim),
-            how,
-            record: None,
-            under_way: 0,
-            settled: false,
-        }
+        let Request { renew, max_hold, labels, .. } = *request;
+        let how = How { margin, base, renew, max_hold, labels };
+        Self { core, claim: Arc::new(claim), how, record: None, under_way: 0, settled: false }
     }
 
     async fn run(mut self, patience: Patience) -> Result<Answer, Error> {
@@ -216,6 +190,7 @@ impl<'a> Attempt<'a> {
     }
 
     async fn answered(mut self, answer: Acquisition, asked: Moment) -> Result<Answer, Error> {
+        self.core.check_open()?; // shut down while the request was under way
         match answer {
             Acquisition::Busy => {
                 self.settled = self.under_way == 0;
@@ -252,9 +227,7 @@ impl<'a> Attempt<'a> {
             return Ok(Answer::Granted(self.into_guard(record.clone())));
         }
         // Never a guard of a lease that is over already.
-        Err(Error::Lost {
-            reason: LossReason::Expired,
-        })
+        Err(Error::Lost { reason: LossReason::Expired })
     }
 
     /// Waits until the claim holds: told by the driver, or by a renewal.
@@ -302,18 +275,12 @@ impl<'a> Attempt<'a> {
 
     async fn confirm(&self, record: &Record) -> Result<(), Error> {
         let sent = self.core.clock().now();
-        let answers = self
-            .core
-            .driver()
-            .renew(std::slice::from_ref(&self.claim))
-            .await?;
+        let answers = self.core.driver().renew(std::slice::from_ref(&self.claim)).await?;
         let gone = Renewal::Ended(Ended::NotInLine);
         record.renewed(answers.first().unwrap_or(&gone), sent);
         match record.is_holding() || record.is_over() {
             true => Ok(()),
-            false => Err(Error::Lost {
-                reason: LossReason::Expired,
-            }),
+            false => Err(Error::Lost { reason: LossReason::Expired }),
         }
     }
 

@@ -57,9 +57,7 @@ impl Capabilities {
             granularity: Duration::from_millis(1),
             least_ttl: Duration::from_millis(100),
             expiry_slack: Duration::from_millis(100),
-            wake_up: WakeUp::Poll {
-                within: Duration::from_secs(1),
-            },
+            wake_up: WakeUp::Poll { within: Duration::from_secs(1) },
             fifo: true,
             token_source: TokenSource::Counter,
             permits: true,
@@ -74,10 +72,7 @@ impl Capabilities {
 
     /// Which promises hold here while this fault happens.
     pub fn keeps(&self, fault: Fault) -> Keeps {
-        self.faults
-            .iter()
-            .find(|(f, _)| *f == fault)
-            .map_or(Keeps::All, |(_, keeps)| *keeps)
+        self.faults.iter().find(|(f, _)| *f == fault).map_or(Keeps::All, |(_, keeps)| *keeps)
     }
 }
 

@@ -194,10 +194,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
 
     /// The error for what this backend cannot do.
     fn unsupported(&self, operation: &'static str) -> Error {
-        Error::Unsupported {
-            operation,
-            backend: self.capabilities().backend,
-        }
+        Error::Unsupported { operation, backend: self.capabilities().backend }
     }
 }
 

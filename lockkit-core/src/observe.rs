@@ -31,10 +31,7 @@ impl Outcome {
 
 /// What stands in the labels of every metric about a claim.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(feature = "metrics"),
-    expect(dead_code, reason = "read by metrics only")
-)]
+#[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "read by metrics only"))]
 pub(crate) struct Labels {
     pub(crate) backend: &'static str,
     pub(crate) kind: &'static str,
@@ -48,10 +45,7 @@ impl Labels {
             metrics::Label::from_static_parts("backend", self.backend),
             metrics::Label::from_static_parts("kind", self.kind),
         ];
-        labels.extend(
-            self.class
-                .map(|class| metrics::Label::from_static_parts("class", class)),
-        );
+        labels.extend(self.class.map(|class| metrics::Label::from_static_parts("class", class)));
         labels
     }
 
@@ -63,19 +57,10 @@ impl Labels {
 }
 
 pub(crate) fn acquired(labels: Labels, name: &str, outcome: Outcome, took: Duration) {
-    tracing::debug!(
-        name,
-        kind = labels.kind,
-        outcome = outcome.as_str(),
-        ?took,
-        "acquire"
-    );
+    tracing::debug!(name, kind = labels.kind, outcome = outcome.as_str(), ?took, "acquire");
     #[cfg(feature = "metrics")]
-    metrics::histogram!(
-        "lockkit_acquire_seconds",
-        labels.and("outcome", outcome.as_str())
-    )
-    .record(took);
+    metrics::histogram!("lockkit_acquire_seconds", labels.and("outcome", outcome.as_str()))
+        .record(took);
 }
 
 /// A claim begins to wait (`+1.0`) or waits no more (`-1.0`).
@@ -129,21 +114,11 @@ pub(crate) fn renewal(
     match answer {
         Some(Ok(_)) => tracing::trace!(backend, claims, ?took, "renewed"),
         Some(Err(error)) => tracing::warn!(backend, claims, ?took, ?left, %error, "renewal failed"),
-        None => tracing::warn!(
-            backend,
-            claims,
-            ?took,
-            ?left,
-            "renewal was not answered in time"
-        ),
+        None => tracing::warn!(backend, claims, ?took, ?left, "renewal was not answered in time"),
     }
     #[cfg(feature = "metrics")]
     {
-        let outcome = if matches!(answer, Some(Ok(_))) {
-            "renewed"
-        } else {
-            "failed"
-        };
+        let outcome = if matches!(answer, Some(Ok(_))) { "renewed" } else { "failed" };
         metrics::histogram!("lockkit_renew_seconds", "backend" => backend, "outcome" => outcome)
             .record(took);
         if matches!(answer, Some(Ok(_))) {
