@@ -7,6 +7,8 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use lockkit::Token;
 
+use crate::exit::code;
+
 const ABOUT: &str = "Run commands under distributed locks with fencing tokens: flock for a fleet";
 
 const EXIT_CODES: &str = "\
@@ -103,7 +105,7 @@ pub(crate) struct BackendArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TakeArgs {
     /// How long the lock stays held when its holder vanishes [default: 30s, or that of the URL]
-    #[arg(long, value_name = "DUR", value_parser = positive_duration)]
+    #[arg(long, value_name = "DUR", value_parser = lease)]
     pub(crate) ttl: Option<Duration>,
 
     /// Wait at most this long for the lock [default: for ever]
@@ -132,7 +134,7 @@ pub(crate) struct TakeArgs {
     pub(crate) note: Option<String>,
 
     /// The exit code when the lock is not acquired
-    #[arg(short = 'E', long, value_name = "N", default_value_t = 75)]
+    #[arg(short = 'E', long, value_name = "N", default_value_t = code::BUSY)]
     pub(crate) busy_exit_code: u8,
 }
 
@@ -299,6 +301,13 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("it must be more than 0".to_owned()),
         duration => Ok(duration),
+    }
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        lease if lease < Duration::from_millis(10) => Err("a lease needs 10ms at least".to_owned()),
+        lease => Ok(lease),
     }
 }
 

@@ -51,11 +51,7 @@ impl Backend {
 
     /// The backend of this very URL, for `check`.
     pub(crate) fn exactly(url: &str, prefix: &str) -> Result<Self, Failure> {
-        let args = BackendArgs {
-            url: None,
-            local: false,
-            prefix: Some(prefix.to_owned()),
-        };
+        let args = BackendArgs { url: None, local: false, prefix: Some(prefix.to_owned()) };
         Self::at(url, "LOCKKIT_HELD", &args)
     }
 
@@ -146,9 +142,9 @@ impl Backend {
 /// arrive: to take it for unset would lock something else than was meant.
 fn variable(name: &str) -> Result<Option<String>, Failure> {
     match env::var(name) {
-        Ok(value) if value.trim().is_empty() => Err(Failure::usage(format!(
-            "{name} is set but empty: give it a value or unset it"
-        ))),
+        Ok(value) if value.trim().is_empty() => {
+            Err(Failure::usage(format!("{name} is set but empty: give it a value or unset it")))
+        }
         Ok(value) => Ok(Some(value)),
         Err(env::VarError::NotPresent) => Ok(None),
         Err(env::VarError::NotUnicode(_)) => {

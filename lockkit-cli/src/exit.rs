@@ -37,10 +37,7 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(code: u8, sentence: impl Into<String>) -> Self {
-        Self {
-            code,
-            sentence: Some(sentence.into()),
-        }
+        Self { code, sentence: Some(sentence.into()) }
     }
 
     pub(crate) fn usage(sentence: impl Into<String>) -> Self {
@@ -49,10 +46,7 @@ impl Failure {
 
     /// Ends with this code without another word.
     pub(crate) fn silent(code: u8) -> Self {
-        Self {
-            code,
-            sentence: None,
-        }
+        Self { code, sentence: None }
     }
 
     /// What the operating system refused.

@@ -86,7 +86,8 @@ fn explain(error: &clap::Error) -> Result<u8, Failure> {
     }
     let paragraphs = text.split("\n\n").take_while(|p| !p.trim_start().starts_with("Usage:"));
     let words = |p: &str| p.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said: Vec<String> = paragraphs.map(words).filter(|p| !p.is_empty()).collect();
+    let more = |p: &String| !p.is_empty() && !p.starts_with("For more information");
+    let said: Vec<String> = paragraphs.map(words).filter(more).collect();
     let said = said.join("; ");
     let said = said.strip_prefix("error: ").unwrap_or(&said);
     let usage = text.lines().find_map(|l| l.trim_start().strip_prefix("Usage: "));

@@ -66,7 +66,5 @@ pub(crate) fn print_line(line: impl std::fmt::Display) -> Result<(), Failure> {
 /// The text without control characters: notes and programs' names come from other people, and a
 /// terminal obeys escape sequences.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c })
-        .collect()
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }

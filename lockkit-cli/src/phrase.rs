@@ -61,12 +61,8 @@ pub(crate) fn holders(state: &LockState) -> Option<String> {
 
 /// One claim in a line of its own.
 pub(crate) fn standing(standing: &Standing) -> String {
-    let mut text = format!(
-        "token {}, {}, {}",
-        standing.token,
-        mode(standing.mode),
-        standing.identity
-    );
+    let mut text =
+        format!("token {}, {}, {}", standing.token, mode(standing.mode), standing.identity);
     match standing.held_for {
         Some(held) => text.push_str(&format!(", for {}", duration(held))),
         None => text.push_str(&format!(", for {}", duration(standing.queued_for))),

@@ -17,9 +17,7 @@ pub(crate) async fn break_lock(args: &BreakArgs) -> Result<u8, Failure> {
         false => Force::Polite,
     };
     let locks = Backend::choose(&args.backend)?.connect().await?;
-    let broken = locks
-        .break_lock(space, &args.name, args.token, how, args.reason.as_deref())
-        .await;
+    let broken = locks.break_lock(space, &args.name, args.token, how, args.reason.as_deref()).await;
     take::close(&locks).await;
     let subject = phrase::subject(space, &args.name);
     match broken? {

@@ -13,12 +13,7 @@ use crate::take::{self, Take};
 
 /// Prints the ticket and the token, in one line.
 pub(crate) async fn acquire(args: &AcquireArgs) -> Result<u8, Failure> {
-    let take = Take {
-        name: &args.name,
-        args: &args.take,
-        max_hold: None,
-        detached: true,
-    };
+    let take = Take { name: &args.name, args: &args.take, max_hold: None, detached: true };
     let backend = Backend::choose(&args.backend)?;
     take.rehearse(&backend).await?;
     let locks = backend.connect().await?;

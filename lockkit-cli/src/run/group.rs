@@ -70,11 +70,7 @@ impl Group {
         if status.stopped() {
             wait_for(leader, WaitIdOptions::STOPPED)?;
         }
-        Ok(Self {
-            leader,
-            events: None,
-            reaped: false,
-        })
+        Ok(Self { leader, events: None, reaped: false })
     }
 
     /// The group's id.

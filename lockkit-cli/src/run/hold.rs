@@ -149,12 +149,8 @@ impl Hold {
     }
 
     fn ended(&mut self, end: End) {
-        self.leftover = Some(Leftover {
-            end,
-            since: Instant::now(),
-            terminated: false,
-            killed: false,
-        });
+        self.leftover =
+            Some(Leftover { end, since: Instant::now(), terminated: false, killed: false });
     }
 
     /// How the command ended, once nobody of its group is left. What it left behind gets a moment
@@ -220,10 +216,7 @@ impl Hold {
         output::note(format!("the lock is lost ({why}): ending the command"));
         self.lost = Some(why);
         let now = BootClock.now();
-        self.due = Due {
-            term: now,
-            kill: self.due.kill.min(now.after(self.kill_after)),
-        };
+        self.due = Due { term: now, kill: self.due.kill.min(now.after(self.kill_after)) };
         if let Some(supervisor) = &mut self.supervisor {
             let _ = supervisor.end(self.due.kill);
         }
@@ -263,8 +256,5 @@ fn due(lease: &Lease, kill_after: Duration, lead: Duration) -> Due {
     let now: Moment = BootClock.now();
     let deadline = now.after(lease.remaining());
     let kill = deadline.before(lead);
-    Due {
-        term: deadline.before(kill_after).min(kill),
-        kill,
-    }
+    Due { term: deadline.before(kill_after).min(kill), kill }
 }

@@ -36,12 +36,8 @@ pub(crate) const LAUNCH: &str = "__launch";
 
 /// The verb.
 pub(crate) async fn run(args: &RunArgs) -> Result<u8, Failure> {
-    let take = Take {
-        name: &args.name,
-        args: &args.take,
-        max_hold: args.max_hold,
-        detached: false,
-    };
+    let take =
+        Take { name: &args.name, args: &args.take, max_hold: args.max_hold, detached: false };
     let backend = Backend::choose(&args.backend)?;
     take.rehearse(&backend).await?;
     let kill_after = kill_after(args.kill_after, args.take.ttl.unwrap_or(backend.ttl()))?;

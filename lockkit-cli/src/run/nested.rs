@@ -51,7 +51,12 @@ pub(crate) fn held() -> Vec<Held> {
 }
 
 /// Refuses to wait for what this process itself runs under.
-pub(crate) fn refuse(held: &[Held], backend: &Backend, space: Space, name: &str) -> Result<(), Failure> {
+pub(crate) fn refuse(
+    held: &[Held],
+    backend: &Backend,
+    space: Space,
+    name: &str,
+) -> Result<(), Failure> {
     let same = |one: &Held| {
         one.name == name
             && one.space() == space
@@ -70,10 +75,8 @@ pub(crate) fn refuse(held: &[Held], backend: &Backend, space: Space, name: &str)
 
 /// The variables for a command that runs under one more.
 pub(crate) fn environment(mut held: Vec<Held>, one: Held) -> Vec<(&'static str, String)> {
-    let mut variables = vec![
-        ("LOCKKIT_NAME", one.name.clone()),
-        ("LOCKKIT_TOKEN", one.token.to_string()),
-    ];
+    let mut variables =
+        vec![("LOCKKIT_NAME", one.name.clone()), ("LOCKKIT_TOKEN", one.token.to_string())];
     held.push(one);
     if let Ok(text) = serde_json::to_string(&held) {
         variables.push((HELD, text));

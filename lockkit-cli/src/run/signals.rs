@@ -62,6 +62,5 @@ fn ignored() -> u64 {
         return 0;
     };
     let line = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

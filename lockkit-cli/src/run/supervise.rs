@@ -67,10 +67,7 @@ impl Guard {
         loop {
             self.act_on_time();
             timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &alarm(self.next()))?;
-            let mut fds = [
-                PollFd::new(&stdin, PollFlags::IN),
-                PollFd::new(&timer, PollFlags::IN),
-            ];
+            let mut fds = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
             match rustix::event::poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => {
@@ -170,10 +167,7 @@ fn answer(word: &str) {
 
 /// A timer that fires once at `moment`; one that never does without.
 fn alarm(moment: Option<Moment>) -> Itimerspec {
-    let zero = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
     let nanos = moment.map_or(0, |m| m.as_nanos().clamp(1, i64::MAX as u64));
     Itimerspec {
         it_interval: zero,

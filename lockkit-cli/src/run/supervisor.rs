@@ -56,12 +56,7 @@ impl Supervisor {
         let mut from = BufReader::new(from);
         expect(&mut from, "ready")?;
         let (tell, deeds) = unbounded_channel();
-        let mut supervisor = Self {
-            child,
-            to,
-            deeds,
-            told: None,
-        };
+        let mut supervisor = Self { child, to, deeds, told: None };
         supervisor.lease(due)?;
         supervisor.say(&format!("group {}", group.as_raw_nonzero()))?;
         expect(&mut from, "guarding")?;
@@ -89,11 +84,7 @@ impl Supervisor {
         {
             return Ok(());
         }
-        self.say(&format!(
-            "lease {} {}",
-            due.term.as_nanos(),
-            due.kill.as_nanos()
-        ))?;
+        self.say(&format!("lease {} {}", due.term.as_nanos(), due.kill.as_nanos()))?;
         self.told = Some(due);
         Ok(())
     }

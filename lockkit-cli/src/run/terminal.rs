@@ -11,7 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 
-use nix::sys::signal::{SigSet, Signal as NixSignal, SigmaskHow};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal as NixSignal};
 use rustix::fs::OFlags;
 use rustix::process::{
     Pid, Signal, getpgid, getpgrp, getpid, getppid, getsid, kill_current_process_group,
@@ -36,10 +36,7 @@ impl Terminal {
             .custom_flags(OFlags::NOCTTY.bits() as i32)
             .open("/dev/tty")
             .ok()?;
-        Some(Self {
-            device,
-            lent_to: None,
-        })
+        Some(Self { device, lent_to: None })
     }
 
     /// Lends it to the group if lockkit was started at a shell's prompt and talks to the terminal.
