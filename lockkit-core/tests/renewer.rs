@@ -135,7 +135,8 @@ async fn when_everything_is_dropped_what_was_held_is_still_released() {
     drop(locks);
     drop(guard);
     let others = LockManager::new(store);
-    others.mutex("a").try_lock_for(SECOND).await.unwrap().expect("released in the background");
+    let next = others.mutex("a").try_lock_for(SECOND).await.unwrap();
+    assert!(next.is_some(), "released in the background");
 }
 
 #[test]
@@ -212,7 +213,7 @@ async fn a_lease_that_is_not_renewed_lasts_its_ttl_in_full_for_others() {
     let lasted = begun.elapsed();
     assert!(trusted < 30 * SECOND && lasted >= 30 * SECOND, "{trusted:?}, {lasted:?}");
     assert!(lasted < 31 * SECOND, "{lasted:?}");
-    assert_eq!(driver.calls("renew").len(), 9, "only the waiting claim was renewed");
+    assert!(driver.calls("renew").is_empty());
 }
 
 #[tokio::test(start_paused = true)]

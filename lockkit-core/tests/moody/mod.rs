@@ -14,7 +14,7 @@ use lockkit_core::{BreakRecord, Claim, Error, Key, MemoryDriver, Token};
 
 /// What happens to a call.
 #[derive(Clone, Copy, Debug)]
-pub enum Mood {
+pub(crate) enum Mood {
     /// It fails, and nothing was done.
     FailBefore,
     /// It is done, and the answer gets lost.
@@ -26,24 +26,24 @@ pub enum Mood {
 }
 
 #[derive(Debug, Clone)]
-pub struct Moody {
+pub(crate) struct Moody {
     inner: MemoryDriver,
     moods: Arc<Mutex<VecDeque<(&'static str, Mood)>>>,
     calls: Arc<Mutex<Vec<(&'static str, usize)>>>,
 }
 
 impl Moody {
-    pub fn new(inner: MemoryDriver) -> Self {
+    pub(crate) fn new(inner: MemoryDriver) -> Self {
         Self { inner, moods: Arc::default(), calls: Arc::default() }
     }
 
     /// The next call of this verb meets this mood; moods of one verb queue up.
-    pub fn next(&self, verb: &'static str, mood: Mood) {
+    pub(crate) fn next(&self, verb: &'static str, mood: Mood) {
         self.moods.lock().unwrap().push_back((verb, mood));
     }
 
     /// How many claims each call of this verb was about.
-    pub fn calls(&self, verb: &str) -> Vec<usize> {
+    pub(crate) fn calls(&self, verb: &str) -> Vec<usize> {
         let calls = self.calls.lock().unwrap();
         calls.iter().filter(|(v, _)| *v == verb).map(|(_, n)| *n).collect()
     }
