@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkit::{BackendUrl, LockManager, Settings, parse_duration};
+use lockkit::{BackendUrl, LockManager, Namespace, Settings, parse_duration};
 
 use crate::args::BackendArgs;
 use crate::exit::{Failure, code};
@@ -59,13 +59,16 @@ impl Backend {
         let text = absolute(text);
         let url = BackendUrl::parse(&text)
             .map_err(|e| Failure::usage(format!("the backend's URL in {origin}: {e}")))?;
-        Ok(Self {
+        let backend = Self {
             ttl: ttl_in(&text),
             url,
             prefix: args.prefix.clone(),
             folder: None,
             remark: None,
-        })
+        };
+        // Before anything is touched: the library looks at it after it has connected.
+        Namespace::new(backend.prefix())?;
+        Ok(backend)
     }
 
     fn in_state_folder(args: &BackendArgs, hint: Option<&str>) -> Result<Self, Failure> {
@@ -94,12 +97,16 @@ impl Backend {
 
     /// The URL as it may be shown.
     pub(crate) fn shown(&self) -> String {
-        self.url.to_string()
+        match self.url.scheme() {
+            // Nothing in it is secret, not even the query.
+            "sqlite" | "memory" => self.url.rest().to_owned(),
+            _ => self.url.to_string(),
+        }
     }
 
     /// Whether what may be shown is less than the URL.
     pub(crate) fn hides_something(&self) -> bool {
-        self.url.to_string() != self.url.rest()
+        self.shown() != self.url.rest()
     }
 
     /// The prefix that names get.

@@ -1,7 +1,7 @@
 //! `break`: takes a lock away from its holder, or a place in line from who waits.
 
-use lockkit::Name;
 use lockkit::driver::Force;
+use lockkit::{LockManager, MemoryDriver, Name};
 
 use crate::args::BreakArgs;
 use crate::backend::Backend;
@@ -16,8 +16,12 @@ pub(crate) async fn break_lock(args: &BreakArgs) -> Result<u8, Failure> {
         true => Force::Immediate,
         false => Force::Polite,
     };
+    let (name, token, reason) = (&args.name, args.token, args.reason.as_deref());
+    // Refuses what cannot be a reason before anything is touched.
+    let stage = LockManager::new(MemoryDriver::new());
+    stage.break_lock(space, name, token, how, reason).await?;
     let locks = Backend::choose(&args.backend)?.connect().await?;
-    let broken = locks.break_lock(space, &args.name, args.token, how, args.reason.as_deref()).await;
+    let broken = locks.break_lock(space, name, token, how, reason).await;
     take::close(&locks).await;
     let subject = phrase::subject(space, &args.name);
     match broken? {

@@ -32,7 +32,7 @@ fn when_lockkit_is_killed_the_group_dies_at_once_and_the_lock_is_free_within_its
 #[test]
 fn when_lockkit_stands_still_the_group_is_dead_before_another_gets_the_lock() {
     let stage = Stage::new();
-    let mut running = stage.start(&["run", "--local", "--ttl", "2", "a", "sh", "-c", STUBBORN]);
+    let mut running = stage.start(&["run", "--local", "--ttl", "5", "a", "sh", "-c", STUBBORN]);
     let (command, grandchild) = (stage.wait_for_pid("command"), stage.wait_for_pid("grandchild"));
     running.signal(Signal::STOP);
     let script = format!(

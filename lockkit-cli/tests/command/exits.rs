@@ -79,6 +79,9 @@ fn bad_input_ends_with_64_one_sentence_and_nothing_made() {
         &["break", "a"],
         &["break", "a", "--token", "0"],
         &["break", "", "--token", "1"],
+        &["break", "a", "--token", "1", "--reason", "a\nb"],
+        &["ls", "--prefix", "a\nb"],
+        &["doctor", "--prefix", &long],
         &["watch", ""],
         &["completions", "tcl"],
     ];
