@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use lockkit::state::LockState;
-use lockkit::{Guard, Identity, LockManager, MemoryDriver, Name, Space};
+use lockkit::{Error, Guard, Identity, LockManager, MemoryDriver, Name, Space};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -58,10 +58,11 @@ impl Take<'_> {
         Name::new(self.name)?;
         let stage = backend.settings();
         let stage = LockManager::with(std::sync::Arc::new(MemoryDriver::new()), stage)?;
-        if let Some(guard) = self.once(&stage).await? {
-            guard.release().await?;
+        match self.once(&stage).await {
+            // A short lease may end on the stage: that says nothing against the play.
+            Ok(_) | Err(Error::Lost { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
         }
-        Ok(())
     }
 
     /// Takes it, waiting as long as the arguments say.
@@ -82,7 +83,7 @@ impl Take<'_> {
         }
     }
 
-    async fn attempt(&self, locks: &LockManager) -> Result<Option<Guard>, lockkit::Error> {
+    async fn attempt(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
         match self.args.wait {
             _ if self.args.once => self.once(locks).await,
             Some(Duration::ZERO) => self.once(locks).await,
@@ -90,7 +91,7 @@ impl Take<'_> {
         }
     }
 
-    async fn once(&self, locks: &LockManager) -> Result<Option<Guard>, lockkit::Error> {
+    async fn once(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
         let permits = self.args.permits.unwrap_or(1);
         match (self.args.limit, self.args.shared) {
             (Some(limit), _) => {
@@ -106,7 +107,7 @@ impl Take<'_> {
         &self,
         locks: &LockManager,
         limit: Option<Duration>,
-    ) -> Result<Option<Guard>, lockkit::Error> {
+    ) -> Result<Option<Guard>, Error> {
         let permits = self.args.permits.unwrap_or(1);
         match (self.args.limit, self.args.shared, limit) {
             (Some(permits_in_all), _, limit) => {
@@ -170,16 +171,26 @@ impl Take<'_> {
         }
     }
 
+    /// Why it was not acquired: somebody holds it, or nothing was heard of the backend.
     async fn busy(&self, locks: &LockManager) -> Failure {
-        let code = self.args.busy_exit_code;
-        if !output::says(Verbosity::Normal) {
-            return Failure::silent(code);
-        }
         let subject = phrase::subject(self.space(), self.name);
-        let look = timeout(Duration::from_secs(1), locks.inspect(self.space(), self.name)).await;
-        let holders = look.ok().and_then(Result::ok).and_then(|s| phrase::holders(&s));
-        let held = holders.map_or(String::new(), |holders| format!(": held by {holders}"));
-        Failure::new(code, format!("did not acquire {subject}{held}"))
+        let look = locks.inspect(self.space(), self.name);
+        let held = match timeout(Duration::from_secs(5), look).await {
+            Ok(Ok(state)) => phrase::holders(&state),
+            Ok(Err(error)) => return error.into(),
+            Err(_) => {
+                let sentence = format!("did not acquire {subject}: the backend does not answer");
+                return Failure::new(code::UNAVAILABLE, sentence);
+            }
+        };
+        let code = self.args.busy_exit_code;
+        match (output::says(Verbosity::Normal), held) {
+            (false, _) => Failure::silent(code),
+            (true, None) => Failure::new(code, format!("did not acquire {subject}")),
+            (true, Some(by)) => {
+                Failure::new(code, format!("did not acquire {subject}: held by {by}"))
+            }
+        }
     }
 
     async fn withdraw(&self, locks: &LockManager, why: Signal, mut signals: Signals) -> Failure {

@@ -66,8 +66,8 @@ pub(crate) fn refuse(
     match held.iter().any(same) {
         false => Ok(()),
         true => Err(Failure::usage(format!(
-            "this already runs under {}, and would wait for itself: run it without lockkit here, \
-             or use another name",
+            "this already runs under {}, and would wait for itself: run it without lockkit, or use \
+             another name (LOCKKIT_HELD says so: what outlived its lock can unset it)",
             phrase::subject(space, name)
         ))),
     }
