@@ -61,12 +61,11 @@ impl Terminal {
         self.keyboard.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Returns when this was shown after what was seen before.
-    fn see(&mut self, text: &str) {
+    /// Returns when this was shown after what was seen before, with what was shown until then.
+    fn see(&mut self, text: &str) -> String {
         loop {
             if let Some(at) = self.seen.find(text) {
-                self.seen.drain(..at + text.len());
-                return;
+                return self.seen.drain(..at + text.len()).collect();
             }
             match self.screen.recv_timeout(Duration::from_secs(60)) {
                 Ok(more) => self.seen.push_str(&String::from_utf8_lossy(&more)),
@@ -148,8 +147,7 @@ fn a_background_job_stops_when_it_wants_the_terminal_and_gets_it_with_fg() {
     stage.wait_for_holder("a");
     wait_for("the stop", || {
         terminal.type_in("jobs\n");
-        terminal.see("prompt> ");
-        terminal.seen.contains("Stopped").then_some(())
+        terminal.see("prompt> ").contains("Stopped").then_some(())
     });
     terminal.type_in("fg\n");
     terminal.type_in("hello\n");
