@@ -1,1 +1,3 @@
 //! conformance-tests
+
+pub mod lab;
