@@ -239,8 +239,13 @@ impl Server {
         let mut patience = FIRST_ANSWER;
         loop {
             let answer = time::timeout(patience, self.recipe.answers()).await;
-            let Err(error) = answer.unwrap_or_else(|late| Err(late.into())) else {
-                return Ok(());
+            let error = match answer {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => error,
+                Err(late) => {
+                    patience = (patience * 2).min(LAST_ANSWER);
+                    late.into()
+                }
             };
             self.still_runs()?;
             if since.elapsed() > PATIENCE {
@@ -251,7 +256,6 @@ impl Server {
                     log: self.log_tail(),
                 });
             }
-            patience = (patience * 2).min(LAST_ANSWER);
             // Often while servers are quick to start; less so while it takes long.
             time::sleep((since.elapsed() / 20).clamp(MIN_PAUSE, MAX_PAUSE)).await;
         }

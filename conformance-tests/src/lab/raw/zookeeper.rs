@@ -57,7 +57,7 @@ impl Connection {
         hello.extend_from_slice(&10_000_i32.to_be_bytes());
         hello.extend_from_slice(&[0; 8]); // no session yet
         hello.extend_from_slice(&16_i32.to_be_bytes());
-        hello.extend_from_slice(&[0; 16]); // no password yet
+        hello.extend_from_slice(&[0; 17]); // no password yet; not read-only
         connection.send(&[&hello]).await?;
         let welcome = connection.frame().await?;
         match welcome.get(4..8) {
