@@ -4,10 +4,10 @@
 
 mod lab_memory;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lab_memory::{recalls, remember};
-use lockkit_conformance::lab::raw::resp;
+use lockkit_conformance::lab::raw::{resp, zookeeper};
 use lockkit_conformance::lab::{Data, Group, Kind, LabError, Layout, processes_in};
 
 async fn survives_its_leader(layout: Layout) {
@@ -123,4 +123,53 @@ async fn a_redis_cluster_divides_its_keys_and_announces_proxies() {
         resp::Reply::Number(0)
     );
     assert_eq!(group.members()[2].kind(), Kind::Redis);
+}
+
+#[tokio::test]
+async fn a_zookeeper_follower_that_is_cut_off_answers_for_a_while_and_then_no_more() {
+    let group = Group::start_divisible_ensemble().await.unwrap();
+    let leader = group.leader().await.unwrap().addr();
+    let at = |addr| {
+        group
+            .members()
+            .iter()
+            .position(|member| member.addr() == addr)
+            .unwrap()
+    };
+    assert!(matches!(
+        group.cut_off(at(leader)).await,
+        Err(LabError::Unsupported { .. })
+    ));
+    let follower = group
+        .members()
+        .iter()
+        .position(|member| member.addr() != leader)
+        .unwrap();
+    let addr = group.members()[follower].addr();
+    let mut client = zookeeper::Connection::open(addr).await.unwrap();
+
+    group.cut_off(follower).await.unwrap();
+    let since = Instant::now();
+    remember(Kind::ZooKeeper, leader).await.unwrap();
+    assert!(
+        !client.exists("/lab", false).await.unwrap(),
+        "it cannot know"
+    );
+    while client.exists("/lab", false).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    eprintln!(
+        "a follower that is cut off answers for {:.1?}",
+        since.elapsed()
+    );
+    assert_eq!(group.leader().await.unwrap().addr(), leader);
+
+    group.rejoin().await.unwrap();
+    group.complete().await.unwrap();
+    let since = Instant::now();
+    until_recalled_by_all(&group).await;
+    eprintln!(
+        "and knows everything {:.1?} after it was let back in",
+        since.elapsed()
+    );
 }

@@ -20,6 +20,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
 pub(crate) fn ensure() -> Result<(), String> {
     let missing = Requirement::missing();
     if missing.is_empty() {
+        eprintln!("all servers are installed");
         return Ok(());
     }
     let packages: BTreeSet<_> = missing

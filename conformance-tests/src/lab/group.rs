@@ -12,6 +12,7 @@ use tokio::time;
 use super::error::{LabError, Result};
 use super::folder::Folder;
 use super::kind::Layout;
+use super::proxy::{Fault, Protocol, Proxy, When};
 use super::raw::{resp, zookeeper};
 use super::recipe::Recipe;
 use super::server::{Data, Server};
@@ -29,6 +30,14 @@ pub struct Group {
     layout: Layout,
     members: Vec<Server>,
     sentinels: Vec<Server>,
+    links: Vec<Link>,
+}
+
+/// The way from one member to another.
+#[derive(Debug)]
+struct Link {
+    ends: [usize; 2],
+    proxy: Proxy,
 }
 
 impl Group {
@@ -53,13 +62,48 @@ impl Group {
         Self::start_once(layout).await
     }
 
-    async fn start_once(layout: Layout) -> Result<Self> {
+    /// Starts a ZooKeeper ensemble whose followers can be
+    /// [cut off](Self::cut_off) from the leader. What passes between the members
+    /// passes through this process, on the runtime that runs this.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Server::start`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the group remains.
+    pub async fn start_divisible_ensemble() -> Result<Self> {
         let folder = Arc::new(Folder::create()?);
-        let mut group = Self {
+        let mut recipes = zk::ZooKeeper::ensemble(SIZE)?;
+        let mut group = Self::empty(Layout::ZooKeeperEnsemble);
+        let places: Vec<_> = recipes.iter().filter_map(zk::ZooKeeper::leads_at).collect();
+        for (from, recipe) in recipes.iter_mut().enumerate() {
+            for (to, addr) in places.iter().enumerate().filter(|(to, _)| *to != from) {
+                let proxy = Proxy::start(*addr, Protocol::Unknown).await?;
+                recipe.detour(to, proxy.addr().port());
+                group.links.push(Link {
+                    ends: [from, to],
+                    proxy,
+                });
+            }
+        }
+        group.add(boxed(recipes), &folder).await?;
+        Ok(group)
+    }
+
+    fn empty(layout: Layout) -> Self {
+        Self {
             layout,
             members: Vec::new(),
             sentinels: Vec::new(),
-        };
+            links: Vec::new(),
+        }
+    }
+
+    async fn start_once(layout: Layout) -> Result<Self> {
+        let folder = Arc::new(Folder::create()?);
+        let mut group = Self::empty(layout);
         let mut nodes = Vec::new();
         let recipes = match layout {
             Layout::RedisSentinel => {
@@ -88,14 +132,7 @@ impl Group {
             Layout::ZooKeeperEnsemble => boxed(zk::ZooKeeper::ensemble(SIZE)?),
             Layout::EtcdCluster => boxed(etcd::Etcd::cluster(SIZE)?),
         };
-        for recipe in recipes {
-            group
-                .members
-                .push(Server::create(recipe, Arc::clone(&folder), false).await?);
-        }
-        // All at once: members wait for each other.
-        try_join_all(group.members.iter().map(|member| member.launch(Data::Keep))).await?;
-        try_join_all(group.members.iter().map(Server::ready)).await?;
+        group.add(recipes, &folder).await?;
         if !nodes.is_empty() {
             let formed = redis_cluster::form(&nodes).await;
             formed.map_err(|source| LabError::Answer(format!("forming a cluster: {source}")))?;
@@ -110,6 +147,19 @@ impl Group {
         .await?;
         group.complete().await?;
         Ok(group)
+    }
+
+    /// Starts the members, all at once since they wait for each other.
+    async fn add(&mut self, recipes: Vec<Box<dyn Recipe>>, folder: &Arc<Folder>) -> Result<()> {
+        for recipe in recipes {
+            let folder = Arc::clone(folder);
+            self.members
+                .push(Server::create(recipe, folder, false).await?);
+        }
+        try_join_all(self.members.iter().map(|member| member.launch(Data::Keep))).await?;
+        try_join_all(self.members.iter().map(Server::ready))
+            .await
+            .map(drop)
     }
 
     /// What it is.
@@ -226,6 +276,50 @@ impl Group {
             }
         }
         Err(LabError::Answer(last))
+    }
+
+    /// Cuts a follower off from the leader: nothing passes between them any more, and
+    /// nothing closes. Clients still reach it, and it goes on answering their reads
+    /// and pings until it misses its leader, after 2 s.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Unsupported`] unless this is a
+    /// [divisible ensemble](Self::start_divisible_ensemble), and for its leader: it
+    /// would still be elected, over connections that members open at addresses that
+    /// they tell each other. Freeze it instead.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing has changed.
+    pub async fn cut_off(&self, member: usize) -> Result<()> {
+        let server = &self.members[member];
+        if self.links.is_empty() || self.leader().await?.addr() == server.addr() {
+            return Err(LabError::Unsupported {
+                server: server.name(),
+                cannot: "cannot be cut off: it leads, or the group is not divisible".into(),
+            });
+        }
+        for link in self.links.iter().filter(|link| link.ends.contains(&member)) {
+            link.proxy.fault(Fault::BlackHole, When::Now);
+        }
+        Ok(())
+    }
+
+    /// Lets all members reach each other again.
+    ///
+    /// # Errors
+    ///
+    /// None that is known.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, some may still be cut off.
+    pub async fn rejoin(&self) -> Result<()> {
+        for link in &self.links {
+            link.proxy.heal().await?;
+        }
+        Ok(())
     }
 
     /// Returns once the group is complete: all members and sentinels answer, and

@@ -6,7 +6,8 @@
 # A line on standard input means that the end is an orderly one.
 trap '' HUP INT TERM
 folder=$(mktemp -d "$1/lockkit-lab.XXXXXX") || exit 1
-chmod 755 "$folder" && cd / || exit 1
+# Without links in it: as the kernel names the folders that servers work in.
+folder=$(cd "$folder" && pwd -P) && chmod 755 "$folder" && cd / || exit 1
 echo "$folder"
 read -r orderly
 

@@ -32,6 +32,8 @@ const LOGGING: &str = "log4j.rootLogger=INFO, out\n\
 pub(crate) struct ZooKeeper {
     port: Port,
     place: Option<(usize, Arc<Vec<Peer>>)>,
+    /// Where this member looks for the others when they lead, if not where they are.
+    detours: Vec<Option<u16>>,
 }
 
 /// Ports over which the members of an ensemble follow and elect a leader.
@@ -46,6 +48,7 @@ impl ZooKeeper {
         Ok(Self {
             port: Port::take()?,
             place: None,
+            detours: Vec::new(),
         })
     }
 
@@ -62,9 +65,21 @@ impl ZooKeeper {
                 Ok(Self {
                     port: Port::take()?,
                     place: Some((at, Arc::clone(&peers))),
+                    detours: vec![None; size],
                 })
             })
             .collect()
+    }
+
+    /// Where the others find this member when it leads.
+    pub(crate) fn leads_at(&self) -> Option<SocketAddr> {
+        let (at, peers) = self.place.as_ref()?;
+        Some(peers[*at].follow.addr())
+    }
+
+    /// Has this member look for another one at this port when that leads.
+    pub(crate) fn detour(&mut self, member: usize, port: u16) {
+        self.detours[member] = Some(port);
     }
 
     fn configuration(&self, home: &Home) -> String {
@@ -80,7 +95,8 @@ impl ZooKeeper {
             .iter()
             .flat_map(|(_, peers)| peers.iter().enumerate())
         {
-            let (follow, elect) = (peer.follow.number(), peer.elect.number());
+            let follow = self.detours[at].unwrap_or(peer.follow.number());
+            let elect = peer.elect.number();
             text += &format!("server.{}=127.0.0.1:{follow}:{elect}\n", at + 1);
         }
         text
