@@ -7,6 +7,10 @@
 //! could find the answer to the first one on its way already; with a
 //! [`latency`](Proxy::latency) of some milliseconds they cannot. Count under
 //! latency.
+//!
+//! A client that leaves Nagle's algorithm on (no `TCP_NODELAY`) really holds its
+//! second piece back until the first one is acknowledged, mostly by the answer to
+//! it: its back-to-back requests are two round trips, and are counted so.
 
 mod counts;
 mod fault;
