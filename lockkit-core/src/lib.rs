@@ -1,1 +1,44 @@
-//! lockkit-core
+//! The model, the driver trait and every primitive of lockkit: distributed locks with fencing
+//! tokens, the same on every backend.
+//!
+//! Programs depend on the crate `lockkit`, which re-exports this one; authors of drivers depend on
+//! this one. It knows no backend but the [`memory`] one.
+//!
+//! > **A lock is its queue.** A lock is an ordered list of live *claims*. A claim *holds* when
+//! > nothing ahead of it conflicts with it. Its place in the order is its *fencing token*.
+
+mod acquire;
+pub mod capabilities;
+mod claim;
+pub mod clock;
+mod deadline;
+pub mod driver;
+mod error;
+mod guard;
+mod lease;
+mod manager;
+pub mod memory;
+mod name;
+mod observe;
+pub mod queue;
+mod record;
+mod registry;
+mod renewer;
+mod settings;
+pub mod state;
+pub mod sync;
+mod ticket;
+mod url;
+
+pub use capabilities::Capabilities;
+pub use claim::{Claim, ClaimId, Identity, Lifetime, Mode, Token};
+pub use deadline::Margin;
+pub use error::{BreakRecord, Error, LossReason};
+pub use guard::{Guard, WriteGuard};
+pub use lease::Lease;
+pub use manager::LockManager;
+pub use memory::MemoryDriver;
+pub use name::{Key, Name, Namespace, Space};
+pub use settings::Settings;
+pub use ticket::Ticket;
+pub use url::{BackendUrl, parse_duration, without_password};

@@ -1,1 +1,32 @@
-//! lockkit
+//! Distributed locks with fencing tokens: one API over memory and SQLite, with one meaning.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit::Error> {
+//! let locks = lockkit::connect("memory:").await?;
+//! locks.mutex("invoice/42").run(|lock| async move {
+//!     let token = lock.token()?; // give it along with every write
+//!     Ok::<_, lockkit::Error>(())
+//! }).await
+//! # }
+//! ```
+//!
+//! The backend is chosen by a URL; each but `memory:` is a cargo feature of this crate:
+//!
+//! | URL | feature | reaches |
+//! | --- | --- | --- |
+//! | `memory:` | always there | this process |
+//! | `sqlite:PATH` | `sqlite` | the processes of one host |
+//!
+//! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
+//! rest of the query is the driver's.
+//!
+//! What a lock means here, and what not, stands in the repository under `docs/semantics.md`.
+
+mod connect;
+
+pub use connect::{connect, connect_with};
+pub use lockkit_core::*;
+
+/// The SQLite driver, with the options that its URL has as methods.
+#[cfg(feature = "sqlite")]
+pub use lockkit_sql as sql;

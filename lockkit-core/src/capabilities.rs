@@ -1,0 +1,186 @@
+//! What differs between backends, as data: code asks it, the docs print it, the conformance suite
+//! holds drivers to it. A driver that claims what it does not do fails, and so does one that does
+//! what it says it cannot.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What a driver does and does not do. Public facts, cheap to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The backend's name, lower case: `memory`, `sqlite`, `redis` …
+    pub backend: &'static str,
+    /// What one lease at the backend keeps alive.
+    pub lease_scope: LeaseScope,
+    /// Leases are rounded up to multiples of this.
+    pub granularity: Duration,
+    /// The shortest lease that the backend keeps. A shorter ttl is refused before any I/O.
+    pub least_ttl: Duration,
+    /// How much later than its ttl a dead claim may leave, at worst, without any fault of the
+    /// server: granularity, sweeps, and the grace that a new leader gives.
+    pub expiry_slack: Duration,
+    /// How a waiter learns that it holds.
+    pub wake_up: WakeUp,
+    /// Whether claims are granted in the order in which they were queued.
+    pub fifo: bool,
+    /// Where tokens come from.
+    pub token_source: TokenSource,
+    /// Whether semaphores work.
+    pub permits: bool,
+    /// Whether the server itself can end a lease earlier ([`LockDriver::shorten`]).
+    ///
+    /// [`LockDriver::shorten`]: crate::driver::LockDriver::shorten
+    pub shorten: bool,
+    /// Whether tokens of a live claim can be raised ([`LockDriver::raise`]).
+    ///
+    /// [`LockDriver::raise`]: crate::driver::LockDriver::raise
+    pub raise: bool,
+    /// Whether claims can outlive the process that made them.
+    pub detached: bool,
+    /// Whether independent processes meet here; `false` for what lives in one process.
+    pub shared_between_processes: bool,
+    /// Whether there are [`Registers`](crate::driver::Registers).
+    pub registers: bool,
+    /// What each fault may cost; [`Capabilities::keeps`] reads it.
+    pub faults: &'static [(Fault, Keeps)],
+}
+
+impl Capabilities {
+    /// A backend that can do the least, keeping every claim on a lease of its own; a driver's
+    /// author sets what is more. Faults that the table does not name keep all promises.
+    pub const fn of(backend: &'static str) -> Self {
+        Self {
+            backend,
+            lease_scope: LeaseScope::Claim,
+            granularity: Duration::from_millis(1),
+            least_ttl: Duration::from_millis(100),
+            expiry_slack: Duration::from_millis(100),
+            wake_up: WakeUp::Poll { within: Duration::from_secs(1) },
+            fifo: true,
+            token_source: TokenSource::Counter,
+            permits: true,
+            shorten: false,
+            raise: false,
+            detached: false,
+            shared_between_processes: true,
+            registers: false,
+            faults: &[],
+        }
+    }
+
+    /// Which promises hold here while this fault happens.
+    pub fn keeps(&self, fault: Fault) -> Keeps {
+        self.faults.iter().find(|(f, _)| *f == fault).map_or(Keeps::All, |(_, keeps)| *keeps)
+    }
+}
+
+/// What one lease at the backend keeps alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LeaseScope {
+    /// Each claim has its own.
+    Claim,
+    /// Claims of one manager with the same ttl share one (etcd).
+    Shared,
+    /// All claims of a connection live and die with its session (ZooKeeper).
+    Session,
+}
+
+/// How a waiter learns that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WakeUp {
+    /// The backend tells it.
+    Push,
+    /// It looks again, often enough to know within this time when it is next in line.
+    Poll {
+        /// The time between the release and the next holder's knowing, at worst, idle machines
+        /// assumed.
+        within: Duration,
+    },
+}
+
+/// Where tokens come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TokenSource {
+    /// A number that the backend counts up, as durable as its data.
+    Counter,
+    /// A counter that begins at the server's clock, so that it grows even when data is lost.
+    ClockCounter,
+    /// The number that the backend gives to every change of its data (etcd's revision,
+    /// ZooKeeper's zxid).
+    Revision,
+}
+
+/// What can go wrong around a lock, of the kinds that may cost a promise somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Fault {
+    /// An answer is lost, or a connection is cut, at any message.
+    ConnectionCut,
+    /// Nothing passes between a client and the server for longer than the ttl.
+    Partition,
+    /// The server stands still for longer than the ttl.
+    ServerStandsStill,
+    /// A client stands still for longer than the ttl.
+    ClientStandsStill,
+    /// A client dies.
+    ClientDies,
+    /// The server is killed and started again with its data.
+    ServerRestarts,
+    /// The server, or its machine, is killed at a moment when the last writes are not on disk.
+    WritesLost,
+    /// The server comes back without its data, or its data is deleted while it runs.
+    DataLost,
+    /// A replica that lags takes over.
+    Failover,
+    /// The leader of a cluster that replicates by consensus is killed, frozen or cut off.
+    LeaderLost,
+    /// The server's clock is stepped.
+    ServerClockSteps,
+    /// A client's wall clock is stepped.
+    ClientClockSteps,
+    /// Somebody breaks the lock by force.
+    BrokenByForce,
+}
+
+impl Fault {
+    /// All of them, in the order of the docs' table.
+    pub const ALL: [Self; 13] = [
+        Self::ConnectionCut,
+        Self::Partition,
+        Self::ServerStandsStill,
+        Self::ClientStandsStill,
+        Self::ClientDies,
+        Self::ServerRestarts,
+        Self::WritesLost,
+        Self::DataLost,
+        Self::Failover,
+        Self::LeaderLost,
+        Self::ServerClockSteps,
+        Self::ClientClockSteps,
+        Self::BrokenByForce,
+    ];
+}
+
+/// What is left of promises 1 (exclusion) and 2 (tokens grow) under a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keeps {
+    /// Both may break.
+    Nothing,
+    /// Two may hold at once, but the later has the greater token: a resource that checks tokens is
+    /// safe.
+    Tokens,
+    /// Both hold.
+    All,
+    /// The fault cannot happen here.
+    Impossible,
+}

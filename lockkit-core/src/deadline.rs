@@ -1,0 +1,123 @@
+//! The rules of time: how an answer of the backend becomes a deadline of the client. They stand
+//! here and nowhere else.
+//!
+//! 1. A deadline counts from the moment **before the request was sent** that the backend answered,
+//!    never from the arrival of the answer. A grant that was pushed counts from the sending of the
+//!    last *answered* acquire or renewal of its claim.
+//! 2. It lies a *margin* before the end of the lease at the backend, so that clocks may run at
+//!    rates that differ by less than the margin.
+//! 3. Renewing never shortens it; only [`Lease::shorten`](crate::Lease::shorten) does, before it
+//!    asks the backend.
+//! 4. A lease is renewed after a third of its ttl, so two renewals may fail.
+
+use std::time::Duration;
+
+use crate::Error;
+use crate::clock::Moment;
+use crate::driver::Grant;
+
+/// What a client's deadline lies before the end of the lease at the backend: a part of the ttl,
+/// for clocks that run at different rates, plus a fixed time, for their granularity.
+///
+/// One hundredth and 2 ms by default, as Redlock's reference implementations have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Margin {
+    part: u32,
+    fixed: Duration,
+}
+
+impl Margin {
+    /// A margin of `ttl / part + fixed`; `part` is 3 or more, or 0 for a fixed margin only.
+    pub fn new(part: u32, fixed: Duration) -> Result<Self, Error> {
+        if part == 1 || part == 2 {
+            let message =
+                "a drift margin takes a third of the ttl at most: use a part of 3 or more";
+            return Err(Error::config(message));
+        }
+        Ok(Self { part, fixed })
+    }
+
+    /// How much of this ttl is not used.
+    pub fn of(&self, ttl: Duration) -> Duration {
+        ttl.checked_div(self.part).unwrap_or_default() + self.fixed
+    }
+}
+
+impl Default for Margin {
+    fn default() -> Self {
+        Self { part: 100, fixed: Duration::from_millis(2) }
+    }
+}
+
+/// Until when a lease of this ttl may be trusted whose request was sent at `sent`.
+pub(crate) fn trusted_until(sent: Moment, ttl: Duration, margin: Margin) -> Moment {
+    sent.after(ttl.saturating_sub(margin.of(ttl)))
+}
+
+/// Until when a grant may be trusted. `asked` is when the last request about its claim was sent
+/// that the backend answered.
+pub(crate) fn grant_until(grant: &Grant, asked: Moment, margin: Margin) -> Moment {
+    trusted_until(grant.since.unwrap_or(asked), grant.ttl, margin)
+}
+
+/// When a lease that counts from `sent` is to be renewed.
+pub(crate) fn renewal_due(sent: Moment, ttl: Duration) -> Moment {
+    sent.after(ttl / 3)
+}
+
+/// How long a renewal may take before it counts as failed, when the nearest deadline among its
+/// claims is `left` away: short enough for another try, long enough for a slow server.
+pub(crate) fn renewal_limit(left: Duration) -> Duration {
+    (left / 2).clamp(Duration::from_millis(100), Duration::from_secs(5))
+}
+
+/// How long to wait after the `failures`-th failure in a row (1 is the first): from 25 ms, doubled
+/// up to a second, of which a random half is taken off so that clients do not march in step.
+pub(crate) fn backoff(failures: u32) -> Duration {
+    let full = Duration::from_millis(25 << failures.clamp(1, 6).min(6)).min(Duration::from_secs(1));
+    full.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Token;
+
+    const SENT: Moment = Moment::from_nanos(1_000_000_000_000);
+
+    #[test]
+    fn a_deadline_counts_from_the_sending_less_the_margin() {
+        let ttl = Duration::from_secs(30);
+        let until = trusted_until(SENT, ttl, Margin::default());
+        assert_eq!(until.since(SENT), ttl - Duration::from_millis(302));
+    }
+
+    #[test]
+    fn a_driver_that_shares_leases_moves_the_beginning_back() {
+        let token = Token::new(1).unwrap();
+        let ttl = Duration::from_secs(10);
+        let earlier = SENT.before(Duration::from_secs(3));
+        let own = Grant { token, ttl, since: None };
+        let shared = Grant { token, ttl, since: Some(earlier) };
+        let margin = Margin::default();
+        let apart = grant_until(&own, SENT, margin).since(grant_until(&shared, SENT, margin));
+        assert_eq!(apart, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_margin_larger_than_the_ttl_leaves_nothing_to_trust() {
+        let margin = Margin::new(0, Duration::from_secs(1)).unwrap();
+        assert_eq!(trusted_until(SENT, Duration::from_millis(500), margin), SENT);
+        assert!(Margin::new(2, Duration::ZERO).is_err());
+    }
+
+    #[test]
+    fn a_backoff_grows_to_a_second_and_stays_there() {
+        for failures in [0, 1, 2, 5, 6, 7, 1000, u32::MAX] {
+            let pause = backoff(failures);
+            assert!(pause >= Duration::from_millis(25) && pause <= Duration::from_secs(1));
+        }
+        assert!(backoff(1) <= Duration::from_millis(50));
+        assert!(backoff(9) >= Duration::from_millis(500));
+    }
+}

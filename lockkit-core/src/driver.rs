@@ -1,0 +1,416 @@
+//! What a backend does for lockkit: the two traits that a driver implements. A driver does I/O and
+//! nothing else; deadlines, renewal, reentrancy, cancellation, drop, metrics and tracing live in
+//! this crate, once.
+//!
+//! # Writing a driver
+//! A driver keeps, for every [`Key`], an ordered list of [`Claim`]s. It puts claims in, takes them
+//! out, and says which of them hold; [`queue`](crate::queue) has the rule. That is all of it:
+//!
+//! 1. **Order is the token.** A claim gets its place, a number that grows, in the same atomic step
+//!    that puts it into the list. The number never repeats and never goes back for one key: not
+//!    after a release, an expiry, a clean-up of the key, a restart.
+//! 2. **The backend's clock decides** when a lease ends. A claim is live for `wait_ttl` after it
+//!    was put in line or last renewed while it waits, and for `hold_ttl` from the moment it begins
+//!    to hold. The backend picks by the claim's state.
+//! 3. **Renewing never shortens**: `expiry = max(old, now + ttl)`.
+//! 4. **Whoever concludes that a claim has ended removes it in the same atomic step**, so that
+//!    nobody can revive what somebody else saw ended.
+//! 5. **Every verb is idempotent by the claim's id.** Asking twice is like asking once, because an
+//!    answer may get lost and core then asks again.
+//! 6. **Every verb may be dropped at any await point**, and may fail after it acted. Core releases
+//!    the claim again and again until its ttl is over; the driver only has to be sure that nothing
+//!    it does later brings the claim back.
+//! 7. **Only who knows the id renews and releases.** Nothing that a driver shows contains it.
+//!
+//! Then hand the driver to the conformance suite.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::capabilities::Capabilities;
+use crate::clock::{BootClock, Clock, Moment};
+use crate::state::{Health, ListRequest, LockState, Page};
+use crate::{BreakRecord, Claim, Error, Key, Name, Namespace, Token};
+
+/// Lists of claims, kept by a backend.
+///
+/// Object-safe; core holds it as `Arc<dyn LockDriver>`. A method that fails with
+/// [`Error::Backend`] may have acted or not. None of the methods retries for long by itself: a
+/// lost connection is rebuilt, but an attempt ends in bounded time (some seconds) with a
+/// retryable error, since core knows how much of a lease is left and the driver does not.
+#[async_trait]
+pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
+    /// What this backend does and does not do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// The clock of this driver's [`Moment`]s, on which core reads all deadlines of its claims.
+    fn clock(&self) -> Arc<dyn Clock> {
+        BootClock::shared()
+    }
+
+    /// The registers of this backend, if it has any.
+    fn registers(&self) -> Option<&dyn Registers> {
+        None
+    }
+
+    /// Puts a claim at the end of its list, after having removed from the list what has ended.
+    ///
+    /// # Behavior
+    /// - [`Patience::Wait`]: the claim is in line afterwards; the answer says whether it holds.
+    /// - [`Patience::Try`]: if it cannot hold at once the answer is [`Acquisition::Busy`], and the
+    ///   claim was never in the list, not even for a moment that another claim could have seen.
+    ///   A try never overtakes a waiting claim.
+    /// - A claim that is in the list already stays where it is, and the answer is its state now.
+    ///   (Its lease counts from now on, as by a renewal.) With [`Patience::Try`] and a claim that
+    ///   waits: it is taken out, and the answer is `Busy`.
+    /// - [`Error::LimitMismatch`] when the list has claims with another limit; nothing was done.
+    ///
+    /// One round trip on a warm connection.
+    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error>;
+
+    /// Returns once the queued claim holds. Core calls it after [`Acquisition::Queued`], once at a
+    /// time for a claim, and renews the claim meanwhile.
+    ///
+    /// Ends with [`Error::Lost`] when the driver notices that the claim is in line no more. It
+    /// need not notice by itself: core sees it at the next renewal.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the claim in line; [`release`](Self::release) takes it out, and a later
+    /// call waits for it again.
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error>;
+
+    /// Renews many claims, holding or queued, in one go, and says for each, in the order given,
+    /// what became of it.
+    ///
+    /// # Behavior
+    /// For each claim, atomically: ended claims of its list are removed and those who now hold
+    /// begin to; a claim that is still there gets `max(old expiry, now + ttl)`, the ttl being that
+    /// of its state; one that is not is [`Renewal::Ended`]. So a lock moves on with any renewal of
+    /// a queued claim, even when its holder, its first waiter and a message were all lost.
+    /// A claim that was broken politely is not renewed: it stays until its lease is over, and the
+    /// answer is `Ended(Broken)`.
+    ///
+    /// The answer has one item for each claim. An error means that nothing is known of any; what
+    /// concerns one claim alone is told in its item.
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error>;
+
+    /// Takes a claim out of its list, holding or waiting, and lets those begin to hold who now do,
+    /// waking them and at most one other.
+    ///
+    /// Idempotent. One round trip when nobody waits. Core takes "not there" at a first release for
+    /// a lock that was lost: a driver that repeats a release on its own, because the first may
+    /// have acted without an answer, says [`Released::Removed`].
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error>;
+
+    /// Makes the lease of a holding claim end `ttl` from now, earlier or later than it would have.
+    ///
+    /// By default [`Error::Unsupported`]: core then lowers its own deadline and releases the claim
+    /// in time, so that only the death of the process in between lets the longer lease show.
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        let _ = (claim, ttl);
+        Err(self.unsupported("shortening a lease at the server"))
+    }
+
+    /// Makes a holding exclusive claim a shared one *in its place*, and lets the shared claims
+    /// right behind it begin to hold. A waiting writer cannot slip in between.
+    ///
+    /// Idempotent: a claim that is shared already stays so. [`Renewal::Ended`] when the claim is
+    /// not there. There is no upgrade: two readers that both upgrade wait for each other for ever.
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error>;
+
+    /// Breaks the claim of this list that has this token; says whether there was one.
+    ///
+    /// # Behavior
+    /// - [`Force::Polite`]: the claim is marked and renewed no longer; the lock moves on when its
+    ///   holder lets go or its lease ends. Exclusion holds.
+    /// - [`Force::Immediate`]: the claim is removed at once, and those behind it begin to hold.
+    ///   From there on only tokens protect.
+    ///
+    /// Either way the next renewal of the claim says `Ended(Broken(record))`, for at least the ttl
+    /// of the claim (afterwards its holder knows on its own), and `record` shows as
+    /// [`LockState::last_break`] for as long as the list is in use, or for a minute at least.
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error>;
+
+    /// Shows a list as it is. Changes nothing that others can see.
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error>;
+
+    /// Shows the lists in use, a page at a time, in any stable order.
+    ///
+    /// The prefix is taken literally: `%`, `*` and `_` are characters. A list that was in use for
+    /// the whole time of the listing is shown exactly once.
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error>;
+
+    /// Returns a state of the list that differs from `seen` by who stands in it or by who holds.
+    ///
+    /// By default looks again every 200 ms; a backend that can push does better.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        loop {
+            let now = self.inspect(key).await?;
+            if !now.same_line(seen) {
+                return Ok(now);
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Makes sure that no later claim of this claim's list gets less than `token`, and that this
+    /// claim's own token is at least `token`; answers like a renewal. Only while the claim is
+    /// live. It is what lets a quorum have tokens; see [`Capabilities::raise`].
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        let _ = (claim, token);
+        Err(self.unsupported("raising tokens"))
+    }
+
+    /// What core adds to every token of this namespace; 0 unless it was raised. Read once a
+    /// manager.
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let _ = namespace;
+        Ok(0)
+    }
+
+    /// Raises the base of this namespace to at least `base`, for good. It is what lets tokens grow
+    /// when a fleet moves here from another backend.
+    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        let _ = (namespace, base);
+        Err(self.unsupported("raising the token base"))
+    }
+
+    /// Asks the backend for a sign of life, and says what an operator should know.
+    async fn health(&self) -> Result<Health, Error>;
+
+    /// Lets go of connections. Called once, after the manager released everything. Claims are not
+    /// the driver's to release here.
+    async fn close(&self) {}
+
+    /// The error for what this backend cannot do.
+    fn unsupported(&self, operation: &'static str) -> Error {
+        Error::Unsupported { operation, backend: self.capabilities().backend }
+    }
+}
+
+/// What a claim does when it cannot hold at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Patience {
+    /// Leaves at once.
+    Try,
+    /// Stands in line.
+    Wait,
+}
+
+/// The answer to [`LockDriver::acquire`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquisition {
+    /// The claim holds.
+    Granted(Grant),
+    /// The claim is in line, behind this many live claims.
+    Queued {
+        /// How many live claims stand ahead of it.
+        ahead: u32,
+    },
+    /// The claim could not hold, and is not in the list.
+    Busy,
+}
+
+/// A claim holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Its fencing token.
+    pub token: Token,
+    /// How long its lease lasts at the backend, which may have rounded what was asked for up.
+    pub ttl: Duration,
+    /// The moment from which the ttl counts at the latest: **before the request was sent** that
+    /// the backend answered with this lease. `None` stands for the last request about this claim
+    /// that core sent itself and that was answered, which is right wherever that request set the
+    /// lease; a driver that shares leases between claims, or that asked on its own, says it here.
+    pub since: Option<Moment>,
+}
+
+/// What became of a renewed claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// It holds; its lease was renewed.
+    Holds(Grant),
+    /// It is in line, behind this many live claims.
+    Waits {
+        /// How many live claims stand ahead of it.
+        ahead: u32,
+    },
+    /// It is not live any more, and never will be again.
+    Ended(Ended),
+}
+
+/// Why a claim is not live, as far as the backend can tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// It is not in the list: released, expired, or lost. Core tells these apart.
+    NotInLine,
+    /// It was broken.
+    Broken(BreakRecord),
+    /// The session or the lease that kept it alive ended.
+    SessionEnded,
+}
+
+/// The answer to [`LockDriver::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The claim was in the list, and was taken out.
+    Removed,
+    /// The claim was not in the list; others are. (It ended, or it is somebody else's.)
+    NotInLine,
+    /// The list was empty: nobody holds this lock.
+    NoSuchLock,
+}
+
+/// How to break a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    /// Renew it no longer.
+    Polite,
+    /// Take it out at once.
+    Immediate,
+}
+
+/// Named values beside the locks: state rather than turns. Optional; a backend says in
+/// [`Capabilities::registers`] whether it has them.
+///
+/// A register that is written with tokens refuses older ones: it is a resource that honours
+/// fencing, ready to use. Values have at most [`MAX_REGISTER_BYTES`]; core checks that before any
+/// I/O.
+#[async_trait]
+pub trait Registers: Send + Sync {
+    /// The entry, or `None` when there is no value (never stored, deleted, or expired).
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error>;
+
+    /// Stores a value if what is there is as expected and the token is not stale.
+    ///
+    /// # Behavior
+    /// In one atomic step, in this order:
+    /// 1. the last write that was applied bears this `write_id`: nothing is done, the answer is
+    ///    [`Stored`](StoreOutcome::Stored) (so a lost answer can be asked for again);
+    /// 2. `token` is lower than the highest seen: [`Stale`](StoreOutcome::Stale);
+    /// 3. the entry is not as expected: [`Conflict`](StoreOutcome::Conflict);
+    /// 4. the value is stored under a version greater than all earlier ones, and the highest token
+    ///    becomes `token`.
+    ///
+    /// A store without a token leaves the highest token as it is. A ttl counts on the backend's
+    /// clock; without one the value stays.
+    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error>;
+
+    /// Deletes the value under the rules of [`store`](Self::store). The highest token, if there is
+    /// one, is remembered, and so is that versions grow.
+    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error>;
+
+    /// Returns the entry once its version is not `after` (`None`: there is no value). Does not
+    /// miss a change that came before it asked. May skip versions.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error>;
+}
+
+/// The longest value of a register, in bytes: 64 KiB.
+pub const MAX_REGISTER_BYTES: usize = 64 * 1024;
+
+/// Where a register lives.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub struct RegisterKey {
+    pub namespace: Namespace,
+    pub name: Name,
+}
+
+/// The version of a register's value. For one name, versions only grow, across deletion too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Version(pub u64);
+
+/// The id of a write: 128 random bits, by which a repeated write is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WriteId(pub [u8; 16]);
+
+impl WriteId {
+    /// A new random id.
+    pub fn random() -> Self {
+        Self(*crate::ClaimId::random().as_bytes())
+    }
+}
+
+/// What a register holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The bytes that were stored.
+    pub value: Vec<u8>,
+    /// Their version.
+    pub version: Version,
+    /// The highest token that any write of this register bore.
+    pub token: Option<Token>,
+}
+
+/// What a write expects to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Whatever is there, or nothing.
+    Anything,
+    /// No value.
+    Absent,
+    /// The value of this version.
+    Version(Version),
+}
+
+/// A write to a register.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// At most [`MAX_REGISTER_BYTES`].
+    pub value: Vec<u8>,
+    /// What must be there.
+    pub expect: Expect,
+    /// The token of the lock that protects this register. Tokens of permits do not fence: an older
+    /// holder is legitimate.
+    pub token: Option<Token>,
+    /// The id of this write, the same when it is repeated.
+    pub write_id: WriteId,
+    /// How long the value stays; for good when `None`.
+    pub ttl: Option<Duration>,
+}
+
+/// A deletion of a register's value.
+#[derive(Clone, Copy, Debug)]
+pub struct Delete {
+    /// What must be there.
+    pub expect: Expect,
+    /// As in [`Store`].
+    pub token: Option<Token>,
+    /// As in [`Store`].
+    pub write_id: WriteId,
+}
+
+/// The answer to a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreOutcome {
+    /// Done. (Of a deletion: the version that the absence has.)
+    Stored(Version),
+    /// What was there is not what was expected. An earlier attempt of this same write may have
+    /// been applied and then overwritten by somebody else.
+    Conflict,
+    /// The token is lower than one that was seen.
+    Stale {
+        /// The highest token that was seen.
+        highest: Token,
+    },
+}

@@ -1,0 +1,244 @@
+//! What a lock operation returns: the lock is held for as long as the guard lives, or until it is
+//! lost.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::deadline::backoff;
+use crate::driver::{Released, Renewal};
+use crate::lease::Lease;
+use crate::manager::Core;
+use crate::record::Record;
+use crate::registry::Release;
+use crate::renewer::no_answer;
+use crate::ticket::Ticket;
+use crate::{Error, Lifetime, LossReason, Mode, observe};
+
+/// A lock that is held: exclusively, shared, or as permits of a semaphore.
+///
+/// Renewed in the background. [`release`](Self::release) gives it back and waits for that; dropping
+/// it gives it back in the background, which needs the runtime to live for another moment, and
+/// otherwise leaves the lock to the end of its lease. It derefs to its [`Lease`], which tells the
+/// token and of the loss.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct Guard {
+    holding: Arc<Holding>,
+}
+
+/// What the guards of one claim share; there are several only where an owner re-entered.
+pub(crate) struct Holding {
+    core: Arc<Core>,
+    lease: Lease,
+    /// Whether dropping this gives the lock back.
+    armed: AtomicBool,
+    /// Where an owner finds it to re-enter.
+    entrance: std::sync::OnceLock<crate::sync::Entrance>,
+}
+
+impl Guard {
+    pub(crate) fn new(core: Arc<Core>, record: Arc<Record>) -> Self {
+        let lease = Lease::new(record, core.registry.clone());
+        let armed = AtomicBool::new(true);
+        Self { holding: Arc::new(Holding { core, lease, armed, entrance: Default::default() }) }
+    }
+
+    pub(crate) fn again(holding: Arc<Holding>) -> Self {
+        Self { holding }
+    }
+
+    pub(crate) fn holding(&self) -> &Arc<Holding> {
+        &self.holding
+    }
+
+    /// The lease, for tasks that work under this lock.
+    pub fn lease(&self) -> Lease {
+        self.holding.lease.clone()
+    }
+
+    /// Gives the lock back, and returns once the backend knows.
+    ///
+    /// `Ok` means that it was held until now. [`Error::Lost`] means that it was not: what was done
+    /// under it may have met somebody else's work. After any other error the release is repeated
+    /// in the background until the lease is over. Of an owner that re-entered, only the last guard
+    /// releases. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the release to the background.
+    pub async fn release(self) -> Result<(), Error> {
+        match Arc::into_inner(self.holding) {
+            Some(holding) => holding.release().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the lock outlive this guard, and this process: it stays held until its lease ends or
+    /// until the ticket is [resumed](crate::LockManager::resume) or
+    /// [released](crate::LockManager::release_ticket). No I/O.
+    ///
+    /// Only for locks made with `.detached()`; others are released, and the error says so.
+    pub fn detach(self) -> Result<Ticket, Error> {
+        let claim = self.holding.lease.record.claim();
+        if claim.lifetime != Lifetime::Detached {
+            let message = "only a lock made with .detached() can be detached; it was released";
+            return Err(Error::config(message));
+        }
+        let token = self.token()?;
+        let Some(holding) = Arc::into_inner(self.holding) else {
+            let message = "a lock that its owner has entered more than once cannot be detached";
+            return Err(Error::config(message));
+        };
+        holding.armed.store(false, Ordering::Relaxed);
+        holding.core.registry.remove(claim.id);
+        holding.lease.record.close();
+        Ok(Ticket::new(&claim, token))
+    }
+}
+
+impl Deref for Guard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.holding.lease
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Guard").field(&self.holding.lease).finish()
+    }
+}
+
+impl Holding {
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    pub(crate) fn set_entrance(&self, entrance: crate::sync::Entrance) {
+        let _ = self.entrance.set(entrance);
+    }
+
+    async fn release(self) -> Result<(), Error> {
+        let record = &self.lease.record;
+        let registry = &self.core.registry;
+        let claim = record.claim();
+        let lost = record.loss();
+        observe::released(record.labels, claim.key.name.as_str(), record.held_for());
+        registry.remove(claim.id);
+        record.close();
+        // From here to the answer, dropping this future drops `self`, which is still armed.
+        let limit = Duration::from_secs(5);
+        let answer = tokio::time::timeout(limit, registry.driver.release(&claim)).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(no_answer(registry.driver.capabilities().backend)));
+        let (under_way, until) = record.under_way();
+        let ghost_possible = under_way > 0 && registry.clock.now() < until;
+        self.armed.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
+        match (answer, lost) {
+            (Ok(_), Some(reason)) => Err(Error::Lost { reason }),
+            (Ok(Released::Removed), None) => Ok(()),
+            (Ok(_), None) => Err(Error::Lost { reason: LossReason::Vanished }),
+            (Err(error), _) => Err(error),
+        }
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        if let Some(entrance) = self.entrance.get() {
+            self.core.forget_entrance(entrance);
+        }
+        if !self.armed.load(Ordering::Relaxed) {
+            return;
+        }
+        let record = &self.lease.record;
+        let registry = &self.core.registry;
+        let claim = record.claim();
+        registry.remove(claim.id);
+        record.close();
+        let now = registry.clock.now();
+        let (under_way, until) = record.under_way();
+        let give_up = now.after(claim.hold_ttl).max(until);
+        registry.release(Release { claim, not_before: now, give_up, under_way });
+    }
+}
+
+/// A read-write lock held for writing.
+#[must_use = "the lock is released when the guard is dropped"]
+#[derive(Debug)]
+pub struct WriteGuard {
+    guard: Guard,
+}
+
+impl WriteGuard {
+    pub(crate) fn new(guard: Guard) -> Self {
+        Self { guard }
+    }
+
+    /// Gives the lock back, as [`Guard::release`] does.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the release to the background.
+    pub async fn release(self) -> Result<(), Error> {
+        self.guard.release().await
+    }
+
+    /// Lets the lock outlive this guard, as [`Guard::detach`] does.
+    pub fn detach(self) -> Result<Ticket, Error> {
+        self.guard.detach()
+    }
+
+    /// Goes on as a reader, in the same place: readers right behind come in, a waiting writer does
+    /// not slip in between, and the token stays. There is no upgrade.
+    ///
+    /// One round trip, repeated while the backend does not answer and the lease lasts. After an
+    /// error the lock is given back.
+    ///
+    /// # Cancel safety
+    /// Dropping it gives the lock back in the background.
+    pub async fn downgrade(self) -> Result<Guard, Error> {
+        let holding = &self.guard.holding;
+        if Arc::strong_count(holding) > 1 {
+            let message = "a lock that its owner has entered more than once cannot be downgraded";
+            return Err(Error::config(message));
+        }
+        let lease = &holding.lease;
+        let claim = lease.record.claim();
+        let mut failures = 0;
+        loop {
+            self.guard.token()?;
+            let sent = lease.record.now();
+            let driver = &lease.registry.driver;
+            let answer = tokio::time::timeout(lease.remaining(), driver.downgrade(&claim)).await;
+            match answer {
+                Ok(Ok(renewal @ Renewal::Holds(_))) => {
+                    let shared = (*claim).clone().with_mode(Mode::Shared);
+                    lease.record.set_claim(Arc::new(shared));
+                    lease.record.renewed(&renewal, sent);
+                    return Ok(self.guard);
+                }
+                Ok(Ok(renewal)) => {
+                    lease.record.renewed(&renewal, sent);
+                    self.guard.token()?;
+                    return Err(Error::Lost { reason: LossReason::Vanished });
+                }
+                Ok(Err(error)) if error.is_retryable() => {
+                    failures += 1;
+                    tokio::time::sleep(backoff(failures).min(lease.remaining())).await;
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.guard
+    }
+}

@@ -1,0 +1,191 @@
+//! What can be asked of a lock that is held, by whoever works under it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::driver::{Ended, Renewal};
+use crate::record::Record;
+use crate::registry::Registry;
+use crate::renewer::no_answer;
+use crate::settings::check_ttl;
+use crate::{Error, LossReason, Mode, Name, Token};
+
+/// What a lock gives to the work that it protects: the token, whether it is still held, word of
+/// its loss.
+///
+/// A [`Guard`](crate::Guard) is one and gives the lock back; clones of the lease can be handed to
+/// tasks, and keep nothing alive.
+#[derive(Clone)]
+pub struct Lease {
+    pub(crate) record: Arc<Record>,
+    pub(crate) registry: Arc<Registry>,
+    name: Name,
+}
+
+impl Lease {
+    pub(crate) fn new(record: Arc<Record>, registry: Arc<Registry>) -> Self {
+        let name = record.claim().key.name.clone();
+        Self { record, registry, name }
+    }
+
+    /// The fencing token, to be given along with every write to what the lock protects.
+    ///
+    /// [`Error::Lost`] as soon as the lock can no longer be trusted, whether anybody has noticed
+    /// before or not; [`Error::Released`] once it was given back. No I/O.
+    pub fn token(&self) -> Result<Token, Error> {
+        self.record.token()
+    }
+
+    /// Whether the lock is held as far as this process can know: not released, not lost, and its
+    /// own deadline not reached. No I/O.
+    ///
+    /// While it says `true`, no conflicting claim holds, within the promises of the backend. It
+    /// may turn `false` at the next instant: only a resource that checks [tokens](Self::token) is
+    /// safe from that.
+    pub fn is_valid(&self) -> bool {
+        self.record.token().is_ok()
+    }
+
+    /// How long until it must not be trusted any more, unless it is renewed before. Zero when it
+    /// is not valid.
+    pub fn remaining(&self) -> Duration {
+        self.record.remaining()
+    }
+
+    /// The ttl that the backend gave, which may be longer than what was asked for. Zero when it is
+    /// not held any more.
+    pub fn granted_ttl(&self) -> Duration {
+        self.record.granted().map_or(Duration::ZERO, |(_, ttl)| ttl)
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> Mode {
+        self.record.claim().mode
+    }
+
+    /// Why it was lost, if it was. No I/O.
+    pub fn loss(&self) -> Option<LossReason> {
+        self.record.loss()
+    }
+
+    /// Returns when the lock was lost, with the reason; at once when that has happened before.
+    /// Never returns after an orderly release.
+    ///
+    /// When the backend is out of reach, this returns at the deadline, before the backend can hand
+    /// the lock on.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing; a later call tells the same.
+    pub async fn lost(&self) -> LossReason {
+        self.record.lost().await
+    }
+
+    /// Asks the backend whether the lock is still held, and returns the token if it is.
+    ///
+    /// One round trip. Renews the lease, unless that was turned off.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the lock as it is.
+    pub async fn verify(&self) -> Result<Token, Error> {
+        self.token()?;
+        match self.record.is_renewed() {
+            true => self.renew().await?,
+            false => self.look().await?,
+        }
+        self.token()
+    }
+
+    /// Renews the lease now, by hand: it then lasts at least its ttl from now on. Only needed with
+    /// `auto_renew(false)`.
+    ///
+    /// One round trip. After an error that is not [`Error::Lost`] the lease lasts as long as it
+    /// did before, or was renewed.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the lock held; whether it was renewed is unknown.
+    pub async fn renew(&self) -> Result<(), Error> {
+        self.token()?;
+        let claim = self.record.claim();
+        let sent = self.record.now();
+        let answers = self.within(self.registry.driver.renew(std::slice::from_ref(&claim))).await?;
+        let gone = Renewal::Ended(Ended::NotInLine);
+        self.answered(answers.first().unwrap_or(&gone), sent)
+    }
+
+    /// Makes the lease end `ttl` from now, and stops its renewal in the background: when the work
+    /// is nearly done, and others should not wait long if this process dies now.
+    ///
+    /// The own deadline is lowered before the backend is asked. Where the backend cannot end a
+    /// lease early (see [`Capabilities::shorten`](crate::Capabilities::shorten)), the lock is
+    /// given back by this process at that time. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the lock held until the lowered deadline.
+    pub async fn shorten(&self, ttl: Duration) -> Result<(), Error> {
+        self.token()?;
+        let capabilities = self.registry.driver.capabilities();
+        check_ttl("ttl", ttl, self.record.margin(), capabilities)?;
+        let sent = self.record.now();
+        self.record.lower(sent, ttl);
+        self.registry.sooner(self.record.next_event());
+        let claim = self.record.claim();
+        match self.within(self.registry.driver.shorten(&claim, ttl)).await {
+            Ok(Renewal::Holds(_)) | Err(Error::Unsupported { .. }) => self.token().map(drop),
+            Ok(ended) => self.answered(&ended, sent),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks without renewing.
+    async fn look(&self) -> Result<(), Error> {
+        let claim = self.record.claim();
+        let (token, _) = self.record.granted().ok_or(Error::Released)?;
+        let state = self.within(self.registry.driver.inspect(&claim.key)).await?;
+        let backend_token = self.record.without_base(token);
+        let held = state.holders().any(|s| Some(s.token) == backend_token && !s.broken);
+        if held {
+            return Ok(());
+        }
+        let ended = match state.last_break.filter(|_| self.record.is_holding()) {
+            Some(record) => Ended::Broken(record),
+            None => Ended::NotInLine,
+        };
+        self.answered(&Renewal::Ended(ended), self.record.now())
+    }
+
+    fn answered(&self, answer: &Renewal, sent: crate::clock::Moment) -> Result<(), Error> {
+        if self.record.renewed(answer, sent) {
+            self.registry.remove(self.record.claim().id);
+            if let Some(why) = self.record.loss() {
+                crate::observe::lost(&self.record, &why);
+            }
+        }
+        self.registry.sooner(self.record.next_event());
+        self.token().map(drop)
+    }
+
+    /// No question about a lease takes longer than the lease.
+    async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        tokio::time::timeout(self.remaining(), call).await.unwrap_or_else(|_| {
+            self.token()?;
+            Err(no_answer(self.registry.driver.capabilities().backend))
+        })
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", &self.name)
+            .field("mode", &self.mode())
+            .field("token", &self.token().ok())
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}

@@ -1,0 +1,369 @@
+//! The entrance: a manager makes locks of names, shows what is there, breaks, and shuts down.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use futures_util::stream::Stream;
+use tokio::sync::OnceCell;
+
+use crate::capabilities::Capabilities;
+use crate::clock::Clock;
+use crate::driver::{Ended, Force, LockDriver, Released, Renewal};
+use crate::guard::Guard;
+use crate::observe::{self, Labels};
+use crate::record::{How, Record};
+use crate::registry::{Registry, Release};
+use crate::settings::Settings;
+use crate::state::{Health, ListRequest, LockState};
+use crate::sync::{Entrance, Mutex, Reentrant, RwLock, Semaphore, Slot};
+use crate::ticket::Ticket;
+use crate::{BreakRecord, Error, Identity, Key, LossReason, Name, Namespace, Space, Token};
+
+/// Locks of one backend under one prefix.
+///
+/// Cheap to clone; clones share connections and the one background task that renews. It has to be
+/// used inside a Tokio runtime. When the last clone, guard and lock made from it are gone, what
+/// was dropped is still released; [`shutdown`](Self::shutdown) waits for that.
+#[derive(Clone)]
+pub struct LockManager {
+    core: Arc<Core>,
+}
+
+/// What a manager's clones, its locks and its guards share.
+pub(crate) struct Core {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) settings: Settings,
+    pub(crate) namespace: Namespace,
+    pub(crate) identity: Arc<Identity>,
+    base: OnceCell<u64>,
+    entrances: StdMutex<HashMap<Entrance, Arc<Slot>>>,
+}
+
+impl LockManager {
+    /// A manager with default settings. No I/O.
+    pub fn new(driver: impl LockDriver) -> Self {
+        let namespace = Namespace::default();
+        Self::made(Arc::new(driver), Settings::default(), namespace)
+    }
+
+    /// A manager with these settings, which are checked against what the backend can do. No I/O.
+    pub fn with(driver: Arc<dyn LockDriver>, settings: Settings) -> Result<Self, Error> {
+        let namespace = settings.check(driver.capabilities())?;
+        Ok(Self::made(driver, settings, namespace))
+    }
+
+    fn made(driver: Arc<dyn LockDriver>, settings: Settings, namespace: Namespace) -> Self {
+        let identity = settings.identity.clone().unwrap_or_else(Identity::of_this_process);
+        let core = Core {
+            registry: Registry::new(driver),
+            settings,
+            namespace,
+            identity: Arc::new(identity),
+            base: OnceCell::new(),
+            entrances: StdMutex::default(),
+        };
+        Self { core: Arc::new(core) }
+    }
+
+    /// The driver underneath.
+    pub fn driver(&self) -> &Arc<dyn LockDriver> {
+        self.core.driver()
+    }
+
+    /// What the backend does and does not do.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.core.driver().capabilities()
+    }
+
+    /// The settings that it was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.core.settings
+    }
+
+    /// The mutex of this name. No I/O; a bad name is an error when it is locked.
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        Mutex::new(&self.core, name.as_ref(), None)
+    }
+
+    /// The read-write lock of this name. No I/O. Its writers and a mutex of the same name exclude
+    /// each other.
+    pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock::new(&self.core, name.as_ref(), None)
+    }
+
+    /// The semaphore of this name, with this many permits. No I/O. It has nothing to do with a
+    /// lock of the same name. The limit must be the same wherever the semaphore is in use.
+    pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
+        Semaphore::new(&self.core, name.as_ref(), limit)
+    }
+
+    /// Locks for this owner, who can enter again what it holds. See [`Reentrant`].
+    pub fn reentrant(&self, owner: impl Into<String>) -> Reentrant {
+        Reentrant::new(&self.core, owner.into())
+    }
+
+    /// Goes on with a detached lock: renews it, and holds it as if it had been made here.
+    ///
+    /// [`Error::Lost`] when it has ended. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the detached lock as it is.
+    pub async fn resume(&self, ticket: &Ticket) -> Result<Guard, Error> {
+        let core = &self.core;
+        core.check_open()?;
+        core.check_ticket(ticket)?;
+        let base = core.token_base().await?;
+        core.registry.ensure_renewer();
+        let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
+        let sent = core.clock().now();
+        let answers = core.driver().renew(std::slice::from_ref(&claim)).await?;
+        let labels = Labels { backend: self.capabilities().backend, kind: "detached", class: None };
+        let margin = core.settings.margin;
+        let how = How { margin, base, renew: true, max_hold: None, labels };
+        let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
+        match answers.first() {
+            Some(Renewal::Holds(grant)) if record.grant(grant, Some(sent)) => {
+                core.registry.insert(claim.id, &record);
+                Ok(Guard::new(core.clone(), record))
+            }
+            Some(Renewal::Ended(Ended::Broken(record))) => {
+                Err(Error::Lost { reason: LossReason::Broken(record.clone()) })
+            }
+            Some(Renewal::Ended(Ended::SessionEnded)) => {
+                Err(Error::Lost { reason: LossReason::SessionEnded })
+            }
+            _ => Err(Error::Lost { reason: LossReason::Expired }),
+        }
+    }
+
+    /// Releases a detached lock. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether the lock was released; it can be asked for again.
+    pub async fn release_ticket(&self, ticket: &Ticket) -> Result<Released, Error> {
+        self.core.check_open()?;
+        self.core.check_ticket(ticket)?;
+        let claim = ticket.claim(self.core.settings.wait_ttl, self.core.identity.clone());
+        self.core.driver().release(&Arc::new(claim)).await
+    }
+
+    /// Shows who holds a lock and who waits for it. Disturbs nobody.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn inspect(&self, space: Space, name: impl AsRef<str>) -> Result<LockState, Error> {
+        self.core.check_open()?;
+        let key = self.core.key(space, name.as_ref())?;
+        let base = self.core.token_base().await?;
+        Ok(rebased(self.core.driver().inspect(&key).await?, base))
+    }
+
+    /// The locks and semaphores in use whose names begin with `prefix`, taken literally. Asks for
+    /// a page at a time.
+    ///
+    /// What is in use for the whole time is shown once; what comes or goes meanwhile may be shown
+    /// or not.
+    pub fn list(
+        &self,
+        prefix: impl AsRef<str>,
+    ) -> impl Stream<Item = Result<LockState, Error>> + Send + 'static {
+        const PAGE: usize = 200;
+        let core = self.core.clone();
+        let prefix = prefix.as_ref().to_owned();
+        async_stream::try_stream! {
+            core.check_open()?;
+            let base = core.token_base().await?;
+            let namespace = core.namespace.clone();
+            let mut request = ListRequest { namespace, space: None, prefix, after: None, limit: PAGE };
+            loop {
+                let page = core.driver().list(&request).await?;
+                for state in page.states {
+                    yield rebased(state, base);
+                }
+                match page.next {
+                    Some(next) => request.after = Some(next),
+                    None => break,
+                }
+            }
+        }
+    }
+
+    /// The states of a lock: first as it is now, then whenever somebody comes, goes, or begins to
+    /// hold. States that passed quickly may be left out.
+    pub fn watch(
+        &self,
+        space: Space,
+        name: impl AsRef<str>,
+    ) -> impl Stream<Item = Result<LockState, Error>> + Send + 'static {
+        let core = self.core.clone();
+        let key = core.key(space, name.as_ref());
+        async_stream::try_stream! {
+            core.check_open()?;
+            let key = key?;
+            let base = core.token_base().await?;
+            let mut seen = core.driver().inspect(&key).await?;
+            loop {
+                yield rebased(seen.clone(), base);
+                seen = core.driver().changed(&key, &seen).await?;
+            }
+        }
+    }
+
+    /// Breaks the lock of whoever holds it, or waits for it, under this token; says whether there
+    /// was such a one.
+    ///
+    /// Politely ([`Force::Polite`]), the holder is renewed no longer and told so; the lock moves on
+    /// when it lets go or its lease ends, and exclusion holds. By force, the lock moves on at once:
+    /// a holder that has not noticed yet works on beside the next, and only tokens protect what
+    /// they share. Either way it is recorded who did it, when and why.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether the lock was broken; it can be asked for again.
+    pub async fn break_lock(
+        &self,
+        space: Space,
+        name: impl AsRef<str>,
+        token: Token,
+        how: Force,
+        reason: Option<&str>,
+    ) -> Result<bool, Error> {
+        let core = &self.core;
+        core.check_open()?;
+        let key = core.key(space, name.as_ref())?;
+        reason.map(crate::name::check_note).transpose()?;
+        let base = core.token_base().await?;
+        let Some(token) = token.get().checked_sub(base).and_then(Token::new) else {
+            return Ok(false);
+        };
+        let record = BreakRecord {
+            by: (*core.identity).clone(),
+            at_unix_ms: unix_ms(),
+            reason: reason.map(str::to_owned),
+            forced: how == Force::Immediate,
+        };
+        let broken = core.driver().break_claim(&key, token, how, &record).await?;
+        if broken {
+            let backend = core.driver().capabilities().backend;
+            observe::broke(backend, key.name.as_str(), token, record.forced);
+        }
+        Ok(broken)
+    }
+
+    /// Asks the backend for a sign of life, and for what an operator should know.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn health(&self) -> Result<Health, Error> {
+        self.core.check_open()?;
+        self.core.driver().health().await
+    }
+
+    /// Releases everything that was locked through this manager and its clones, waits until the
+    /// backend knows, and closes the connections. Guards that still live are lost
+    /// ([`LossReason::ShutDown`]); every later call is [`Error::Closed`].
+    ///
+    /// Where the backend does not answer, this returns when the leases are over.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the releases to the background; the manager stays shut.
+    pub async fn shutdown(&self) {
+        let registry = &self.core.registry;
+        registry.closed.store(true, Ordering::Release);
+        let now = registry.clock.now();
+        for record in registry.all() {
+            let claim = record.claim();
+            registry.remove(claim.id);
+            if record.lose(LossReason::ShutDown) {
+                let give_up = now.after(claim.hold_ttl);
+                let (under_way, _) = record.under_way();
+                registry.release(Release { claim, not_before: now, give_up, under_way });
+            }
+        }
+        registry.ensure_renewer();
+        registry.all_released().await;
+        self.core.driver().close().await;
+    }
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager")
+            .field("backend", &self.capabilities().backend)
+            .field("prefix", &self.core.namespace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(crate) fn driver(&self) -> &Arc<dyn LockDriver> {
+        &self.registry.driver
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.registry.clock
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        match self.registry.closed.load(Ordering::Acquire) {
+            true => Err(Error::Closed),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn key(&self, space: Space, name: &str) -> Result<Key, Error> {
+        Ok(Key::new(self.namespace.clone(), space, Name::new(name)?))
+    }
+
+    fn check_ticket(&self, ticket: &Ticket) -> Result<(), Error> {
+        if ticket.namespace() == &self.namespace {
+            return Ok(());
+        }
+        let (theirs, ours) = (ticket.namespace(), &self.namespace);
+        let message = format!("this ticket is for the prefix {theirs:?}, not {ours:?}: set it");
+        Err(Error::Config(message))
+    }
+
+    /// What is added to the backend's tokens. One round trip the first time, at most.
+    pub(crate) async fn token_base(&self) -> Result<u64, Error> {
+        self.base.get_or_try_init(|| self.driver().token_base(&self.namespace)).await.copied()
+    }
+
+    /// Where this owner meets itself at this lock.
+    pub(crate) fn entrance(&self, entrance: &Entrance) -> Arc<Slot> {
+        let mut entrances = self.entrances.lock().unwrap_or_else(PoisonError::into_inner);
+        entrances.entry(entrance.clone()).or_default().clone()
+    }
+
+    /// Removes an entrance that nobody stands at.
+    pub(crate) fn forget_entrance(&self, entrance: &Entrance) {
+        let mut entrances = self.entrances.lock().unwrap_or_else(PoisonError::into_inner);
+        if entrances.get(entrance).is_some_and(|slot| Arc::strong_count(slot) == 1) {
+            entrances.remove(entrance);
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.registry.orphan();
+    }
+}
+
+/// A state as users see it: with the namespace's base added to the tokens.
+fn rebased(mut state: LockState, base: u64) -> LockState {
+    if base > 0 {
+        for standing in &mut state.line {
+            let number = standing.token.get().saturating_add(base);
+            standing.token = Token::new(number).unwrap_or(standing.token);
+        }
+    }
+    state
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or(Duration::ZERO).as_millis() as u64
+}

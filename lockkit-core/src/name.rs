@@ -1,0 +1,187 @@
+//! Names of locks, and the places that they live in. The check of a name stands here and nowhere
+//! else; drivers receive only names that passed it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::Error;
+
+/// The name of a lock, semaphore or register: 1 to 512 bytes of UTF-8 without control characters.
+///
+/// Names are compared byte for byte: `a`, `A`, `a ` and the two Unicode forms of `á` are different
+/// names, and `a/b`, `a%2Fb`, `{a}`, `*` and `..` are just names.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// The longest name, in bytes.
+    pub const MAX_BYTES: usize = 512;
+
+    /// Checks `name`; an error says what is wrong with it. No I/O.
+    pub fn new(name: impl AsRef<str>) -> Result<Self, Error> {
+        let name = name.as_ref();
+        if name.is_empty() {
+            return Err(invalid(name, "a name has at least one byte"));
+        }
+        check_text(name, Self::MAX_BYTES, "a name")?;
+        Ok(Self(name.into()))
+    }
+
+    /// The name as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// What keeps the names of one application apart from another's on the same backend: at most 128
+/// bytes of UTF-8 without control characters, empty by default.
+///
+/// Two namespaces never meet, whatever the names in them: driver authors keep the two parts of a
+/// [`Key`] apart rather than gluing them together.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Namespace(Arc<str>);
+
+impl Namespace {
+    /// The longest namespace, in bytes.
+    pub const MAX_BYTES: usize = 128;
+
+    /// Checks `namespace`; an error says what is wrong with it. No I/O.
+    pub fn new(namespace: impl AsRef<str>) -> Result<Self, Error> {
+        let namespace = namespace.as_ref();
+        check_text(namespace, Self::MAX_BYTES, "a prefix")?;
+        Ok(Self(namespace.into()))
+    }
+
+    /// The namespace as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// The two spaces of names, which never meet: a lock `a` and a semaphore `a` are two things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Space {
+    /// Exclusive and shared claims: mutexes and read-write locks.
+    Lock,
+    /// Claims for permits: semaphores.
+    Semaphore,
+}
+
+impl Space {
+    /// `lock` or `semaphore`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Lock => "lock",
+            Self::Semaphore => "semaphore",
+        }
+    }
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a list of claims is kept under: namespace, space and name, all three compared byte for
+/// byte.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub struct Key {
+    pub namespace: Namespace,
+    pub space: Space,
+    pub name: Name,
+}
+
+impl Key {
+    /// Puts the parts together.
+    pub fn new(namespace: Namespace, space: Space, name: Name) -> Self {
+        Self { namespace, space, name }
+    }
+}
+
+/// Refuses a note that people could not read in one line: more than 1,000 bytes, or with control
+/// characters.
+pub(crate) fn check_note(note: &str) -> Result<(), Error> {
+    check_text(note, 1000, "a note")
+}
+
+/// The check that names, namespaces and notes share.
+fn check_text(text: &str, max: usize, what: &str) -> Result<(), Error> {
+    if text.len() > max {
+        let reason = format!("{what} has at most {max} bytes, this one has {}", text.len());
+        return Err(invalid(text, &reason));
+    }
+    if let Some(at) = text.find(char::is_control) {
+        let reason = format!("{what} has no control characters, this one has one at byte {at}");
+        return Err(invalid(text, &reason));
+    }
+    Ok(())
+}
+
+fn invalid(text: &str, reason: &str) -> Error {
+    let mut shown: String = text.chars().take(40).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    Error::InvalidName { name: shown, reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_one_to_512_bytes_and_no_control_characters() {
+        assert!(Name::new("").is_err());
+        assert!(Name::new("x".repeat(512)).is_ok());
+        assert!(Name::new("x".repeat(513)).is_err());
+        assert!(Name::new("é".repeat(257)).is_err(), "bytes count, not characters");
+        for bad in ["a\0", "a\nb", "\u{7f}", "\u{85}"] {
+            assert!(Name::new(bad).is_err(), "{bad:?}");
+        }
+        for good in ["a/b", "a%2Fb", "{a}", "..", " ", "*?[\\'\"`;$"] {
+            assert_eq!(Name::new(good).unwrap().as_str(), good);
+        }
+    }
+
+    #[test]
+    fn the_error_for_a_bad_name_shows_only_its_beginning() {
+        let message = Name::new("x".repeat(10_000)).unwrap_err().to_string();
+        assert!(message.len() < 200, "{message}");
+        assert!(message.contains("at most 512 bytes, this one has 10000"), "{message}");
+    }
+
+    #[test]
+    fn an_empty_namespace_is_the_default_one() {
+        assert_eq!(Namespace::new("").unwrap(), Namespace::default());
+        assert!(Namespace::new("x".repeat(129)).is_err());
+    }
+}

@@ -1,0 +1,407 @@
+//! What core knows of one claim of this process: its phase, its deadline, when it is to be
+//! renewed. No I/O; the renewer, the guard and the acquiring task all meet here.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::clock::{Clock, Moment, sleep_until};
+use crate::deadline::{self, Margin};
+use crate::driver::{Ended, Grant, Renewal};
+use crate::observe::{self, Labels};
+use crate::{Claim, Error, LossReason, Token};
+
+/// A claim of this process, from the moment it is in line until it has ended.
+pub(crate) struct Record {
+    term: Mutex<Term>,
+    /// Told of every change of phase.
+    changed: Notify,
+    margin: Margin,
+    clock: Arc<dyn Clock>,
+    /// What is added to the backend's tokens in this namespace.
+    base: u64,
+    /// Whether it is renewed in the background while it is held.
+    renew: bool,
+    pub(crate) labels: Labels,
+}
+
+struct Term {
+    claim: Arc<Claim>,
+    phase: Phase,
+    /// When the last request about this claim was sent that the backend answered.
+    asked: Moment,
+    /// Next renewal; `NEVER` when there is none to come.
+    due: Moment,
+    /// Renewals that failed since the last one that did not.
+    failures: u32,
+    /// How long it may hold at most, from the grant on.
+    max_hold: Option<Duration>,
+    /// Requests that may put the claim in line again after its release, and until when.
+    under_way: (u32, Moment),
+}
+
+enum Phase {
+    Waiting,
+    Holding(Holding),
+    /// With a reason when it was lost, without one when it was given back.
+    Ended(Option<LossReason>),
+}
+
+#[derive(Clone, Copy)]
+struct Holding {
+    token: Token,
+    ttl: Duration,
+    /// Until when it may be trusted.
+    deadline: Moment,
+    granted_at: Moment,
+    /// Where `max_hold` ends it, whatever the lease says.
+    stop: Moment,
+    /// Answers to requests sent before this do not move the deadline: it was lowered since.
+    lowered: Moment,
+}
+
+pub(crate) const NEVER: Moment = Moment::from_nanos(u64::MAX);
+
+impl Record {
+    pub(crate) fn new(claim: Arc<Claim>, asked: Moment, clock: Arc<dyn Clock>, how: How) -> Self {
+        let due = deadline::renewal_due(asked, claim.wait_ttl);
+        let How { margin, base, renew, max_hold, labels } = how;
+        let under_way = (0, asked);
+        let phase = Phase::Waiting;
+        let term = Term { claim, phase, asked, due, failures: 0, max_hold, under_way };
+        observe::waiting(labels, 1.0);
+        Self { term: Mutex::new(term), changed: Notify::new(), margin, clock, base, renew, labels }
+    }
+
+    fn term(&self) -> MutexGuard<'_, Term> {
+        self.term.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn claim(&self) -> Arc<Claim> {
+        self.term().claim.clone()
+    }
+
+    pub(crate) fn set_claim(&self, claim: Arc<Claim>) {
+        self.term().claim = claim;
+    }
+
+    pub(crate) fn margin(&self) -> Margin {
+        self.margin
+    }
+
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.renew
+    }
+
+    /// The backend's token of one that users see.
+    pub(crate) fn without_base(&self, token: Token) -> Option<Token> {
+        Token::new(token.get().checked_sub(self.base)?)
+    }
+
+    /// Remembers that the claim may be put in line again after its release.
+    pub(crate) fn set_under_way(&self, requests: u32, until: Moment) {
+        self.term().under_way = (requests, until);
+    }
+
+    /// How many requests may still put the claim in line, and until when.
+    pub(crate) fn under_way(&self) -> (u32, Moment) {
+        self.term().under_way
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// Takes a grant that was pushed, or that answered the request sent at `asked`. `false` when
+    /// the claim has ended meanwhile, or when the lease is over already.
+    pub(crate) fn grant(&self, grant: &Grant, asked: Option<Moment>) -> bool {
+        let now = self.clock.now();
+        let mut term = self.term();
+        let asked = asked.unwrap_or(term.asked);
+        let until = deadline::grant_until(grant, asked, self.margin);
+        let max_hold = term.max_hold;
+        let holding = match &mut term.phase {
+            Phase::Ended(_) => return false,
+            phase @ Phase::Waiting => {
+                if until <= now {
+                    return false;
+                }
+                let Some(token) = Token::new(grant.token.get().saturating_add(self.base)) else {
+                    return false;
+                };
+                let stop = max_hold.map_or(NEVER, |d| now.after(d));
+                let deadline = until.min(stop);
+                let (ttl, lowered) = (grant.ttl, Moment::from_nanos(0));
+                let h = Holding { token, ttl, deadline, granted_at: now, stop, lowered };
+                *phase = Phase::Holding(h);
+                self.changed.notify_waiters();
+                observe::waiting(self.labels, -1.0);
+                observe::held(self.labels, 1.0);
+                h
+            }
+            Phase::Holding(h) => {
+                if h.deadline <= now {
+                    return false; // the answer came too late to save it
+                }
+                if asked < h.lowered {
+                    return true;
+                }
+                h.ttl = grant.ttl;
+                h.deadline = h.deadline.max(until).min(h.stop);
+                *h
+            }
+        };
+        term.failures = 0;
+        term.asked = term.asked.max(asked);
+        term.due = match self.renew && holding.deadline < holding.stop {
+            true => deadline::renewal_due(grant.since.unwrap_or(asked), grant.ttl).max(now),
+            false => NEVER,
+        };
+        true
+    }
+
+    /// Takes the answer to a renewal that was sent at `sent`; says whether it ended the claim.
+    pub(crate) fn renewed(&self, answer: &Renewal, sent: Moment) -> bool {
+        match answer {
+            Renewal::Holds(grant) => {
+                self.grant(grant, Some(sent));
+                false
+            }
+            Renewal::Waits { .. } => {
+                let mut term = self.term();
+                term.asked = term.asked.max(sent);
+                term.failures = 0;
+                term.due = deadline::renewal_due(sent, term.claim.wait_ttl);
+                false
+            }
+            Renewal::Ended(ended) => self.lose(loss_of(ended, self.has_expired())),
+        }
+    }
+
+    /// A renewal failed: try again soon.
+    pub(crate) fn renewal_failed(&self) {
+        let now = self.clock.now();
+        let mut term = self.term();
+        term.failures = term.failures.saturating_add(1);
+        term.due = now.after(deadline::backoff(term.failures));
+    }
+
+    /// Marks the claim as lost, unless it has ended; says whether it was this call that did.
+    pub(crate) fn lose(&self, why: LossReason) -> bool {
+        self.end(Some(why))
+    }
+
+    /// Marks the claim as given back, unless it has ended; says whether it was this call that did.
+    pub(crate) fn close(&self) -> bool {
+        self.end(None)
+    }
+
+    fn end(&self, why: Option<LossReason>) -> bool {
+        let mut term = self.term();
+        match term.phase {
+            Phase::Ended(_) => return false,
+            Phase::Holding(_) => observe::held(self.labels, -1.0),
+            Phase::Waiting => observe::waiting(self.labels, -1.0),
+        }
+        term.phase = Phase::Ended(why);
+        term.due = NEVER;
+        drop(term);
+        self.changed.notify_waiters();
+        true
+    }
+
+    /// Ends a holding claim whose deadline has passed, with the reason and with the moment from
+    /// which the backend may be told; `None` when there is nothing to end.
+    pub(crate) fn expire(&self, now: Moment) -> Option<(LossReason, Moment)> {
+        let (why, lease_end) = {
+            let term = self.term();
+            let Phase::Holding(h) = &term.phase else {
+                return None;
+            };
+            if now < h.deadline {
+                return None;
+            }
+            let why = match term.failures {
+                0 => LossReason::Expired,
+                _ => LossReason::Unreachable,
+            };
+            // At `max_hold` the lock is given back at once; a lease that simply ends, ends in full.
+            let lease_end = match h.deadline >= h.stop {
+                true => now,
+                false => h.deadline.after(self.margin.of(h.ttl)),
+            };
+            (why, lease_end)
+        };
+        self.lose(why.clone()).then_some((why, lease_end))
+    }
+
+    /// Lowers the deadline to that of a lease of `ttl` from `now`; never raises it.
+    pub(crate) fn lower(&self, now: Moment, ttl: Duration) {
+        let until = deadline::trusted_until(now, ttl, self.margin);
+        let mut term = self.term();
+        if let Phase::Holding(h) = &mut term.phase {
+            h.deadline = h.deadline.min(until);
+            h.ttl = h.ttl.min(ttl);
+            h.lowered = now;
+            term.due = NEVER;
+        }
+    }
+
+    /// When something is to be done about this claim: a renewal, or its end.
+    pub(crate) fn next_event(&self) -> Moment {
+        let term = self.term();
+        match &term.phase {
+            Phase::Waiting => term.due,
+            Phase::Holding(h) => term.due.min(h.deadline),
+            Phase::Ended(_) => NEVER,
+        }
+    }
+
+    /// Whether the claim may as well be renewed now, when others have to be: its renewal is due
+    /// within half the usual interval.
+    pub(crate) fn renewable(&self, now: Moment) -> bool {
+        let term = self.term();
+        let interval = match &term.phase {
+            Phase::Waiting => term.claim.wait_ttl / 3,
+            Phase::Holding(h) => h.ttl / 3,
+            Phase::Ended(_) => return false,
+        };
+        term.due <= now.after(interval / 2)
+    }
+
+    /// How long until the claim cannot be saved any more.
+    pub(crate) fn left(&self, now: Moment) -> Duration {
+        let term = self.term();
+        match &term.phase {
+            Phase::Holding(h) => h.deadline.since(now),
+            _ => term.asked.after(term.claim.wait_ttl).since(now),
+        }
+    }
+
+    pub(crate) fn token(&self) -> Result<Token, Error> {
+        let now = self.clock.now();
+        let term = self.term();
+        match &term.phase {
+            Phase::Holding(h) if now < h.deadline => Ok(h.token),
+            Phase::Holding(_) => Err(Error::Lost { reason: expired_or_unreachable(&term) }),
+            Phase::Ended(Some(why)) => Err(Error::Lost { reason: why.clone() }),
+            Phase::Ended(None) | Phase::Waiting => Err(Error::Released),
+        }
+    }
+
+    /// The token that was granted, valid or not.
+    pub(crate) fn granted(&self) -> Option<(Token, Duration)> {
+        match &self.term().phase {
+            Phase::Holding(h) => Some((h.token, h.ttl)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        let now = self.clock.now();
+        match &self.term().phase {
+            Phase::Holding(h) => h.deadline.since(now),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// How long it has been held.
+    pub(crate) fn held_for(&self) -> Option<Duration> {
+        let now = self.clock.now();
+        match &self.term().phase {
+            Phase::Holding(h) => Some(now.since(h.granted_at)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_holding(&self) -> bool {
+        matches!(self.term().phase, Phase::Holding(_))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.term().phase, Phase::Ended(_))
+    }
+
+    /// Why it was lost, if it was: also true when nobody has noticed yet.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        let now = self.clock.now();
+        let term = self.term();
+        match &term.phase {
+            Phase::Ended(why) => why.clone(),
+            Phase::Holding(h) if now >= h.deadline => Some(expired_or_unreachable(&term)),
+            _ => None,
+        }
+    }
+
+    fn has_expired(&self) -> bool {
+        let now = self.clock.now();
+        let term = self.term();
+        match &term.phase {
+            Phase::Holding(h) => now >= h.deadline,
+            Phase::Ended(_) => true,
+            Phase::Waiting => now >= term.asked.after(term.claim.wait_ttl),
+        }
+    }
+
+    /// Returns when the claim waits no more.
+    pub(crate) async fn settled(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !matches!(self.term().phase, Phase::Waiting) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Returns when the claim was lost; never when it was given back. Keeps its own timer, so that
+    /// it does not depend on the renewer's being alive.
+    pub(crate) async fn lost(&self) -> LossReason {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(why) = self.loss() {
+                return why;
+            }
+            let deadline = match &self.term().phase {
+                Phase::Holding(h) => h.deadline,
+                _ => NEVER,
+            };
+            tokio::select! {
+                () = changed => {}
+                () = sleep_until(&*self.clock, deadline) => {}
+            }
+        }
+    }
+}
+
+/// What a record is made with, beside its claim.
+#[derive(Clone, Copy)]
+pub(crate) struct How {
+    pub(crate) margin: Margin,
+    pub(crate) base: u64,
+    pub(crate) renew: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) labels: Labels,
+}
+
+fn expired_or_unreachable(term: &Term) -> LossReason {
+    match term.failures {
+        0 => LossReason::Expired,
+        _ => LossReason::Unreachable,
+    }
+}
+
+/// What the backend's word means for a claim that is, or is not, past its own deadline.
+fn loss_of(ended: &Ended, expired: bool) -> LossReason {
+    match ended {
+        Ended::Broken(record) => LossReason::Broken(record.clone()),
+        Ended::SessionEnded => LossReason::SessionEnded,
+        Ended::NotInLine if expired => LossReason::Expired,
+        Ended::NotInLine => LossReason::Vanished,
+    }
+}

@@ -1,0 +1,147 @@
+//! The one background task of a manager. It renews all claims in one call a tick, tries again when
+//! that fails, ends what could not be saved, and releases what was dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Semaphore;
+
+use crate::clock::{Moment, sleep_until};
+use crate::deadline::{backoff, renewal_limit};
+use crate::driver::Released;
+use crate::record::Record;
+use crate::registry::{Pending, Registry, Release};
+use crate::{Error, observe};
+
+/// Releases under way at once.
+const RELEASES_AT_ONCE: usize = 64;
+
+enum Job {
+    Renewal,
+    Release,
+}
+
+/// Runs until nobody can use the manager any more and everything is released, or until its runtime
+/// ends.
+pub(crate) async fn run(registry: Arc<Registry>) {
+    let mut jobs: FuturesUnordered<BoxFuture<'static, Job>> = FuturesUnordered::new();
+    let places = Arc::new(Semaphore::new(RELEASES_AT_ONCE));
+    let mut renewing = false;
+    let mut next = Moment::from_nanos(0);
+    loop {
+        let now = registry.clock.now();
+        if next <= now {
+            registry.expire(now);
+            if !renewing {
+                let batch = due(&registry, now);
+                if !batch.is_empty() {
+                    renewing = true;
+                    jobs.push(renew(registry.clone(), batch).map(|()| Job::Renewal).boxed());
+                }
+            }
+            // What is due while a renewal is under way waits for it, but deadlines pass meanwhile.
+            let soonest = if renewing { now.after(Duration::from_millis(20)) } else { now };
+            next = registry.plan_sleep(soonest);
+        }
+        for (order, pending) in registry.take_releases() {
+            let job = release(registry.clone(), places.clone(), order, pending);
+            jobs.push(job.map(|()| Job::Release).boxed());
+        }
+        if registry.is_orphaned() && jobs.is_empty() {
+            return;
+        }
+        tokio::select! {
+            () = sleep_until(&*registry.clock, next) => {}
+            () = registry.woken() => next = registry.sleeps_until(),
+            Some(job) = jobs.next() => if matches!(job, Job::Renewal) {
+                renewing = false;
+                next = now;
+            },
+        }
+    }
+}
+
+/// The claims to renew in this tick: none unless one is due, then all that may as well go along.
+fn due(registry: &Registry, now: Moment) -> Vec<Arc<Record>> {
+    if registry.next_event() > now {
+        return Vec::new();
+    }
+    let mut all = registry.all();
+    all.retain(|record| record.renewable(now));
+    all
+}
+
+async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
+    let sent = registry.clock.now();
+    // What is over already sets no limit to the others.
+    let left = batch.iter().map(|r| r.left(sent)).filter(|left| !left.is_zero()).min();
+    let left = left.unwrap_or(Duration::MAX);
+    let claims: Vec<_> = batch.iter().map(|r| r.claim()).collect();
+    let answer = tokio::time::timeout(renewal_limit(left), registry.driver.renew(&claims)).await;
+    observe::renewal(&registry, answer.as_ref().ok(), claims.len(), left, sent);
+    match answer {
+        Ok(Ok(answers)) if answers.len() == batch.len() => {
+            for (record, answer) in batch.iter().zip(&answers) {
+                if record.renewed(answer, sent) {
+                    registry.remove(record.claim().id);
+                    if let Some(why) = record.loss() {
+                        observe::lost(record, &why);
+                    }
+                }
+            }
+        }
+        _ => batch.iter().for_each(|record| record.renewal_failed()),
+    }
+}
+
+/// Releases a claim until the backend says that it did, or until its lease is over anyway; when
+/// its acquire may still be under way, again and again until then, so that it leaves no ghost.
+async fn release(
+    registry: Arc<Registry>,
+    places: Arc<Semaphore>,
+    order: Release,
+    pending: Pending,
+) {
+    let Release { claim, not_before, give_up, mut under_way } = order;
+    let mut pending = Some(pending);
+    sleep_until(&*registry.clock, not_before).await;
+    let mut round = 0;
+    loop {
+        round += 1;
+        let answer = {
+            let _place = places.acquire().await;
+            let limit = Duration::from_secs(5);
+            match tokio::time::timeout(limit, registry.driver.release(&claim)).await {
+                Ok(answer) => answer,
+                Err(_) => Err(no_answer(registry.driver.capabilities().backend)),
+            }
+        };
+        match &answer {
+            // A claim that was found uses up one of the requests that may put it in.
+            Ok(Released::Removed) => under_way = under_way.saturating_sub(1),
+            Ok(_) => {}
+            Err(error) => observe::release_failed(&claim, error),
+        }
+        let finished = match &answer {
+            Ok(_) => under_way == 0,
+            Err(error) => !error.is_retryable(),
+        };
+        if answer.is_ok() {
+            pending = None; // what follows is only for ghosts
+        }
+        let over = registry.clock.now() >= give_up;
+        if finished || over {
+            drop(pending);
+            return;
+        }
+        tokio::time::sleep(backoff(round)).await;
+    }
+}
+
+/// What a request says that was given up.
+pub(crate) fn no_answer(backend: &'static str) -> Error {
+    Error::retryable(backend, "the backend did not answer in time")
+}

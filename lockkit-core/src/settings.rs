@@ -1,0 +1,107 @@
+//! What a manager is told once: how long leases last, under which prefix names live, who it is.
+
+use std::time::Duration;
+
+use crate::deadline::Margin;
+use crate::{Capabilities, Error, Identity, Namespace};
+
+/// The settings of a [`LockManager`](crate::LockManager), with the defaults that this field knows:
+/// leases of 30 s, renewed at a third of it; waiting claims of 10 s; no prefix.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub(crate) ttl: Duration,
+    pub(crate) wait_ttl: Duration,
+    pub(crate) prefix: String,
+    pub(crate) identity: Option<Identity>,
+    pub(crate) margin: Margin,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(30),
+            wait_ttl: Duration::from_secs(10),
+            prefix: String::new(),
+            identity: None,
+            margin: Margin::default(),
+        }
+    }
+}
+
+/// The longest lease: 10 years. More is a mistake, or a wish for a lock that never ends, which
+/// lockkit does not have.
+pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+impl Settings {
+    /// How long a lock stays held when its holder dies; 30 s unless set. Every lock can have
+    /// its own.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long a waiter that died blocks those behind it; 10 s unless set.
+    pub fn wait_ttl(mut self, ttl: Duration) -> Self {
+        self.wait_ttl = ttl;
+        self
+    }
+
+    /// Keeps the names of this application apart from another's on the same backend: at most 128
+    /// bytes, none unless set.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Who this is, as others see it; host, process id and program of this process unless set.
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
+    /// How much earlier than the backend this client takes a lease for ended.
+    pub fn drift_margin(mut self, margin: Margin) -> Self {
+        self.margin = margin;
+        self
+    }
+
+    /// The prefix that was set.
+    pub fn prefix_str(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(crate) fn check(&self, capabilities: &Capabilities) -> Result<Namespace, Error> {
+        check_ttl("ttl", self.ttl, self.margin, capabilities)?;
+        check_ttl("wait_ttl", self.wait_ttl, self.margin, capabilities)?;
+        Namespace::new(&self.prefix)
+    }
+}
+
+/// Refuses what cannot be a lease on this backend.
+pub(crate) fn check_ttl(
+    what: &str,
+    ttl: Duration,
+    margin: Margin,
+    capabilities: &Capabilities,
+) -> Result<(), Error> {
+    let least = capabilities.least_ttl;
+    if ttl < least {
+        let backend = capabilities.backend;
+        let message =
+            format!("a {what} of {ttl:?} is too short: {backend} takes {least:?} or more");
+        return Err(Error::Config(message));
+    }
+    if ttl > LONGEST_TTL {
+        return Err(Error::Config(format!(
+            "a {what} of {ttl:?} is too long: use 10 years at most"
+        )));
+    }
+    if margin.of(ttl) > ttl / 2 {
+        let message = format!(
+            "a {what} of {ttl:?} leaves nothing beside the drift margin of {:?}",
+            margin.of(ttl)
+        );
+        return Err(Error::Config(message));
+    }
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! What can be seen of a lock from outside: plain data for people and programs, without ids.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::name::Space;
+use crate::{BreakRecord, Identity, Key, Mode, Name, Namespace, Token};
+
+/// A list of claims as it was when somebody looked.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LockState {
+    /// Which list.
+    pub key: Key,
+    /// The live claims, in order. Those who hold come first.
+    pub line: Vec<Standing>,
+    /// The last time that a claim of this list was broken, if the backend still knows.
+    pub last_break: Option<BreakRecord>,
+}
+
+impl LockState {
+    /// A state, for drivers.
+    pub fn new(key: Key, line: Vec<Standing>, last_break: Option<BreakRecord>) -> Self {
+        Self { key, line, last_break }
+    }
+
+    /// The claims that hold.
+    pub fn holders(&self) -> impl Iterator<Item = &Standing> {
+        self.line.iter().filter(|s| s.holds())
+    }
+
+    /// The claims that wait, first the next.
+    pub fn waiters(&self) -> impl Iterator<Item = &Standing> {
+        self.line.iter().filter(|s| !s.holds())
+    }
+
+    /// Whether nobody holds it or waits for it.
+    pub fn is_free(&self) -> bool {
+        self.line.is_empty()
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &Name {
+        &self.key.name
+    }
+
+    /// The lock's space.
+    pub fn space(&self) -> Space {
+        self.key.space
+    }
+
+    /// The limit of a semaphore in use.
+    pub fn limit(&self) -> Option<u32> {
+        self.line.first().and_then(|s| s.mode.limit())
+    }
+
+    /// Whether the same claims stand in both lists in the same roles.
+    pub fn same_line(&self, other: &Self) -> bool {
+        let role = |s: &Standing| (s.token, s.mode, s.holds(), s.broken);
+        self.line.len() == other.line.len()
+            && self.line.iter().map(role).eq(other.line.iter().map(role))
+    }
+}
+
+/// One claim of a list, as people may see it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Standing {
+    /// Its place in the order, which is its token.
+    pub token: Token,
+    /// How it shares.
+    pub mode: Mode,
+    /// Who stands behind it.
+    pub identity: Identity,
+    /// Why it was claimed.
+    pub note: Option<String>,
+    /// The ttl it asked for.
+    pub ttl: Duration,
+    /// What is left of its lease, by the backend's clock. (Where the backend keeps leases of
+    /// sessions: at most this.)
+    pub expires_in: Duration,
+    /// How long ago it was put in line.
+    pub queued_for: Duration,
+    /// How long it has been holding; `None` while it waits.
+    pub held_for: Option<Duration>,
+    /// Whether it was broken politely and is only kept until its lease ends.
+    pub broken: bool,
+}
+
+impl Standing {
+    /// A claim that waits, for drivers; the other fields are public.
+    pub fn new(token: Token, mode: Mode, identity: Identity) -> Self {
+        Self {
+            token,
+            mode,
+            identity,
+            note: None,
+            ttl: Duration::ZERO,
+            expires_in: Duration::ZERO,
+            queued_for: Duration::ZERO,
+            held_for: None,
+            broken: false,
+        }
+    }
+
+    /// Whether it holds.
+    pub fn holds(&self) -> bool {
+        self.held_for.is_some()
+    }
+}
+
+/// What to list.
+#[derive(Clone, Debug)]
+pub struct ListRequest {
+    /// In which namespace.
+    pub namespace: Namespace,
+    /// In which space; `None` for both.
+    pub space: Option<Space>,
+    /// Names that begin with this, byte for byte; all when empty.
+    pub prefix: String,
+    /// Where the last page ended; `None` to begin.
+    pub after: Option<Cursor>,
+    /// At most this many locks in the page, and at least one.
+    pub limit: usize,
+}
+
+/// Where a page of a listing ended. Opaque but to the driver that made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor(pub Vec<u8>);
+
+/// Some of the lists in use.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// The lists.
+    pub states: Vec<LockState>,
+    /// Where the next page begins; `None` when this was the last.
+    pub next: Option<Cursor>,
+}
+
+/// How a backend is.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Health {
+    /// The backend and its version, as it says itself.
+    pub server: String,
+    /// What an operator should know, worst first. Empty when all is well.
+    pub findings: Vec<Finding>,
+}
+
+impl Health {
+    /// A healthy backend.
+    pub fn well(server: impl Into<String>) -> Self {
+        Self { server: server.into(), findings: Vec::new() }
+    }
+
+    /// Adds something an operator should know.
+    pub fn with(mut self, finding: Finding) -> Self {
+        self.findings.push(finding);
+        self.findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
+        self
+    }
+}
+
+/// Something an operator should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was found.
+    pub what: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Good to know.
+    Note,
+    /// A promise may break under a fault that is to be expected.
+    Warning,
+    /// Locks do not work, or do not hold.
+    Problem,
+}

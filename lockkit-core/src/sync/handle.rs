@@ -1,0 +1,170 @@
+//! What mutexes, read-write locks and semaphores have in common: a name, options, and the way to a
+//! guard. The options' methods stand here once and are given to each by a macro.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::{Request, Wait, acquire};
+use crate::guard::Guard;
+use crate::lease::Lease;
+use crate::manager::Core;
+use crate::name::check_note;
+use crate::observe::Labels;
+use crate::sync::reentrant::enter;
+use crate::{Error, Key, Lifetime, Mode, Name};
+
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) core: Arc<Core>,
+    /// As it was given when it is not a name; then the error is made when it is used.
+    name: Result<Name, Arc<str>>,
+    pub(crate) owner: Option<Arc<str>>,
+    pub(crate) ttl: Duration,
+    pub(crate) wait_ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) note: Option<Arc<str>>,
+    pub(crate) auto_renew: bool,
+    pub(crate) detached: bool,
+    pub(crate) class: Option<&'static str>,
+}
+
+impl Handle {
+    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Arc<str>>) -> Self {
+        Self {
+            name: Name::new(name).map_err(|_| name.into()),
+            owner,
+            ttl: core.settings.ttl,
+            wait_ttl: core.settings.wait_ttl,
+            max_hold: None,
+            note: None,
+            auto_renew: true,
+            detached: false,
+            class: None,
+            core: core.clone(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> Result<Name, Error> {
+        match &self.name {
+            Ok(name) => Ok(name.clone()),
+            Err(bad) => Name::new(bad),
+        }
+    }
+
+    pub(crate) async fn acquire(
+        &self,
+        mode: Mode,
+        kind: &'static str,
+        wait: Wait,
+    ) -> Result<Option<Guard>, Error> {
+        let request = self.request(mode, kind)?;
+        match &self.owner {
+            None => acquire(&self.core, &request, wait).await,
+            Some(owner) => enter(&self.core, owner, &request, wait).await,
+        }
+    }
+
+    /// Waits for as long as it takes.
+    pub(crate) async fn wait(&self, mode: Mode, kind: &'static str) -> Result<Guard, Error> {
+        match self.acquire(mode, kind, Wait::Forever).await? {
+            Some(guard) => Ok(guard),
+            // A driver answered "busy" to a claim that would have waited.
+            None => Err(self.core.driver().unsupported("waiting in line")),
+        }
+    }
+
+    fn request(&self, mode: Mode, kind: &'static str) -> Result<Request, Error> {
+        if let Some(note) = &self.note {
+            check_note(note)?;
+        }
+        let backend = self.core.driver().capabilities().backend;
+        let lifetime = match (self.detached, self.auto_renew) {
+            (true, _) => Lifetime::Detached,
+            (false, true) => Lifetime::Renewed,
+            (false, false) => Lifetime::Fixed,
+        };
+        Ok(Request {
+            key: Key::new(self.core.namespace.clone(), mode.space(), self.name()?),
+            mode,
+            ttl: self.ttl,
+            wait_ttl: self.wait_ttl,
+            max_hold: self.max_hold,
+            lifetime,
+            renew: self.auto_renew,
+            note: self.note.clone(),
+            labels: Labels { backend, kind, class: self.class },
+        })
+    }
+}
+
+/// Runs work under a guard, stops it when the lock is lost, and releases at the end.
+pub(crate) async fn run<T, E, F, Fut>(guard: Guard, work: F) -> Result<T, E>
+where
+    E: From<Error>,
+    F: FnOnce(Lease) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+{
+    let lease = guard.lease();
+    let result = tokio::select! {
+        biased;
+        reason = lease.lost() => Err(Error::Lost { reason }.into()),
+        result = work(guard.lease()) => result,
+    };
+    match guard.release().await {
+        Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
+        // The work was done while the lock was held; the release goes on in the background.
+        _ => result,
+    }
+}
+
+/// The options that every primitive has.
+macro_rules! options {
+    () => {
+        /// How long the lock stays held when its holder dies; the manager's unless set. Renewed
+        /// at a third of it.
+        pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
+            self.handle.ttl = ttl;
+            self
+        }
+
+        /// How long this claim, when it waits and its process dies, blocks those behind it.
+        pub fn wait_ttl(mut self, ttl: std::time::Duration) -> Self {
+            self.handle.wait_ttl = ttl;
+            self
+        }
+
+        /// Renews the lock no longer than until it was held for this long, so that a holder that
+        /// hangs loses it.
+        pub fn max_hold(mut self, limit: std::time::Duration) -> Self {
+            self.handle.max_hold = Some(limit);
+            self
+        }
+
+        /// Says why, to people who look at the lock: at most 1,000 bytes without control
+        /// characters.
+        pub fn note(mut self, note: impl AsRef<str>) -> Self {
+            self.handle.note = Some(note.as_ref().into());
+            self
+        }
+
+        /// Whether the lock is renewed in the background while it is held. If not, it simply ends
+        /// after its ttl, unless [renewed](crate::Lease::renew) by hand.
+        pub fn auto_renew(mut self, renew: bool) -> Self {
+            self.handle.auto_renew = renew;
+            self
+        }
+
+        /// Makes a lock that can outlive this process, by [`Guard::detach`](crate::Guard::detach).
+        pub fn detached(mut self) -> Self {
+            self.handle.detached = true;
+            self
+        }
+
+        /// A label for metrics, such as `"invoice"`. Few different ones.
+        pub fn class(mut self, class: &'static str) -> Self {
+            self.handle.class = Some(class);
+            self
+        }
+    };
+}
+pub(crate) use options;

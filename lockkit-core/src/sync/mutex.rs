@@ -1,0 +1,87 @@
+//! The mutex: one holder at a time, first come, first served.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::handle::{Handle, options, run};
+use crate::acquire::Wait;
+use crate::manager::Core;
+use crate::{Error, Guard, Lease, Mode};
+
+/// Only one at a time, across all processes that use the same backend and name.
+///
+/// - **Fair**: those who wait get it in the order in which they came (where the backend's
+///   [`fifo`](crate::Capabilities::fifo) says so).
+/// - **Not reentrant**: a second `lock()` waits for the first, whoever calls it. For an owner that
+///   re-enters see [`Reentrant`](crate::sync::Reentrant).
+/// - **May be lost**: a lock over a network is a lease. It is renewed in the background, and ends
+///   when that fails; the [`Guard`] knows before anybody else can hold it. What it protects should
+///   check the [token](Lease::token).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// locks.mutex("invoice/42").run(|lock| async move {
+///     let token = lock.token()?; // goes along with every write
+///     Ok::<_, lockkit_core::Error>(())
+/// }).await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Mutex {
+    handle: Handle,
+}
+
+impl Mutex {
+    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Arc<str>>) -> Self {
+        Self { handle: Handle::new(core, name, owner) }
+    }
+
+    options!();
+
+    /// Waits until the lock is held.
+    ///
+    /// One round trip when it is free. While the backend is out of reach, this goes on trying.
+    ///
+    /// # Cancel safety
+    /// Dropping it takes the claim out of the line in the background. The place in line is lost.
+    pub async fn lock(&self) -> Result<Guard, Error> {
+        self.handle.wait(Mode::Exclusive, "mutex").await
+    }
+
+    /// Takes the lock if it is free and nobody waits for it; otherwise `None`, at once.
+    ///
+    /// One round trip. A backend that does not answer is an error that is
+    /// [retryable](Error::is_retryable).
+    ///
+    /// # Cancel safety
+    /// Dropping it releases what it may have taken, in the background.
+    pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
+        self.handle.acquire(Mode::Exclusive, "mutex", Wait::No).await
+    }
+
+    /// Waits for the lock, but not longer than this; then `None`.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>, Error> {
+        self.handle.acquire(Mode::Exclusive, "mutex", Wait::For(limit)).await
+    }
+
+    /// Waits for the lock, runs the work under it, and releases it: the form to use where it fits.
+    ///
+    /// The work is dropped at its next await point when the lock is lost, and the result is then
+    /// [`Error::Lost`]; so it is when the loss shows only at the release. Otherwise the result is
+    /// that of the work.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the lock in the background.
+    pub async fn run<T, E, F, Fut>(&self, work: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        run(self.lock().await?, work).await
+    }
+}

@@ -1,0 +1,195 @@
+//! The grammar of backend URLs and of durations, in one place.
+
+use std::fmt;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use crate::{Error, Settings};
+
+/// A backend's URL, taken apart: lockkit's own options out of its query, the rest for the driver.
+///
+/// `SCHEME:REST[?prefix=P&ttl=D&wait_ttl=D&…]`. `Debug` and `Display` hide a password.
+#[derive(Clone)]
+pub struct BackendUrl {
+    scheme: String,
+    settings: Settings,
+    rest: String,
+}
+
+impl BackendUrl {
+    /// Takes a URL apart. No I/O.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let Some((scheme, _)) = url.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
+            let message = "a backend URL begins with a scheme and a colon, such as sqlite:locks.db";
+            return Err(Error::config(message));
+        };
+        let (place, query) = url.split_once('?').unwrap_or((url, ""));
+        let mut settings = Settings::default();
+        let mut others = Vec::new();
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let value = || {
+                let text = percent_decode_str(value).decode_utf8();
+                text.map_err(|_| {
+                    Error::Config(format!("the option {name} in the URL is not UTF-8"))
+                })
+            };
+            match name {
+                "prefix" => settings = settings.prefix(value()?),
+                "ttl" => settings = settings.ttl(parse_duration(&value()?)?),
+                "wait_ttl" => settings = settings.wait_ttl(parse_duration(&value()?)?),
+                _ => others.push(option),
+            }
+        }
+        let rest = match others.is_empty() {
+            true => place.to_owned(),
+            false => format!("{place}?{}", others.join("&")),
+        };
+        Ok(Self { scheme: scheme.to_ascii_lowercase(), settings, rest })
+    }
+
+    /// What stands before the first colon, in lower case: `sqlite`, `redis`, `redis+cluster` …
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// Default settings, changed by the options in the URL.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The URL without lockkit's options: for the driver. **Contains the password.**
+    pub fn rest(&self) -> &str {
+        &self.rest
+    }
+}
+
+impl fmt::Display for BackendUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&without_password(&self.rest))
+    }
+}
+
+impl fmt::Debug for BackendUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BackendUrl({self})")
+    }
+}
+
+/// The URL with every password replaced by `***`, and without its query: what may be shown.
+pub fn without_password(url: &str) -> String {
+    let (place, _) = url.split_once('?').unwrap_or((url, ""));
+    let Some((scheme, rest)) = place.split_once("://") else {
+        return place.to_owned();
+    };
+    // The password may itself contain '@': everything up to the last one is the login.
+    let (authority, path) = match rest.rfind('@') {
+        Some(at) => match rest[at..].find('/') {
+            Some(slash) => rest.split_at(at + slash),
+            None => (rest, ""),
+        },
+        None => (rest, ""),
+    };
+    match authority.rsplit_once('@') {
+        None => format!("{scheme}://{authority}{path}"),
+        Some((login, host)) => match login.split_once(':') {
+            Some((user, _)) => format!("{scheme}://{user}:***@{host}{path}"),
+            None => format!("{scheme}://{login}@{host}{path}"),
+        },
+    }
+}
+
+/// Reads a duration: a number with `ms`, `s`, `m`, `h` or `d`; without a unit it is seconds.
+/// Fractions are fine: `1.5`, `0.25h`.
+pub fn parse_duration(text: &str) -> Result<Duration, Error> {
+    let wrong = || {
+        let shown: String = text.chars().take(40).collect();
+        let hint = "use a number with ms, s, m, h or d, such as 250ms or 30s (bare: seconds)";
+        Error::Config(format!("{shown:?} is not a duration: {hint}"))
+    };
+    let trimmed = text.trim();
+    let unit_at = trimmed.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(unit_at);
+    let seconds_a_unit = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return Err(wrong()),
+    };
+    let number = number.trim_end();
+    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return Err(wrong());
+    }
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * seconds_a_unit).map_err(|_| wrong())
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_options_are_taken_out_and_the_rest_is_left() {
+        let url = BackendUrl::parse("redis://h:1/2?prefix=sh%20op&x=1&ttl=10s&y").unwrap();
+        assert_eq!(url.scheme(), "redis");
+        assert_eq!(url.rest(), "redis://h:1/2?x=1&y");
+        assert_eq!(url.settings().prefix_str(), "sh op");
+        assert_eq!(url.settings().ttl, Duration::from_secs(10));
+        let plain = BackendUrl::parse("sqlite:/tmp/a.db?ttl=1").unwrap();
+        assert_eq!((plain.scheme(), plain.rest()), ("sqlite", "sqlite:/tmp/a.db"));
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused_with_an_example() {
+        for bad in ["", "locks.db", ":x", "1a:x", "/a:b", "a b:c"] {
+            let message = BackendUrl::parse(bad).unwrap_err().to_string();
+            assert!(message.contains("sqlite:"), "{bad:?}: {message}");
+        }
+        assert!(BackendUrl::parse("memory:?ttl=soon").is_err());
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (url, shown) in [
+            ("redis://u:se:c@ret@h:1/0?password=x", "redis://u:***@h:1/0"),
+            ("redis://:secret@h", "redis://:***@h"),
+            ("postgres://u@h/db", "postgres://u@h/db"),
+            ("zk://a:1,b:2/x", "zk://a:1,b:2/x"),
+            ("mysql://u:p/w@h/db", "mysql://u:***@h/db"),
+            ("sqlite:/a/b", "sqlite:/a/b"),
+        ] {
+            assert_eq!(without_password(url), shown);
+            assert_eq!(format!("{}", BackendUrl::parse(url).unwrap()), shown);
+        }
+    }
+
+    #[test]
+    fn durations_have_units_and_bare_numbers_are_seconds() {
+        for (text, ms) in [
+            ("30", 30_000),
+            ("1.5", 1_500),
+            ("250ms", 250),
+            ("30s", 30_000),
+            ("10m", 600_000),
+            ("2h", 7_200_000),
+            ("1d", 86_400_000),
+            (" 5 s ", 5_000),
+            ("0", 0),
+        ] {
+            assert_eq!(parse_duration(text).unwrap(), Duration::from_millis(ms), "{text}");
+        }
+        for bad in
+            ["", "s", "-1", "1y", "1 2", "nan", "inf", "1e3", "99999999999999999999d", "1.2.3"]
+        {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+}
