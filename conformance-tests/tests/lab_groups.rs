@@ -22,10 +22,7 @@ async fn survives_its_leader(layout: Layout) {
     let since = Instant::now();
     leader.kill().await;
     let next = group.leader().await.unwrap();
-    eprintln!(
-        "{layout:?}: another leader {:.0?} after SIGKILL",
-        since.elapsed()
-    );
+    eprintln!("{layout:?}: another leader {:.0?} after SIGKILL", since.elapsed());
     assert_ne!(next.addr(), leader.addr());
     assert!(recalls(kind, next.addr()).await.unwrap());
 
@@ -37,19 +34,13 @@ async fn survives_its_leader(layout: Layout) {
     leader.restart(Data::Lose).await.unwrap();
     group.complete().await.unwrap();
     until_recalled_by_all(&group).await;
-    eprintln!(
-        "{layout:?}: complete again without data {:.0?}",
-        since.elapsed()
-    );
+    eprintln!("{layout:?}: complete again without data {:.0?}", since.elapsed());
 
     let since = Instant::now();
     let frozen = group.leader().await.unwrap();
     frozen.freeze().await;
     let next = group.leader().await.unwrap();
-    eprintln!(
-        "{layout:?}: another leader {:.0?} after SIGSTOP",
-        since.elapsed()
-    );
+    eprintln!("{layout:?}: another leader {:.0?} after SIGSTOP", since.elapsed());
     assert_ne!(next.addr(), frozen.addr());
 
     let folder = frozen.folder().to_owned();
@@ -85,20 +76,11 @@ async fn a_redis_cluster_divides_its_keys_and_announces_proxies() {
     let since = Instant::now();
     let group = Group::start(Layout::RedisCluster).await.unwrap();
     eprintln!("RedisCluster: start {:.0?}", since.elapsed());
-    assert!(matches!(
-        group.leader().await,
-        Err(LabError::Unsupported { .. })
-    ));
+    assert!(matches!(group.leader().await, Err(LabError::Unsupported { .. })));
     let mut holders = Vec::new();
     for key in ["a", "b", "c", "d", "e", "f"] {
         let holder = group.holder_of(key).await.unwrap();
-        assert_eq!(
-            resp::ask(holder.addr(), &["SET", key, key])
-                .await
-                .unwrap()
-                .text(),
-            "OK"
-        );
+        assert_eq!(resp::ask(holder.addr(), &["SET", key, key]).await.unwrap().text(), "OK");
         holders.push(holder.addr());
     }
     holders.sort_unstable();
@@ -106,9 +88,7 @@ async fn a_redis_cluster_divides_its_keys_and_announces_proxies() {
     assert_eq!(holders.len(), 3);
 
     group.announce(0, 4321).await.unwrap();
-    let known = resp::ask(group.members()[0].addr(), &["CLUSTER", "SLOTS"])
-        .await
-        .unwrap();
+    let known = resp::ask(group.members()[0].addr(), &["CLUSTER", "SLOTS"]).await.unwrap();
     assert!(format!("{known:?}").contains("Number(4321)"), "{known:?}");
 
     let since = Instant::now();
@@ -118,10 +98,7 @@ async fn a_redis_cluster_divides_its_keys_and_announces_proxies() {
     eprintln!("RedisCluster: complete again {:.0?}", since.elapsed());
     member.restart(Data::Lose).await.unwrap();
     group.complete().await.unwrap();
-    assert_eq!(
-        resp::ask(member.addr(), &["DBSIZE"]).await.unwrap(),
-        resp::Reply::Number(0)
-    );
+    assert_eq!(resp::ask(member.addr(), &["DBSIZE"]).await.unwrap(), resp::Reply::Number(0));
     assert_eq!(group.members()[2].kind(), Kind::Redis);
 }
 
@@ -129,47 +106,25 @@ async fn a_redis_cluster_divides_its_keys_and_announces_proxies() {
 async fn a_zookeeper_follower_that_is_cut_off_answers_for_a_while_and_then_no_more() {
     let group = Group::start_divisible_ensemble().await.unwrap();
     let leader = group.leader().await.unwrap().addr();
-    let at = |addr| {
-        group
-            .members()
-            .iter()
-            .position(|member| member.addr() == addr)
-            .unwrap()
-    };
-    assert!(matches!(
-        group.cut_off(at(leader)).await,
-        Err(LabError::Unsupported { .. })
-    ));
-    let follower = group
-        .members()
-        .iter()
-        .position(|member| member.addr() != leader)
-        .unwrap();
+    let at = |addr| group.members().iter().position(|member| member.addr() == addr).unwrap();
+    assert!(matches!(group.cut_off(at(leader)).await, Err(LabError::Unsupported { .. })));
+    let follower = group.members().iter().position(|member| member.addr() != leader).unwrap();
     let addr = group.members()[follower].addr();
     let mut client = zookeeper::Connection::open(addr).await.unwrap();
 
     group.cut_off(follower).await.unwrap();
     let since = Instant::now();
     remember(Kind::ZooKeeper, leader).await.unwrap();
-    assert!(
-        !client.exists("/lab", false).await.unwrap(),
-        "it cannot know"
-    );
+    assert!(!client.exists("/lab", false).await.unwrap(), "it cannot know");
     while client.exists("/lab", false).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    eprintln!(
-        "a follower that is cut off answers for {:.1?}",
-        since.elapsed()
-    );
+    eprintln!("a follower that is cut off answers for {:.1?}", since.elapsed());
     assert_eq!(group.leader().await.unwrap().addr(), leader);
 
     group.rejoin().await.unwrap();
     group.complete().await.unwrap();
     let since = Instant::now();
     until_recalled_by_all(&group).await;
-    eprintln!(
-        "and knows everything {:.1?} after it was let back in",
-        since.elapsed()
-    );
+    eprintln!("and knows everything {:.1?} after it was let back in", since.elapsed());
 }

@@ -24,12 +24,7 @@ async fn before(kind: Kind, protocol: Protocol) -> (Server, Proxy) {
 /// Requests, answers, pushes, round trips.
 fn brief(counts: Counts) -> [u64; 4] {
     eprintln!("{counts:?}");
-    [
-        counts.requests,
-        counts.answers,
-        counts.pushes,
-        counts.round_trips,
-    ]
+    [counts.requests, counts.answers, counts.pushes, counts.round_trips]
 }
 
 #[tokio::test]
@@ -39,10 +34,7 @@ async fn redis_commands_are_counted_as_redis_counts_them() {
     client.call(&["CONFIG", "RESETSTAT"]).await.unwrap();
     proxy.reset();
     client.call(&["SET", "k", "v"]).await.unwrap();
-    client
-        .send(&[&["INCR", "n"], &["INCR", "n"], &["GET", "k"]])
-        .await
-        .unwrap();
+    client.send(&[&["INCR", "n"], &["INCR", "n"], &["GET", "k"]]).await.unwrap();
     for _ in 0..3 {
         client.read().await.unwrap();
     }
@@ -54,22 +46,13 @@ async fn redis_commands_are_counted_as_redis_counts_them() {
     client.read().await.unwrap();
     client.read().await.unwrap();
     assert_eq!(brief(proxy.counts()), [6, 6, 0, 3]);
-    let stats = resp::ask(server.addr(), &["INFO", "commandstats"])
-        .await
-        .unwrap();
+    let stats = resp::ask(server.addr(), &["INFO", "commandstats"]).await.unwrap();
     let calls = |name: &str| -> u64 {
-        let line = stats
-            .text()
-            .lines()
-            .find(|line| line.starts_with(name))
-            .unwrap_or_default();
+        let line = stats.text().lines().find(|line| line.starts_with(name)).unwrap_or_default();
         let count = line.split(['=', ',']).nth(1).unwrap_or("0");
         count.parse().unwrap()
     };
-    assert_eq!(
-        calls("cmdstat_set:") + calls("cmdstat_incr:") + calls("cmdstat_get:"),
-        6
-    );
+    assert_eq!(calls("cmdstat_set:") + calls("cmdstat_incr:") + calls("cmdstat_get:"), 6);
 }
 
 #[tokio::test]
@@ -83,9 +66,7 @@ async fn published_messages_are_counted_apart_in_both_dialects() {
         client.read().await.unwrap();
         client.read().await.unwrap();
         for _ in 0..3 {
-            resp::ask(server.addr(), &["PUBLISH", "a", "hello"])
-                .await
-                .unwrap();
+            resp::ask(server.addr(), &["PUBLISH", "a", "hello"]).await.unwrap();
             client.read().await.unwrap();
         }
         assert_eq!(brief(proxy.counts()), [1, 2, 3, 1], "RESP{dialect}");
@@ -100,11 +81,7 @@ async fn postgres_requests_are_counted_as_its_log_shows_them() {
     client.query("SET log_statement = 'all'").await.unwrap();
     proxy.reset();
     client.query("SELECT 1; SELECT 2").await.unwrap();
-    assert_eq!(
-        brief(proxy.counts()),
-        [1, 1, 0, 1],
-        "two statements in one message"
-    );
+    assert_eq!(brief(proxy.counts()), [1, 1, 0, 1], "two statements in one message");
     // An extended query, the way that drivers send it, twice in one piece.
     let once: [(u8, &[u8]); 5] = [
         (b'P', b"\0SELECT 3\0\0\0"),
@@ -116,22 +93,10 @@ async fn postgres_requests_are_counted_as_its_log_shows_them() {
     client.send(&[once, once].concat()).await.unwrap();
     assert_eq!(client.rows().await.unwrap().len(), 1);
     assert_eq!(client.rows().await.unwrap().len(), 1);
-    assert_eq!(
-        brief(proxy.counts()),
-        [3, 3, 0, 2],
-        "two requests in one flight"
-    );
+    assert_eq!(brief(proxy.counts()), [3, 3, 0, 2], "two requests in one flight");
     let log = server.log_tail();
-    assert_eq!(
-        log.matches("statement: SELECT 1; SELECT 2").count(),
-        1,
-        "{log}"
-    );
-    assert_eq!(
-        log.matches("execute <unnamed>: SELECT 3").count(),
-        2,
-        "{log}"
-    );
+    assert_eq!(log.matches("statement: SELECT 1; SELECT 2").count(), 1, "{log}");
+    assert_eq!(log.matches("execute <unnamed>: SELECT 3").count(), 2, "{log}");
     // A failed statement is answered, too.
     client.query("SELECT 1/0").await.unwrap_err();
     assert_eq!(brief(proxy.counts()), [4, 4, 0, 3]);
@@ -164,22 +129,10 @@ async fn mariadb_commands_are_counted_as_mariadb_counts_them() {
         |rows: Vec<Vec<Option<String>>>| rows[0][1].as_ref().unwrap().parse::<u64>().unwrap();
     let start = said(client.query(questions).await.unwrap());
     proxy.reset();
-    client
-        .query("CREATE TABLE lockkit.t (a INT)")
-        .await
-        .unwrap();
-    client
-        .query("INSERT INTO lockkit.t VALUES (1), (2), (3)")
-        .await
-        .unwrap();
-    assert_eq!(
-        client.query("SELECT a FROM lockkit.t").await.unwrap().len(),
-        3
-    );
-    client
-        .query("SELECT nothing FROM nowhere")
-        .await
-        .unwrap_err();
+    client.query("CREATE TABLE lockkit.t (a INT)").await.unwrap();
+    client.query("INSERT INTO lockkit.t VALUES (1), (2), (3)").await.unwrap();
+    assert_eq!(client.query("SELECT a FROM lockkit.t").await.unwrap().len(), 3);
+    client.query("SELECT nothing FROM nowhere").await.unwrap_err();
     let end = said(client.query(questions).await.unwrap());
     assert_eq!(brief(proxy.counts()), [5, 5, 0, 5]);
     assert_eq!(end - start, 5);
@@ -193,10 +146,7 @@ async fn zookeepers_requests_pings_and_events_are_counted_as_it_counts_them() {
     assert!(client.exists("/a", true).await.unwrap());
     assert_eq!(brief(proxy.counts()), [3, 3, 0, 3]);
     // Create and look, back to back, and a ping among them.
-    let (create, look) = (
-        client.create_request("/b"),
-        client.exists_request("/b", false),
-    );
+    let (create, look) = (client.create_request("/b"), client.exists_request("/b", false));
     let ping = client.ping_request();
     client.send(&[&create, &ping, &look]).await.unwrap();
     for _ in 0..3 {
@@ -210,14 +160,9 @@ async fn zookeepers_requests_pings_and_events_are_counted_as_it_counts_them() {
     assert_eq!(client.read().await.unwrap().xid, zookeeper::EVENT);
     assert_eq!(brief(proxy.counts()), [5, 5, 1, 4]);
     // Five requests and a ping; as many answers and an event.
-    let connections = zookeeper::four_letters(server.addr(), "cons")
-        .await
-        .unwrap();
+    let connections = zookeeper::four_letters(server.addr(), "cons").await.unwrap();
     assert!(connections.contains("recved=6,sent=7"), "{connections}");
-    assert_eq!(
-        zookeeper::four_letters(proxy.addr(), "ruok").await.unwrap(),
-        "imok"
-    );
+    assert_eq!(zookeeper::four_letters(proxy.addr(), "ruok").await.unwrap(), "imok");
     assert_eq!(brief(proxy.counts()), [6, 6, 1, 5], "a four letter word");
 }
 
@@ -226,9 +171,7 @@ async fn etcds_calls_and_events_are_counted_as_etcd_counts_them() {
     let (server, proxy) = before(Kind::Etcd, Protocol::Grpc).await;
     let asked_if_ready = received(server.addr(), "Range").await;
     let mut client = Http2::open(proxy.addr()).await;
-    client
-        .unary(1, "/etcdserverpb.KV/Range", b"\x0a\x03lab")
-        .await;
+    client.unary(1, "/etcdserverpb.KV/Range", b"\x0a\x03lab").await;
     assert_eq!(brief(proxy.counts()), [1, 1, 0, 1]);
     proxy.reset();
     // Three calls in one flight.
@@ -243,9 +186,7 @@ async fn etcds_calls_and_events_are_counted_as_etcd_counts_them() {
     }
     assert_eq!(brief(proxy.counts()), [3, 3, 0, 1]);
     // An error instead of an answer: a lease that does not exist.
-    client
-        .unary(9, "/etcdserverpb.Lease/LeaseRevoke", b"\x08\x07")
-        .await;
+    client.unary(9, "/etcdserverpb.Lease/LeaseRevoke", b"\x08\x07").await;
     assert_eq!(brief(proxy.counts()), [4, 4, 0, 2]);
 
     client.head(11, "/etcdserverpb.Watch/Watch").await;
@@ -261,11 +202,7 @@ async fn etcds_calls_and_events_are_counted_as_etcd_counts_them() {
     assert_eq!(received(server.addr(), "Watch").await, 1);
     assert_eq!(received(server.addr(), "LeaseRevoke").await, 1);
     assert_eq!(received(server.addr(), "Range").await - asked_if_ready, 3);
-    assert_eq!(
-        received(server.addr(), "Put").await,
-        1 + 2,
-        "two came through the gateway"
-    );
+    assert_eq!(received(server.addr(), "Put").await, 1 + 2, "two came through the gateway");
 }
 
 /// Messages of clients that etcd has counted for this method.

@@ -27,11 +27,7 @@ impl Bench {
         let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
         let mut client = resp::Connection::open(proxy.addr()).await.unwrap();
         client.call(&["PING"]).await.unwrap();
-        Self {
-            server,
-            proxy,
-            client,
-        }
+        Self { server, proxy, client }
     }
 
     async fn increment(&mut self) -> io::Result<Reply> {
@@ -44,11 +40,7 @@ impl Bench {
 
     /// How often the server has counted up.
     async fn acted(&self) -> String {
-        resp::ask(self.server.addr(), &["GET", "n"])
-            .await
-            .unwrap()
-            .text()
-            .into()
+        resp::ask(self.server.addr(), &["GET", "n"]).await.unwrap().text().into()
     }
 
     /// Returns once the server sees so many clients, the asking one included.
@@ -59,9 +51,7 @@ impl Bench {
     }
 
     async fn clients(&self) -> usize {
-        let list = resp::ask(self.server.addr(), &["CLIENT", "LIST"])
-            .await
-            .unwrap();
+        let list = resp::ask(self.server.addr(), &["CLIENT", "LIST"]).await.unwrap();
         list.text().lines().count()
     }
 }
@@ -80,22 +70,13 @@ async fn an_answer_is_lost_after_the_server_acted_in_every_protocol() {
         let strike = proxy.fault(Fault::Cut, When::Request(logins + 1));
         remember(kind, proxy.addr()).await.unwrap_err();
         assert!(strike.has_struck());
-        assert!(
-            !recalls(kind, server.addr()).await.unwrap(),
-            "{kind}: cut before it acted"
-        );
+        assert!(!recalls(kind, server.addr()).await.unwrap(), "{kind}: cut before it acted");
 
         let strike = proxy.fault(Fault::Cut, When::Answer(logins + 1));
         remember(kind, proxy.addr()).await.unwrap_err();
         assert!(strike.has_struck());
-        assert!(
-            recalls(kind, server.addr()).await.unwrap(),
-            "{kind}: cut after it acted"
-        );
-        assert!(
-            recalls(kind, proxy.addr()).await.unwrap(),
-            "{kind}: faults strike once"
-        );
+        assert!(recalls(kind, server.addr()).await.unwrap(), "{kind}: cut after it acted");
+        assert!(recalls(kind, proxy.addr()).await.unwrap(), "{kind}: faults strike once");
     }
 }
 
@@ -130,18 +111,10 @@ async fn a_mute_connection_swallows_answers_while_the_server_acts() {
     bench.increment().await.unwrap();
     bench.client.send(&[&["INCR", "n"]]).await.unwrap();
     strike.struck().await;
-    assert_eq!(
-        bench.acted().await,
-        "2",
-        "it has struck once the server acted"
-    );
+    assert_eq!(bench.acted().await, "2", "it has struck once the server acted");
     assert!(bench.is_silent().await);
     assert_eq!(bench.clients().await, 2, "nothing is closed");
-    assert_eq!(
-        bench.proxy.counts().answers,
-        2,
-        "the ping's and the first one's"
-    );
+    assert_eq!(bench.proxy.counts().answers, 2, "the ping's and the first one's");
     // What has missed an answer cannot go on.
     bench.proxy.heal().await.unwrap();
     bench.client.read().await.unwrap_err();
@@ -156,17 +129,10 @@ async fn a_black_hole_holds_everything_until_it_is_healed() {
     let late = resp::Connection::open(bench.proxy.addr()).await;
     assert!(bench.is_silent().await);
     assert_eq!(bench.acted().await, "", "the request is held back");
-    assert_eq!(
-        bench.clients().await,
-        2,
-        "neither a close nor a new connection passes"
-    );
+    assert_eq!(bench.clients().await, 2, "neither a close nor a new connection passes");
     bench.proxy.heal().await.unwrap();
     assert_eq!(bench.client.read().await.unwrap(), Reply::Number(1));
-    assert_eq!(
-        late.unwrap().call(&["INCR", "n"]).await.unwrap(),
-        Reply::Number(2)
-    );
+    assert_eq!(late.unwrap().call(&["INCR", "n"]).await.unwrap(), Reply::Number(2));
 }
 
 #[tokio::test]
@@ -178,24 +144,12 @@ async fn a_black_hole_can_begin_at_an_answer_and_hides_a_close() {
         sleep(Duration::from_millis(1)).await;
     }
     assert!(bench.is_silent().await);
-    let Bench {
-        server,
-        proxy,
-        client,
-    } = bench;
+    let Bench { server, proxy, client } = bench;
     drop(client);
     let client = resp::Connection::open(server.addr()).await.unwrap();
-    let bench = Bench {
-        server,
-        proxy,
-        client,
-    };
+    let bench = Bench { server, proxy, client };
     sleep(SILENCE).await;
-    assert_eq!(
-        bench.clients().await,
-        3,
-        "the server has not heard that its client is gone"
-    );
+    assert_eq!(bench.clients().await, 3, "the server has not heard that its client is gone");
     bench.proxy.heal().await.unwrap();
     bench.server_sees(2).await;
 }
@@ -206,18 +160,10 @@ async fn a_delay_holds_one_direction_and_keeps_its_order() {
     let by = Duration::from_millis(200);
     bench.proxy.fault(Fault::Delay(by), When::Request(2));
     let since = Instant::now();
-    bench
-        .client
-        .send(&[&["INCR", "n"], &["INCR", "n"], &["INCR", "n"]])
-        .await
-        .unwrap();
+    bench.client.send(&[&["INCR", "n"], &["INCR", "n"], &["INCR", "n"]]).await.unwrap();
     for nth in 1..=3 {
         assert_eq!(bench.client.read().await.unwrap(), Reply::Number(nth));
-        assert!(
-            (nth == 1) || since.elapsed() >= by,
-            "{nth}: {:?}",
-            since.elapsed()
-        );
+        assert!((nth == 1) || since.elapsed() >= by, "{nth}: {:?}", since.elapsed());
     }
     bench.proxy.fault(Fault::Delay(by), When::Now);
     let since = Instant::now();
@@ -228,12 +174,7 @@ async fn a_delay_holds_one_direction_and_keeps_its_order() {
 #[tokio::test]
 async fn half_open_connections_are_closed_for_one_end_only() {
     let mut bench = Bench::new().await;
-    bench.proxy.fault(
-        Fault::HalfOpen {
-            heard_by: End::Client,
-        },
-        When::Answer(1),
-    );
+    bench.proxy.fault(Fault::HalfOpen { heard_by: End::Client }, When::Answer(1));
     bench.increment().await.unwrap_err();
     sleep(SILENCE).await;
     assert_eq!(bench.clients().await, 2, "the server has not heard of it");
@@ -241,12 +182,7 @@ async fn half_open_connections_are_closed_for_one_end_only() {
     bench.server_sees(1).await;
 
     let mut bench = Bench::new().await;
-    bench.proxy.fault(
-        Fault::HalfOpen {
-            heard_by: End::Server,
-        },
-        When::Now,
-    );
+    bench.proxy.fault(Fault::HalfOpen { heard_by: End::Server }, When::Now);
     bench.server_sees(1).await;
     bench.client.send(&[&["INCR", "n"]]).await.unwrap();
     assert!(bench.is_silent().await, "the client has not heard of it");
@@ -268,9 +204,7 @@ async fn new_connections_are_refused_while_old_ones_go_on() {
 #[tokio::test]
 async fn latency_is_added_each_way() {
     let mut bench = Bench::new().await;
-    bench
-        .proxy
-        .latencies(Duration::from_millis(50), Duration::from_millis(100));
+    bench.proxy.latencies(Duration::from_millis(50), Duration::from_millis(100));
     let since = Instant::now();
     bench.increment().await.unwrap();
     let took = since.elapsed();
@@ -278,11 +212,7 @@ async fn latency_is_added_each_way() {
     assert!(took >= Duration::from_millis(150));
     // A round trip of many requests is as long as one of one.
     let since = Instant::now();
-    bench
-        .client
-        .send(&vec![&["INCR", "n"][..]; 50])
-        .await
-        .unwrap();
+    bench.client.send(&vec![&["INCR", "n"][..]; 50]).await.unwrap();
     for _ in 0..50 {
         bench.client.read().await.unwrap();
     }
@@ -296,9 +226,7 @@ async fn a_pushed_message_can_be_lost() {
     bench.client.call(&["SUBSCRIBE", "c"]).await.unwrap();
     let strike = bench.proxy.fault(Fault::Cut, When::Push(2));
     for _ in 0..2 {
-        resp::ask(bench.server.addr(), &["PUBLISH", "c", "x"])
-            .await
-            .unwrap();
+        resp::ask(bench.server.addr(), &["PUBLISH", "c", "x"]).await.unwrap();
         if !strike.has_struck() {
             let _ = bench.client.read().await;
         }
@@ -316,16 +244,8 @@ async fn counts_are_kept_for_each_connection_and_for_all() {
         resp::ask(bench.proxy.addr(), &["INCR", "n"]).await.unwrap();
     }
     let counts = bench.proxy.counts();
-    assert_eq!(
-        (counts.connections, counts.requests, counts.round_trips),
-        (3, 3, 3)
-    );
-    let each: Vec<_> = bench
-        .proxy
-        .connections()
-        .iter()
-        .map(|one| one.requests)
-        .collect();
+    assert_eq!((counts.connections, counts.requests, counts.round_trips), (3, 3, 3));
+    let each: Vec<_> = bench.proxy.connections().iter().map(|one| one.requests).collect();
     assert_eq!(each, [0, 1, 1, 1]);
 }
 
@@ -334,10 +254,7 @@ async fn a_large_value_passes_unchanged() {
     let mut bench = Bench::new().await;
     let large = "x".repeat(3_000_000);
     bench.client.call(&["SET", "large", &large]).await.unwrap();
-    assert_eq!(
-        bench.client.call(&["GET", "large"]).await.unwrap().text(),
-        large
-    );
+    assert_eq!(bench.client.call(&["GET", "large"]).await.unwrap().text(), large);
     assert_eq!(bench.proxy.counts().requests, 3);
 }
 

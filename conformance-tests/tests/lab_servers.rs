@@ -36,17 +36,11 @@ async fn lives_through_everything(kind: Kind) {
     assert!(server.processes().is_empty());
     assert!(recalls(kind, addr).await.is_err());
     server.restart(Data::Keep).await.unwrap();
-    assert!(
-        recalls(kind, addr).await.unwrap(),
-        "what was written is lost"
-    );
+    assert!(recalls(kind, addr).await.unwrap(), "what was written is lost");
     clock.lap("kill, restart with data");
 
     server.restart(Data::Lose).await.unwrap();
-    assert!(
-        !recalls(kind, addr).await.unwrap(),
-        "what was written is still there"
-    );
+    assert!(!recalls(kind, addr).await.unwrap(), "what was written is still there");
     clock.lap("restart without data");
 
     // A frozen server, too, can be ended.
@@ -83,10 +77,7 @@ async fn etcd_lives_through_everything() {
 
 #[tokio::test]
 async fn clocks_move_while_servers_run_except_for_etcds() {
-    for kind in Kind::ALL
-        .into_iter()
-        .filter(|kind| kind.has_movable_clock())
-    {
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.has_movable_clock()) {
         let mut clock = Stopwatch::new(&format!("{kind} with a clock"));
         let server = Server::start_with_clock(kind).await.unwrap();
         clock.lap("start");
@@ -98,20 +89,14 @@ async fn clocks_move_while_servers_run_except_for_etcds() {
         ] {
             server.move_clock(shift).unwrap();
             let off = now_of(&server).await.unwrap() - now();
-            assert!(
-                (off - hours * 3600).abs() < 60,
-                "{kind}: {off} s after {shift:?}"
-            );
+            assert!((off - hours * 3600).abs() < 60, "{kind}: {off} s after {shift:?}");
         }
         clock.lap("three steps");
     }
     let refused = Server::start_with_clock(Kind::Etcd).await;
     assert!(matches!(refused, Err(LabError::Unsupported { .. })));
     let server = Server::start(Kind::Redis).await.unwrap();
-    assert!(matches!(
-        server.move_clock(Shift::NONE),
-        Err(LabError::Unsupported { .. })
-    ));
+    assert!(matches!(server.move_clock(Shift::NONE), Err(LabError::Unsupported { .. })));
 }
 
 #[tokio::test]
@@ -150,19 +135,13 @@ async fn a_server_is_gone_after_a_panic_of_its_holder() {
 #[tokio::test]
 async fn servers_are_gone_after_their_holder_was_killed() {
     let (mut holder, folders) = holder();
-    let held: usize = folders
-        .iter()
-        .map(|folder| processes_in(folder).len())
-        .sum();
+    let held: usize = folders.iter().map(|folder| processes_in(folder).len()).sum();
     assert!(held >= 5, "{held} processes");
     let since = Instant::now();
     holder.kill().unwrap();
     holder.wait().unwrap();
     all_gone(&folders).await;
-    eprintln!(
-        "{held} processes of 5 servers gone {:?} after SIGKILL",
-        since.elapsed()
-    );
+    eprintln!("{held} processes of 5 servers gone {:?} after SIGKILL", since.elapsed());
 }
 
 #[tokio::test]
@@ -189,10 +168,7 @@ async fn postgres_leaves_no_shared_memory_behind() {
 /// Another process that holds a server of each kind, and the servers' folders.
 fn holder() -> (std::process::Child, Vec<PathBuf>) {
     let mut holder = Command::new(env!("CARGO_BIN_EXE_lockkit-lab"));
-    holder
-        .args(Kind::ALL.map(Kind::name))
-        .stdout(Stdio::piped())
-        .stdin(Stdio::null());
+    holder.args(Kind::ALL.map(Kind::name)).stdout(Stdio::piped()).stdin(Stdio::null());
     for kind in Kind::ALL {
         holder.env_remove(kind.variable());
     }
@@ -222,29 +198,17 @@ fn is_gone(folder: &Path) -> bool {
 
 fn segment(folder: &Path) -> String {
     let note = std::fs::read_to_string(folder.join("postgres/data/postmaster.pid")).unwrap();
-    note.lines()
-        .nth(6)
-        .unwrap()
-        .split_whitespace()
-        .last()
-        .unwrap()
-        .into()
+    note.lines().nth(6).unwrap().split_whitespace().last().unwrap().into()
 }
 
 /// Ids of all segments of System V shared memory.
 fn segments() -> Vec<String> {
     let table = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
-    table
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(1))
-        .map(Into::into)
-        .collect()
+    table.lines().filter_map(|line| line.split_whitespace().nth(1)).map(Into::into).collect()
 }
 
 fn now() -> i64 {
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap();
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(since.as_secs()).unwrap()
 }
 
@@ -256,10 +220,7 @@ struct Stopwatch {
 
 impl Stopwatch {
     fn new(name: &str) -> Self {
-        Self {
-            name: name.into(),
-            since: Instant::now(),
-        }
+        Self { name: name.into(), since: Instant::now() }
     }
 
     fn lap(&mut self, what: &str) {

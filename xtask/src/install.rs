@@ -23,20 +23,13 @@ pub(crate) fn ensure() -> Result<(), String> {
     if missing.is_empty() {
         return Ok(());
     }
-    let packages: BTreeSet<_> = missing
-        .iter()
-        .map(|requirement| requirement.package)
-        .collect();
+    let packages: BTreeSet<_> = missing.iter().map(|requirement| requirement.package).collect();
     let packages: Vec<_> = packages.into_iter().collect();
     eprintln!("missing: {}", names(&missing));
     eprintln!("installing {}", packages.join(" "));
     let mut install = as_root(&packages)?;
-    install
-        .args(["sh", "-c", include_str!("install.sh"), "install"])
-        .args(&packages);
-    let status = install
-        .status()
-        .map_err(|error| format!("{install:?}: {error}"))?;
+    install.args(["sh", "-c", include_str!("install.sh"), "install"]).args(&packages);
+    let status = install.status().map_err(|error| format!("{install:?}: {error}"))?;
     let missing = Requirement::missing();
     match (status.success(), missing.is_empty()) {
         (_, true) => Ok(()),
@@ -46,11 +39,7 @@ pub(crate) fn ensure() -> Result<(), String> {
 }
 
 fn names(missing: &[&Requirement]) -> String {
-    missing
-        .iter()
-        .map(|requirement| requirement.name())
-        .collect::<Vec<_>>()
-        .join(", ")
+    missing.iter().map(|requirement| requirement.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// A command that runs the words that follow as root.

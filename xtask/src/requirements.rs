@@ -19,85 +19,35 @@ enum Place {
 use Place::{File, Program};
 
 const ALL: &[Requirement] = &[
-    Requirement {
-        place: Program("redis-server"),
-        package: "redis-server",
-    },
-    Requirement {
-        place: Program("postgres"),
-        package: "postgresql",
-    },
-    Requirement {
-        place: Program("initdb"),
-        package: "postgresql",
-    },
-    Requirement {
-        place: Program("mariadbd"),
-        package: "mariadb-server",
-    },
-    Requirement {
-        place: Program("mariadb-install-db"),
-        package: "mariadb-server",
-    },
-    Requirement {
-        place: File("/usr/share/java/zookeeper.jar"),
-        package: "zookeeper",
-    },
-    Requirement {
-        place: File("/usr/share/java/slf4j-log4j12.jar"),
-        package: "libslf4j-java",
-    },
-    Requirement {
-        place: File("/usr/share/java/log4j-1.2.jar"),
-        package: "liblog4j1.2-java",
-    },
-    Requirement {
-        place: Program("java"),
-        package: "default-jre-headless",
-    },
-    Requirement {
-        place: Program("etcd"),
-        package: "etcd-server",
-    },
-    Requirement {
-        place: Program("etcdctl"),
-        package: "etcd-client",
-    },
+    Requirement { place: Program("redis-server"), package: "redis-server" },
+    Requirement { place: Program("postgres"), package: "postgresql" },
+    Requirement { place: Program("initdb"), package: "postgresql" },
+    Requirement { place: Program("mariadbd"), package: "mariadb-server" },
+    Requirement { place: Program("mariadb-install-db"), package: "mariadb-server" },
+    Requirement { place: File("/usr/share/java/zookeeper.jar"), package: "zookeeper" },
+    Requirement { place: File("/usr/share/java/slf4j-log4j12.jar"), package: "libslf4j-java" },
+    Requirement { place: File("/usr/share/java/log4j-1.2.jar"), package: "liblog4j1.2-java" },
+    Requirement { place: Program("java"), package: "default-jre-headless" },
+    Requirement { place: Program("etcd"), package: "etcd-server" },
+    Requirement { place: Program("etcdctl"), package: "etcd-client" },
     // The etcd client's code is made from these.
-    Requirement {
-        place: Program("protoc"),
-        package: "protobuf-compiler",
-    },
+    Requirement { place: Program("protoc"), package: "protobuf-compiler" },
     Requirement {
         place: File("/usr/include/google/protobuf/descriptor.proto"),
         package: "libprotobuf-dev",
     },
     // Clocks that can be moved are compiled on the spot.
-    Requirement {
-        place: Program("cc"),
-        package: "gcc",
-    },
-    Requirement {
-        place: File("/usr/include/stdlib.h"),
-        package: "libc6-dev",
-    },
+    Requirement { place: Program("cc"), package: "gcc" },
+    Requirement { place: File("/usr/include/stdlib.h"), package: "libc6-dev" },
     // The lab's watchdog speaks these.
-    Requirement {
-        place: Program("find"),
-        package: "findutils",
-    },
-    Requirement {
-        place: Program("ipcrm"),
-        package: "util-linux",
-    },
+    Requirement { place: Program("find"), package: "findutils" },
+    Requirement { place: Program("ipcrm"), package: "util-linux" },
 ];
 
 impl Requirement {
     /// Those that are not met here.
     pub(crate) fn missing() -> Vec<&'static Self> {
-        ALL.iter()
-            .filter(|requirement| !requirement.is_met())
-            .collect()
+        ALL.iter().filter(|requirement| !requirement.is_met()).collect()
     }
 
     /// What is missing.
@@ -118,10 +68,7 @@ impl Requirement {
 fn folders() -> Vec<PathBuf> {
     let mut folders: Vec<_> = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
     folders.extend(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
-    let versions = fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten()
-        .flatten();
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     folders.extend(versions.map(|version| version.path().join("bin")));
     folders
 }

@@ -39,20 +39,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         command.arg("--workspace");
     }
     let tested = status(command.args(arguments))?;
-    Ok(if tested.success() {
-        documented
-    } else {
-        code(tested)
-    })
+    Ok(if tested.success() { documented } else { code(tested) })
 }
 
 /// Runs `cargo test`, which tells the result of each program by itself, and adds
 /// them up.
 fn summed(arguments: &[String]) -> Result<ExitCode, String> {
     let mut command = cargo();
-    command
-        .args(WITH_SERVERS)
-        .args(["cargo", "test", "--no-fail-fast"]);
+    command.args(WITH_SERVERS).args(["cargo", "test", "--no-fail-fast"]);
     if !names_packages(arguments) {
         command.arg("--workspace");
     }
@@ -61,12 +55,7 @@ fn summed(arguments: &[String]) -> Result<ExitCode, String> {
     let mut child = command.spawn().map_err(broken)?;
     let mut sum = [0, 0];
     let mut out = std::io::stdout().lock();
-    for line in child
-        .stdout
-        .take()
-        .into_iter()
-        .flat_map(|out| BufReader::new(out).lines())
-    {
+    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
         let line = line.map_err(broken)?;
         writeln!(out, "{line}").map_err(broken)?;
         let counts = counts_of(&line);
@@ -92,12 +81,9 @@ fn counts_of(line: &str) -> [u64; 2] {
 
 /// Whether the arguments themselves say which packages are meant.
 fn names_packages(arguments: &[String]) -> bool {
-    arguments
-        .iter()
-        .take_while(|word| *word != "--")
-        .any(|word| {
-            word.starts_with("-p") || word.starts_with("--package") || word == "--workspace"
-        })
+    arguments.iter().take_while(|word| *word != "--").any(|word| {
+        word.starts_with("-p") || word.starts_with("--package") || word == "--workspace"
+    })
 }
 
 fn has_nextest() -> bool {
@@ -111,9 +97,7 @@ fn cargo() -> Command {
 }
 
 fn status(command: &mut Command) -> Result<ExitStatus, String> {
-    command
-        .status()
-        .map_err(|error| format!("{command:?}: {error}"))
+    command.status().map_err(|error| format!("{command:?}: {error}"))
 }
 
 fn code(status: ExitStatus) -> ExitCode {

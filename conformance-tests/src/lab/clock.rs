@@ -57,35 +57,21 @@ impl Clock {
             .doing("compiling the clock")?;
         if !compiled.status.success() {
             let said = String::from_utf8_lossy(&compiled.stderr);
-            return Err(LabError::Answer(format!(
-                "the clock does not compile: {said}"
-            )));
+            return Err(LabError::Answer(format!("the clock does not compile: {said}")));
         }
         let file = folder.join("clock_shift");
         fs::write(&file, 0_i64.to_ne_bytes()).doing("writing the clock's shift")?;
-        let shift = File::options()
-            .write(true)
-            .open(&file)
-            .doing("opening the clock's shift")?;
-        Ok(Self {
-            library,
-            file,
-            shift,
-        })
+        let shift = File::options().write(true).open(&file).doing("opening the clock's shift")?;
+        Ok(Self { library, file, shift })
     }
 
     /// What the server's environment needs.
     pub(crate) fn environment(&self) -> [(&'static str, &Path); 2] {
-        [
-            ("LD_PRELOAD", &self.library),
-            ("LOCKKIT_LAB_CLOCK", &self.file),
-        ]
+        [("LD_PRELOAD", &self.library), ("LOCKKIT_LAB_CLOCK", &self.file)]
     }
 
     pub(crate) fn set(&self, shift: Shift) -> Result<()> {
         // In place: the server has mapped this very file.
-        self.shift
-            .write_all_at(&shift.nanos().to_ne_bytes(), 0)
-            .doing("moving a clock")
+        self.shift.write_all_at(&shift.nanos().to_ne_bytes(), 0).doing("moving a clock")
     }
 }

@@ -68,9 +68,6 @@ pub(crate) trait Doing<T> {
 
 impl<T> Doing<T> for io::Result<T> {
     fn doing(self, what: impl Display) -> Result<T> {
-        self.map_err(|source| LabError::System {
-            doing: what.to_string(),
-            source,
-        })
+        self.map_err(|source| LabError::System { doing: what.to_string(), source })
     }
 }

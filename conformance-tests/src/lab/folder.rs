@@ -37,9 +37,7 @@ impl Folder {
         let leash = watchdog.stdin.take();
         let mut path = String::new();
         if let Some(said) = watchdog.stdout.take() {
-            BufReader::new(said)
-                .read_line(&mut path)
-                .doing("making a temporary folder")?;
+            BufReader::new(said).read_line(&mut path).doing("making a temporary folder")?;
         }
         let path = PathBuf::from(path.trim_end());
         if !path.is_dir() {
@@ -48,11 +46,7 @@ impl Folder {
                 env::temp_dir().display()
             )));
         }
-        Ok(Self {
-            path,
-            watchdog,
-            leash,
-        })
+        Ok(Self { path, watchdog, leash })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -94,10 +88,7 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
 pub(crate) fn stands_still(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| {
         // The program's name, in parentheses, may itself contain anything.
-        let state = stat
-            .rsplit(')')
-            .next()
-            .and_then(|rest| rest.trim_start().chars().next());
+        let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
         matches!(state, Some('T' | 't' | 'Z' | 'X'))
     })
 }

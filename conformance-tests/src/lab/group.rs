@@ -82,10 +82,7 @@ impl Group {
             for (to, addr) in places.iter().enumerate().filter(|(to, _)| *to != from) {
                 let proxy = Proxy::start(*addr, Protocol::Unknown).await?;
                 recipe.detour(to, proxy.addr().port());
-                group.links.push(Link {
-                    ends: [from, to],
-                    proxy,
-                });
+                group.links.push(Link { ends: [from, to], proxy });
             }
         }
         group.add(boxed(recipes), &folder).await?;
@@ -93,12 +90,7 @@ impl Group {
     }
 
     fn empty(layout: Layout) -> Self {
-        Self {
-            layout,
-            members: Vec::new(),
-            sentinels: Vec::new(),
-            links: Vec::new(),
-        }
+        Self { layout, members: Vec::new(), sentinels: Vec::new(), links: Vec::new() }
     }
 
     async fn start_once(layout: Layout) -> Result<Self> {
@@ -113,20 +105,14 @@ impl Group {
                     let name = format!("sentinel-{at}");
                     let recipe = redis_sentinel::Sentinel::new(&name, master.addr())?;
                     let folder = Arc::clone(&folder);
-                    group
-                        .sentinels
-                        .push(Server::create(Box::new(recipe), folder, false).await?);
+                    group.sentinels.push(Server::create(Box::new(recipe), folder, false).await?);
                 }
                 boxed([master, replica])
             }
             Layout::RedisCluster => {
                 let node = |at| redis::Redis::node(&format!("redis-{at}"));
                 let recipes = (1..=SIZE).map(node).collect::<Result<Vec<_>>>()?;
-                nodes.extend(
-                    recipes
-                        .iter()
-                        .filter_map(|node| Some((node.addr(), node.bus()?))),
-                );
+                nodes.extend(recipes.iter().filter_map(|node| Some((node.addr(), node.bus()?))));
                 boxed(recipes)
             }
             Layout::ZooKeeperEnsemble => boxed(zk::ZooKeeper::ensemble(SIZE)?),
@@ -138,13 +124,7 @@ impl Group {
             formed.map_err(|source| LabError::Answer(format!("forming a cluster: {source}")))?;
         }
         // Not before the master answers: a sentinel would take it for dead.
-        try_join_all(
-            group
-                .sentinels
-                .iter()
-                .map(|sentinel| sentinel.restart(Data::Keep)),
-        )
-        .await?;
+        try_join_all(group.sentinels.iter().map(|sentinel| sentinel.restart(Data::Keep))).await?;
         group.complete().await?;
         Ok(group)
     }
@@ -153,13 +133,10 @@ impl Group {
     async fn add(&mut self, recipes: Vec<Box<dyn Recipe>>, folder: &Arc<Folder>) -> Result<()> {
         for recipe in recipes {
             let folder = Arc::clone(folder);
-            self.members
-                .push(Server::create(recipe, folder, false).await?);
+            self.members.push(Server::create(recipe, folder, false).await?);
         }
         try_join_all(self.members.iter().map(|member| member.launch(Data::Keep))).await?;
-        try_join_all(self.members.iter().map(Server::ready))
-            .await
-            .map(drop)
+        try_join_all(self.members.iter().map(Server::ready)).await.map(drop)
     }
 
     /// What it is.
@@ -179,11 +156,7 @@ impl Group {
 
     /// The URL under which lockkit finds this group.
     pub fn url(&self) -> String {
-        let servers = if self.sentinels.is_empty() {
-            &self.members
-        } else {
-            &self.sentinels
-        };
+        let servers = if self.sentinels.is_empty() { &self.members } else { &self.sentinels };
         self.url_at(&servers.iter().map(Server::addr).collect::<Vec<_>>())
     }
 
@@ -191,11 +164,7 @@ impl Group {
     /// groups of Redis, servers tell clients the addresses of others, past any
     /// proxy; [`announce`](Self::announce) changes that for a cluster.
     pub fn url_at(&self, addrs: &[SocketAddr]) -> String {
-        let addrs = addrs
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(",");
+        let addrs = addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         match self.layout {
             Layout::RedisSentinel => {
                 format!("redis+sentinel://{addrs}/{}", redis_sentinel::MASTER)
@@ -219,8 +188,7 @@ impl Group {
     pub async fn announce(&self, member: usize, port: u16) -> Result<()> {
         let set = ["CONFIG", "SET", "cluster-announce-port", &port.to_string()];
         let done = resp::ask(self.members[member].addr(), &set).await;
-        done.map(drop)
-            .map_err(|error| LabError::Answer(format!("announcing a port: {error}")))
+        done.map(drop).map_err(|error| LabError::Answer(format!("announcing a port: {error}")))
     }
 
     /// The member that leads now: Redis' master under sentinels, the leader of
@@ -376,13 +344,7 @@ impl Group {
     async fn master_by_majority(&self) -> Option<&Server> {
         let awake = self.sentinels.iter().filter(|sentinel| sentinel.is_awake());
         let named = join_all(awake.map(|s| redis_sentinel::master(s.addr()))).await;
-        let votes = |addr| {
-            named
-                .iter()
-                .flatten()
-                .filter(|named| **named == addr)
-                .count()
-        };
+        let votes = |addr| named.iter().flatten().filter(|named| **named == addr).count();
         let majority = |member: &&Server| 2 * votes(member.addr()) > self.sentinels.len();
         let chosen = self.members.iter().find(majority)?;
         if !chosen.is_awake() {
@@ -398,9 +360,7 @@ impl Group {
             return Ok(());
         }
         let logs = self.members.iter().chain(&self.sentinels);
-        let logs: Vec<_> = logs
-            .map(|s| format!("{}:\n{}", s.name(), s.log_tail()))
-            .collect();
+        let logs: Vec<_> = logs.map(|s| format!("{}:\n{}", s.name(), s.log_tail())).collect();
         Err(LabError::NotReady {
             server: format!("{:?}", self.layout),
             waited: since.elapsed(),
@@ -411,8 +371,5 @@ impl Group {
 }
 
 fn boxed<R: Recipe + 'static>(recipes: impl IntoIterator<Item = R>) -> Vec<Box<dyn Recipe>> {
-    recipes
-        .into_iter()
-        .map(|recipe| Box::new(recipe) as Box<dyn Recipe>)
-        .collect()
+    recipes.into_iter().map(|recipe| Box::new(recipe) as Box<dyn Recipe>).collect()
 }

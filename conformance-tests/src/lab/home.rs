@@ -25,10 +25,7 @@ impl Home {
     /// Makes the folder. `account` is for servers that refuse to run as root.
     pub(crate) fn create(path: PathBuf, account: Option<&str>) -> Result<Self> {
         fs::create_dir(&path).doing(format!("making {}", path.display()))?;
-        let by_root = fs::metadata("/proc/self")
-            .doing("asking who runs the lab")?
-            .uid()
-            == 0;
+        let by_root = fs::metadata("/proc/self").doing("asking who runs the lab")?.uid() == 0;
         let owner = match account {
             Some(account) if by_root => Some(ids_of(account)?),
             _ => None,
@@ -82,18 +79,11 @@ impl Home {
     /// Runs a command to its end.
     pub(crate) async fn run(&self, command: Command) -> Result<()> {
         let shown = format!("{command:?}");
-        let status = tokio::process::Command::from(command)
-            .status()
-            .await
-            .doing(&shown)?;
+        let status = tokio::process::Command::from(command).status().await.doing(&shown)?;
         if status.success() {
             return Ok(());
         }
-        Err(LabError::Ended {
-            server: shown,
-            status: status.to_string(),
-            log: self.log_tail(),
-        })
+        Err(LabError::Ended { server: shown, status: status.to_string(), log: self.log_tail() })
     }
 
     /// The end of the log.
@@ -119,7 +109,5 @@ fn ids_of(account: &str) -> Result<(u32, u32)> {
         .map(|line| line.split(':').collect::<Vec<_>>())
         .find(|fields| fields.first() == Some(&account))
         .and_then(|fields| Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?)))
-        .ok_or_else(|| LabError::Missing {
-            program: format!("account {account}"),
-        })
+        .ok_or_else(|| LabError::Missing { program: format!("account {account}") })
 }

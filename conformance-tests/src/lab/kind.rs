@@ -22,13 +22,8 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Redis,
-        Self::Postgres,
-        Self::MariaDb,
-        Self::ZooKeeper,
-        Self::Etcd,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Redis, Self::Postgres, Self::MariaDb, Self::ZooKeeper, Self::Etcd];
 
     /// The word for it on a command line and in names of folders.
     pub fn name(self) -> &'static str {
@@ -62,13 +57,10 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.name() == word)
-            .ok_or_else(|| {
-                let known = Self::ALL.map(Self::name).join(", ");
-                format!("`{word}` is none of the servers {known}")
-            })
+        Self::ALL.into_iter().find(|kind| kind.name() == word).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            format!("`{word}` is none of the servers {known}")
+        })
     }
 }
 
@@ -88,12 +80,8 @@ pub enum Layout {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Self; 4] = [
-        Self::RedisSentinel,
-        Self::RedisCluster,
-        Self::ZooKeeperEnsemble,
-        Self::EtcdCluster,
-    ];
+    pub const ALL: [Self; 4] =
+        [Self::RedisSentinel, Self::RedisCluster, Self::ZooKeeperEnsemble, Self::EtcdCluster];
 
     /// What each of its members is.
     pub fn kind(self) -> Kind {

@@ -62,11 +62,7 @@ async fn run(kinds: &[Kind], command: &[String]) -> Result<ExitCode, String> {
         [program, arguments @ ..] => {
             let mut command = Command::new(program);
             command.args(arguments).kill_on_drop(true);
-            command.envs(
-                servers
-                    .iter()
-                    .map(|server| (server.kind().variable(), server.url())),
-            );
+            command.envs(servers.iter().map(|server| (server.kind().variable(), server.url())));
             follow(command, &mut end).await
         }
     };
@@ -75,9 +71,7 @@ async fn run(kinds: &[Kind], command: &[String]) -> Result<ExitCode, String> {
 
 /// A server that the environment names already is used as it is.
 async fn start(kinds: &[Kind]) -> Result<Vec<Server>, LabError> {
-    let missing = kinds
-        .iter()
-        .filter(|kind| std::env::var_os(kind.variable()).is_none());
+    let missing = kinds.iter().filter(|kind| std::env::var_os(kind.variable()).is_none());
     try_join_all(missing.map(|kind| Server::start(*kind))).await
 }
 
@@ -86,11 +80,7 @@ fn announce(servers: &[Server]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for server in servers {
         let (variable, url) = (server.kind().variable(), server.url());
-        writeln!(
-            out,
-            "export {variable}='{url}' # {}",
-            server.folder().display()
-        )?;
+        writeln!(out, "export {variable}='{url}' # {}", server.folder().display())?;
     }
     out.flush()
 }
@@ -120,10 +110,7 @@ struct Requests {
 impl Requests {
     fn to_end() -> io::Result<Self> {
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self {
-            interrupt,
-            terminate: signal(SignalKind::terminate())?,
-        })
+        Ok(Self { interrupt, terminate: signal(SignalKind::terminate())? })
     }
 
     async fn next(&mut self) {

@@ -42,10 +42,7 @@ impl Port {
         let name = net::SocketAddr::from_abstract_name(name).ok()?;
         let claim = net::UnixListener::bind_addr(&name).ok()?;
         TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-        Some(Self {
-            number,
-            _claim: claim,
-        })
+        Some(Self { number, _claim: claim })
     }
 
     pub(crate) fn number(&self) -> u16 {
@@ -60,9 +57,7 @@ impl Port {
 /// The ports that the kernel does not use for outgoing connections.
 fn range() -> (u16, u16) {
     let outgoing = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
-    let mut ends = outgoing
-        .split_whitespace()
-        .filter_map(|end| end.parse::<u16>().ok());
+    let mut ends = outgoing.split_whitespace().filter_map(|end| end.parse::<u16>().ok());
     match (ends.next(), ends.next()) {
         (Some(low), _) if low > LOWEST + 5_000 => (LOWEST, low),
         (Some(_), Some(high)) if high < 60_000 => (high + 1, u16::MAX),

@@ -16,9 +16,7 @@ pub(crate) fn find(name: &str) -> Result<PathBuf> {
         .chain(postgres_folders())
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
-        .ok_or_else(|| LabError::Missing {
-            program: name.into(),
-        })
+        .ok_or_else(|| LabError::Missing { program: name.into() })
 }
 
 /// A file at a fixed place, or an error that says how to install it.
@@ -27,9 +25,7 @@ pub(crate) fn file(path: &str) -> Result<&Path> {
     if path.exists() {
         Ok(path)
     } else {
-        Err(LabError::Missing {
-            program: path.display().to_string(),
-        })
+        Err(LabError::Missing { program: path.display().to_string() })
     }
 }
 
@@ -38,14 +34,8 @@ fn postgres_folders() -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir("/usr/lib/postgresql") else {
         return Vec::new();
     };
-    let mut versions: Vec<u32> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut versions: Vec<u32> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     versions.sort_unstable();
-    versions
-        .iter()
-        .rev()
-        .map(|v| format!("/usr/lib/postgresql/{v}/bin").into())
-        .collect()
+    versions.iter().rev().map(|v| format!("/usr/lib/postgresql/{v}/bin").into()).collect()
 }

@@ -113,18 +113,8 @@ impl Server {
         clock: bool,
     ) -> Result<Self> {
         let home = Home::create(folder.path().join(recipe.name()), recipe.account())?;
-        let clock = if clock {
-            Some(Clock::create(home.path()).await?)
-        } else {
-            None
-        };
-        Ok(Self {
-            recipe,
-            home,
-            clock,
-            child: Mutex::new(None),
-            folder,
-        })
+        let clock = if clock { Some(Clock::create(home.path()).await?) } else { None };
+        Ok(Self { recipe, home, clock, child: Mutex::new(None), folder })
     }
 
     /// What it is called among the servers of its group, such as `redis-2`.
@@ -271,11 +261,8 @@ impl Server {
     pub async fn freeze(&self) {
         // Again and again: a process may start another one just before it stops.
         loop {
-            let awake: Vec<_> = self
-                .processes()
-                .into_iter()
-                .filter(|pid| !stands_still(*pid))
-                .collect();
+            let awake: Vec<_> =
+                self.processes().into_iter().filter(|pid| !stands_still(*pid)).collect();
             if awake.is_empty() {
                 return;
             }
@@ -286,9 +273,7 @@ impl Server {
 
     /// Lets a frozen server go on (SIGCONT).
     pub fn thaw(&self) {
-        self.processes()
-            .into_iter()
-            .for_each(|pid| signal(pid, Signal::CONT));
+        self.processes().into_iter().for_each(|pid| signal(pid, Signal::CONT));
     }
 
     /// Moves its wall clock, at once and without a restart. The shift counts from
@@ -316,11 +301,7 @@ impl Server {
             Some(Err(error)) => error.to_string(),
             None => "not started".into(),
         };
-        Err(LabError::Ended {
-            server: self.name(),
-            status,
-            log: self.log_tail(),
-        })
+        Err(LabError::Ended { server: self.name(), status, log: self.log_tail() })
     }
 
     fn reap(&self) {
@@ -337,9 +318,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.processes()
-            .into_iter()
-            .for_each(|pid| signal(pid, Signal::KILL));
+        self.processes().into_iter().for_each(|pid| signal(pid, Signal::KILL));
         self.reap();
     }
 }

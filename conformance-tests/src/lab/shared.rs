@@ -65,11 +65,7 @@ impl Shared {
             .doing(format!("looking up {authority}"))?
             .next()
             .ok_or_else(odd)?;
-        Ok(Self {
-            url: url.into(),
-            authority: authority.into(),
-            addr,
-        })
+        Ok(Self { url: url.into(), authority: authority.into(), addr })
     }
 }
 
@@ -77,10 +73,7 @@ impl Shared {
 async fn of_this_process(kind: Kind) -> Result<&'static Server> {
     static SERVERS: [OnceCell<Server>; Kind::ALL.len()] =
         [const { OnceCell::const_new() }; Kind::ALL.len()];
-    let at = Kind::ALL
-        .iter()
-        .position(|other| *other == kind)
-        .unwrap_or(0);
+    let at = Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0);
     SERVERS[at].get_or_try_init(|| Server::start(kind)).await
 }
 
@@ -93,10 +86,7 @@ mod tests {
         let named = Shared::named("mysql://root:p@127.0.0.1:3306/lockkit?x=1").unwrap();
         assert_eq!(named.addr(), "127.0.0.1:3306".parse().unwrap());
         let proxy = "127.0.0.1:9".parse().unwrap();
-        assert_eq!(
-            named.url_at(proxy),
-            "mysql://root:p@127.0.0.1:9/lockkit?x=1"
-        );
+        assert_eq!(named.url_at(proxy), "mysql://root:p@127.0.0.1:9/lockkit?x=1");
         assert!(Shared::named("redis").is_err());
     }
 }

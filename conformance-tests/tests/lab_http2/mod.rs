@@ -20,10 +20,7 @@ pub struct Http2 {
 impl Http2 {
     pub async fn open(addr: SocketAddr) -> Self {
         let mut stream = TcpStream::connect(addr).await.unwrap();
-        stream
-            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            .await
-            .unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         let mut client = Self { stream };
         client.frame(SETTINGS, 0, 0, &[]).await;
         client
@@ -58,8 +55,7 @@ impl Http2 {
     pub async fn message(&mut self, stream: u32, message: &[u8], last: bool) {
         let length = u32::try_from(message.len()).unwrap().to_be_bytes();
         let body = [&[0], &length[..], message].concat();
-        self.frame(DATA, if last { END_STREAM } else { 0 }, stream, &body)
-            .await;
+        self.frame(DATA, if last { END_STREAM } else { 0 }, stream, &body).await;
     }
 
     pub async fn end_of_a_stream(&mut self) {
@@ -85,19 +81,12 @@ impl Http2 {
         if head[3] == SETTINGS && head[4] & ACK == 0 {
             self.frame(SETTINGS, ACK, 0, &[]).await;
         }
-        (
-            head[3],
-            head[4],
-            u32::from_be_bytes([head[5], head[6], head[7], head[8]]),
-        )
+        (head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]))
     }
 
     async fn frame(&mut self, kind: u8, flags: u8, stream: u32, body: &[u8]) {
         let length = u32::try_from(body.len()).unwrap().to_be_bytes();
         let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
-        self.stream
-            .write_all(&[&head, body].concat())
-            .await
-            .unwrap();
+        self.stream.write_all(&[&head, body].concat()).await.unwrap();
     }
 }

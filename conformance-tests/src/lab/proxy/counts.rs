@@ -53,13 +53,7 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn opened() -> Self {
-        Self {
-            counts: Counts {
-                connections: 1,
-                ..Counts::default()
-            },
-            in_flight: false,
-        }
+        Self { counts: Counts { connections: 1, ..Counts::default() }, in_flight: false }
     }
 
     /// Counts what a client sent, when it arrives at the proxy.

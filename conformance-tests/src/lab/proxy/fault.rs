@@ -107,15 +107,7 @@ pub(crate) struct Armed {
 impl Armed {
     pub(crate) fn new(fault: Fault, when: When) -> (Self, Strike) {
         let (strike, seen) = watch::channel(false);
-        (
-            Self {
-                fault,
-                when,
-                left: when.nth(),
-                strike,
-            },
-            Strike(seen),
-        )
+        (Self { fault, when, left: when.nth(), strike }, Strike(seen))
     }
 
     /// Counts a message; true if the fault strikes at it.

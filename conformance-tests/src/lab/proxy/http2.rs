@@ -79,11 +79,7 @@ impl Http2 {
             return vec![Class::Chatter];
         };
         let mut begins = Vec::new();
-        for message in frame
-            .data()
-            .map(|data| stream.down.add(data))
-            .unwrap_or_default()
-        {
+        for message in frame.data().map(|data| stream.down.add(data)).unwrap_or_default() {
             if !stream.asked_all && has_field(message, EVENTS) {
                 begins.push(Class::Push);
             } else {
@@ -115,12 +111,7 @@ impl<'a> Frame<'a> {
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
         let stream = u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]]);
         let body = bytes.get(HEAD..HEAD + length)?;
-        Some(Self {
-            kind: head[3],
-            flags: head[4],
-            stream,
-            body,
-        })
+        Some(Self { kind: head[3], flags: head[4], stream, body })
     }
 
     fn length(&self) -> usize {

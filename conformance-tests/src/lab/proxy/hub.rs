@@ -32,12 +32,7 @@ struct State {
 
 impl Hub {
     pub(crate) fn new(target: SocketAddr, protocol: Protocol) -> Self {
-        Self {
-            target,
-            protocol,
-            open: watch::Sender::new(true),
-            state: Mutex::default(),
-        }
+        Self { target, protocol, open: watch::Sender::new(true), state: Mutex::default() }
     }
 
     pub(crate) fn new_link(&self) -> Arc<Link> {
@@ -80,9 +75,7 @@ impl Hub {
         let struck = {
             let armed = &mut lock(&self.state).armed;
             // All count, also those that do not strike.
-            armed
-                .extract_if(.., |armed| armed.meets(&message.begins))
-                .collect::<Vec<_>>()
+            armed.extract_if(.., |armed| armed.meets(&message.begins)).collect::<Vec<_>>()
         };
         let mut verdict = Verdict::Pass(self.latency(to));
         for armed in struck {
@@ -93,29 +86,18 @@ impl Hub {
             };
         }
         let is_mute = to == End::Client && self.is_silenced(link);
-        if is_mute && verdict != Verdict::End {
-            Verdict::Lose
-        } else {
-            verdict
-        }
+        if is_mute && verdict != Verdict::End { Verdict::Lose } else { verdict }
     }
 
     pub(crate) fn order(&self, fault: Fault, when: When) -> Strike {
-        let when_armed = if when == When::Now {
-            When::Request(1)
-        } else {
-            when
-        };
+        let when_armed = if when == When::Now { When::Request(1) } else { when };
         let (armed, strike) = Armed::new(fault, when_armed);
         if when != When::Now || matches!(fault, Fault::Delay(_)) {
             lock(&self.state).armed.push(armed);
             return strike;
         }
         let links = lock(&self.state).links.clone();
-        for link in links
-            .iter()
-            .filter(|link| *link.fate.borrow() == Fate::Open)
-        {
+        for link in links.iter().filter(|link| *link.fate.borrow() == Fate::Open) {
             self.strike(link, fault, &armed.strike);
         }
         if fault == Fault::BlackHole {
@@ -149,20 +131,13 @@ impl Hub {
     }
 
     pub(crate) fn counts(&self) -> Vec<Counts> {
-        lock(&self.state)
-            .links
-            .iter()
-            .map(|link| lock(&link.tally).counts)
-            .collect()
+        lock(&self.state).links.iter().map(|link| lock(&link.tally).counts).collect()
     }
 
     pub(crate) fn reset(&self) {
         let mut state = lock(&self.state);
         state.links.retain(|link| *link.fate.borrow() != Fate::Over);
-        state
-            .links
-            .iter()
-            .for_each(|link| lock(&link.tally).reset());
+        state.links.iter().for_each(|link| lock(&link.tally).reset());
     }
 
     /// Does what a fault means for a connection; the verdict is on the message.
@@ -174,9 +149,7 @@ impl Hub {
                 Verdict::Pass(Duration::ZERO)
             }
             Fault::Mute => {
-                lock(&link.mute)
-                    .get_or_insert_default()
-                    .push(strike.clone());
+                lock(&link.mute).get_or_insert_default().push(strike.clone());
                 return Verdict::Pass(Duration::ZERO);
             }
             Fault::Cut => meet(link, Fate::Cut),
@@ -189,11 +162,9 @@ impl Hub {
     /// Whether the server's messages are lost; whoever waits for that is told.
     fn is_silenced(&self, link: &Link) -> bool {
         let mut mute = lock(&link.mute);
-        mute.iter_mut()
-            .flat_map(|waiting| waiting.drain(..))
-            .for_each(|strike| {
-                strike.send_replace(true);
-            });
+        mute.iter_mut().flat_map(|waiting| waiting.drain(..)).for_each(|strike| {
+            strike.send_replace(true);
+        });
         mute.is_some()
     }
 }

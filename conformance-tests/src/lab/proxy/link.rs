@@ -74,15 +74,11 @@ impl Link {
         match met {
             Fate::Open | Fate::Over => {}
             Fate::Cut => reset(&client, &server),
-            Fate::HalfOpen {
-                heard_by: End::Server,
-            } => {
+            Fate::HalfOpen { heard_by: End::Server } => {
                 drop(server);
                 forsake(client, fate).await;
             }
-            Fate::HalfOpen {
-                heard_by: End::Client,
-            } => {
+            Fate::HalfOpen { heard_by: End::Client } => {
                 drop(client);
                 forsake(server, fate).await;
             }

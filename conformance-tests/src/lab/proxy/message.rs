@@ -54,10 +54,7 @@ impl Message {
     /// Takes the first `length` bytes off a buffer.
     pub(crate) fn take(buffer: &mut Vec<u8>, length: usize, begins: Vec<Class>) -> Option<Self> {
         let rest = buffer.split_off(length);
-        Some(Self {
-            bytes: std::mem::replace(buffer, rest),
-            begins,
-        })
+        Some(Self { bytes: std::mem::replace(buffer, rest), begins })
     }
 }
 

@@ -58,11 +58,7 @@ impl Proxy {
     /// If the future is dropped, no proxy remains.
     pub async fn start(target: SocketAddr, protocol: Protocol) -> Result<Self> {
         let hub = Arc::new(Hub::new(target, protocol));
-        let proxy = Self {
-            port: Port::take()?,
-            hub,
-            acceptor: Mutex::new(None),
-        };
+        let proxy = Self { port: Port::take()?, hub, acceptor: Mutex::new(None) };
         proxy.accept().await?;
         Ok(proxy)
     }
@@ -74,9 +70,7 @@ impl Proxy {
 
     /// What has passed on all connections.
     pub fn counts(&self) -> Counts {
-        self.connections()
-            .into_iter()
-            .fold(Counts::default(), |sum, one| sum + one)
+        self.connections().into_iter().fold(Counts::default(), |sum, one| sum + one)
     }
 
     /// What has passed on each connection since the last reset, in the order in
@@ -128,9 +122,7 @@ impl Proxy {
     ///
     /// If the future is dropped, nothing has changed.
     pub async fn accept(&self) -> Result<()> {
-        let listener = TcpListener::bind(self.addr())
-            .await
-            .doing("starting a proxy")?;
+        let listener = TcpListener::bind(self.addr()).await.doing("starting a proxy")?;
         let hub = Arc::clone(&self.hub);
         let acceptor = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -164,9 +156,7 @@ impl Proxy {
 
 impl std::fmt::Debug for Proxy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Proxy")
-            .field("addr", &self.addr())
-            .finish_non_exhaustive()
+        f.debug_struct("Proxy").field("addr", &self.addr()).finish_non_exhaustive()
     }
 }
 

@@ -20,13 +20,7 @@ pub(crate) struct Postgres {
 
 impl Default for Postgres {
     fn default() -> Self {
-        Self {
-            untyped: true,
-            one_byte: false,
-            in_request: false,
-            in_answer: false,
-            flushed: false,
-        }
+        Self { untyped: true, one_byte: false, in_request: false, in_answer: false, flushed: false }
     }
 }
 
@@ -40,11 +34,7 @@ impl Wire for Postgres {
             b'X' => vec![Class::Chatter],
             b'd' | b'c' | b'f' => vec![], // data of a COPY
             kind => {
-                let begins = if self.in_request {
-                    vec![]
-                } else {
-                    vec![Class::Request]
-                };
+                let begins = if self.in_request { vec![] } else { vec![Class::Request] };
                 if !self.in_request && self.flushed {
                     (self.in_answer, self.flushed) = (false, false);
                 }
@@ -67,11 +57,7 @@ impl Wire for Postgres {
             b'A' => vec![Class::Push],
             b'N' | b'S' if !self.in_answer => vec![Class::Chatter],
             _ => {
-                let begins = if self.in_answer {
-                    vec![]
-                } else {
-                    vec![Class::Answer]
-                };
+                let begins = if self.in_answer { vec![] } else { vec![Class::Answer] };
                 self.in_answer = !ends_answer(kind, &arrived[5..length]);
                 begins
             }

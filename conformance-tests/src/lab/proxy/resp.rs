@@ -5,14 +5,8 @@ use super::message::{Class, Message, Wire};
 
 /// First words of messages that come in answer to a request although they look
 /// like pushes.
-const CONFIRMATIONS: [&str; 6] = [
-    "subscribe",
-    "psubscribe",
-    "ssubscribe",
-    "unsubscribe",
-    "punsubscribe",
-    "sunsubscribe",
-];
+const CONFIRMATIONS: [&str; 6] =
+    ["subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe"];
 
 #[derive(Debug, Default)]
 pub(crate) struct Resp {
@@ -29,9 +23,7 @@ impl Wire for Resp {
         };
         if first_word(arrived).is_some_and(|word| {
             let word = word.to_ascii_lowercase();
-            CONFIRMATIONS[..3]
-                .iter()
-                .any(|name| name.as_bytes() == word)
+            CONFIRMATIONS[..3].iter().any(|name| name.as_bytes() == word)
         }) {
             self.subscribed = true;
         }
@@ -62,9 +54,7 @@ fn value(bytes: &[u8]) -> Option<usize> {
         let rest = bytes.get(at..)?;
         let head = line(rest)?;
         at += head;
-        let count = std::str::from_utf8(&rest[1..head])
-            .ok()
-            .and_then(|n| n.trim().parse().ok());
+        let count = std::str::from_utf8(&rest[1..head]).ok().and_then(|n| n.trim().parse().ok());
         let count = usize::try_from(count.unwrap_or(-1_i64)).ok();
         match (rest[0], count) {
             (b'$' | b'=' | b'!', Some(length)) => at += length + 2,
@@ -80,10 +70,7 @@ fn value(bytes: &[u8]) -> Option<usize> {
 
 /// The length of the line at the front, its end included.
 fn line(bytes: &[u8]) -> Option<usize> {
-    bytes
-        .iter()
-        .position(|byte| *byte == b'\n')
-        .map(|at| at + 1)
+    bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
 }
 
 /// The first element of an array or push, if it is a text.

@@ -25,11 +25,7 @@ impl Wire for ZooKeeper {
         let (length, xid) = self.frame(arrived)?;
         let ping = self.asked && xid == Some(XID_PING);
         self.asked = true;
-        Message::take(
-            arrived,
-            length,
-            vec![if ping { Class::Chatter } else { Class::Request }],
-        )
+        Message::take(arrived, length, vec![if ping { Class::Chatter } else { Class::Request }])
     }
 
     fn to_client(&mut self, arrived: &mut Vec<u8>) -> Option<Message> {
@@ -52,16 +48,11 @@ impl ZooKeeper {
             return (!bytes.is_empty()).then_some((bytes.len(), None));
         }
         let length = 4 + length(bytes)?;
-        let xid = bytes
-            .get(4..)?
-            .first_chunk()
-            .map(|four| i32::from_be_bytes(*four));
+        let xid = bytes.get(4..)?.first_chunk().map(|four| i32::from_be_bytes(*four));
         (bytes.len() >= length).then_some((length, xid))
     }
 }
 
 fn length(bytes: &[u8]) -> Option<usize> {
-    bytes
-        .first_chunk()
-        .map(|four| u32::from_be_bytes(*four) as usize)
+    bytes.first_chunk().map(|four| u32::from_be_bytes(*four) as usize)
 }

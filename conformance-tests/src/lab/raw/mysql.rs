@@ -22,9 +22,7 @@ pub struct Connection {
 impl Connection {
     /// Connects and logs in.
     pub async fn open(addr: SocketAddr) -> io::Result<Self> {
-        let mut connection = Self {
-            stream: BufReader::new(super::connect(addr).await?),
-        };
+        let mut connection = Self { stream: BufReader::new(super::connect(addr).await?) };
         let greeting = connection.packet().await?;
         refused(&greeting)?;
         let mut login = CAPABILITIES.to_le_bytes().to_vec();
@@ -43,8 +41,7 @@ impl Connection {
 
     /// Sends a query and reads its rows, each value as text.
     pub async fn query(&mut self, sql: &str) -> io::Result<Vec<Vec<Option<String>>>> {
-        self.write(0, &[&[COM_QUERY], sql.as_bytes()].concat())
-            .await?;
+        self.write(0, &[&[COM_QUERY], sql.as_bytes()].concat()).await?;
         let head = self.packet().await?;
         refused(&head)?;
         let columns = usize::from(*head.first().unwrap_or(&0));

@@ -29,8 +29,7 @@ impl Connection {
 
     /// Sends a simple query and reads its rows, each value as text.
     pub async fn query(&mut self, sql: &str) -> io::Result<Vec<Vec<Option<String>>>> {
-        self.send(&[(b'Q', &[sql.as_bytes(), b"\0"].concat())])
-            .await?;
+        self.send(&[(b'Q', &[sql.as_bytes(), b"\0"].concat())]).await?;
         self.rows().await
     }
 

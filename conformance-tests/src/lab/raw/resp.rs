@@ -52,9 +52,7 @@ pub struct Connection {
 impl Connection {
     /// Connects.
     pub async fn open(addr: SocketAddr) -> io::Result<Self> {
-        Ok(Self {
-            stream: BufReader::new(super::connect(addr).await?),
-        })
+        Ok(Self { stream: BufReader::new(super::connect(addr).await?) })
     }
 
     /// Sends a command and reads the next reply.

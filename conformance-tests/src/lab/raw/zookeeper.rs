@@ -49,10 +49,8 @@ pub struct Answer {
 impl Connection {
     /// Connects and opens a session of 10 s.
     pub async fn open(addr: SocketAddr) -> io::Result<Self> {
-        let mut connection = Self {
-            stream: BufReader::new(super::connect(addr).await?),
-            last_xid: 0,
-        };
+        let mut connection =
+            Self { stream: BufReader::new(super::connect(addr).await?), last_xid: 0 };
         let mut hello = vec![0; 12]; // protocol version, last zxid seen
         hello.extend_from_slice(&10_000_i32.to_be_bytes());
         hello.extend_from_slice(&[0; 8]); // no session yet
@@ -82,8 +80,7 @@ impl Connection {
         self.send(&[&request]).await?;
         let frame = self.frame().await?;
         let made = frame.get(32..40).and_then(|bytes| bytes.try_into().ok());
-        made.map(i64::from_be_bytes)
-            .ok_or_else(|| unexpected("no such node"))
+        made.map(i64::from_be_bytes).ok_or_else(|| unexpected("no such node"))
     }
 
     /// Makes a node without data that everybody may change.

@@ -42,19 +42,10 @@ impl Etcd {
     }
 
     pub(crate) fn cluster(size: usize) -> Result<Vec<Self>> {
-        let member = |_| {
-            Ok(Member {
-                client: Port::take()?,
-                peer: Port::take()?,
-            })
-        };
+        let member = |_| Ok(Member { client: Port::take()?, peer: Port::take()? });
         let members = Arc::new((0..size).map(member).collect::<Result<Vec<_>>>()?);
         Ok((0..size)
-            .map(|at| Self {
-                at,
-                members: Arc::clone(&members),
-                joins: AtomicBool::new(false),
-            })
+            .map(|at| Self { at, members: Arc::clone(&members), joins: AtomicBool::new(false) })
             .collect())
     }
 
@@ -93,16 +84,9 @@ impl Etcd {
         let list = etcd::ask(addr, "cluster/member/list", &json!({})).await?;
         let known = list["members"].as_array().into_iter().flatten();
         for member in known.filter(|member| member["peerURLs"] == mine) {
-            etcd::ask(
-                addr,
-                "cluster/member/remove",
-                &json!({ "ID": member["ID"] }),
-            )
-            .await?;
+            etcd::ask(addr, "cluster/member/remove", &json!({ "ID": member["ID"] })).await?;
         }
-        etcd::ask(addr, "cluster/member/add", &json!({ "peerURLs": mine }))
-            .await
-            .map(drop)
+        etcd::ask(addr, "cluster/member/add", &json!({ "peerURLs": mine })).await.map(drop)
     }
 }
 
@@ -134,17 +118,10 @@ impl Recipe for Etcd {
         let all: Vec<_> = (0..self.members.len())
             .map(|at| format!("etcd-{}={}", at + 1, self.peer_url(at)))
             .collect();
-        let state = if self.joins.load(Ordering::SeqCst) {
-            "existing"
-        } else {
-            "new"
-        };
+        let state = if self.joins.load(Ordering::SeqCst) { "existing" } else { "new" };
         let mut command = home.command("etcd")?;
         // Its own idea of supported machines is no business of the lab's.
-        command.env(
-            "ETCD_UNSUPPORTED_ARCH",
-            std::env::consts::ARCH.replace("aarch64", "arm64"),
-        );
+        command.env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH.replace("aarch64", "arm64"));
         command.arg("--data-dir").arg(home.data()).args([
             "--name",
             &format!("etcd-{}", self.at + 1),
@@ -168,9 +145,7 @@ impl Recipe for Etcd {
 
     async fn answers(&self) -> io::Result<()> {
         // Not serializable: it is answered only when there is a leader.
-        etcd::ask(self.addr(), "kv/range", &json!({ "key": "AA==" }))
-            .await
-            .map(drop)
+        etcd::ask(self.addr(), "kv/range", &json!({ "key": "AA==" })).await.map(drop)
     }
 
     async fn lose(&self, home: &Home) -> Result<()> {
@@ -188,9 +163,7 @@ impl Recipe for Etcd {
 
 /// Whether the member at this address is the leader.
 pub(crate) async fn leads(addr: SocketAddr) -> Result<bool> {
-    let status = etcd::ask(addr, "maintenance/status", &json!({}))
-        .await
-        .doing("asking etcd")?;
+    let status = etcd::ask(addr, "maintenance/status", &json!({})).await.doing("asking etcd")?;
     match (&status["header"]["member_id"], &status["leader"]) {
         (Value::String(me), Value::String(leader)) => Ok(me == leader),
         (Value::String(_), _) => Ok(false),

@@ -23,9 +23,7 @@ pub(crate) struct MariaDb {
 
 impl MariaDb {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self {
-            port: Port::take()?,
-        })
+        Ok(Self { port: Port::take()? })
     }
 }
 
@@ -52,14 +50,11 @@ impl Recipe for MariaDb {
             return Ok(());
         }
         let mut command = home.command("mariadb-install-db")?;
-        command
-            .arg("--no-defaults")
-            .arg(format!("--datadir={}", home.data().display()))
-            .args([
-                "--auth-root-authentication-method=normal",
-                "--skip-test-db",
-                "--skip-name-resolve",
-            ]);
+        command.arg("--no-defaults").arg(format!("--datadir={}", home.data().display())).args([
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--skip-name-resolve",
+        ]);
         home.run(command).await
     }
 
@@ -84,10 +79,6 @@ impl Recipe for MariaDb {
 
     async fn answers(&self) -> io::Result<()> {
         let create = format!("CREATE DATABASE IF NOT EXISTS {DATABASE}");
-        mysql::Connection::open(self.addr())
-            .await?
-            .query(&create)
-            .await
-            .map(drop)
+        mysql::Connection::open(self.addr()).await?.query(&create).await.map(drop)
     }
 }

@@ -21,9 +21,7 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self {
-            port: Port::take()?,
-        })
+        Ok(Self { port: Port::take()? })
     }
 }
 
@@ -50,9 +48,7 @@ impl Recipe for Postgres {
             return Ok(());
         }
         let mut command = home.command("initdb")?;
-        command
-            .args(["-U", "postgres", "-A", "trust", "-N", "-D"])
-            .arg(home.data());
+        command.args(["-U", "postgres", "-A", "trust", "-N", "-D"]).arg(home.data());
         // No message catalogues and no collations of the machine: tests are alike
         // everywhere.
         command.args(["--locale=C", "--encoding=UTF8"]);
@@ -61,10 +57,7 @@ impl Recipe for Postgres {
 
     fn command(&self, home: &Home) -> Result<Command> {
         let mut command = home.command("postgres")?;
-        command
-            .arg("-D")
-            .arg(home.data())
-            .args(["-p", &self.port.number().to_string()]);
+        command.arg("-D").arg(home.data()).args(["-p", &self.port.number().to_string()]);
         for setting in [
             "listen_addresses=127.0.0.1",
             &format!("unix_socket_directories={}", home.path().display()),
@@ -81,11 +74,7 @@ impl Recipe for Postgres {
     }
 
     async fn answers(&self) -> io::Result<()> {
-        postgres::Connection::open(self.addr())
-            .await?
-            .query("SELECT 1")
-            .await
-            .map(drop)
+        postgres::Connection::open(self.addr()).await?.query("SELECT 1").await.map(drop)
     }
 
     async fn lose(&self, home: &Home) -> Result<()> {
@@ -99,18 +88,9 @@ impl Recipe for Postgres {
 /// data knows: the last word of the seventh line of this file.
 async fn free_segment(home: &Home) -> Result<()> {
     let note = std::fs::read_to_string(home.data().join("postmaster.pid")).unwrap_or_default();
-    let Some(id) = note
-        .lines()
-        .nth(6)
-        .and_then(|line| line.split_whitespace().last())
-    else {
+    let Some(id) = note.lines().nth(6).and_then(|line| line.split_whitespace().last()) else {
         return Ok(());
     };
     let mut command = tokio::process::Command::new(program::find("ipcrm")?);
-    command
-        .args(["-m", id])
-        .output()
-        .await
-        .doing("freeing shared memory")
-        .map(drop)
+    command.args(["-m", id]).output().await.doing("freeing shared memory").map(drop)
 }

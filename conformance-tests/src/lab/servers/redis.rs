@@ -54,11 +54,7 @@ impl Redis {
     }
 
     fn new(name: &str, role: Role) -> Result<Self> {
-        Ok(Self {
-            name: name.into(),
-            port: Port::take()?,
-            role,
-        })
+        Ok(Self { name: name.into(), port: Port::take()?, role })
     }
 }
 

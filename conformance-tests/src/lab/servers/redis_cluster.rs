@@ -18,11 +18,7 @@ pub(crate) async fn form(nodes: &[(SocketAddr, u16)]) -> io::Result<()> {
         resp::ask(*addr, &["CLUSTER", "ADDSLOTSRANGE", &first, &last]).await?;
     }
     for (addr, bus) in &nodes[1..] {
-        let (ip, port, bus) = (
-            addr.ip().to_string(),
-            addr.port().to_string(),
-            bus.to_string(),
-        );
+        let (ip, port, bus) = (addr.ip().to_string(), addr.port().to_string(), bus.to_string());
         resp::ask(nodes[0].0, &["CLUSTER", "MEET", &ip, &port, &bus]).await?;
     }
     Ok(())

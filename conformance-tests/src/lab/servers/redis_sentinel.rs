@@ -25,11 +25,7 @@ pub(crate) struct Sentinel {
 
 impl Sentinel {
     pub(crate) fn new(name: &str, master: SocketAddr) -> Result<Self> {
-        Ok(Self {
-            name: name.into(),
-            port: Port::take()?,
-            master,
-        })
+        Ok(Self { name: name.into(), port: Port::take()?, master })
     }
 }
 
@@ -67,9 +63,7 @@ impl Recipe for Sentinel {
 
     fn command(&self, home: &Home) -> Result<Command> {
         let mut command = home.command("redis-server")?;
-        command
-            .arg(home.data().join("sentinel.conf"))
-            .arg("--sentinel");
+        command.arg(home.data().join("sentinel.conf")).arg("--sentinel");
         Ok(command)
     }
 
@@ -78,14 +72,7 @@ impl Recipe for Sentinel {
         // (since Redis 7): they meet sooner, and sooner turn a master that has come
         // back into a replica. How soon they fail over stays what it is.
         let mut sentinel = resp::Connection::open(self.addr()).await?;
-        let often = [
-            "SENTINEL",
-            "DEBUG",
-            "INFO-PERIOD",
-            "1000",
-            "PUBLISH-PERIOD",
-            "300",
-        ];
+        let often = ["SENTINEL", "DEBUG", "INFO-PERIOD", "1000", "PUBLISH-PERIOD", "300"];
         sentinel.call(&often).await.map(drop)
     }
 }
@@ -108,12 +95,7 @@ pub(crate) async fn master(sentinel: SocketAddr) -> io::Result<SocketAddr> {
 pub(crate) async fn knows_all(sentinel: SocketAddr, sentinels: usize) -> io::Result<()> {
     let answer = resp::ask(sentinel, &["SENTINEL", "MASTER", MASTER]).await?;
     let fields = pairs(&answer);
-    let field = |name: &str| {
-        fields
-            .iter()
-            .find(|(key, _)| *key == name)
-            .map_or("", |(_, v)| *v)
-    };
+    let field = |name: &str| fields.iter().find(|(key, _)| *key == name).map_or("", |(_, v)| *v);
     let others = (sentinels - 1).to_string();
     if field("flags") != "master"
         || field("num-slaves") != "1"
@@ -124,9 +106,7 @@ pub(crate) async fn knows_all(sentinel: SocketAddr, sentinels: usize) -> io::Res
     let answer = resp::ask(sentinel, &["SENTINEL", "REPLICAS", MASTER]).await?;
     match &answer {
         Reply::Array(replicas)
-            if replicas
-                .iter()
-                .all(|r| pairs(r).contains(&("master-link-status", "ok"))) =>
+            if replicas.iter().all(|r| pairs(r).contains(&("master-link-status", "ok"))) =>
         {
             Ok(())
         }
@@ -136,10 +116,9 @@ pub(crate) async fn knows_all(sentinel: SocketAddr, sentinels: usize) -> io::Res
 
 fn pairs(reply: &Reply) -> Vec<(&str, &str)> {
     match reply {
-        Reply::Array(flat) => flat
-            .chunks_exact(2)
-            .map(|pair| (pair[0].text(), pair[1].text()))
-            .collect(),
+        Reply::Array(flat) => {
+            flat.chunks_exact(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
+        }
         _ => Vec::new(),
     }
 }

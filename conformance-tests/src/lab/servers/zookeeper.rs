@@ -45,20 +45,11 @@ pub(crate) struct Peer {
 
 impl ZooKeeper {
     pub(crate) fn alone() -> Result<Self> {
-        Ok(Self {
-            port: Port::take()?,
-            place: None,
-            detours: Vec::new(),
-        })
+        Ok(Self { port: Port::take()?, place: None, detours: Vec::new() })
     }
 
     pub(crate) fn ensemble(size: usize) -> Result<Vec<Self>> {
-        let peer = |_| {
-            Ok(Peer {
-                follow: Port::take()?,
-                elect: Port::take()?,
-            })
-        };
+        let peer = |_| Ok(Peer { follow: Port::take()?, elect: Port::take()? });
         let peers = Arc::new((0..size).map(peer).collect::<Result<Vec<_>>>()?);
         (0..size)
             .map(|at| {
@@ -90,11 +81,7 @@ impl ZooKeeper {
             self.port.number(),
             home.data().display(),
         );
-        for (at, peer) in self
-            .place
-            .iter()
-            .flat_map(|(_, peers)| peers.iter().enumerate())
-        {
+        for (at, peer) in self.place.iter().flat_map(|(_, peers)| peers.iter().enumerate()) {
             let follow = self.detours[at].unwrap_or(peer.follow.number());
             let elect = peer.elect.number();
             text += &format!("server.{}=127.0.0.1:{follow}:{elect}\n", at + 1);
@@ -106,9 +93,7 @@ impl ZooKeeper {
 #[async_trait]
 impl Recipe for ZooKeeper {
     fn name(&self) -> String {
-        self.place
-            .as_ref()
-            .map_or("zk".into(), |(at, _)| format!("zk-{}", at + 1))
+        self.place.as_ref().map_or("zk".into(), |(at, _)| format!("zk-{}", at + 1))
     }
 
     fn kind(&self) -> Kind {
@@ -137,18 +122,8 @@ impl Recipe for ZooKeeper {
         let mut command = home.command("java")?;
         // Small, and quick to start rather than quick in the long run. A killed
         // process loses nothing that it had written: no need to force it to disk.
-        command.args([
-            "-Xmx128m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-Xshare:auto",
-        ]);
-        command.args([
-            "-XX:-UsePerfData",
-            "-Dzookeeper.forceSync=no",
-            "-cp",
-            &classes,
-        ]);
+        command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
+        command.args(["-XX:-UsePerfData", "-Dzookeeper.forceSync=no", "-cp", &classes]);
         command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain");
         command.arg(home.path().join("zoo.cfg"));
         Ok(command)
