@@ -145,7 +145,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) take: TakeArgs,
 
-    /// End the command after this long: the lock is not renewed beyond it
+    /// End the command by then: the lock is not renewed beyond it, and SIGTERM comes --kill-after
+    /// earlier
     #[arg(long, value_name = "DUR", value_parser = positive_duration)]
     pub(crate) max_hold: Option<Duration>,
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::stage::{Stage, children_called, process_state, wait_for, wait_for_death};
+use crate::stage::{Stage, children_called, process_state, stderr, wait_for, wait_for_death};
 
 /// Does not end on SIGTERM, and has a child that does not either.
 const STUBBORN: &str = "trap 'echo TERM >>got' TERM
@@ -142,4 +142,15 @@ fn what_the_command_leaves_behind_may_finish_but_not_stay() {
     let output = stage.run(&["run", "--local", "a", "sh", "-c", script]);
     assert_eq!(output.status.code(), Some(6));
     assert!(process_state(stage.wait_for_pid("left")).is_none());
+}
+
+#[test]
+fn a_release_that_fails_after_success_is_only_a_warning() {
+    let stage = Stage::new();
+    let script = "for f in locks.db locks.db-wal locks.db-shm; do
+                      head -c 100000 /dev/zero | tr '\\0' x >$f
+                  done; exit 0";
+    let output = stage.run(&["run", "--url", "sqlite:locks.db", "a", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("warning: the command is done"), "{}", stderr(&output));
 }
