@@ -8,9 +8,9 @@ use lockkit_core::driver::{Force, Patience, Renewal};
 use lockkit_core::{Error, Guard, LockManager, LossReason, Mode, Space};
 
 use crate::bench::{Bench, MustSucceed};
+use crate::worker::Crew;
 use crate::wrap::Tampered;
 use crate::wrap::tampers::Severed;
-use crate::worker::Crew;
 
 pub async fn loss_01_lost_fires_on_a_break(bench: Bench) {
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
@@ -232,4 +232,3 @@ impl Drop for SetOnDrop {
         self.0.store(true, Ordering::SeqCst);
     }
 }
-

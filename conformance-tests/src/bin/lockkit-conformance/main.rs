@@ -57,7 +57,8 @@ fn main() -> ExitCode {
         Err(e) => return failed(&format!("no runtime: {e}")),
     };
     if args.get(1).is_some_and(|arg| arg == "worker") {
-        let connect = |url: String, settings| async move { lockkit::connect_with(&url, settings).await };
+        let connect =
+            |url: String, settings| async move { lockkit::connect_with(&url, settings).await };
         return match runtime.block_on(lockkit_conformance::worker::run(&args[2..], connect)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => failed(&e.to_string()),
@@ -123,7 +124,12 @@ fn failed(why: &str) -> ExitCode {
 fn chosen(only: &[String]) -> Result<Vec<&'static Case>, String> {
     for wanted in only {
         if !CASES.iter().any(|case| fits(case, wanted)) {
-            let groups: Vec<_> = CASES.iter().map(|c| (c.group, ())).collect::<BTreeMap<_, _>>().into_keys().collect();
+            let groups: Vec<_> = CASES
+                .iter()
+                .map(|c| (c.group, ()))
+                .collect::<BTreeMap<_, _>>()
+                .into_keys()
+                .collect();
             return Err(format!("no group or case {wanted:?}; there are {}", groups.join(", ")));
         }
     }
@@ -170,10 +176,7 @@ impl UrlHarness {
     async fn connect(url: &str) -> Result<Self, Error> {
         let manager = lockkit::connect_with(url, Settings::default()).await?;
         manager.health().await?;
-        Ok(Self {
-            url: url.to_owned(),
-            first: manager.driver().clone(),
-        })
+        Ok(Self { url: url.to_owned(), first: manager.driver().clone() })
     }
 }
 

@@ -17,11 +17,7 @@ impl Progress {
 
     pub(crate) fn new(total: usize) -> Self {
         let shown = std::io::stderr().is_terminal();
-        Self {
-            total,
-            done: Mutex::new(0),
-            shown,
-        }
+        Self { total, done: Mutex::new(0), shown }
     }
 
     pub(crate) fn done(&self, report: &Report) {

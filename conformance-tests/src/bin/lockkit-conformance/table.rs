@@ -46,7 +46,13 @@ pub(crate) fn broken(caught: &Caught, outcome: &Outcome) {
         Outcome::Failed(why) => ("caught", why.lines().next().unwrap_or_default()),
         _ => ("ESCAPED", ""),
     };
-    println!("{word:<7} {:?}: {}\n        {}{}", caught.flaw, caught.says, caught.by, after(": ", why));
+    println!(
+        "{word:<7} {:?}: {}\n        {}{}",
+        caught.flaw,
+        caught.says,
+        caught.by,
+        after(": ", why)
+    );
 }
 
 fn words(outcome: &Outcome) -> (&'static str, &str) {
