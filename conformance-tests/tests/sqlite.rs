@@ -30,9 +30,9 @@ impl Sqlite {
     async fn count(&self, namespace: &Namespace) -> Result<i64, sqlx::Error> {
         let pool =
             SqlitePool::connect_with(SqliteConnectOptions::new().filename(self.file())).await?;
+        // Not lockkit_news, a ring of a fixed size.
         let rows = "SELECT (SELECT count(*) FROM lockkit_claims WHERE namespace = ?1)
-                         + (SELECT count(*) FROM lockkit_breaks WHERE namespace = ?1)
-                         + (SELECT count(*) FROM lockkit_news WHERE namespace = ?1)";
+                         + (SELECT count(*) FROM lockkit_breaks WHERE namespace = ?1)";
         let count = sqlx::query_scalar(rows).bind(namespace.as_str()).fetch_one(&pool).await?;
         pool.close().await;
         Ok(count)
