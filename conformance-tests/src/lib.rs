@@ -16,6 +16,7 @@ pub mod lab;
 pub mod listing;
 pub mod model;
 mod need;
+pub mod promises;
 pub mod run;
 pub mod storm;
 mod table;
