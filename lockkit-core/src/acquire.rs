@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use crate::clock::Moment;
 use crate::deadline::backoff;
 use crate::driver::{Acquisition, Ended, Grant, Patience, Renewal};
@@ -46,16 +48,9 @@ pub(crate) async fn acquire(
 ) -> Result<Option<Guard>, Error> {
     check(core, request)?;
     let started = core.clock().now();
-    let result = match wait {
-        Wait::No | Wait::For(Duration::ZERO) => attempt(core, request, Patience::Try).await,
-        Wait::Forever => attempt(core, request, Patience::Wait).await,
-        Wait::For(limit) => {
-            match tokio::time::timeout(limit, attempt(core, request, Patience::Wait)).await {
-                Ok(result) => result,
-                Err(_) => Ok(None),
-            }
-        }
-    };
+    let name = request.key.name.as_str();
+    let span = tracing::debug_span!("acquire", name, kind = request.labels.kind);
+    let result = within(core, request, wait).instrument(span).await;
     let outcome = match (&result, wait) {
         (Ok(Some(_)), _) => Outcome::Granted,
         (Ok(None), Wait::No) => Outcome::Busy,
@@ -63,8 +58,19 @@ pub(crate) async fn acquire(
         (Err(_), _) => Outcome::Failed,
     };
     let took = core.clock().now().since(started);
-    observe::acquired(request.labels, request.key.name.as_str(), outcome, took);
+    observe::acquired(request.labels, name, outcome, took);
     result
+}
+
+async fn within(core: &Arc<Core>, request: &Request, wait: Wait) -> Result<Option<Guard>, Error> {
+    match wait {
+        Wait::No | Wait::For(Duration::ZERO) => attempt(core, request, Patience::Try).await,
+        Wait::Forever => attempt(core, request, Patience::Wait).await,
+        Wait::For(limit) => {
+            let attempt = attempt(core, request, Patience::Wait);
+            tokio::time::timeout(limit, attempt).await.unwrap_or(Ok(None))
+        }
+    }
 }
 
 /// Refuses what cannot work, before any I/O.

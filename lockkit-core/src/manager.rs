@@ -13,7 +13,7 @@ use crate::capabilities::Capabilities;
 use crate::clock::Clock;
 use crate::driver::{Ended, Force, LockDriver, Released, Renewal};
 use crate::guard::Guard;
-use crate::observe::Labels;
+use crate::observe::{self, Labels};
 use crate::record::{How, Record};
 use crate::registry::{Registry, Release};
 use crate::settings::Settings;
@@ -246,7 +246,8 @@ impl LockManager {
         };
         let broken = core.driver().break_claim(&key, token, how, &record).await?;
         if broken {
-            tracing::warn!(name = %key.name, %token, forced = record.forced, "lock broken");
+            let backend = core.driver().capabilities().backend;
+            observe::broke(backend, key.name.as_str(), token, record.forced);
         }
         Ok(broken)
     }

@@ -7,7 +7,7 @@ use crate::clock::Moment;
 use crate::driver::Renewal;
 use crate::record::Record;
 use crate::registry::Registry;
-use crate::{Claim, Error, LossReason};
+use crate::{Claim, Error, LossReason, Token};
 
 /// How an acquisition ended.
 #[derive(Clone, Copy)]
@@ -95,9 +95,6 @@ pub(crate) fn lost(record: &Record, why: &LossReason) {
     {
         let labels = record.labels;
         metrics::counter!("lockkit_lost_total", labels.and("reason", why.as_str())).increment(1);
-        if matches!(why, LossReason::Broken(_)) {
-            metrics::counter!("lockkit_breaks_total", labels.and("reason", "broken")).increment(1);
-        }
     }
 }
 
@@ -128,6 +125,19 @@ pub(crate) fn renewal(
             metrics::counter!("lockkit_renew_failures_total", "backend" => backend).increment(1);
         }
     }
+}
+
+/// This process broke somebody's lock.
+pub(crate) fn broke(backend: &'static str, name: &str, token: Token, forced: bool) {
+    tracing::warn!(name, %token, forced, "lock broken");
+    #[cfg(feature = "metrics")]
+    {
+        let how = if forced { "forced" } else { "polite" };
+        metrics::counter!("lockkit_breaks_total", "backend" => backend, "outcome" => how)
+            .increment(1);
+    }
+    #[cfg(not(feature = "metrics"))]
+    let _ = backend;
 }
 
 pub(crate) fn release_failed(claim: &Claim, error: &Error) {
