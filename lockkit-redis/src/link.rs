@@ -59,11 +59,11 @@ impl Link {
             Self::Own(own) => own.send(cmd).await,
             Self::Manager(manager, limit) => {
                 let mut connection = manager.clone();
-                bounded(*limit, connection.req_packed_command(cmd)).await
+                bounded(*limit, ask(&mut connection, cmd)).await
             }
             Self::Cluster(cluster, limit) => {
                 let mut connection = cluster.clone();
-                bounded(*limit, connection.req_packed_command(cmd)).await
+                bounded(*limit, ask(&mut connection, cmd)).await
             }
         }
     }
@@ -138,6 +138,11 @@ fn timed_out() -> RedisError {
     std::io::Error::new(std::io::ErrorKind::TimedOut, "the server did not answer in time").into()
 }
 
+/// The answer to a command; what the server calls an error is one.
+async fn ask<C: ConnectionLike>(connection: &mut C, cmd: &Cmd) -> RedisResult<Value> {
+    connection.req_packed_command(cmd).await.and_then(Value::extract_error)
+}
+
 /// A connection of our own.
 pub(crate) struct Own {
     source: Arc<Source>,
@@ -171,7 +176,7 @@ impl Own {
 
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         let mut live = self.connected().await?;
-        let error = match live.connection.send_packed_command(cmd).await {
+        let error = match ask(&mut live.connection, cmd).await {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
@@ -183,7 +188,7 @@ impl Own {
             return Err(error); // it has taken its time already
         }
         let mut live = self.connected().await?;
-        let again = live.connection.send_packed_command(cmd).await;
+        let again = ask(&mut live.connection, cmd).await;
         if again.as_ref().is_err_and(|e| self.is_useless(e)) {
             self.forget(live.number);
         }
@@ -201,7 +206,7 @@ impl Own {
         if answer.as_ref().is_err_and(|e| self.is_useless(e)) {
             self.forget(live.number);
         }
-        answer
+        answer?.into_iter().map(Value::extract_error).collect()
     }
 
     /// Whether another connection may do better: this one is dead, or leads to a replica.
@@ -255,7 +260,7 @@ impl Own {
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         // Before the first command: it may be another server than last time, with another clock
         // and other counters.
-        let time = connection.send_packed_command(&redis::cmd("TIME")).await?;
+        let time = ask(&mut connection, &redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) = redis::from_redis_value(time)?;
         self.clock.set(seconds * 1_000_000 + micros);
         Ok(connection)
