@@ -22,8 +22,8 @@ use crate::link::{Link, Source};
 use crate::listing::Listing;
 use crate::replicas::Replicas;
 use crate::script::{self, Call, Script};
-use crate::tokens::{GREATEST, Seen};
-use crate::wake::{self, Listener, Waiter, Wakes};
+use crate::tokens::Seen;
+use crate::wake::{self, Listener, Wakes};
 use crate::{BACKEND, health, keys, reply};
 
 /// Locks in Redis or Valkey: a single server, a master that sentinels name, or a cluster.
@@ -242,7 +242,7 @@ impl Shared {
         if let (_, Some(place)) = &answer
             && let Some(waiter) = self.wakes.find(&claim.id)
         {
-            arrange(&waiter, place);
+            waiter.look_in(place.look);
         }
         Ok(answer.0)
     }
@@ -298,13 +298,6 @@ fn claim_args(claim: &Claim) -> [String; 3] {
     [claim.id.to_hex(), hold.to_string(), wait.to_string()]
 }
 
-fn arrange(waiter: &Waiter, place: &reply::Place) {
-    match place.look {
-        Some(after) => waiter.look_in(after),
-        None => waiter.only_listen(),
-    }
-}
-
 #[async_trait]
 impl LockDriver for RedisDriver {
     fn capabilities(&self) -> &Capabilities {
@@ -321,7 +314,7 @@ impl LockDriver for RedisDriver {
         let answer = shared.acquire(claim, patience).await;
         match (&answer, waiter) {
             (Ok((Acquisition::Queued { .. }, Some(place))), Some(waiter)) => {
-                arrange(&waiter, place);
+                waiter.look_in(place.look);
             }
             // It may be in line: the bell stays until it is released.
             (Err(Error::Backend { .. }), Some(_)) => {}
@@ -406,7 +399,7 @@ impl LockDriver for RedisDriver {
             Force::Polite => b"polite",
             Force::Immediate => b"force",
         };
-        let token = format!("{:016}", token.get());
+        let token = format!("{:019}", token.get());
         let args = [token.as_bytes(), force, &record];
         let answer = self.shared.run(&script::BREAK, &[&key], &args).await?;
         Ok(answer == Value::Int(1))
@@ -429,11 +422,7 @@ impl LockDriver for RedisDriver {
         if matches!(claim.mode, Mode::Permits { .. }) {
             return Err(self.unsupported("raising the tokens of permits"));
         }
-        if token.get() > GREATEST {
-            let message = format!("the token {token} is beyond what Redis counts exactly (2^53)");
-            return Err(Error::permanent(BACKEND, message));
-        }
-        let token = format!("{:016}", token.get());
+        let token = format!("{:019}", token.get());
         self.shared.about(claim, &script::RAISE, &[token.as_bytes()]).await
     }
 

@@ -170,9 +170,9 @@ mod tests {
         let ttl = std::time::Duration::from_micros(1_500);
         let claim_ = Claim::new(key("", "a"), Mode::Exclusive, ttl, ttl, identity.into())
             .with_note(Some("why not".into()));
-        let text = claim(&claim_, "0000000000000001", "c1");
-        let (head, rest) = text.split_at(33 + 17);
-        assert!(head.ends_with(" 0000000000000001 "), "{head}");
+        let text = claim(&claim_, "0000000000000000001", "c1");
+        let (head, rest) = text.split_at(33 + 20);
+        assert!(head.ends_with(" 0000000000000000001 "), "{head}");
         let rest = rest.strip_prefix("2 2 c1 ").unwrap();
         let (identity, note) = shown(rest);
         assert_eq!((identity.host.as_str(), identity.pid), ("h?x", 7));

@@ -39,12 +39,12 @@ pub(crate) fn number(value: &Value) -> Option<i64> {
 /// Where a claim that waits stands, and after how long it is to look by itself.
 pub(crate) struct Place {
     pub(crate) ahead: u32,
-    pub(crate) look: Option<Duration>,
+    pub(crate) look: Duration,
 }
 
 fn place(ahead: &Value, look: &Value) -> Option<Place> {
     let ahead = number(ahead)?.try_into().ok()?;
-    let look = u64::try_from(number(look)?).ok().map(Duration::from_millis);
+    let look = Duration::from_millis(u64::try_from(number(look)?).unwrap_or_default());
     Some(Place { ahead, look })
 }
 
@@ -138,14 +138,15 @@ pub(crate) fn line(value: Value) -> Result<(Vec<Standing>, Option<BreakRecord>),
 /// One claim; nothing when its lease has ended.
 fn standing(value: &Value, now: i64, capacity: i64, holds: bool) -> Option<Option<Standing>> {
     let Value::Array(items) = value else { return None };
-    let [place, left, words] = items.as_slice() else { return None };
+    let [left, words] = items.as_slice() else { return None };
     let left = number(left)?;
     if left <= 0 {
         return Some(None);
     }
-    let mut words = text(words)?.splitn(9, ' ');
+    let mut words = text(words)?.splitn(10, ' ');
     let mut next = || words.next();
-    let (mode, weight) = (next()?, next()?.parse().ok()?);
+    let (mode, token) = (next()?, Token::new(next()?.parse().ok()?)?);
+    let weight = next()?.parse().ok()?;
     let hold: u64 = next()?.parse().ok()?;
     let (_wait, _client) = (next()?, next()?);
     let (queued, held): (i64, i64) = (next()?.parse().ok()?, next()?.parse().ok()?);
@@ -157,7 +158,7 @@ fn standing(value: &Value, now: i64, capacity: i64, holds: bool) -> Option<Optio
         _ => Mode::Permits { permits: weight, limit: capacity.try_into().ok()? },
     };
     let ago = |then: i64| Duration::from_micros((now - then).try_into().unwrap_or_default());
-    let mut standing = Standing::new(token(place)?, mode, identity);
+    let mut standing = Standing::new(token, mode, identity);
     standing.note = note;
     standing.ttl = Duration::from_millis(hold);
     standing.expires_in = Duration::from_millis(left as u64);

@@ -9,11 +9,9 @@ use lockkit_core::clock::{BootClock, Clock, Moment};
 
 use crate::keys::BUCKETS;
 
-/// Tokens of a bucket have 16 digits, so that text compares as the numbers do: microseconds since
-/// 1970 from the year 2001 to 2286.
-pub(crate) const DIGITS: usize = 16;
-/// The greatest token: Lua's numbers are exact up to here.
-pub(crate) const GREATEST: u64 = 1 << 53;
+/// Tokens are written with so many digits, as many as the greatest has, so that text compares as the
+/// numbers do.
+pub(crate) const DIGITS: usize = 19;
 
 /// The server's clock, as of the last connection.
 #[derive(Debug, Default)]
@@ -69,15 +67,15 @@ mod tests {
     fn a_proposal_exceeds_what_was_seen_and_keeps_up_with_the_servers_clock() {
         let seen = Seen::new();
         let clock = ServerClock::default();
-        assert_eq!(seen.propose(3, Some(&clock)).1, "!0000000000000001");
+        assert_eq!(seen.propose(3, Some(&clock)).1, "!0000000000000000001");
         clock.set(1_790_000_000_000_000);
         let (token, said) = seen.propose(3, Some(&clock));
         assert_eq!(token, said);
-        assert!(token.as_str() >= "1790000000000000" && token.as_str() < "1790000010000000");
+        assert!(token.as_str() >= "0001790000000000000" && token.as_str() < "0001790000010000000");
         seen.saw(3, 1_800_000_000_000_000);
-        assert_eq!(seen.propose(3, Some(&clock)).0, "1800000000000001");
-        assert!(seen.propose(4, Some(&clock)).0.as_str() < "1790000010000000");
+        assert_eq!(seen.propose(3, Some(&clock)).0, "0001800000000000001");
+        assert!(seen.propose(4, Some(&clock)).0.as_str() < "0001790000010000000");
         seen.saw(3, 5);
-        assert_eq!(seen.propose(3, Some(&clock)).0, "1800000000000001");
+        assert_eq!(seen.propose(3, Some(&clock)).0, "0001800000000000001");
     }
 }

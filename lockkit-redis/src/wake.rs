@@ -134,11 +134,6 @@ impl Waiter {
         self.bell.notify_one();
     }
 
-    /// It need not ask: others are ahead of it.
-    pub(crate) fn only_listen(&self) {
-        self.note().look = None;
-    }
-
     /// Returns the grant once it is told of it, or `None` when it is time to ask. What it was told
     /// stays told when this is dropped.
     pub(crate) async fn wait(&self) -> Option<Grant> {

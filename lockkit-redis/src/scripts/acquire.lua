@@ -3,7 +3,7 @@
 -- KEYS[1]  the lock          KEYS[2]  the counter of tokens of its bucket
 -- ARGV[1]  the claim as a string: "ID TOKEN HOLD_MS WAIT_MS CLIENT SHOWN"
 -- ARGV[2]  its hold ttl in ms
--- ARGV[3]  TOKEN, 16 digits: what the client proposes, greater than every token that it has seen.
+-- ARGV[3]  TOKEN, 19 digits: what the client proposes, greater than every token that it has seen.
 --          With a "!" in front when the client does not know the server's clock: the server chooses.
 -- ARGV[4]  "wait" or "try"
 -- ARGV[5…7]  mode ("s" or "p"), weight, capacity; absent for an exclusive claim
@@ -24,7 +24,7 @@ if exclusive and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   local mine = ARGV[3]
   last = redis.call('GETSET', KEYS[2], mine)
   if last and last < mine then return 1 end
-  last = last or '0'
+  last = last or string.rep('0', 19)
 end
 
 -- #include line.lua
@@ -47,7 +47,7 @@ if type(alone) == 'string' then
     if tonumber(ARGV[2]) > redis.call('PTTL', KEYS[1]) then
       redis.call('PEXPIRE', KEYS[1], ARGV[2])
     end
-    return { 'holds', string.sub(alone, 34, 49) }
+    return { 'holds', string.sub(alone, 34, 52) }
   end
   if ARGV[4] == 'try' then return { 'busy' } end
 end
@@ -93,9 +93,9 @@ if ARGV[4] == 'try' and (count > list.holders or list.weight + weight > capacity
 end
 
 local token = next_token(KEYS[2], ARGV[3])
-write_claim(list, id, { mode = mode, weight = weight, hold = hold, wait = wait, client = client,
-                        queued = now_us, held = '0', broken = '0', shown = shown })
-redis.call('ZADD', list.line, token, id)
+write_claim(list, id, { mode = mode, token = token, weight = weight, hold = hold, wait = wait,
+                        client = client, queued = now_us, held = '0', broken = '0', shown = shown })
+append(list, id)
 set_end(list, id, wait)
 promote(list, id)
 local answer

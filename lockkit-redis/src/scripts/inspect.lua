@@ -3,7 +3,7 @@
 -- KEYS[1]  the lock
 --
 -- {NOW_US, LAST_BREAK or false, CAPACITY or 0, HOLDERS, CLAIM…}, each claim as
--- {TOKEN, LEFT_MS, TEXT}: TEXT is "MODE WEIGHT HOLD_MS WAIT_MS CLIENT QUEUED_US HELD_US BROKEN SHOWN".
+-- {LEFT_MS, TEXT}, TEXT being "MODE TOKEN WEIGHT HOLD_MS WAIT_MS CLIENT QUEUED_US HELD_US BROKEN SHOWN".
 -- Ids are not shown. Claims whose lease has ended are still in it, with LEFT_MS of 0 or less.
 
 -- #include line.lua
@@ -15,15 +15,16 @@ if kind == 'string' then
   local token, hold, wait, client, shown = string.match(redis.call('GET', KEYS[1]),
     '^%x+ (%d+) (%d+) (%d+) (%S+) (.*)$')
   state[3], state[4] = tonumber(CAPACITY), 1
-  state[5] = { token, redis.call('PTTL', KEYS[1]), table.concat({ 'x', CAPACITY, hold, wait, client,
-    token, token, '0', shown }, ' ') }
+  local since = string.sub(token, -16)
+  state[5] = { redis.call('PTTL', KEYS[1]), table.concat({ 'x', token, CAPACITY, hold, wait, client,
+    since, since, '0', shown }, ' ') }
 elseif kind == 'hash' then
   local meta = redis.call('HMGET', KEYS[1], 'capacity', 'holders')
   state[3], state[4] = tonumber(meta[1]), tonumber(meta[2])
-  local line = redis.call('ZRANGE', list.line, 0, -1, 'WITHSCORES')
-  for i = 1, #line, 2 do
-    local left = redis.call('ZSCORE', list.ends, line[i]) - now
-    state[#state + 1] = { line[i + 1], left, redis.call('HGET', KEYS[1], line[i]) }
+  local line = redis.call('ZRANGE', list.line, 0, -1)
+  for _, id in ipairs(line) do
+    local left = redis.call('ZSCORE', list.ends, id) - now
+    state[#state + 1] = { left, redis.call('HGET', KEYS[1], id) }
   end
 end
 return state

@@ -3,15 +3,17 @@
 --
 -- A list has two forms. One exclusive claim for which nobody waits is one string at the lock's key:
 -- "ID TOKEN HOLD_MS WAIT_MS CLIENT SHOWN", which Redis itself ends. Every other list is
---   the lock's key   hash: `holders`, `weight` (of those who hold), `capacity`, and a field for each
---                    claim: "MODE WEIGHT HOLD_MS WAIT_MS CLIENT QUEUED_US HELD_US BROKEN SHOWN"
---   ….line….         sorted set: claims by token, which is their order
+--   the lock's key   hash: `holders`, `weight` (of those who hold), `capacity`, `next` (place), and
+--                    for each claim a field of the name of its id: "MODE TOKEN WEIGHT HOLD_MS WAIT_MS
+--                    CLIENT QUEUED_US HELD_US BROKEN SHOWN"
+--   ….line….         sorted set: claims by their place in line
 --   ….ends….         sorted set: claims by the millisecond at which their lease ends
 -- All three expire with the last lease, and are deleted with the last claim. Those who hold are the
 -- first `holders` of the line. The keys beside the lock's own differ from it in their first word
 -- and share its hash tag, so that they are in the same slot.
 --
--- SHOWN is "PID<tab>HOST<tab>PROGRAM[<tab>NOTE]". Times come from TIME, the server's clock.
+-- SHOWN is "PID<tab>HOST<tab>PROGRAM[<tab>NOTE]". Times come from TIME, the server's clock. Tokens
+-- are text of 19 digits, which compares as the numbers do: Lua's own numbers end at 2^53.
 
 local CAPACITY = '2147483647'
 
@@ -26,15 +28,15 @@ local function names(key)
 end
 
 local function unpack_claim(text)
-  local mode, weight, hold, wait, client, queued, held, broken, shown = string.match(text,
-    '^(%a) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d) (.*)$')
-  return { mode = mode, weight = tonumber(weight), hold = hold, wait = wait, client = client,
+  local mode, token, weight, hold, wait, client, queued, held, broken, shown = string.match(text,
+    '^(%a) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d) (.*)$')
+  return { mode = mode, token = token, weight = tonumber(weight), hold = hold, wait = wait, client = client,
            queued = queued, held = held, broken = broken, shown = shown }
 end
 
 local function write_claim(list, id, c)
-  redis.call('HSET', list.key, id, table.concat({ c.mode, string.format('%d', c.weight), c.hold,
-    c.wait, c.client, c.queued, c.held, c.broken, c.shown }, ' '))
+  redis.call('HSET', list.key, id, table.concat({ c.mode, c.token, string.format('%d', c.weight),
+    c.hold, c.wait, c.client, c.queued, c.held, c.broken, c.shown }, ' '))
 end
 
 local function read_claim(list, id)
@@ -47,15 +49,22 @@ local function set_end(list, id, ttl)
   redis.call('ZADD', list.ends, string.format('%.0f', now + 1 + ttl), id)
 end
 
+-- The last in line is this one.
+local function append(list, id)
+  redis.call('ZADD', list.line, string.format('%.0f', list.next), id)
+  list.next = list.next + 1
+end
+
 -- The string becomes a hash.
 local function grow(list)
   local id, token, hold, wait, client, shown = string.match(redis.call('GET', list.key),
     '^(%x+) (%d+) (%d+) (%d+) (%S+) (.*)$')
   local left = redis.call('PTTL', list.key)
   redis.call('DEL', list.key, list.line, list.ends)
-  write_claim(list, id, { mode = 'x', weight = CAPACITY, hold = hold, wait = wait, client = client,
-                          queued = token, held = token, broken = '0', shown = shown })
-  redis.call('ZADD', list.line, token, id)
+  local since = string.sub(token, -16) -- the token is when it was taken, as good as always
+  write_claim(list, id, { mode = 'x', token = token, weight = CAPACITY, hold = hold, wait = wait,
+                          client = client, queued = since, held = since, broken = '0', shown = shown })
+  append(list, id)
   redis.call('ZADD', list.ends, string.format('%.0f', now + left), id)
   list.holders, list.weight, list.capacity = 1, tonumber(CAPACITY), tonumber(CAPACITY)
 end
@@ -98,7 +107,7 @@ local function promote(list, mine)
     if id ~= mine then
       list.told = id
       redis.call('PUBLISH', 'lockkit:wake:' .. c.client,
-        'granted ' .. id .. ' ' .. redis.call('ZSCORE', list.line, id))
+        'granted ' .. id .. ' ' .. c.token)
     end
   end
 end
@@ -107,13 +116,14 @@ end
 -- list without claims.
 local function open(key, mine)
   local list = names(key)
-  list.holders, list.weight = 0, 0
+  list.holders, list.weight, list.next = 0, 0, 1
   local kind = redis.call('TYPE', key).ok
   if kind == 'string' then
     grow(list)
   elseif kind == 'hash' then
-    local meta = redis.call('HMGET', key, 'holders', 'weight', 'capacity')
-    list.holders, list.weight, list.capacity = tonumber(meta[1]), tonumber(meta[2]), tonumber(meta[3])
+    local meta = redis.call('HMGET', key, 'holders', 'weight', 'capacity', 'next')
+    list.holders, list.weight = tonumber(meta[1]), tonumber(meta[2])
+    list.capacity, list.next = tonumber(meta[3]), tonumber(meta[4])
   end
   local ended = redis.call('ZRANGEBYSCORE', list.ends, '-inf', string.format('%.0f', now))
   for _, id in ipairs(ended) do remove(list, id) end
@@ -129,7 +139,8 @@ local function close(list)
     return
   end
   redis.call('HSET', list.key, 'holders', string.format('%d', list.holders), 'weight',
-    string.format('%.0f', list.weight), 'capacity', string.format('%.0f', list.capacity))
+    string.format('%.0f', list.weight), 'capacity', string.format('%.0f', list.capacity), 'next',
+    string.format('%.0f', list.next))
   for _, key in ipairs({ list.key, list.line, list.ends }) do
     redis.call('PEXPIREAT', key, last[2])
   end
@@ -142,8 +153,9 @@ end
 
 -- Renews a claim with these ttls, and says how it stands:
 --   TOKEN            it holds
---   {AHEAD, LOOK}    it waits behind so many; LOOK is the number of milliseconds after which it is
---                    to look again, when it is the next, and -1 when it is not
+--   {AHEAD, LOOK}    it waits behind so many, and is to look again by itself after LOOK ms, should
+--                    it not be told or renewed before: the next in line when any lease ends, others
+--                    when that of the one right before them does
 --   {RECORD}         it was broken
 --   0                it is not in line
 local function renew(list, id, hold, wait)
@@ -152,27 +164,36 @@ local function renew(list, id, hold, wait)
     local record = redis.call('HGET', list.broken, id)
     return record and { record } or 0
   end
-  if read_claim(list, id).broken == '1' then
-    return { redis.call('HGET', list.broken, id) or '' }
-  end
+  local c = read_claim(list, id)
+  if c.broken == '1' then return { redis.call('HGET', list.broken, id) or '' } end
   if rank < list.holders then
     extend(list, id, hold)
-    return redis.call('ZSCORE', list.line, id)
+    return c.token
   end
   extend(list, id, wait)
-  local look = -1
+  local look
   if rank == list.holders then
-    look = redis.call('ZRANGE', list.ends, 0, 0, 'WITHSCORES')[2] - now
+    look = redis.call('ZRANGE', list.ends, 0, 0, 'WITHSCORES')[2]
+  else
+    look = redis.call('ZSCORE', list.ends, redis.call('ZRANGE', list.line, rank - 1, rank - 1)[1])
   end
-  return { rank, look }
+  return { rank, look - now }
 end
 
--- The next token: later than every one before it, than the clock, and than what the client has seen.
-local function next_token(counter, seen, last)
-  last = last or redis.call('GET', counter) or '0'
-  local least = math.max(tonumber(last) + 1, tonumber((string.gsub(seen, '^!', ''))))
-  local token = now_us
-  if least > tonumber(now_us) then token = string.format('%.0f', least) end
+-- The next token: greater than every one before it, at least what the client says (a "!" before it
+-- does not count), and the clock's where that is greater.
+local function next_token(counter, least, last)
+  last = last or redis.call('GET', counter)
+  least = string.gsub(least, '^!', '')
+  local token = '000' .. now_us
+  if last and last >= token then
+    -- Redis counts exactly, but text without zeros in front.
+    redis.call('SET', counter, (string.gsub(last, '^0+', '')))
+    redis.call('INCR', counter)
+    token = redis.call('GET', counter)
+    token = string.rep('0', 19 - #token) .. token
+  end
+  if least > token then token = least end
   redis.call('SET', counter, token)
   return token
 end

@@ -13,7 +13,7 @@ for i, key in ipairs(KEYS) do
   local list = lists[key]
   if not list and redis.pcall('GETRANGE', key, '0', '31') == id then
     if tonumber(hold) > redis.call('PTTL', key) then redis.call('PEXPIRE', key, hold) end
-    answers[i] = redis.call('GETRANGE', key, '33', '48')
+    answers[i] = redis.call('GETRANGE', key, '33', '51')
   elseif not list and redis.call('TYPE', key).ok ~= 'hash' then
     local record = redis.call('HGET', names(key).broken, id)
     answers[i] = record and { record } or 0

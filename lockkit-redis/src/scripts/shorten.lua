@@ -8,7 +8,7 @@
 
 if redis.pcall('GETRANGE', KEYS[1], '0', '31') == ARGV[1] then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  return redis.call('GETRANGE', KEYS[1], '33', '48')
+  return redis.call('GETRANGE', KEYS[1], '33', '51')
 end
 if redis.call('TYPE', KEYS[1]).ok == 'string' then
   local record = redis.call('HGET', names(KEYS[1]).broken, ARGV[1])
