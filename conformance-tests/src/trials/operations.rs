@@ -67,6 +67,17 @@ impl Operation {
     }
 }
 
+impl Operation {
+    /// Whether something may be left when it failed and nobody asks again.
+    pub(super) fn leaves_something(self) -> bool {
+        use Operation as O;
+        !matches!(
+            self,
+            O::Connect | O::Inspect | O::List | O::Load | O::Store | O::Delete | O::Changed
+        )
+    }
+}
+
 /// One operation of one client, behind a proxy of its own.
 pub(super) struct Client {
     pub(super) operation: Operation,
@@ -241,7 +252,10 @@ impl Client {
         match self.operation {
             Operation::Load => {
                 let entry = registers.load(&self.at).await?.expect("it was stored");
-                assert_eq!((entry.value.as_slice(), Some(entry.version)), (&b"first"[..], self.version));
+                assert_eq!(
+                    (entry.value.as_slice(), Some(entry.version)),
+                    (&b"first"[..], self.version)
+                );
             }
             // The same write, however often: never a conflict with itself.
             Operation::Store => {
