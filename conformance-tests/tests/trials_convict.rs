@@ -75,6 +75,8 @@ async fn a_driver_that_never_reconnects_is_found() {
 async fn an_error_that_despairs_is_found() {
     let name = "robust_03_the_server_is_killed_and_restarted";
     convicts(Flaw::Despairs, name, "it may help to try again").await;
+    let name = "robust_09_a_refusal_is_a_clear_error";
+    convicts(Flaw::Despairs, name, "may trying again help?").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
