@@ -10,8 +10,10 @@
 pub mod bench;
 pub mod broken;
 pub mod cases;
+pub mod faulty;
 mod harness;
 pub mod history;
+pub mod lab;
 pub mod listing;
 pub mod model;
 mod need;
