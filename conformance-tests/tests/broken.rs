@@ -55,7 +55,6 @@ fn random_commands_tell_most_flaws_of_the_list_from_the_model() {
         Flaw::RenewsAnothers,
         Flaw::ReleasesWithoutId,
         Flaw::SaysNoSuchLockToStrangers,
-        Flaw::DowngradeGoesToTheEnd,
         Flaw::PoliteBreakActsAtOnce,
         Flaw::PoliteBreakIsForgotten,
         Flaw::ForcedBreakWaits,
