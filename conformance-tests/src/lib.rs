@@ -10,14 +10,16 @@
 pub mod bench;
 pub mod broken;
 pub mod cases;
+pub mod faulty;
 mod harness;
 pub mod history;
 pub mod lab;
-pub mod storm;
 pub mod listing;
 pub mod model;
 mod need;
+pub mod promises;
 pub mod run;
+pub mod storm;
 mod table;
 pub mod worker;
 pub mod wrap;

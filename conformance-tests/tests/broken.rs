@@ -22,7 +22,6 @@ fn every_broken_driver_is_caught_by_the_case_made_for_it() {
     let mut escaped = Vec::new();
     for caught in FLAWS {
         let outcome = outcome(ToyHarness::with(caught.flaw), caught.by);
-        println!("{:?} ({}): {} said {outcome:?}", caught.flaw, caught.says, caught.by);
         if !matches!(outcome, Outcome::Failed(_)) {
             escaped.push((caught.flaw, caught.by));
         }
@@ -35,6 +34,42 @@ fn a_driver_that_denies_what_it_does_is_not_let_off_as_not_applicable() {
     let case = "register_02_of_16_racing_writers_one_wins";
     let outcome = outcome(ToyHarness::with(Flaw::DeniesWhatItDoes), case);
     assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+}
+
+#[test]
+fn a_driver_that_does_twice_what_it_is_asked_twice_fails_when_answers_are_lost() {
+    let case = "robust_01_an_answer_is_lost_after_any_call_acted";
+    let outcome = outcome(ToyHarness::with(Flaw::QueuesTwiceWhenAskedTwice), case);
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+}
+
+#[test]
+fn random_commands_tell_most_flaws_of_the_list_from_the_model() {
+    let differs = [
+        Flaw::GrantsTwo,
+        Flaw::QueuesTwiceWhenAskedTwice,
+        Flaw::TokenStandsStill,
+        Flaw::TokenRepeatsAfterCleanUp,
+        Flaw::TryOvertakes,
+        Flaw::ReadersOvertakeWriters,
+        Flaw::RenewsAnothers,
+        Flaw::ReleasesWithoutId,
+        Flaw::SaysNoSuchLockToStrangers,
+        Flaw::PoliteBreakActsAtOnce,
+        Flaw::PoliteBreakIsForgotten,
+        Flaw::ForcedBreakWaits,
+    ];
+    for flaw in differs {
+        let case = "model_01_random_commands_are_answered_as_the_model_answers";
+        let outcome = outcome(ToyHarness::with(flaw), case);
+        assert!(matches!(outcome, Outcome::Failed(_)), "{flaw:?}: {outcome:?}");
+    }
+    for flaw in [Flaw::SemaphoreCountsOneMore, Flaw::SmallOvertakesLarge, Flaw::AcceptsAnotherLimit]
+    {
+        let case = "model_02_semaphores_are_answered_as_the_model_answers";
+        let outcome = outcome(ToyHarness::with(flaw), case);
+        assert!(matches!(outcome, Outcome::Failed(_)), "{flaw:?}: {outcome:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkit::{BackendUrl, LockManager, Namespace, Settings, parse_duration};
+use lockkit::{BackendUrl, LockManager, Namespace, Settings};
 
 use crate::args::BackendArgs;
 use crate::exit::{Failure, code};
@@ -18,8 +18,6 @@ use crate::output;
 pub(crate) struct Backend {
     url: BackendUrl,
     prefix: Option<String>,
-    /// The lease that the URL asks for.
-    ttl: Option<Duration>,
     /// The folder to make first: only lockkit's own state folder.
     folder: Option<PathBuf>,
     /// What to say about the choice, once it is used.
@@ -59,13 +57,7 @@ impl Backend {
         let text = absolute(text);
         let url = BackendUrl::parse(&text)
             .map_err(|e| Failure::usage(format!("the backend's URL in {origin}: {e}")))?;
-        let backend = Self {
-            ttl: ttl_in(&text),
-            url,
-            prefix: args.prefix.clone(),
-            folder: None,
-            remark: None,
-        };
+        let backend = Self { url, prefix: args.prefix.clone(), folder: None, remark: None };
         // Before anything is touched: the library looks at it after it has connected.
         Namespace::new(backend.prefix())?;
         Ok(backend)
@@ -92,7 +84,7 @@ impl Backend {
 
     /// The lease that the URL asks for, or the library's default.
     pub(crate) fn ttl(&self) -> Duration {
-        self.ttl.unwrap_or(Duration::from_secs(30))
+        self.url.settings().default_ttl()
     }
 
     /// The URL as it may be shown.
@@ -208,11 +200,4 @@ fn absolute(url: &str) -> String {
         },
         _ => url.to_owned(),
     }
-}
-
-/// The option `ttl` of a URL that was parsed already.
-fn ttl_in(url: &str) -> Option<Duration> {
-    let (_, query) = url.split_once('?')?;
-    let last = query.rsplit('&').find_map(|o| o.strip_prefix("ttl="))?;
-    parse_duration(last).ok()
 }
