@@ -6,8 +6,16 @@ use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, LockManager, MemoryDriver, Settings};
 
 /// Schemes, and the cargo feature that each needs; none for what is always there.
-const SCHEMES: [(&str, Option<&str>, bool); 2] =
-    [("memory", None, true), ("sqlite", Some("sqlite"), cfg!(feature = "sqlite"))];
+const SCHEMES: &[(&str, Option<&str>, bool)] = &[
+    ("memory", None, true),
+    ("sqlite", Some("sqlite"), cfg!(feature = "sqlite")),
+    ("redis", Some("redis"), cfg!(feature = "redis")),
+    ("rediss", Some("redis"), cfg!(feature = "redis")),
+    ("redis+sentinel", Some("redis"), cfg!(feature = "redis")),
+    ("rediss+sentinel", Some("redis"), cfg!(feature = "redis")),
+    ("redis+cluster", Some("redis"), cfg!(feature = "redis")),
+    ("rediss+cluster", Some("redis"), cfg!(feature = "redis")),
+];
 
 /// Connects to the backend that the URL names, with the settings in its query.
 ///
@@ -38,6 +46,9 @@ async fn driver(url: &BackendUrl) -> Result<Arc<dyn LockDriver>, Error> {
         "memory" => Err(Error::config("the memory backend's URL is just memory:")),
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" => Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?)),
         other => Err(unknown(other)),
     }
 }

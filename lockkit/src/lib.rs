@@ -1,4 +1,4 @@
-//! Distributed locks with fencing tokens: one API over memory and SQLite, with one meaning.
+//! Distributed locks with fencing tokens: one API over memory, SQLite and Redis, with one meaning.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit::Error> {
@@ -16,6 +16,7 @@
 //! | --- | --- | --- |
 //! | `memory:` | always there | this process |
 //! | `sqlite:PATH` | `sqlite` | the processes of one host |
+//! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
 //!
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
 //! rest of the query is the driver's.
@@ -27,6 +28,9 @@ mod connect;
 pub use connect::{connect, connect_with};
 pub use lockkit_core::*;
 
+/// The Redis driver, with the options that its URL has as methods.
+#[cfg(feature = "redis")]
+pub use lockkit_redis as redis;
 /// The SQLite driver, with the options that its URL has as methods.
 #[cfg(feature = "sqlite")]
 pub use lockkit_sql as sql;
