@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a driver does and does not do. Public facts, cheap to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -119,7 +119,7 @@ pub enum TokenSource {
 }
 
 /// What can go wrong around a lock, of the kinds that may cost a promise somewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fault {
