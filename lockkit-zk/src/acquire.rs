@@ -1,0 +1,276 @@
+//! Putting a claim in line and taking it out: one round trip each, and what to do when an answer
+//! was lost.
+
+use std::sync::Arc;
+
+use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::driver::{Acquisition, Patience, Released};
+use lockkit_core::{Claim, Error, LossReason, Mode, Token};
+use zookeeper_client::{CreateMode, CreateSequence, Error as ZkError, Stat};
+
+use crate::driver::Inner;
+use crate::failure::{BACKEND, failed, not_done};
+use crate::line::{Line, Verdict};
+use crate::node::Label;
+use crate::paths::Tag;
+use crate::places::{Node, Place};
+use crate::session::Session;
+
+/// How often a create meets a folder that vanished before the backend is said to fail.
+const TRIES: usize = 8;
+
+impl Inner {
+    pub(crate) async fn acquire(
+        &self,
+        claim: &Claim,
+        patience: Patience,
+    ) -> Result<Acquisition, Error> {
+        let session = self.sessions.get().await?;
+        if let Some(place) = self.places.of(claim.id)
+            && let Some(answer) = self.again(&session, claim, patience, &place).await?
+        {
+            return Ok(answer);
+        }
+        if patience == Patience::Try {
+            let line = Line::of(self.children(&session, &self.layout.list(&claim.key)).await?);
+            match line.verdict_at_end(claim.mode) {
+                Verdict::Holds => {}
+                Verdict::Waits(_) => return Ok(Acquisition::Busy),
+                Verdict::OtherLimit(limit) => return Err(mismatch(claim, limit)),
+            }
+        }
+        self.enter(&session, claim, patience).await
+    }
+
+    /// Creates the node, and looks where it stands.
+    async fn enter(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+        patience: Patience,
+    ) -> Result<Acquisition, Error> {
+        let folder = self.layout.list(&claim.key);
+        let tag = Tag::of(claim.id);
+        let mut mismatches = 0;
+        for _ in 0..TRIES {
+            let (node, line) = match self.create(session, claim, &folder, &tag).await? {
+                Some(created) => created,
+                None => {
+                    self.make_folder(session, &folder).await.map_err(failed)?;
+                    continue;
+                }
+            };
+            match line.verdict(&node.name) {
+                Some(Verdict::OtherLimit(limit)) => {
+                    self.remove(session, claim, &node).await?;
+                    mismatches += 1;
+                    // The other one may just have come, found a different limit, and be leaving.
+                    if mismatches > 1 {
+                        return Err(mismatch(claim, limit));
+                    }
+                }
+                Some(verdict) => return self.stand(session, claim, patience, node, verdict).await,
+                None => {
+                    let what = "the node of a new claim is not among its folder's children";
+                    return Err(Error::retryable(BACKEND, what));
+                }
+            }
+        }
+        Err(Error::retryable(BACKEND, "the folder of the lock vanished again and again"))
+    }
+
+    /// Creates the node of a claim; with the list, in one flight. `None` when there is no folder.
+    async fn create(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+        folder: &str,
+        tag: &Tag,
+    ) -> Result<Option<(Node, Line)>, Error> {
+        self.places.expect(claim.id, tag, session);
+        let prefix = tag.prefix(claim.mode);
+        let path = format!("{folder}/{prefix}");
+        let options = CreateMode::EphemeralSequential.with_acls(self.sessions.options().acls());
+        let sent = BootClock.now();
+        // Both requests go out here, not when they are polled.
+        let created = session.client.create(&path, &Label::of(claim), &options);
+        let listed = session.client.list_children(folder);
+        let (created, listed) = session.answers(async { tokio::join!(created, listed) }).await?;
+        let (stat, sequence): (Stat, CreateSequence) = match created {
+            Ok(created) => created,
+            Err(error) => {
+                if not_done(&error) {
+                    self.places.forget(claim.id);
+                }
+                return if error == ZkError::NoNode { Ok(None) } else { Err(failed(error)) };
+            }
+        };
+        session.confirm(sent);
+        let node = Node {
+            folder: folder.to_owned(),
+            name: format!("{prefix}{sequence}"),
+            token: owned(session, &stat)?,
+            holds: false,
+            ahead: None,
+        };
+        self.places.settle(claim.id, node.clone());
+        Ok(Some((node, Line::of(listed.map_err(failed)?))))
+    }
+
+    /// Answers for a claim that is in line.
+    async fn stand(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        patience: Patience,
+        mut node: Node,
+        verdict: Verdict,
+    ) -> Result<Acquisition, Error> {
+        let token = node.token;
+        match verdict {
+            Verdict::Holds => {
+                node.holds = true;
+                self.places.settle(claim.id, node);
+                Ok(Acquisition::Granted(session.grant(token)))
+            }
+            Verdict::Waits(ahead) if patience == Patience::Wait => {
+                let count = ahead.count;
+                node.ahead = Some(ahead);
+                self.places.settle(claim.id, node);
+                Ok(Acquisition::Queued { ahead: count })
+            }
+            Verdict::Waits(_) => {
+                self.remove(session, claim, &node).await?;
+                Ok(Acquisition::Busy)
+            }
+            Verdict::OtherLimit(limit) => {
+                self.remove(session, claim, &node).await?;
+                Err(mismatch(claim, limit))
+            }
+        }
+    }
+
+    /// Answers for a claim that was asked for before: it may be in line, or may have been. `None`
+    /// when it was never put there.
+    async fn again(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+        patience: Patience,
+        place: &Place,
+    ) -> Result<Option<Acquisition>, Error> {
+        let folder = self.layout.list(&claim.key);
+        let line = self.synced_line(session, &folder).await?;
+        let mut found = line.find(&place.tag).into_iter().map(|child| child.name.clone());
+        let Some(name) = found.next() else {
+            self.places.forget(claim.id);
+            // What has ended never revives.
+            return match place.node {
+                Some(_) => Err(Error::Lost { reason: LossReason::Vanished }),
+                None => Ok(None),
+            };
+        };
+        // Creates that came late, of attempts before this one.
+        for late in found {
+            self.delete(session, &format!("{folder}/{late}")).await?;
+        }
+        let path = format!("{folder}/{name}");
+        let stat = session.answer(session.client.check_stat(&path)).await.map_err(failed)?;
+        let Some(stat) = stat.filter(|stat| stat.ephemeral_owner == session.id()) else {
+            // It lives in a session that has ended for us.
+            self.delete(session, &path).await?;
+            self.places.forget(claim.id);
+            return Ok(None);
+        };
+        let token = owned(session, &stat)?;
+        let node = Node { folder, name, token, holds: false, ahead: None };
+        self.places.expect(claim.id, &place.tag, session);
+        self.places.settle(claim.id, node.clone());
+        match line.verdict(&node.name) {
+            Some(verdict) => self.stand(session, claim, patience, node, verdict).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Error> {
+        let session = self.sessions.get().await?;
+        if let Some(Place { node: Some(node), session: its, .. }) = self.places.of(claim.id)
+            && its.id() == session.id()
+            && self.remove(&session, claim, &node).await?
+        {
+            return Ok(Released::Removed);
+        }
+        // Whether there is a node, and where, is not known: look.
+        let folder = self.layout.list(&claim.key);
+        let line = self.synced_line(&session, &folder).await?;
+        let mut released = match line.is_empty() {
+            true => Released::NoSuchLock,
+            false => Released::NotInLine,
+        };
+        for child in line.find(&Tag::of(claim.id)) {
+            if self.delete(&session, &format!("{folder}/{}", child.name)).await? {
+                released = Released::Removed;
+            }
+            if claim.mode == Mode::Shared && child.name.starts_with("x-") {
+                self.delete(&session, &format!("{folder}/{}", child.tag.marker())).await?;
+            }
+        }
+        self.places.forget(claim.id);
+        Ok(released)
+    }
+
+    /// Deletes the node of a claim, with the marker if it was downgraded; says whether it was there.
+    async fn remove(&self, session: &Session, claim: &Claim, node: &Node) -> Result<bool, Error> {
+        let path = node.path();
+        let deleted = session.client.delete(&path, None);
+        let downgraded = claim.mode == Mode::Shared && node.name.starts_with("x-");
+        let marker = format!("{}/{}", node.folder, Tag::of(claim.id).marker());
+        let unmarked = downgraded.then(|| session.client.delete(&marker, None));
+        let deleted = session.answer(deleted).await;
+        if let Some(unmarked) = unmarked {
+            let _ = session.answer(unmarked).await; // it says nothing without its claim
+        }
+        match deleted {
+            Ok(()) => {
+                self.places.forget(claim.id);
+                Ok(true)
+            }
+            Err(ZkError::NoNode) => Ok(false),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Deletes a node; says whether it was there.
+    pub(crate) async fn delete(&self, session: &Session, path: &str) -> Result<bool, Error> {
+        match session.answer(session.client.delete(path, None)).await {
+            Ok(()) => Ok(true),
+            Err(ZkError::NoNode) => Ok(false),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// The list as the leader has it, with everything that this session sent before.
+    async fn synced_line(&self, session: &Session, folder: &str) -> Result<Line, Error> {
+        let synced = session.sync(self.layout.root());
+        let listed = session.client.list_children(folder);
+        let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
+        match listed {
+            Err(ZkError::NoNode) => Ok(Line::default()),
+            Ok(names) => synced.map(|()| Line::of(names)).map_err(failed),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+/// The token of a node, if it lives in this session.
+pub(crate) fn owned(session: &Session, stat: &Stat) -> Result<Token, Error> {
+    match Token::new(stat.czxid as u64) {
+        Some(token) if stat.ephemeral_owner == session.id() => Ok(token),
+        _ => Err(Error::retryable(BACKEND, "the node of the claim is not this session's")),
+    }
+}
+
+fn mismatch(claim: &Claim, in_use: u32) -> Error {
+    let asked = claim.mode.limit().unwrap_or_default();
+    Error::LimitMismatch { name: claim.key.name.to_string(), in_use, asked }
+}

@@ -1,0 +1,209 @@
+//! Renewing: one flight for all claims of the process, whatever their number. The session is what
+//! lives; of the claims one only asks whether their nodes are still there.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use lockkit_core::driver::{Ended, Renewal};
+use lockkit_core::{Claim, Error, Mode};
+use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
+
+use crate::driver::Inner;
+use crate::failure::failed;
+use crate::line::{Line, Verdict};
+use crate::node::read_record;
+use crate::paths::{Kind, Tag, break_name};
+use crate::places::{Node, Place};
+use crate::session::Session;
+
+/// What one flight brought back.
+struct News {
+    /// All ephemeral nodes of the session under the root.
+    nodes: HashSet<String>,
+    /// The records of breaks, by their folder.
+    breaks: HashMap<String, HashSet<String>>,
+    /// The lists in which claims wait, by their folder.
+    lines: HashMap<String, Line>,
+}
+
+impl Inner {
+    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+        let session = self.sessions.get().await?;
+        let places: Vec<_> = claims.iter().map(|claim| self.places.of(claim.id)).collect();
+        let news = self.news(&session, claims, &places).await?;
+        let mut answers = Vec::with_capacity(claims.len());
+        for (claim, place) in claims.iter().zip(places) {
+            let answer = self.renewal(&session, claim, place, &news).await?;
+            if matches!(answer, Renewal::Ended(Ended::NotInLine | Ended::SessionEnded)) {
+                self.places.forget(claim.id);
+            }
+            answers.push(answer);
+        }
+        self.sweep(&session, &news.nodes);
+        Ok(answers)
+    }
+
+    async fn news(
+        &self,
+        session: &Session,
+        claims: &[Arc<Claim>],
+        places: &[Option<Place>],
+    ) -> Result<News, Error> {
+        let breaks: BTreeSet<_> =
+            claims.iter().map(|claim| self.layout.breaks(&claim.key.namespace)).collect();
+        let waiting = places.iter().flatten().filter_map(|place| place.node.as_ref());
+        let lines: BTreeSet<_> =
+            waiting.filter(|node| !node.holds).map(|node| node.folder.clone()).collect();
+        // All of these go out now, in this order: what is read is at least as new as the sync.
+        let synced = session.sync(self.layout.root());
+        let nodes = session.client.list_ephemerals(self.layout.root());
+        let breaks_listed: Vec<_> =
+            breaks.iter().map(|path| session.client.list_children(path)).collect();
+        let lines_listed: Vec<_> =
+            lines.iter().map(|path| session.client.list_children(path)).collect();
+        let all = async {
+            tokio::join!(synced, nodes, join_all(breaks_listed), join_all(lines_listed))
+        };
+        let (synced, nodes, breaks_listed, lines_listed) = session.answers(all).await?;
+        synced.map_err(failed)?;
+        let mut news = News {
+            nodes: nodes.map_err(failed)?.into_iter().collect(),
+            breaks: HashMap::new(),
+            lines: HashMap::new(),
+        };
+        for (folder, listed) in breaks.into_iter().zip(breaks_listed) {
+            news.breaks.insert(folder, or_empty(listed)?.into_iter().collect());
+        }
+        for (folder, listed) in lines.into_iter().zip(lines_listed) {
+            news.lines.insert(folder, Line::of(or_empty(listed)?));
+        }
+        Ok(news)
+    }
+
+    async fn renewal(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+        place: Option<Place>,
+        news: &News,
+    ) -> Result<Renewal, Error> {
+        let Some(place) = place else {
+            return Ok(Renewal::Ended(Ended::NotInLine));
+        };
+        if place.session.id() != session.id() {
+            return Ok(Renewal::Ended(Ended::SessionEnded));
+        }
+        let Some(node) = place.node else {
+            return Ok(Renewal::Ended(Ended::NotInLine));
+        };
+        let folder = self.layout.breaks(&claim.key.namespace);
+        let record = break_name(&claim.key, node.token);
+        if news.breaks.get(&folder).is_some_and(|records| records.contains(&record)) {
+            let path = format!("{folder}/{record}");
+            match session.answer(session.client.get_data(&path)).await {
+                Ok((data, _)) => {
+                    self.leave_when_over(session, claim, &node);
+                    let broken = read_record(&data).map(Ended::Broken);
+                    return Ok(Renewal::Ended(broken.unwrap_or(Ended::NotInLine)));
+                }
+                Err(ZkError::NoNode) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        if !news.nodes.contains(&node.path()) {
+            return Ok(Renewal::Ended(Ended::NotInLine));
+        }
+        if node.holds {
+            return Ok(Renewal::Holds(session.grant(node.token)));
+        }
+        match news.lines.get(&node.folder).and_then(|line| line.verdict(&node.name)) {
+            Some(Verdict::Holds) => {
+                self.places.holds(claim.id);
+                Ok(Renewal::Holds(session.grant(node.token)))
+            }
+            Some(Verdict::Waits(ahead)) => Ok(Renewal::Waits { ahead: ahead.count }),
+            _ => Ok(Renewal::Ended(Ended::NotInLine)),
+        }
+    }
+
+    /// Takes out a claim that was broken politely, when the time is over for which its holder may
+    /// trust it. The session goes on, so nothing else would.
+    fn leave_when_over(&self, session: &Arc<Session>, claim: &Claim, node: &Node) {
+        let (session, node, tag) = (session.clone(), node.clone(), Tag::of(claim.id));
+        let wait = if node.holds { session.ttl } else { std::time::Duration::ZERO };
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            let marker = format!("{}/{}", node.folder, tag.marker());
+            let path = node.path();
+            let unmarked = session.client.delete(&marker, None);
+            let deleted = session.client.delete(&path, None);
+            let _ = tokio::join!(unmarked, deleted);
+        });
+    }
+
+    /// Deletes nodes of this session that nobody here owns: what an acquire left behind whose
+    /// answer was lost and whose release came too early to find it.
+    fn sweep(&self, session: &Session, nodes: &HashSet<String>) {
+        if !self.sessions.are_own() {
+            return; // the nodes may be those of another driver on the same client
+        }
+        let owned = self.places.tags();
+        for path in nodes {
+            let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+            if let Kind::Claim(child) = Kind::of(name)
+                && !owned.contains(&child.tag)
+            {
+                // It goes out when it is called; nobody waits for the answer.
+                drop(session.client.delete(path, None));
+            }
+        }
+    }
+
+    pub(crate) async fn downgrade(&self, claim: &Claim) -> Result<Renewal, Error> {
+        let session = self.sessions.get().await?;
+        let Some(place) = self.places.of(claim.id) else {
+            return Ok(Renewal::Ended(Ended::NotInLine));
+        };
+        let node = match place.node {
+            Some(node) if place.session.id() == session.id() => node,
+            _ => return Ok(Renewal::Ended(Ended::SessionEnded)),
+        };
+        if claim.mode == Mode::Shared && !node.name.starts_with("x-") {
+            return self.renewed_alone(claim).await;
+        }
+        let acls = self.sessions.options().acls();
+        let marker = format!("{}/{}", node.folder, place.tag.marker());
+        let sent = lockkit_core::clock::Clock::now(&lockkit_core::clock::BootClock);
+        let mut multi = session.client.new_multi_writer();
+        // The own node's data changes along, which tells those who watch it to look again.
+        let marked = multi
+            .add_set_data(&node.path(), &crate::node::Label::of(claim), None)
+            .and_then(|()| multi.add_create(&marker, b"", &CreateMode::Ephemeral.with_acls(acls)));
+        marked.map_err(failed)?;
+        let done = session.answers(multi.commit()).await?;
+        match done {
+            Ok(_) => {
+                session.confirm(sent);
+                Ok(Renewal::Holds(session.grant(node.token)))
+            }
+            Err(MultiWriteError::OperationFailed { source: ZkError::NoNode, .. })
+            | Err(MultiWriteError::OperationFailed { source: ZkError::NodeExists, .. }) => {
+                self.renewed_alone(claim).await
+            }
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+
+    async fn renewed_alone(&self, claim: &Claim) -> Result<Renewal, Error> {
+        let answers = self.renew(&[Arc::new(claim.clone())]).await?;
+        Ok(answers.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine)))
+    }
+}
+
+fn or_empty(listed: Result<Vec<String>, ZkError>) -> Result<Vec<String>, Error> {
+    match listed {
+        Err(ZkError::NoNode) => Ok(Vec::new()),
+        other => other.map_err(failed),
+    }
+}
