@@ -12,6 +12,7 @@ pub mod broken;
 pub mod cases;
 mod harness;
 pub mod history;
+pub mod lab;
 pub mod storm;
 pub mod listing;
 pub mod model;
