@@ -60,6 +60,17 @@ impl Inner {
                     continue;
                 }
             };
+            if let [earlier, _, ..] = line.find(&tag)[..]
+                && earlier.name != node.name
+            {
+                // An attempt of which nothing was known came first, and keeps its place.
+                let place = self.places.of(claim.id).ok_or_else(released_meanwhile)?;
+                let unknown = place.unsettled();
+                if let Some(answer) = self.again(session, claim, patience, &unknown).await? {
+                    return Ok(answer);
+                }
+                continue;
+            }
             match line.verdict(&node.name) {
                 Some(Verdict::OtherLimit(limit)) => {
                     self.remove(session, claim, &node).await?;
@@ -87,7 +98,7 @@ impl Inner {
         folder: &str,
         tag: &Tag,
     ) -> Result<Option<(Node, Line)>, Error> {
-        self.places.expect(claim.id, tag, session);
+        self.places.expect(claim, folder, session);
         let prefix = tag.prefix(claim.mode);
         let path = format!("{folder}/{prefix}");
         let options = CreateMode::EphemeralSequential.with_acls(self.sessions.options().acls());
@@ -106,14 +117,15 @@ impl Inner {
             }
         };
         session.confirm(sent);
+        let name = format!("{prefix}{sequence}");
         let node = Node {
-            folder: folder.to_owned(),
-            name: format!("{prefix}{sequence}"),
+            path: format!("{folder}/{name}"),
+            name,
             token: owned(session, &stat)?,
             holds: false,
             ahead: None,
         };
-        self.places.settle(claim.id, node.clone());
+        self.places.settle(claim, node.clone());
         Ok(Some((node, Line::of(listed.map_err(failed)?))))
     }
 
@@ -130,13 +142,13 @@ impl Inner {
         match verdict {
             Verdict::Holds => {
                 node.holds = true;
-                self.places.settle(claim.id, node);
-                Ok(Acquisition::Granted(session.grant(token)))
+                let place = self.places.settle(claim, node).ok_or_else(released_meanwhile)?;
+                Ok(Acquisition::Granted(place.grant(token, claim.hold_ttl)))
             }
             Verdict::Waits(ahead) if patience == Patience::Wait => {
                 let count = ahead.count;
                 node.ahead = Some(ahead);
-                self.places.settle(claim.id, node);
+                self.places.settle(claim, node);
                 Ok(Acquisition::Queued { ahead: count })
             }
             Verdict::Waits(_) => {
@@ -174,6 +186,9 @@ impl Inner {
         for late in found {
             self.delete(session, &format!("{folder}/{late}")).await?;
         }
+        if place.is_over() {
+            return Err(Error::Lost { reason: LossReason::Expired });
+        }
         let path = format!("{folder}/{name}");
         let stat = session.answer(session.client.check_stat(&path)).await.map_err(failed)?;
         let Some(stat) = stat.filter(|stat| stat.ephemeral_owner == session.id()) else {
@@ -183,9 +198,10 @@ impl Inner {
             return Ok(None);
         };
         let token = owned(session, &stat)?;
-        let node = Node { folder, name, token, holds: false, ahead: None };
-        self.places.expect(claim.id, &place.tag, session);
-        self.places.settle(claim.id, node.clone());
+        let node = Node { path, name, token, holds: false, ahead: None };
+        if place.node.is_none() {
+            self.places.expect(claim, &folder, session);
+        }
         match line.verdict(&node.name) {
             Some(verdict) => self.stand(session, claim, patience, node, verdict).await.map(Some),
             None => Ok(None),
@@ -207,24 +223,46 @@ impl Inner {
             true => Released::NoSuchLock,
             false => Released::NotInLine,
         };
-        for child in line.find(&Tag::of(claim.id)) {
-            if self.delete(&session, &format!("{folder}/{}", child.name)).await? {
-                released = Released::Removed;
-            }
-            if claim.mode == Mode::Shared && child.name.starts_with("x-") {
-                self.delete(&session, &format!("{folder}/{}", child.tag.marker())).await?;
-            }
+        if self.remove_found(&session, &folder, &line, &Tag::of(claim.id)).await? {
+            released = Released::Removed;
         }
         self.places.forget(claim.id);
         Ok(released)
     }
 
+    /// Deletes all nodes with this tag.
+    pub(crate) async fn remove_all(
+        &self,
+        session: &Session,
+        folder: &str,
+        tag: &Tag,
+    ) -> Result<(), Error> {
+        let line = self.synced_line(session, folder).await?;
+        self.remove_found(session, folder, &line, tag).await.map(drop)
+    }
+
+    async fn remove_found(
+        &self,
+        session: &Session,
+        folder: &str,
+        line: &Line,
+        tag: &Tag,
+    ) -> Result<bool, Error> {
+        let mut removed = false;
+        for child in line.find(tag) {
+            removed |= self.delete(session, &format!("{folder}/{}", child.name)).await?;
+            if child.mode == Mode::Shared && child.name.starts_with("x-") {
+                self.delete(session, &format!("{folder}/{}", tag.marker())).await?;
+            }
+        }
+        Ok(removed)
+    }
+
     /// Deletes the node of a claim, with the marker if it was downgraded; says whether it was there.
     async fn remove(&self, session: &Session, claim: &Claim, node: &Node) -> Result<bool, Error> {
-        let path = node.path();
-        let deleted = session.client.delete(&path, None);
+        let deleted = session.client.delete(&node.path, None);
         let downgraded = claim.mode == Mode::Shared && node.name.starts_with("x-");
-        let marker = format!("{}/{}", node.folder, Tag::of(claim.id).marker());
+        let marker = format!("{}/{}", self.layout.list(&claim.key), Tag::of(claim.id).marker());
         let unmarked = downgraded.then(|| session.client.delete(&marker, None));
         let deleted = session.answer(deleted).await;
         if let Some(unmarked) = unmarked {
@@ -268,6 +306,10 @@ pub(crate) fn owned(session: &Session, stat: &Stat) -> Result<Token, Error> {
         Some(token) if stat.ephemeral_owner == session.id() => Ok(token),
         _ => Err(Error::retryable(BACKEND, "the node of the claim is not this session's")),
     }
+}
+
+fn released_meanwhile() -> Error {
+    Error::retryable(BACKEND, "the claim was released while it was acquired")
 }
 
 fn mismatch(claim: &Claim, in_use: u32) -> Error {

@@ -54,8 +54,7 @@ impl Inner {
     ) -> Result<Option<Child>, Error> {
         let folder = self.layout.list(key);
         let line = Line::of(self.children(session, &folder).await?);
-        let paths: Vec<_> =
-            line.claims().iter().map(|c| format!("{folder}/{}", c.name)).collect();
+        let paths: Vec<_> = line.claims().iter().map(|c| format!("{folder}/{}", c.name)).collect();
         let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
         let stats = session.answers(join_all(stats)).await?;
         for (child, stat) in line.claims().iter().zip(stats) {

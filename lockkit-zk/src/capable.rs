@@ -12,10 +12,11 @@ use crate::failure::BACKEND;
 pub(crate) fn capabilities(options: &ZkOptions, timeout: Duration) -> Capabilities {
     let mut c = Capabilities::of(BACKEND);
     c.lease_scope = LeaseScope::Session;
-    // A lock may ask for less than the session lasts: it gets the session's time, and is told.
+    // The driver itself ends a claim whose ttl is shorter than the session's.
     c.least_ttl = Duration::from_millis(100);
-    // The leader ends sessions in steps of a tick, and hears of them half a tick late.
-    c.expiry_slack = timeout.saturating_sub(options.trusted(timeout)) + options.tick * 3 / 2;
+    // The claims of a process that died last as long as its session, whatever their own ttl; the
+    // leader ends sessions in steps of a tick, and hears of them half a tick late.
+    c.expiry_slack = timeout + options.tick * 3 / 2;
     c.wake_up = WakeUp::Push;
     c.token_source = TokenSource::Revision;
     c.registers = true;

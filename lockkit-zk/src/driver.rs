@@ -1,14 +1,15 @@
 //! The driver: which verb does what. The verbs themselves stand in pages of their own.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
     Acquisition, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Lifetime, Namespace, Token};
+use tokio::task::JoinHandle;
 use zookeeper_client::{Client, CreateMode, Error as ZkError};
 
 use crate::ZkOptions;
@@ -33,6 +34,7 @@ pub(crate) struct Inner {
     pub(crate) sessions: Sessions,
     pub(crate) layout: Layout,
     pub(crate) places: Places,
+    pub(crate) leases: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl ZkDriver {
@@ -66,7 +68,7 @@ impl ZkDriver {
         let layout = Layout::new(sessions.options().root.clone());
         let timeout = sessions.latest().map(|session| session.timeout()).unwrap_or_default();
         let capabilities = capabilities(sessions.options(), timeout);
-        let inner = Inner { sessions, layout, places: Places::default() };
+        let inner = Inner { sessions, layout, places: Places::default(), leases: Mutex::default() };
         Self { inner: Arc::new(inner), capabilities }
     }
 }
@@ -88,7 +90,11 @@ impl Inner {
     }
 
     /// The children of a folder; none when it is not there.
-    pub(crate) async fn children(&self, session: &Session, path: &str) -> Result<Vec<String>, Error> {
+    pub(crate) async fn children(
+        &self,
+        session: &Session,
+        path: &str,
+    ) -> Result<Vec<String>, Error> {
         match session.answer(session.client.list_children(path)).await {
             Err(ZkError::NoNode) => Ok(Vec::new()),
             other => other.map_err(failed),
@@ -107,6 +113,10 @@ impl LockDriver for ZkDriver {
     }
 
     async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+        if claim.lifetime == Lifetime::Detached {
+            return Err(self.unsupported("claims that outlive their process"));
+        }
+        self.inner.watch_leases();
         self.inner.acquire(claim, patience).await
     }
 

@@ -18,6 +18,7 @@ mod breaks;
 mod capable;
 mod driver;
 mod failure;
+mod leases;
 mod line;
 mod look;
 mod node;

@@ -86,7 +86,8 @@ impl Line {
 
     fn verdict_at(&self, place: usize, mode: Mode) -> Verdict {
         let ahead = &self.claims[..place];
-        if let (Some(asked), Some(first)) = (mode.limit(), ahead.first().and_then(|c| c.mode.limit()))
+        if let (Some(asked), Some(first)) =
+            (mode.limit(), ahead.first().and_then(|c| c.mode.limit()))
             && asked != first
         {
             return Verdict::OtherLimit(first);

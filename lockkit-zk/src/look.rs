@@ -70,7 +70,8 @@ impl Inner {
                     continue; // a folder outlives its last claim by some time
                 }
                 if page.states.len() == limit {
-                    page.next = page.states.last().map(|last: &LockState| Cursor(cursor(&last.key)));
+                    page.next =
+                        page.states.last().map(|last: &LockState| Cursor(cursor(&last.key)));
                     return Ok(page);
                 }
                 page.states.push(state);
@@ -133,7 +134,9 @@ impl Inner {
             n => format!("ZooKeeper (an ensemble of {n}, a session of {got:?})"),
         });
         let asked = self.sessions.options().ttl;
-        if self.sessions.options().session_timeout.is_none() && ttl + Duration::from_millis(2) < asked {
+        if self.sessions.options().session_timeout.is_none()
+            && ttl + Duration::from_millis(2) < asked
+        {
             health = health.with(Finding {
                 severity: Severity::Warning,
                 what: format!("locks last {ttl:?} without news, not the {asked:?} asked for"),

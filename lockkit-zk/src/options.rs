@@ -49,7 +49,8 @@ impl ZkOptions {
             let form = "zk://[user:password@]host:port,host:port[/chroot][?ttl=30s]";
             Error::Config(format!("{shown}: {what}; a ZooKeeper URL is {form}"))
         };
-        let rest = url.strip_prefix("zk://").ok_or_else(|| wrong("it does not begin with zk://"))?;
+        let rest =
+            url.strip_prefix("zk://").ok_or_else(|| wrong("it does not begin with zk://"))?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         // The password may contain '@': everything up to the last one is the login.
         let (login, place) = match place.rsplit_once('@') {
@@ -204,7 +205,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_without_the_password() {
-        for bad in ["zk://", "zk://me:secret@", "zk://a/b//c", "zk://a/../b", "zk://me@a", "zk://a?x=1"] {
+        for bad in
+            ["zk://", "zk://me:secret@", "zk://a/b//c", "zk://a/../b", "zk://me@a", "zk://a?x=1"]
+        {
             let message = ZkOptions::parse(bad).unwrap_err().to_string();
             assert!(!message.contains("secret"), "{message}");
         }

@@ -238,7 +238,8 @@ mod tests {
     fn every_name_has_a_folder_of_its_own_and_comes_back() {
         let layout = Layout::new("/lockkit".to_owned());
         let mut seen = std::collections::HashSet::new();
-        for name in ["a", "A", "a ", "a/b", "a%2Fb", ".", "..", "á", "a\u{301}", "zookeeper", "*"] {
+        for name in ["a", "A", "a ", "a/b", "a%2Fb", ".", "..", "á", "a\u{301}", "zookeeper", "*"]
+        {
             let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
             let path = layout.list(&key);
             let folder = path.strip_prefix("/lockkit/n-/lock/").unwrap();

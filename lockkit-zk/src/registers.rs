@@ -91,7 +91,9 @@ impl Inner {
     async fn seen(&self, session: &Session, path: &str) -> Result<Seen, Error> {
         let (data, stat) = match session.answer(session.client.get_data(path)).await {
             Ok(read) => read,
-            Err(ZkError::NoNode) => return Ok(Seen { cell: Cell::empty(), node: None, left: None }),
+            Err(ZkError::NoNode) => {
+                return Ok(Seen { cell: Cell::empty(), node: None, left: None });
+            }
             Err(error) => return Err(failed(error)),
         };
         let what = "a node in the place of a register is not one";
@@ -141,7 +143,9 @@ impl Inner {
             let as_expected = match change.expect {
                 Expect::Anything => true,
                 Expect::Absent => cell.value.is_none(),
-                Expect::Version(Version(version)) => cell.value.is_some() && cell.version == version,
+                Expect::Version(Version(version)) => {
+                    cell.value.is_some() && cell.version == version
+                }
             };
             if !as_expected {
                 return Ok(StoreOutcome::Conflict);

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{Ended, Renewal};
 use lockkit_core::{Claim, Error, Mode};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
@@ -12,9 +13,9 @@ use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 use crate::driver::Inner;
 use crate::failure::failed;
 use crate::line::{Line, Verdict};
-use crate::node::read_record;
-use crate::paths::{Kind, Tag, break_name};
-use crate::places::{Node, Place};
+use crate::node::{Label, read_record};
+use crate::paths::{Kind, break_name};
+use crate::places::Place;
 use crate::session::Session;
 
 /// What one flight brought back.
@@ -52,9 +53,8 @@ impl Inner {
     ) -> Result<News, Error> {
         let breaks: BTreeSet<_> =
             claims.iter().map(|claim| self.layout.breaks(&claim.key.namespace)).collect();
-        let waiting = places.iter().flatten().filter_map(|place| place.node.as_ref());
-        let lines: BTreeSet<_> =
-            waiting.filter(|node| !node.holds).map(|node| node.folder.clone()).collect();
+        let waiting = places.iter().flatten().filter(|place| !place.holds());
+        let lines: BTreeSet<_> = waiting.map(|place| place.folder.clone()).collect();
         // All of these go out now, in this order: what is read is at least as new as the sync.
         let synced = session.sync(self.layout.root());
         let nodes = session.client.list_ephemerals(self.layout.root());
@@ -62,9 +62,8 @@ impl Inner {
             breaks.iter().map(|path| session.client.list_children(path)).collect();
         let lines_listed: Vec<_> =
             lines.iter().map(|path| session.client.list_children(path)).collect();
-        let all = async {
-            tokio::join!(synced, nodes, join_all(breaks_listed), join_all(lines_listed))
-        };
+        let all =
+            async { tokio::join!(synced, nodes, join_all(breaks_listed), join_all(lines_listed)) };
         let (synced, nodes, breaks_listed, lines_listed) = session.answers(all).await?;
         synced.map_err(failed)?;
         let mut news = News {
@@ -94,8 +93,9 @@ impl Inner {
         if place.session.id() != session.id() {
             return Ok(Renewal::Ended(Ended::SessionEnded));
         }
-        let Some(node) = place.node else {
-            return Ok(Renewal::Ended(Ended::NotInLine));
+        let gone = Renewal::Ended(Ended::NotInLine);
+        let Some(node) = &place.node else {
+            return Ok(gone);
         };
         let folder = self.layout.breaks(&claim.key.namespace);
         let record = break_name(&claim.key, node.token);
@@ -103,7 +103,7 @@ impl Inner {
             let path = format!("{folder}/{record}");
             match session.answer(session.client.get_data(&path)).await {
                 Ok((data, _)) => {
-                    self.leave_when_over(session, claim, &node);
+                    // It is not renewed, so it leaves when its lease is over.
                     let broken = read_record(&data).map(Ended::Broken);
                     return Ok(Renewal::Ended(broken.unwrap_or(Ended::NotInLine)));
                 }
@@ -111,35 +111,23 @@ impl Inner {
                 Err(error) => return Err(failed(error)),
             }
         }
-        if !news.nodes.contains(&node.path()) {
-            return Ok(Renewal::Ended(Ended::NotInLine));
+        if !news.nodes.contains(&node.path) {
+            return Ok(gone);
         }
-        if node.holds {
-            return Ok(Renewal::Holds(session.grant(node.token)));
-        }
-        match news.lines.get(&node.folder).and_then(|line| line.verdict(&node.name)) {
-            Some(Verdict::Holds) => {
-                self.places.holds(claim.id);
-                Ok(Renewal::Holds(session.grant(node.token)))
-            }
-            Some(Verdict::Waits(ahead)) => Ok(Renewal::Waits { ahead: ahead.count }),
-            _ => Ok(Renewal::Ended(Ended::NotInLine)),
-        }
-    }
-
-    /// Takes out a claim that was broken politely, when the time is over for which its holder may
-    /// trust it. The session goes on, so nothing else would.
-    fn leave_when_over(&self, session: &Arc<Session>, claim: &Claim, node: &Node) {
-        let (session, node, tag) = (session.clone(), node.clone(), Tag::of(claim.id));
-        let wait = if node.holds { session.ttl } else { std::time::Duration::ZERO };
-        tokio::spawn(async move {
-            tokio::time::sleep(wait).await;
-            let marker = format!("{}/{}", node.folder, tag.marker());
-            let path = node.path();
-            let unmarked = session.client.delete(&marker, None);
-            let deleted = session.client.delete(&path, None);
-            let _ = tokio::join!(unmarked, deleted);
-        });
+        let verdict = match node.holds {
+            true => Some(Verdict::Holds),
+            false => news.lines.get(&place.folder).and_then(|line| line.verdict(&node.name)),
+        };
+        let holds = matches!(verdict, Some(Verdict::Holds));
+        // Its own lease may have ended while the answer was under way.
+        let Some(place) = self.places.renew(claim, holds) else {
+            return Ok(gone);
+        };
+        Ok(match verdict {
+            Some(Verdict::Holds) => Renewal::Holds(place.grant(node.token, claim.hold_ttl)),
+            Some(Verdict::Waits(ahead)) => Renewal::Waits { ahead: ahead.count },
+            _ => gone,
+        })
     }
 
     /// Deletes nodes of this session that nobody here owns: what an acquire left behind whose
@@ -165,7 +153,7 @@ impl Inner {
         let Some(place) = self.places.of(claim.id) else {
             return Ok(Renewal::Ended(Ended::NotInLine));
         };
-        let node = match place.node {
+        let node = match &place.node {
             Some(node) if place.session.id() == session.id() => node,
             _ => return Ok(Renewal::Ended(Ended::SessionEnded)),
         };
@@ -173,19 +161,21 @@ impl Inner {
             return self.renewed_alone(claim).await;
         }
         let acls = self.sessions.options().acls();
-        let marker = format!("{}/{}", node.folder, place.tag.marker());
-        let sent = lockkit_core::clock::Clock::now(&lockkit_core::clock::BootClock);
+        let marker = place.marker();
+        let sent = BootClock.now();
         let mut multi = session.client.new_multi_writer();
         // The own node's data changes along, which tells those who watch it to look again.
         let marked = multi
-            .add_set_data(&node.path(), &crate::node::Label::of(claim), None)
+            .add_set_data(&node.path, &Label::of(claim), None)
             .and_then(|()| multi.add_create(&marker, b"", &CreateMode::Ephemeral.with_acls(acls)));
         marked.map_err(failed)?;
         let done = session.answers(multi.commit()).await?;
         match done {
             Ok(_) => {
                 session.confirm(sent);
-                Ok(Renewal::Holds(session.grant(node.token)))
+                let place = self.places.renew(claim, true);
+                let gone = Renewal::Ended(Ended::NotInLine);
+                Ok(place.map_or(gone, |p| Renewal::Holds(p.grant(node.token, claim.hold_ttl))))
             }
             Err(MultiWriteError::OperationFailed { source: ZkError::NoNode, .. })
             | Err(MultiWriteError::OperationFailed { source: ZkError::NodeExists, .. }) => {

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::driver::Grant;
-use lockkit_core::{Error, Token};
 use zookeeper_client::{Client, Error as ZkError, SessionState};
 
 use crate::ZkOptions;
@@ -48,10 +47,9 @@ impl Session {
         self.confirmed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
     }
 
-    /// A grant of this session, as far as it is known to live.
-    pub(crate) fn grant(&self, token: Token) -> Grant {
-        let since = Moment::from_nanos(self.confirmed.load(Ordering::Acquire));
-        Grant { token, ttl: self.ttl, since: Some(since) }
+    /// When the last request was sent that the leader answered.
+    pub(crate) fn confirmed(&self) -> Moment {
+        Moment::from_nanos(self.confirmed.load(Ordering::Acquire))
     }
 
     /// Whether it has ended as far as this process can tell.
@@ -60,8 +58,7 @@ impl Session {
     /// connected and whose time is over counts as ended.
     pub(crate) fn has_ended(&self) -> bool {
         let state = self.client.state();
-        let since = Moment::from_nanos(self.confirmed.load(Ordering::Acquire));
-        let over = BootClock.now().since(since) > self.timeout();
+        let over = BootClock.now().since(self.confirmed()) > self.timeout();
         state.is_terminated() || (state == SessionState::Disconnected && over)
     }
 

@@ -24,31 +24,39 @@ enum Blocker {
 
 impl Inner {
     pub(crate) async fn granted(&self, claim: &Claim) -> Result<Grant, Error> {
-        let Some(Place { session, node: Some(node), .. }) = self.places.of(claim.id) else {
+        let Some(place) = self.places.of(claim.id) else {
+            return Err(Error::Lost { reason: LossReason::Expired });
+        };
+        let Some(node) = &place.node else {
             return Err(Error::Lost { reason: LossReason::Vanished });
         };
+        let session = &place.session;
         if session.has_ended() {
             return Err(Error::Lost { reason: LossReason::SessionEnded });
         }
         if node.holds {
-            return Ok(session.grant(node.token));
+            return Ok(place.grant(node.token, claim.hold_ttl));
         }
         match claim.mode {
-            Mode::Permits { .. } => self.permits_granted(&session, claim, &node).await?,
-            _ => self.turn_came(&session, claim, &node).await?,
+            Mode::Permits { .. } => self.permits_granted(&place, claim, node).await?,
+            _ => self.turn_came(&place, claim, node).await?,
         }
-        self.places.holds(claim.id);
-        Ok(session.grant(node.token))
+        // Its lease as a holder begins.
+        match self.places.renew(claim, true) {
+            Some(place) => Ok(place.grant(node.token, claim.hold_ttl)),
+            None => Err(Error::Lost { reason: LossReason::Expired }),
+        }
     }
 
     /// Returns when nothing ahead of an exclusive or shared claim conflicts with it.
-    async fn turn_came(&self, session: &Session, claim: &Claim, node: &Node) -> Result<(), Error> {
+    async fn turn_came(&self, place: &Place, claim: &Claim, node: &Node) -> Result<(), Error> {
+        let session = &*place.session;
         let mut known = node.ahead.clone();
         let mut own: Option<Event> = None;
         loop {
             let ahead = match known.take() {
                 Some(ahead) => ahead,
-                None => match self.look(session, claim, node).await? {
+                None => match self.look(place, claim, node).await? {
                     Some(ahead) => ahead,
                     None => return Ok(()),
                 },
@@ -56,7 +64,7 @@ impl Inner {
             let Some(blocker) = ahead.blocker.as_ref() else {
                 return Ok(()); // locks always have one
             };
-            let path = format!("{}/{blocker}", node.folder);
+            let path = format!("{}/{blocker}", place.folder);
             let own_watched = match own.take() {
                 Some(event) => event,
                 None => self.watch_own(session, claim, node).await?,
@@ -84,11 +92,12 @@ impl Inner {
     /// One look: what is ahead, or nothing that conflicts.
     async fn look(
         &self,
-        session: &Session,
+        place: &Place,
         claim: &Claim,
         node: &Node,
     ) -> Result<Option<Ahead>, Error> {
-        let line = Line::of(self.children(session, &node.folder).await?);
+        let session = &*place.session;
+        let line = Line::of(self.children(session, &place.folder).await?);
         match line.verdict(&node.name) {
             Some(Verdict::Holds) => Ok(None),
             Some(Verdict::Waits(ahead)) => Ok(Some(ahead)),
@@ -103,8 +112,7 @@ impl Inner {
         claim: &Claim,
         node: &Node,
     ) -> Result<Event, Error> {
-        let path = node.path();
-        match session.answer(session.client.get_and_watch_data(&path)).await {
+        match session.answer(session.client.get_and_watch_data(&node.path)).await {
             Ok((_, stat, watcher)) => {
                 owned(session, &stat)?;
                 Ok(event(watcher))
@@ -132,13 +140,14 @@ impl Inner {
     /// folder.
     async fn permits_granted(
         &self,
-        session: &Session,
+        place: &Place,
         claim: &Claim,
         node: &Node,
     ) -> Result<(), Error> {
+        let session = &*place.session;
         drop(self.watch_own(session, claim, node).await?);
         loop {
-            let listed = session.client.list_and_watch_children(&node.folder);
+            let listed = session.client.list_and_watch_children(&place.folder);
             let (names, watcher) = match session.answer(listed).await {
                 Ok(listed) => listed,
                 Err(ZkError::NoNode) => return Err(self.gone(session, claim, node).await),
