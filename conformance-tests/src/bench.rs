@@ -103,10 +103,7 @@ impl Bench {
         driver: Arc<dyn LockDriver>,
         change: impl FnOnce(Settings) -> Settings,
     ) -> LockManager {
-        let settings = Settings::default()
-            .prefix(self.namespace.as_str())
-            .ttl(LONG)
-            .wait_ttl(LONG);
+        let settings = Settings::default().prefix(self.namespace.as_str()).ttl(LONG).wait_ttl(LONG);
         let manager =
             LockManager::with(driver, change(settings)).expect("these settings are valid");
         self.managers.lock().unwrap().push(manager.clone());
@@ -317,9 +314,7 @@ where
     let mut ttl = first_ttl;
     for round in 1.. {
         let stalls = Stalls::watch();
-        let ended = AssertUnwindSafe(attempt(ttl, format!("attempt {round}")))
-            .catch_unwind()
-            .await;
+        let ended = AssertUnwindSafe(attempt(ttl, format!("attempt {round}"))).catch_unwind().await;
         let Err(panic) = ended else { return };
         let stood_still = stalls.worst() > ttl / 4;
         if !stood_still || round == 5 {

@@ -47,7 +47,7 @@ pub trait Harness: Send + Sync + 'static {
         None
     }
 
-    /// How many things the backend keeps for this namespace: keys, rows, nodes, whatever can grow.
+    /// How many things the backend keeps for this namespace: keys, rows, nodes, whatever grows with use.
     /// Without it the case that counts them is *not applicable*.
     async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {
         let _ = namespace;

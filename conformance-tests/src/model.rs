@@ -66,11 +66,7 @@ impl Model {
             return Answer::OtherLimit(limit);
         }
         let at = known.unwrap_or_else(|| {
-            self.line.push(Member {
-                id,
-                mode,
-                broken: false,
-            });
+            self.line.push(Member { id, mode, broken: false });
             self.line.len() - 1
         });
         match self.standing(at) {

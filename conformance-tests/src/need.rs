@@ -75,11 +75,7 @@ impl Need {
             Self::Registers => no_registers(bench).await,
             // An order that is kept without having been promised harms nobody; what the harness
             // lacks is no lie of the driver's.
-            Self::Nothing
-            | Self::Fifo
-            | Self::Processes
-            | Self::Leftovers
-            | Self::RealTime => {}
+            Self::Nothing | Self::Fifo | Self::Processes | Self::Leftovers | Self::RealTime => {}
         }
     }
 }

@@ -45,9 +45,21 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// # Cancel safety
 /// Dropping it leaves what the case made until its leases end.
 pub async fn case(harness: Arc<dyn Harness>, case: &'static Case) -> Report {
+    case_until(harness, case, std::future::pending()).await
+}
+
+/// As [`case`], but gives up, cleans up and reports a failure when `stop` returns.
+///
+/// # Cancel safety
+/// As [`case`].
+pub async fn case_until(
+    harness: Arc<dyn Harness>,
+    case: &'static Case,
+    stop: impl Future<Output = ()>,
+) -> Report {
     let start = std::time::Instant::now();
     let outcome = match Bench::new(harness).await {
-        Ok(bench) => on_bench(bench, case).await,
+        Ok(bench) => on_bench(bench, case, stop).await,
         Err(e) => Outcome::Failed(format!("the harness gave no driver: {e}")),
     };
     Report {
@@ -58,7 +70,7 @@ pub async fn case(harness: Arc<dyn Harness>, case: &'static Case) -> Report {
     }
 }
 
-async fn on_bench(bench: Bench, case: &'static Case) -> Outcome {
+async fn on_bench(bench: Bench, case: &'static Case, stop: impl Future<Output = ()>) -> Outcome {
     let missing = match case.need.missing(&bench).await {
         Ok(missing) => missing,
         Err(e) => return Outcome::Failed(format!("the harness cannot count: {e}")),
@@ -71,17 +83,23 @@ async fn on_bench(bench: Bench, case: &'static Case) -> Outcome {
             Some(_) => case.need.check_denial(&at_work).await,
         }
     });
-    let ended = tokio::time::timeout(LONGEST, &mut task).await;
+    let outcome = tokio::select! {
+        ended = &mut task => match (ended, missing) {
+            (Ok(()), None) => Outcome::Passed,
+            (Ok(()), Some(why)) => Outcome::NotApplicable(why.to_owned()),
+            (Err(e), _) => Outcome::Failed(match e.try_into_panic() {
+                Ok(panic) => message(&*panic),
+                Err(_) => "the runtime ended".to_owned(),
+            }),
+        },
+        () = tokio::time::sleep(LONGEST) => {
+            Outcome::Failed(format!("took longer than {LONGEST:?}"))
+        }
+        () = stop => Outcome::Failed("interrupted".to_owned()),
+    };
     task.abort();
     bench.clean_up().await;
-    match ended {
-        Ok(Ok(())) => missing.map_or(Outcome::Passed, |why| Outcome::NotApplicable(why.to_owned())),
-        Ok(Err(e)) => Outcome::Failed(match e.try_into_panic() {
-            Ok(panic) => message(&*panic),
-            Err(_) => "the runtime ended".to_owned(),
-        }),
-        Err(_) => Outcome::Failed(format!("took longer than {LONGEST:?}")),
-    }
+    outcome
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkit_core::{Error, LockManager, Settings};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::bench::{Bench, LONG};
 use crate::harness::Worker;
@@ -54,10 +54,7 @@ impl Crew {
             .spawn()
             .expect("the worker program can be started");
         let stdout = child.stdout.take().expect("it is piped");
-        Process {
-            child,
-            lines: BufReader::new(stdout).lines(),
-        }
+        Process { _stdin: child.stdin.take(), child, lines: BufReader::new(stdout).lines() }
     }
 }
 
@@ -65,6 +62,8 @@ impl Crew {
 #[derive(Debug)]
 pub struct Process {
     child: Child,
+    /// Closed when the case ends, upon which the process ends too.
+    _stdin: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
@@ -108,7 +107,8 @@ impl Process {
     pub fn stopped(&self) -> Asleep {
         let pid = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id as i32));
         let pid = pid.expect("it runs");
-        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("it can be stopped");
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP)
+            .expect("it can be stopped");
         Asleep(pid)
     }
 }

@@ -70,10 +70,7 @@ pub struct Tampered<T> {
 
 impl<T> Clone for Tampered<T> {
     fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            tamper: self.tamper.clone(),
-        }
+        Self { inner: self.inner.clone(), tamper: self.tamper.clone() }
     }
 }
 
@@ -133,9 +130,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
             let call = this.inner.acquire(&claim, patience);
             this.around(Verb::Acquire, call).await
         });
-        going_on
-            .await
-            .unwrap_or_else(|e| Err(Error::retryable("tampered", e)))
+        going_on.await.unwrap_or_else(|e| Err(Error::retryable("tampered", e)))
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -151,13 +146,11 @@ impl<T: Tamper> LockDriver for Tampered<T> {
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.around(Verb::Shorten, self.inner.shorten(claim, ttl))
-            .await
+        self.around(Verb::Shorten, self.inner.shorten(claim, ttl)).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.around(Verb::Downgrade, self.inner.downgrade(claim))
-            .await
+        self.around(Verb::Downgrade, self.inner.downgrade(claim)).await
     }
 
     async fn break_claim(
@@ -180,13 +173,11 @@ impl<T: Tamper> LockDriver for Tampered<T> {
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
-        self.around(Verb::Changed, self.inner.changed(key, seen))
-            .await
+        self.around(Verb::Changed, self.inner.changed(key, seen)).await
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        self.around(Verb::Raise, self.inner.raise(claim, token))
-            .await
+        self.around(Verb::Raise, self.inner.raise(claim, token)).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

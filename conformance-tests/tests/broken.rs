@@ -22,7 +22,6 @@ fn every_broken_driver_is_caught_by_the_case_made_for_it() {
     let mut escaped = Vec::new();
     for caught in FLAWS {
         let outcome = outcome(ToyHarness::with(caught.flaw), caught.by);
-        println!("{:?} ({}): {} said {outcome:?}", caught.flaw, caught.says, caught.by);
         if !matches!(outcome, Outcome::Failed(_)) {
             escaped.push((caught.flaw, caught.by));
         }

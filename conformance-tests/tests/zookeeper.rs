@@ -48,3 +48,35 @@ impl Harness for ZooKeeper {
 }
 
 lockkit_conformance::suite!(ZooKeeper);
+
+/// The model asks now one driver and now another about the same claim. Here only the session that
+/// made a claim can renew it, so these cases are run with one driver.
+mod one_session {
+    use super::*;
+    use tokio::sync::OnceCell;
+
+    #[derive(Default)]
+    struct OneSession(OnceCell<Arc<dyn LockDriver>>);
+
+    #[async_trait]
+    impl Harness for OneSession {
+        async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
+            let driver = self.0.get_or_try_init(|| ZooKeeper.driver()).await;
+            driver.cloned()
+        }
+    }
+
+    fn run(case: &str) {
+        lockkit_conformance::run::as_test(case, || Arc::new(OneSession::default()));
+    }
+
+    #[test]
+    fn random_commands_are_answered_as_the_model_answers() {
+        run("model_01_random_commands_are_answered_as_the_model_answers");
+    }
+
+    #[test]
+    fn semaphores_are_answered_as_the_model_answers() {
+        run("model_02_semaphores_are_answered_as_the_model_answers");
+    }
+}

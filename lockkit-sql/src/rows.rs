@@ -27,11 +27,7 @@ pub(crate) const fn space_number(space: Space) -> i64 {
 
 /// The space of a number.
 pub(crate) const fn space_of(number: i64) -> Space {
-    if number == 0 {
-        Space::Lock
-    } else {
-        Space::Semaphore
-    }
+    if number == 0 { Space::Lock } else { Space::Semaphore }
 }
 
 /// The mode of a row; weight and capacity are what [`lockkit_core::queue`] says.
@@ -83,11 +79,7 @@ impl ClaimRow {
         let mode = mode_of(space_of(self.space), self.weight, self.capacity);
         let identity = serde_json::from_str(&self.identity).unwrap_or_else(|_| unknown());
         let mut standing = Standing::new(token_of(self.token), mode, identity);
-        standing.ttl = duration(if self.held.is_some() {
-            self.hold_ttl
-        } else {
-            self.wait_ttl
-        });
+        standing.ttl = duration(if self.held.is_some() { self.hold_ttl } else { self.wait_ttl });
         standing.note = self.note;
         standing.expires_in = duration(self.expires - now);
         standing.queued_for = duration(now - self.queued);
@@ -99,11 +91,7 @@ impl ClaimRow {
 
 /// Who a row does not name.
 fn unknown() -> Identity {
-    Identity {
-        host: "unknown".to_owned(),
-        pid: 0,
-        program: "unknown".to_owned(),
-    }
+    Identity { host: "unknown".to_owned(), pid: 0, program: "unknown".to_owned() }
 }
 
 /// The text of an identity or a break record.
@@ -122,10 +110,7 @@ mod tests {
 
     #[test]
     fn a_mode_survives_its_columns() {
-        let permits = Mode::Permits {
-            permits: 3,
-            limit: 3,
-        };
+        let permits = Mode::Permits { permits: 3, limit: 3 };
         for mode in [Mode::Exclusive, Mode::Shared, permits] {
             let back = mode_of(
                 space_of(space_number(mode.space())),

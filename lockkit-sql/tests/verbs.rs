@@ -5,9 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use lockkit_core::driver::{
-    Acquisition, Ended, Force, LockDriver, Patience, Released, Renewal,
-};
+use lockkit_core::driver::{Acquisition, Ended, Force, LockDriver, Patience, Released, Renewal};
 use lockkit_core::state::ListRequest;
 use lockkit_core::{BreakRecord, Error, Identity, LossReason, Mode, Namespace, Space, Token};
 use support::*;
@@ -71,11 +69,8 @@ async fn waiters_are_granted_in_the_order_in_which_they_were_queued() {
 async fn readers_share_and_a_waiting_writer_is_not_overtaken() {
     let folder = folder();
     let d = open(&folder).await;
-    let (r1, r2, r3) = (
-        claim("a", Mode::Shared),
-        claim("a", Mode::Shared),
-        claim("a", Mode::Shared),
-    );
+    let (r1, r2, r3) =
+        (claim("a", Mode::Shared), claim("a", Mode::Shared), claim("a", Mode::Shared));
     let writer = exclusive("a");
     take(&d, &r1).await;
     take(&d, &r2).await;
@@ -97,12 +92,8 @@ async fn readers_share_and_a_waiting_writer_is_not_overtaken() {
 async fn permits_are_counted_and_a_large_request_is_not_overtaken() {
     let folder = folder();
     let d = open(&folder).await;
-    let (a, b, large, small) = (
-        permits("s", 2, 5),
-        permits("s", 2, 5),
-        permits("s", 4, 5),
-        permits("s", 1, 5),
-    );
+    let (a, b, large, small) =
+        (permits("s", 2, 5), permits("s", 2, 5), permits("s", 4, 5), permits("s", 1, 5));
     take(&d, &a).await;
     take(&d, &b).await;
     queue(&d, &large).await;
@@ -197,13 +188,12 @@ async fn a_lease_can_be_shortened() {
     let holder = exclusive("a");
     take(&d, &holder).await;
     let second = Duration::from_secs(1);
-    assert!(matches!(d.shorten(&holder, second).await.unwrap(), Renewal::Holds(g) if g.ttl == second));
+    assert!(
+        matches!(d.shorten(&holder, second).await.unwrap(), Renewal::Holds(g) if g.ttl == second)
+    );
     clock.forward(second);
     assert!(d.inspect(&holder.key).await.unwrap().is_free());
-    assert_eq!(
-        d.shorten(&holder, second).await.unwrap(),
-        Renewal::Ended(Ended::NotInLine)
-    );
+    assert_eq!(d.shorten(&holder, second).await.unwrap(), Renewal::Ended(Ended::NotInLine));
     take(&d, &exclusive("a")).await;
 }
 
@@ -269,10 +259,7 @@ async fn a_raise_lifts_the_claim_its_waiters_and_all_that_come() {
     assert!(next > high);
     d.release(&second).await.unwrap();
     assert!(take(&d, &third).await.token > next);
-    assert_eq!(
-        d.raise(&first, high).await.unwrap(),
-        Renewal::Ended(Ended::NotInLine)
-    );
+    assert_eq!(d.raise(&first, high).await.unwrap(), Renewal::Ended(Ended::NotInLine));
 }
 
 #[tokio::test]
@@ -291,7 +278,8 @@ async fn a_namespace_has_a_token_base_that_only_grows() {
 async fn names_are_listed_literally_and_page_by_page() {
     let folder = folder();
     let d = open(&folder).await;
-    let names = ["a", "A", "a ", "á", "a\u{301}", "a/b", "a%", "a*", "a_b", "..", "{a}", "a\u{10ffff}"];
+    let names =
+        ["a", "A", "a ", "á", "a\u{301}", "a/b", "a%", "a*", "a_b", "..", "{a}", "a\u{10ffff}"];
     for name in names {
         take(&d, &exclusive(name)).await;
     }

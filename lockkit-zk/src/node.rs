@@ -15,14 +15,30 @@ pub(crate) struct Label {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     note: Option<String>,
     ttl_ms: u64,
+    /// Says to those who wait on this node and look only now what the marker says in a list.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    downgraded: bool,
 }
 
 impl Label {
     pub(crate) fn of(claim: &Claim) -> Vec<u8> {
+        Self::bytes(claim, false)
+    }
+
+    pub(crate) fn of_downgraded(claim: &Claim) -> Vec<u8> {
+        Self::bytes(claim, true)
+    }
+
+    pub(crate) fn says_downgraded(data: &[u8]) -> bool {
+        serde_json::from_slice::<Self>(data).is_ok_and(|label| label.downgraded)
+    }
+
+    fn bytes(claim: &Claim, downgraded: bool) -> Vec<u8> {
         let label = Self {
             identity: (*claim.identity).clone(),
             note: claim.note.as_deref().map(str::to_owned),
             ttl_ms: u64::try_from(claim.hold_ttl.as_millis()).unwrap_or(u64::MAX),
+            downgraded,
         };
         serde_json::to_vec(&label).unwrap_or_default()
     }

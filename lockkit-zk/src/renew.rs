@@ -166,7 +166,7 @@ impl Inner {
         let mut multi = session.client.new_multi_writer();
         // The own node's data changes along, which tells those who watch it to look again.
         let marked = multi
-            .add_set_data(&node.path, &Label::of(claim), None)
+            .add_set_data(&node.path, &Label::of_downgraded(claim), None)
             .and_then(|()| multi.add_create(&marker, b"", &CreateMode::Ephemeral.with_acls(acls)));
         marked.map_err(failed)?;
         let done = session.answers(multi.commit()).await?;

@@ -10,6 +10,7 @@ use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher, WatchedEvent
 use crate::acquire::owned;
 use crate::driver::Inner;
 use crate::failure::failed;
+use crate::node::Label;
 use crate::line::{Ahead, Line, Verdict};
 use crate::places::{Node, Place};
 use crate::session::Session;
@@ -78,7 +79,7 @@ impl Inner {
                     known = Some(ahead);
                     continue;
                 }
-                what = leaving(session, &path) => what?,
+                what = leaving(session, &path, claim.mode) => what?,
             };
             own = Some(own_event);
             match what {
@@ -178,9 +179,13 @@ impl Inner {
 }
 
 /// Returns when the node has left or changed.
-async fn leaving(session: &Session, path: &str) -> Result<Blocker, Error> {
+async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<Blocker, Error> {
     // Reading rather than asking whether it exists: that leaves no watch behind when it does not.
     let watcher = match session.answer(session.client.get_and_watch_data(path)).await {
+        // It may have been downgraded before anybody watched. (That makes no room for a writer.)
+        Ok((data, ..)) if mode == Mode::Shared && Label::says_downgraded(&data) => {
+            return Ok(Blocker::Changed);
+        }
         Ok((_, _, watcher)) => watcher,
         Err(ZkError::NoNode) => return Ok(Blocker::Left),
         Err(error) => return Err(failed(error)),

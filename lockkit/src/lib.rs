@@ -16,6 +16,7 @@
 //! | --- | --- | --- |
 //! | `memory:` | always there | this process |
 //! | `sqlite:PATH` | `sqlite` | the processes of one host |
+//! | `zk://H:P,H:P/CHROOT` | `zk` | whoever reaches the ensemble |
 //!
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
 //! rest of the query is the driver's.
@@ -30,3 +31,7 @@ pub use lockkit_core::*;
 /// The SQLite driver, with the options that its URL has as methods.
 #[cfg(feature = "sqlite")]
 pub use lockkit_sql as sql;
+
+/// The ZooKeeper driver, for options and clients that a URL cannot name.
+#[cfg(feature = "zk")]
+pub use lockkit_zk as zk;

@@ -3,6 +3,7 @@
 
 mod install;
 mod requirements;
+mod run;
 mod test;
 
 use std::process::ExitCode;
@@ -24,6 +25,16 @@ const CHORES: &[Chore] = &[
         name: "test",
         does: "runs all tests, with servers; what follows goes to the test runner",
         run: test::run,
+    },
+    Chore {
+        name: "storm",
+        does: "lets clients and faults loose on a backend for minutes; --help says how",
+        run: run::storm,
+    },
+    Chore {
+        name: "package",
+        does: "packs every crate as for publishing, and publishes none",
+        run: run::package,
     },
 ];
 

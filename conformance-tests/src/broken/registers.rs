@@ -25,11 +25,7 @@ impl Register {
     fn entry(&self) -> Option<Entry> {
         let ended = self.expires.is_some_and(|end| end <= TokioClock.now());
         let value = self.value.clone().filter(|_| !ended)?;
-        Some(Entry {
-            value,
-            version: Version(self.version),
-            token: self.token,
-        })
+        Some(Entry { value, version: Version(self.version), token: self.token })
     }
 }
 

@@ -11,7 +11,8 @@ use lockkit_core::driver::RegisterKey;
 use lockkit_core::queue::admits;
 use lockkit_core::state::Standing;
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, ClaimId, Key, Mode, Name, Namespace, Space, Token, capabilities,
+    BreakRecord, Capabilities, Claim, ClaimId, Key, Mode, Name, Namespace, Space, Token,
+    capabilities,
 };
 use tokio::sync::Notify;
 
@@ -74,11 +75,7 @@ impl Toy {
         capabilities.detached = true;
         capabilities.shared_between_processes = false;
         capabilities.registers = flaw != Some(Flaw::DeniesWhatItDoes);
-        Self {
-            flaw,
-            capabilities,
-            store: Arc::default(),
-        }
+        Self { flaw, capabilities, store: Arc::default() }
     }
 
     pub(super) fn is(&self, flaw: Flaw) -> bool {

@@ -13,8 +13,8 @@ use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Mode, Token};
 use tokio::task::yield_now;
 
-use super::toy::{Entry, Line, Toy};
 use super::Flaw;
+use super::toy::{Entry, Line, Toy};
 
 #[async_trait]
 impl LockDriver for Toy {
@@ -38,26 +38,20 @@ impl LockDriver for Toy {
             claim.id = ClaimId::random();
         }
         let known_as = claim.id;
-        let answer = self.on_line(&claim.key.clone(), |line, now| {
-            self.enter(line, now, claim, patience)
-        });
+        let answer =
+            self.on_line(&claim.key.clone(), |line, now| self.enter(line, now, claim, patience));
         yield_now().await;
         if self.is(Flaw::LeaksOnCancel) {
             let mut lines = self.lock_lines();
             let entries = lines.values_mut().flat_map(|line| &mut line.entries);
-            entries
-                .filter(|e| e.claim.id == known_as)
-                .for_each(|e| e.claim.id = id);
+            entries.filter(|e| e.claim.id == known_as).for_each(|e| e.claim.id = id);
         }
         answer
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let mut place = GivesUpItsPlace {
-            toy: self,
-            claim,
-            armed: self.is(Flaw::LosesRequestOnCancel),
-        };
+        let mut place =
+            GivesUpItsPlace { toy: self, claim, armed: self.is(Flaw::LosesRequestOnCancel) };
         loop {
             let changed = self.store.changed.notified();
             tokio::pin!(changed);
@@ -220,7 +214,7 @@ impl Toy {
             return Ok(self.stay(line, now, at, patience));
         }
         self.check_limit(line, &claim)?;
-        let ahead: u64 = line.entries.iter().map(|e| weight(e)).sum();
+        let ahead: u64 = line.entries.iter().map(weight).sum();
         let passes = self.passes(line, &claim, patience);
         if patience == Patience::Try && !passes && !self.fits(ahead, claim.mode) {
             return Ok(Acquisition::Busy);
@@ -291,11 +285,7 @@ impl Toy {
 
     fn grant(&self, entry: &Entry) -> Grant {
         let twice = if self.is(Flaw::ReportsALongerTtl) { 2 } else { 1 };
-        Grant {
-            token: entry.token,
-            ttl: entry.claim.hold_ttl * twice,
-            since: None,
-        }
+        Grant { token: entry.token, ttl: entry.claim.hold_ttl * twice, since: None }
     }
 
     /// The claim's grant if it holds, and when to look again if not.

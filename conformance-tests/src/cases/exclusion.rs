@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Patience, Released, Renewal};
 use lockkit_core::Space;
+use lockkit_core::driver::{Acquisition, Patience, Released, Renewal};
 
 use super::contention::count_together;
 use crate::bench::{Bench, MustSucceed};

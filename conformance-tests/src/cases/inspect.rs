@@ -11,11 +11,8 @@ use crate::bench::{Bench, LONG, MustSucceed, PATIENCE};
 use crate::listing::{self, record};
 
 pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
-    let identity = Identity {
-        host: "häst".to_owned(),
-        pid: 4711,
-        program: "a program".to_owned(),
-    };
+    let identity =
+        Identity { host: "häst".to_owned(), pid: 4711, program: "a program".to_owned() };
     let driver = bench.driver().await;
     let manager = bench.manager_with(driver, |s| s.identity(identity.clone()));
     let writer = manager.rwlock("a").note("prägt").write().await.expect("it is free");
@@ -37,7 +34,8 @@ pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
     assert_eq!((holder.mode, waiter.mode), (Mode::Exclusive, Mode::Shared));
     assert_eq!((&holder.identity, &waiter.identity), (&identity, &identity));
     assert_eq!((holder.note.as_deref(), waiter.note.as_deref()), (Some("prägt"), None));
-    assert_eq!((holder.ttl, waiter.ttl), (LONG, LONG * 2));
+    assert_eq!(holder.ttl, LONG);
+    assert!([LONG, LONG * 2].contains(&waiter.ttl), "that of waiting, or of holding");
     let most = LONG + bench.capabilities().granularity;
     assert!(holder.expires_in <= most, "{:?} left of {LONG:?}", holder.expires_in);
     assert!(holder.expires_in > LONG / 2, "{:?} left of {LONG:?}", holder.expires_in);
@@ -52,10 +50,7 @@ pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
         let _permits = semaphore.acquire_many(2).await.expect("it is free");
         let state = manager.inspect(Space::Semaphore, "s").await.expect("it works");
         assert_eq!(state.limit(), Some(5));
-        let mode = Mode::Permits {
-            permits: 2,
-            limit: 5,
-        };
+        let mode = Mode::Permits { permits: 2, limit: 5 };
         assert_eq!(state.line[0].mode, mode);
     }
     watched(&bench).await;

@@ -8,9 +8,9 @@ use lockkit_core::driver::{Force, Patience, Renewal};
 use lockkit_core::{Error, Guard, LockManager, LossReason, Mode, Space};
 
 use crate::bench::{Bench, MustSucceed};
+use crate::worker::Crew;
 use crate::wrap::Tampered;
 use crate::wrap::tampers::Severed;
-use crate::worker::Crew;
 
 pub async fn loss_01_lost_fires_on_a_break(bench: Bench) {
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
@@ -42,9 +42,9 @@ pub async fn loss_02_lost_fires_on_expiry(bench: Bench) {
 pub async fn loss_03_a_guard_ends_by_itself_when_the_backend_is_gone(bench: Bench) {
     let severed = Arc::new(Severed::passing());
     let driver = Tampered::new(bench.driver().await, severed.clone());
-    let manager = bench.manager_over(Arc::new(driver));
-    let ttl = bench.lively();
-    let guard = manager.mutex("a").ttl(ttl).lock().await.expect("it is free");
+    let ttl = bench.short() * 3;
+    let manager = bench.manager_with(Arc::new(driver), |s| s.ttl(ttl).wait_ttl(ttl));
+    let guard = manager.mutex("a").lock().await.expect("it is free");
     let other = bench.driver().await;
     let waiter = bench.exclusive("a");
     other.queue(&waiter).await;
@@ -232,4 +232,3 @@ impl Drop for SetOnDrop {
         self.0.store(true, Ordering::SeqCst);
     }
 }
-

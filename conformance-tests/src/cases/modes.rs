@@ -145,10 +145,7 @@ pub async fn modes_07_more_permits_than_the_limit_is_an_error_at_once(bench: Ben
 
 pub async fn modes_08_a_permit_expires_by_itself(bench: Bench) {
     let driver = bench.driver().await;
-    let mode = Mode::Permits {
-        permits: 2,
-        limit: 2,
-    };
+    let mode = Mode::Permits { permits: 2, limit: 2 };
     let (dead, waiter) = (bench.claim_for("s", mode, bench.short()), bench.permits("s", 1, 2));
     let asked = driver.clock().now();
     let grant = driver.grant(&dead).await;
@@ -203,10 +200,7 @@ pub async fn modes_10_another_limit_is_refused_while_the_semaphore_is_in_use(ben
 pub async fn modes_11_any_holder_that_leaves_wakes_the_next(bench: Bench) {
     let driver = bench.driver().await;
     let two = |ttl| {
-        let mode = Mode::Permits {
-            permits: 1,
-            limit: 2,
-        };
+        let mode = Mode::Permits { permits: 1, limit: 2 };
         [bench.claim("s", mode), bench.claim_for("s", mode, ttl)]
     };
     // The second holder releases.

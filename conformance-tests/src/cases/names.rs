@@ -78,8 +78,23 @@ pub async fn names_07_a_name_that_begins_another_does_not_meet_it(bench: Bench) 
 pub async fn names_08_a_listing_finds_prefixes_literally(bench: Bench) {
     let manager = bench.manager().await;
     let names = [
-        "a", "a/b", "a/c", "a%", "a%b", "a*", "a*b", "a_", "a_b", "axb", "a[b]", "a\\b", "A/b",
-        "b", "%", "*", "a\u{10ffff}z",
+        "a",
+        "a/b",
+        "a/c",
+        "a%",
+        "a%b",
+        "a*",
+        "a*b",
+        "a_",
+        "a_b",
+        "axb",
+        "a[b]",
+        "a\\b",
+        "A/b",
+        "b",
+        "%",
+        "*",
+        "a\u{10ffff}z",
     ];
     let mut guards = Vec::new();
     for name in names {

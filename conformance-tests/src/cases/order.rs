@@ -148,8 +148,7 @@ pub async fn order_07_nobody_starves_under_a_mix_of_readers_and_writers(bench: B
     // Two managers with short waiting leases, so that the waiters have to be renewed as well.
     for _ in 0..2 {
         let wait_ttl = bench.lively();
-        let manager =
-            bench.manager_with(bench.driver().await, |s| s.ttl(LONG).wait_ttl(wait_ttl));
+        let manager = bench.manager_with(bench.driver().await, |s| s.ttl(LONG).wait_ttl(wait_ttl));
         for reads in [true, true, false] {
             let lock = manager.rwlock("a");
             tasks.spawn(async move {

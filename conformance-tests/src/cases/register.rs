@@ -31,11 +31,7 @@ pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(bench: Bench) {
     let other = Register::new(&bench, "R").await;
     assert_eq!(other.load().await, None, "another name");
 
-    let deletion = Delete {
-        expect: Expect::Anything,
-        token: None,
-        write_id: WriteId::random(),
-    };
+    let deletion = Delete { expect: Expect::Anything, token: None, write_id: WriteId::random() };
     let deleted = register.registers().delete(&register.at, &deletion).await;
     assert!(matches!(deleted, Ok(StoreOutcome::Stored(_))), "{deleted:?}");
     assert_eq!(register.load().await, None, "deleted");
@@ -98,11 +94,8 @@ pub async fn register_03_a_store_with_an_older_token_is_refused(bench: Bench) {
     let stale = StoreOutcome::Stale { highest: new };
     let late = register.store(write_with(b"late", old)).await;
     assert_eq!(late, stale, "an older token is refused and told the highest");
-    let deletion = Delete {
-        expect: Expect::Anything,
-        token: Some(old),
-        write_id: WriteId::random(),
-    };
+    let deletion =
+        Delete { expect: Expect::Anything, token: Some(old), write_id: WriteId::random() };
     let late = register.registers().delete(&register.at, &deletion).await;
     assert_eq!(late.expect("it works"), stale);
     let entry = register.load().await.expect("it was stored");
@@ -123,11 +116,8 @@ pub async fn register_04_tokens_are_remembered_across_overwriting(bench: Bench) 
     assert_eq!(register.store(write_with(b"late", old)).await, stale, "after overwriting");
     let entry = register.load().await.expect("it was stored");
     assert_eq!(entry.token, Some(new));
-    let deletion = Delete {
-        expect: Expect::Version(entry.version),
-        token: None,
-        write_id: WriteId::random(),
-    };
+    let deletion =
+        Delete { expect: Expect::Version(entry.version), token: None, write_id: WriteId::random() };
     let deleted = register.registers().delete(&register.at, &deletion).await;
     assert!(matches!(deleted, Ok(StoreOutcome::Stored(_))), "{deleted:?}");
     assert_eq!(register.store(write_with(b"late", old)).await, stale, "after deletion");
@@ -162,11 +152,7 @@ pub async fn register_05_changed_wakes_on_a_store_and_misses_none(bench: Bench) 
     let quiet = Duration::from_millis(300);
     let nothing = tokio::time::timeout(quiet, register.changed(seen)).await;
     assert!(nothing.is_err(), "nothing changed: {nothing:?}");
-    let deletion = Delete {
-        expect: Expect::Anything,
-        token: None,
-        write_id: WriteId::random(),
-    };
+    let deletion = Delete { expect: Expect::Anything, token: None, write_id: WriteId::random() };
     let (told, _) = tokio::join!(
         bench.soon("the deletion is told", register.changed(seen)),
         elsewhere.registers().delete(&elsewhere.at, &deletion)
@@ -186,11 +172,8 @@ pub async fn register_06_a_lost_answer_is_told_from_a_conflict(bench: Bench) {
     let mut theirs = write(b"theirs");
     theirs.expect = Expect::Absent;
     assert_eq!(register.store(theirs).await, StoreOutcome::Conflict);
-    let deletion = Delete {
-        expect: Expect::Version(version),
-        token: None,
-        write_id: WriteId::random(),
-    };
+    let deletion =
+        Delete { expect: Expect::Version(version), token: None, write_id: WriteId::random() };
     for _ in 0..2 {
         let deleted = register.registers().delete(&register.at, &deletion).await;
         assert!(matches!(deleted, Ok(StoreOutcome::Stored(_))), "{deleted:?}");

@@ -20,6 +20,16 @@
 //! folder. They end and the folder goes when the value is dropped, and also when
 //! the process that holds it panics, is interrupted or is killed: a small shell
 //! process watches over each folder.
+//!
+//! Servers take real time: nothing of this works under tokio's paused clock.
+//!
+//! | | clock that moves | freeze | restart without data |
+//! | --- | --- | --- | --- |
+//! | Redis, PostgreSQL, MariaDB, ZooKeeper | yes | all processes | empty |
+//! | etcd | no: it asks the kernel itself | yes | empty; in a cluster as a new member |
+//! | Redis under sentinels | no | each | empty, but knows its master |
+//! | Redis Cluster | no | each | empty, but keeps its place and slots |
+//! | ZooKeeper ensemble | no | each | empty, then follows its leader |
 
 mod clock;
 mod error;

@@ -171,7 +171,10 @@ impl Client {
             if how == How::Exclusive && !self.update(lock, token)? {
                 break; // refused: somebody newer was here
             }
-            let pause = Duration::from_micros(self.rng.random_range(0..2000));
+            let pause = match self.rng.random_range(0..60) {
+                0 => self.ttl.mul_f64(self.rng.random_range(0.9..1.4)), // needs renewing
+                _ => Duration::from_micros(self.rng.random_range(0..2000)),
+            };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 reason = guard.lost() => {

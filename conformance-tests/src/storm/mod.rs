@@ -7,6 +7,7 @@
 pub mod client;
 pub mod plan;
 mod processes;
+pub mod server;
 
 use std::io;
 use std::path::{Path, PathBuf};

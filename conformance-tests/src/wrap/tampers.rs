@@ -40,18 +40,12 @@ pub struct Severed {
 impl Severed {
     /// A connection that will fail in a way that may pass.
     pub fn passing() -> Self {
-        Self {
-            cut: AtomicBool::new(false),
-            retryable: true,
-        }
+        Self { cut: AtomicBool::new(false), retryable: true }
     }
 
     /// A connection that will fail for good.
     pub fn for_good() -> Self {
-        Self {
-            cut: AtomicBool::new(false),
-            retryable: false,
-        }
+        Self { cut: AtomicBool::new(false), retryable: false }
     }
 
     /// Cuts it.
@@ -101,11 +95,7 @@ pub struct Stuck {
 
 impl Default for Stuck {
     fn default() -> Self {
-        Self {
-            gate: Semaphore::new(0),
-            sent: AtomicU64::new(0),
-            arrived: AtomicU64::new(0),
-        }
+        Self { gate: Semaphore::new(0), sent: AtomicU64::new(0), arrived: AtomicU64::new(0) }
     }
 }
 

@@ -44,11 +44,7 @@ pub(crate) fn boot_id() -> Result<String, Error> {
         let answer = std::process::Command::new("/usr/sbin/sysctl")
             .args(["-n", name])
             .output()
-            .or_else(|_| {
-                std::process::Command::new("/sbin/sysctl")
-                    .args(["-n", name])
-                    .output()
-            });
+            .or_else(|_| std::process::Command::new("/sbin/sysctl").args(["-n", name]).output());
         if let Ok(output) = answer {
             let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();
             if output.status.success() && !id.is_empty() {

@@ -37,10 +37,7 @@ pub(crate) async fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
             )));
         }
         Ok(m) if !m.is_file() => {
-            return Err(Error::config(format!(
-                "{} is not a regular file",
-                path.display()
-            )));
+            return Err(Error::config(format!("{} is not a regular file", path.display())));
         }
         Ok(m) if m.len() == 0 => {
             check_writable(&path)?;
@@ -75,10 +72,7 @@ fn resolve(path: &Path) -> Result<PathBuf, Error> {
         return Ok(real);
     }
     let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return Err(Error::config(format!(
-            "{} names no file",
-            absolute.display()
-        )));
+        return Err(Error::config(format!("{} names no file", absolute.display())));
     };
     // Before anything is made: the nearest folder that exists says where it would be made.
     if let Some(existing) = folder.ancestors().find(|f| f.exists()) {
@@ -156,9 +150,7 @@ fn network_kind(_: &Path) -> Option<&'static str> {
 /// this process has on it, those of other connections included. SQLite's own handles know that.)
 async fn check_header(path: &Path) -> Result<(), Error> {
     let shown = path.display();
-    let looking = options(path, SqliteSynchronous::Full)
-        .immutable(true)
-        .read_only(true);
+    let looking = options(path, SqliteSynchronous::Full).immutable(true).read_only(true);
     let header = match looking.connect().await {
         Ok(mut connection) => {
             let header = sqlx::query_as::<_, (i64, i64)>(
@@ -207,10 +199,9 @@ pub(crate) fn check_version(path: &Path, version: i64) -> Result<(), Error> {
 fn check_writable(path: &Path) -> Result<(), Error> {
     use rustix::fs::{Access, access};
     let folder = path.parent().unwrap_or(Path::new("/"));
-    for (what, mode) in [
-        (path, Access::READ_OK | Access::WRITE_OK),
-        (folder, Access::WRITE_OK | Access::EXEC_OK),
-    ] {
+    for (what, mode) in
+        [(path, Access::READ_OK | Access::WRITE_OK), (folder, Access::WRITE_OK | Access::EXEC_OK)]
+    {
         access(what, mode).map_err(|e| io_error("write to", what, &e.into()))?;
     }
     Ok(())
@@ -321,9 +312,7 @@ async fn create_tables(
 /// Tokens begin at the wall clock's microseconds, so that they grow even where somebody deletes
 /// the file: the clock is faster than any use.
 fn first_token() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(1, |since| since.as_micros() as i64)
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as i64)
 }
 
 /// Puts the tables into a database that has others too.

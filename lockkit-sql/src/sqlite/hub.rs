@@ -33,11 +33,7 @@ impl Hub {
     /// Sits down; rising again is dropping the seat.
     pub(crate) fn sit(self: &Arc<Self>, id: ClaimId) -> Seat {
         let bell = lock(&self.seats).entry(id).or_default().clone();
-        Seat {
-            hub: self.clone(),
-            id,
-            bell,
-        }
+        Seat { hub: self.clone(), id, bell }
     }
 
     /// Wakes these, as far as they sit here.

@@ -50,12 +50,7 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(source: Source, set_up: String, file: FileMark) -> Self {
-        Self {
-            source,
-            set_up,
-            file,
-            connection: Mutex::new(None),
-        }
+        Self { source, set_up, file, connection: Mutex::new(None) }
     }
 
     /// Runs a statement and returns the first row that it, or what follows it in the same string,
@@ -147,10 +142,7 @@ pub(crate) struct Tries {
 
 impl Tries {
     pub(crate) fn new() -> Self {
-        Self {
-            begun: tokio::time::Instant::now(),
-            pause: Duration::from_micros(250),
-        }
+        Self { begun: tokio::time::Instant::now(), pause: Duration::from_micros(250) }
     }
 
     /// Sleeps after an error that passes; returns one that does not.
@@ -255,11 +247,7 @@ impl FileMark {
     pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
         let metadata = std::fs::metadata(path)?;
-        Ok(Self {
-            path: path.to_owned(),
-            device: metadata.dev(),
-            inode: metadata.ino(),
-        })
+        Ok(Self { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() })
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::capabilities::{Fault, Keeps, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::{Capabilities, ClaimId, Error};
 use sqlx::sqlite::{SqlitePool, SqliteSynchronous};
 use sqlx::{Connection, Row};
@@ -53,9 +53,7 @@ const CAPABILITIES: Capabilities = {
     c.granularity = Duration::from_millis(1);
     c.least_ttl = Duration::from_millis(50);
     c.expiry_slack = Duration::from_millis(100);
-    c.wake_up = WakeUp::Poll {
-        within: Duration::from_millis(50),
-    };
+    c.wake_up = WakeUp::Poll { within: Duration::from_millis(50) };
     c.token_source = TokenSource::ClockCounter;
     c.shorten = true;
     c.raise = true;
@@ -98,11 +96,7 @@ pub struct SqliteOptions {
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        Self {
-            durability: Durability::default(),
-            clock: BootClock::shared(),
-            boot: None,
-        }
+        Self { durability: Durability::default(), clock: BootClock::shared(), boot: None }
     }
 }
 
@@ -377,9 +371,7 @@ impl Inner {
     async fn reserve_tokens(&self) -> Result<(), Error> {
         self.durable
             .row(&*self.clock, |_| {
-                sqlx::query(include_str!("sql/reserve.sql"))
-                    .bind(TOKEN_BLOCK)
-                    .bind(self.epoch)
+                sqlx::query(include_str!("sql/reserve.sql")).bind(TOKEN_BLOCK).bind(self.epoch)
             })
             .await
             .map(drop)
@@ -392,9 +384,7 @@ impl Inner {
             return Ok(());
         };
         let ids: Vec<String> = serde_json::from_str(&promoted).unwrap_or_default();
-        let ids = ids
-            .iter()
-            .filter_map(|hex| ClaimId::from_hex(&hex.to_ascii_lowercase()));
+        let ids = ids.iter().filter_map(|hex| ClaimId::from_hex(&hex.to_ascii_lowercase()));
         self.hub.wake(ids);
         Ok(())
     }

@@ -44,20 +44,14 @@ pub(crate) struct Watching {
 /// Watches a list for one waiter.
 pub(crate) fn watch(inner: &Arc<Inner>, key: &Key) -> Watching {
     let mut watch = lock(&inner.watch);
-    let list = watch.lists.entry(key.clone()).or_insert(Watched {
-        waiters: 0,
-        due: 0,
-    });
+    let list = watch.lists.entry(key.clone()).or_insert(Watched { waiters: 0, due: 0 });
     list.waiters += 1;
     list.due = 0;
     // A task whose runtime has ended is finished as well.
     if watch.task.as_ref().is_none_or(JoinHandle::is_finished) {
         watch.task = Some(tokio::spawn(poll(inner.clone())));
     }
-    Watching {
-        inner: inner.clone(),
-        key: key.clone(),
-    }
+    Watching { inner: inner.clone(), key: key.clone() }
 }
 
 impl Drop for Watching {
@@ -133,15 +127,9 @@ struct News {
 async fn read_news(inner: &Inner, seen: Option<i64>) -> Result<News, Error> {
     let rows = inner
         .reader
-        .rows(&*inner.clock, |_| {
-            sqlx::query(include_str!("sql/news.sql")).bind(seen.unwrap_or(-1))
-        })
+        .rows(&*inner.clock, |_| sqlx::query(include_str!("sql/news.sql")).bind(seen.unwrap_or(-1)))
         .await?;
-    let mut news = News {
-        last: seen.unwrap_or(0),
-        lists: Vec::new(),
-        complete: seen.is_some(),
-    };
+    let mut news = News { last: seen.unwrap_or(0), lists: Vec::new(), complete: seen.is_some() };
     for (index, row) in rows.iter().enumerate() {
         let n: i64 = row.try_get(0).map_err(explain)?;
         if index == 0 && n > news.last + 1 {
@@ -194,11 +182,7 @@ async fn read_front(inner: &Inner, key: &Key) -> Result<Front, Error> {
                 .bind(key.name.as_str())
         })
         .await?;
-    let mut front = Front {
-        holders: Vec::new(),
-        waiter: None,
-        ends: i64::MAX,
-    };
+    let mut front = Front { holders: Vec::new(), waiter: None, ends: i64::MAX };
     for row in rows {
         let id: &[u8] = row.try_get(0).map_err(explain)?;
         let id = ClaimId::from_bytes(

@@ -147,9 +147,7 @@ impl Inner {
         let number: Option<i64> = row.try_get(1).map_err(explain)?;
         Ok(match (outcome, number) {
             (Some(1), Some(number)) => StoreOutcome::Stored(version(number)),
-            (Some(2), Some(number)) => StoreOutcome::Stale {
-                highest: token_of(number),
-            },
+            (Some(2), Some(number)) => StoreOutcome::Stale { highest: token_of(number) },
             _ => StoreOutcome::Conflict,
         })
     }

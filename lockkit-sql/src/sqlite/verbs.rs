@@ -78,13 +78,10 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.inner
-            .amend("shorten", claim, nanos(ttl))
-            .await
-            .map(|renewal| match renewal {
-                Renewal::Holds(grant) => Renewal::Holds(Grant { ttl, ..grant }),
-                other => other,
-            })
+        self.inner.amend("shorten", claim, nanos(ttl)).await.map(|renewal| match renewal {
+            Renewal::Holds(grant) => Renewal::Holds(Grant { ttl, ..grant }),
+            other => other,
+        })
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
@@ -141,9 +138,7 @@ impl LockDriver for SqliteDriver {
         self.inner
             .durable
             .row(&*self.inner.clock, |_| {
-                sqlx::query(include_str!("sql/raise_base.sql"))
-                    .bind(namespace.as_str())
-                    .bind(base)
+                sqlx::query(include_str!("sql/raise_base.sql")).bind(namespace.as_str()).bind(base)
             })
             .await
             .map(drop)
@@ -214,11 +209,9 @@ impl Inner {
             .await?;
         let row = answered(row)?;
         let standing: Option<(i64, Option<i64>, i64)> = match row.try_get(0).map_err(explain)? {
-            Some(token) => Some((
-                token,
-                row.try_get(1).map_err(explain)?,
-                row.try_get(2).map_err(explain)?,
-            )),
+            Some(token) => {
+                Some((token, row.try_get(1).map_err(explain)?, row.try_get(2).map_err(explain)?))
+            }
             None => None,
         };
         match standing {
@@ -233,10 +226,8 @@ impl Inner {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        let batch: Vec<_> = claims
-            .iter()
-            .map(|c| (c.id.to_hex(), nanos(c.hold_ttl), nanos(c.wait_ttl)))
-            .collect();
+        let batch: Vec<_> =
+            claims.iter().map(|c| (c.id.to_hex(), nanos(c.hold_ttl), nanos(c.wait_ttl))).collect();
         let batch = to_json(&batch);
         let durable = claims.iter().any(|c| c.lifetime == Lifetime::Detached);
         let link = if durable { &self.durable } else { &self.fast };
@@ -377,10 +368,8 @@ impl Inner {
             })
             .await?;
         let now = self.now();
-        let line: Result<Vec<Standing>, Error> = rows
-            .iter()
-            .map(|row| Ok(claim_row(row)?.standing(now)))
-            .collect();
+        let line: Result<Vec<Standing>, Error> =
+            rows.iter().map(|row| Ok(claim_row(row)?.standing(now))).collect();
         let last = match last {
             Some(row) => break_record(row.try_get(0).map_err(explain)?),
             None => None,
@@ -411,10 +400,8 @@ impl Inner {
             })
             .await?;
         let states = states(rows, self.now())?;
-        let next = states
-            .last()
-            .filter(|_| states.len() == limit)
-            .map(|last| write_cursor(&last.key));
+        let next =
+            states.last().filter(|_| states.len() == limit).map(|last| write_cursor(&last.key));
         Ok(Page { states, next })
     }
 
@@ -478,20 +465,14 @@ impl Answer {
         let token = self.token?;
         Some(match self.held {
             Some(_) => Renewal::Holds(grant(token, self.ttl.unwrap_or(0))),
-            None => Renewal::Waits {
-                ahead: count(self.ahead),
-            },
+            None => Renewal::Waits { ahead: count(self.ahead) },
         })
     }
 }
 
 /// A grant counts from the last request that core sent: `settle.sql` says why that is safe.
 fn grant(token: i64, hold_ttl: i64) -> Grant {
-    Grant {
-        token: token_of(token),
-        ttl: duration(hold_ttl),
-        since: None,
-    }
+    Grant { token: token_of(token), ttl: duration(hold_ttl), since: None }
 }
 
 fn count(number: Option<i64>) -> u32 {
@@ -512,9 +493,7 @@ fn renewal(row: &SqliteRow) -> Result<Renewal, Error> {
     };
     Ok(match column("held")? {
         Some(_) => Renewal::Holds(grant(token, column("hold_ttl")?.unwrap_or(0))),
-        None => Renewal::Waits {
-            ahead: count(column("ahead")?),
-        },
+        None => Renewal::Waits { ahead: count(column("ahead")?) },
     })
 }
 

@@ -19,9 +19,7 @@ pub fn folder() -> TempDir {
 }
 
 pub async fn open(folder: &TempDir) -> SqliteDriver {
-    SqliteDriver::open(folder.path().join("locks.db"), SqliteOptions::default())
-        .await
-        .unwrap()
+    SqliteDriver::open(folder.path().join("locks.db"), SqliteOptions::default()).await.unwrap()
 }
 
 pub fn key(space: Space, name: &str) -> Key {
@@ -29,10 +27,7 @@ pub fn key(space: Space, name: &str) -> Key {
 }
 
 pub fn register(name: &str) -> RegisterKey {
-    RegisterKey {
-        namespace: Namespace::default(),
-        name: Name::new(name).unwrap(),
-    }
+    RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
 }
 
 pub fn claim_for(name: &str, mode: Mode, hold: Duration, wait: Duration) -> Arc<Claim> {
@@ -92,7 +87,5 @@ impl Clock for Hand {
 
 pub async fn open_at(folder: &TempDir, clock: &Arc<Hand>, boot: &str) -> SqliteDriver {
     let options = SqliteOptions::default().clock_of_boot(clock.clone(), boot);
-    SqliteDriver::open(folder.path().join("locks.db"), options)
-        .await
-        .unwrap()
+    SqliteDriver::open(folder.path().join("locks.db"), options).await.unwrap()
 }
