@@ -10,8 +10,8 @@ use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher, WatchedEvent
 use crate::acquire::owned;
 use crate::driver::Inner;
 use crate::failure::failed;
-use crate::node::Label;
 use crate::line::{Ahead, Line, Verdict};
+use crate::node::Label;
 use crate::places::{Node, Place};
 use crate::session::Session;
 
