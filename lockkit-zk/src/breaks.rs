@@ -30,7 +30,7 @@ impl Inner {
             return Ok(false);
         };
         let breaks = self.layout.breaks(&key.namespace);
-        let path = format!("{breaks}/{}", break_name(key, token));
+        let path = format!("{breaks}/{}", break_name(key, token, &child.tag));
         self.make_folder(&session, &breaks).await.map_err(failed)?;
         self.write_record(&session, &path, record).await?;
         if force == Force::Polite {
@@ -105,14 +105,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Who broke the claim of this token.
+    /// What the record of this name says.
     pub(crate) async fn break_record(
         &self,
         session: &Session,
         key: &Key,
-        token: Token,
+        name: &str,
     ) -> Result<Option<BreakRecord>, Error> {
-        let path = format!("{}/{}", self.layout.breaks(&key.namespace), break_name(key, token));
+        let path = format!("{}/{name}", self.layout.breaks(&key.namespace));
         match session.answer(session.client.get_data(&path)).await {
             Ok((data, _)) => Ok(read_record(&data)),
             Err(ZkError::NoNode) => Ok(None),

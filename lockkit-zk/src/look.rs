@@ -43,7 +43,7 @@ impl Inner {
             // The leader's clock, read with ours: for people, who forgive some milliseconds.
             standing.queued_for = since_unix_ms(stat.ctime);
             standing.held_for = (place < holders).then_some(standing.queued_for);
-            standing.broken = broken.contains(&break_name(key, token));
+            standing.broken = broken.contains(&break_name(key, token, &child.tag));
             standings.push(standing);
         }
         Ok(LockState::new(key.clone(), standings, last_break))

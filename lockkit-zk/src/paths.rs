@@ -5,7 +5,7 @@
 //!                           /s-TAG-0000000008        a shared claim
 //!                           /d-TAG                   the exclusive claim TAG was downgraded
 //! ROOT/n-NAMESPACE/semaphore/NAME/p3of10-TAG-…       three permits of ten
-//! ROOT/n-NAMESPACE/breaks/LIST-CZXID                 who broke the claim with this token, and why
+//! ROOT/n-NAMESPACE/breaks/LIST-CZXID-TAG             who broke this claim, and why
 //! ROOT/n-NAMESPACE/register/NAME                     a register
 //! ROOT/n-NAMESPACE/base                              what core adds to the tokens
 //! ```
@@ -169,9 +169,16 @@ fn is_tag(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The name of the record that says who broke the claim with this token.
-pub(crate) fn break_name(key: &Key, token: Token) -> String {
-    format!("{}{:016x}", breaks_of(key), token.get())
+/// The name of the record that says who broke this claim. It tells the list, for whoever looks at
+/// that; the token, for people; and the tag, for the claim's owner.
+pub(crate) fn break_name(key: &Key, token: Token, tag: &Tag) -> String {
+    format!("{}{:016x}-{}", breaks_of(key), token.get(), tag.0)
+}
+
+/// Whose break a record of this name tells of.
+pub(crate) fn broken_tag(record: &str) -> Option<Tag> {
+    let (_, tag) = record.rsplit_once('-')?;
+    is_tag(tag).then(|| Tag(tag.to_owned()))
 }
 
 /// What the names of all records about one list begin with.

@@ -13,8 +13,8 @@ use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 use crate::driver::Inner;
 use crate::failure::failed;
 use crate::line::{Line, Verdict};
-use crate::node::{Label, read_record};
-use crate::paths::{Kind, break_name};
+use crate::node::Label;
+use crate::paths::{Kind, Tag, broken_tag};
 use crate::places::Place;
 use crate::session::Session;
 
@@ -22,8 +22,8 @@ use crate::session::Session;
 struct News {
     /// All ephemeral nodes of the session under the root.
     nodes: HashSet<String>,
-    /// The records of breaks, by their folder.
-    breaks: HashMap<String, HashSet<String>>,
+    /// The records of breaks, by their folder and the claim's tag.
+    breaks: HashMap<String, HashMap<Tag, String>>,
     /// The lists in which claims wait, by their folder.
     lines: HashMap<String, Line>,
 }
@@ -72,7 +72,9 @@ impl Inner {
             lines: HashMap::new(),
         };
         for (folder, listed) in breaks.into_iter().zip(breaks_listed) {
-            news.breaks.insert(folder, or_empty(listed)?.into_iter().collect());
+            let records = or_empty(listed)?.into_iter();
+            let by_tag = records.filter_map(|name| broken_tag(&name).map(|tag| (tag, name)));
+            news.breaks.insert(folder, by_tag.collect());
         }
         for (folder, listed) in lines.into_iter().zip(lines_listed) {
             news.lines.insert(folder, Line::of(or_empty(listed)?));
@@ -87,30 +89,23 @@ impl Inner {
         place: Option<Place>,
         news: &News,
     ) -> Result<Renewal, Error> {
+        let records = news.breaks.get(&self.layout.breaks(&claim.key.namespace));
+        if let Some(name) = records.and_then(|records| records.get(&Tag::of(claim.id)))
+            && let Some(record) = self.break_record(session, &claim.key, name).await?
+        {
+            // Politely broken, it is not renewed, and leaves when its own lease is over.
+            return Ok(Renewal::Ended(Ended::Broken(record)));
+        }
+        let gone = Renewal::Ended(Ended::NotInLine);
         let Some(place) = place else {
-            return Ok(Renewal::Ended(Ended::NotInLine));
+            return Ok(gone);
         };
         if place.session.id() != session.id() {
             return Ok(Renewal::Ended(Ended::SessionEnded));
         }
-        let gone = Renewal::Ended(Ended::NotInLine);
         let Some(node) = &place.node else {
             return Ok(gone);
         };
-        let folder = self.layout.breaks(&claim.key.namespace);
-        let record = break_name(&claim.key, node.token);
-        if news.breaks.get(&folder).is_some_and(|records| records.contains(&record)) {
-            let path = format!("{folder}/{record}");
-            match session.answer(session.client.get_data(&path)).await {
-                Ok((data, _)) => {
-                    // It is not renewed, so it leaves when its lease is over.
-                    let broken = read_record(&data).map(Ended::Broken);
-                    return Ok(Renewal::Ended(broken.unwrap_or(Ended::NotInLine)));
-                }
-                Err(ZkError::NoNode) => {}
-                Err(error) => return Err(failed(error)),
-            }
-        }
         if !news.nodes.contains(&node.path) {
             return Ok(gone);
         }

@@ -12,6 +12,7 @@ use crate::driver::Inner;
 use crate::failure::failed;
 use crate::line::{Ahead, Line, Verdict};
 use crate::node::Label;
+use crate::paths::{Tag, break_name};
 use crate::places::{Node, Place};
 use crate::session::Session;
 
@@ -170,7 +171,8 @@ impl Inner {
         if session.has_ended() {
             return Error::Lost { reason: LossReason::SessionEnded };
         }
-        match self.break_record(session, &claim.key, node.token).await {
+        let record = break_name(&claim.key, node.token, &Tag::of(claim.id));
+        match self.break_record(session, &claim.key, &record).await {
             Ok(Some(record)) => Error::Lost { reason: LossReason::Broken(record) },
             Ok(None) => Error::Lost { reason: LossReason::Vanished },
             Err(error) => error,
