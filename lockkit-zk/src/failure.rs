@@ -32,6 +32,7 @@ pub(crate) fn not_done(error: &ZkError) -> bool {
             | ZkError::Unimplemented
             | ZkError::NoChildrenForEphemerals
             | ZkError::NodeExists
+            | ZkError::NotEmpty
             | ZkError::BadVersion
     )
 }
