@@ -257,7 +257,10 @@ async fn a_foreign_node_in_a_folder_disturbs_nobody() {
     let foreign = format!("/lockkit/n-{}/lock/a/notes", key.namespace);
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     client.create(&foreign, b"", &options).await.unwrap();
-    assert!(matches!(driver.renew(&[mine.clone()]).await.unwrap()[..], [Renewal::Holds(_)]));
+    assert!(matches!(
+        driver.renew(std::slice::from_ref(&mine)).await.unwrap()[..],
+        [Renewal::Holds(_)]
+    ));
     assert_eq!(driver.release(&mine).await.unwrap(), Released::Removed);
     take(&driver, &claim(&key, Mode::Exclusive)).await;
 }

@@ -218,12 +218,15 @@ mod tests {
 
     #[test]
     fn the_session_lasts_as_much_longer_as_is_not_trusted() {
-        for (ttl, tick) in [(30_000, 2_000), (1_000, 2_000), (2_000, 500), (60_000, 3_000)] {
+        for (ttl, tick) in [(30_000_u64, 2_000), (1_000, 2_000), (2_000, 500), (60_000, 3_000)] {
             let tick = Duration::from_millis(tick);
             let options = ZkOptions::new("a").ttl(Duration::from_millis(ttl)).tick(tick);
             let trusted = options.trusted(options.asked_timeout()).as_millis();
             // Pings never wait for more than 10 s, which leaves more of a long session.
-            assert!((ttl..ttl + 1_000).contains(&trusted), "{ttl} {trusted}");
+            assert!(
+                (u128::from(ttl)..u128::from(ttl) + 1_000).contains(&trusted),
+                "{ttl} {trusted}"
+            );
         }
     }
 }
