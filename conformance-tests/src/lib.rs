@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod broken;
 pub mod cases;
+pub mod faulty;
 mod harness;
 pub mod history;
 pub mod lab;

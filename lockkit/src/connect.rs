@@ -15,6 +15,7 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("rediss+sentinel", Some("redis"), cfg!(feature = "redis")),
     ("redis+cluster", Some("redis"), cfg!(feature = "redis")),
     ("rediss+cluster", Some("redis"), cfg!(feature = "redis")),
+    ("zk", Some("zk"), cfg!(feature = "zk")),
 ];
 
 /// Connects to the backend that the URL names, with the settings in its query.
@@ -28,7 +29,7 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
 pub async fn connect(url: &str) -> Result<LockManager, Error> {
     let url = BackendUrl::parse(url)?;
     let settings = url.settings().clone();
-    LockManager::with(driver(&url).await?, settings)
+    LockManager::with(driver(&url, &settings).await?, settings)
 }
 
 /// Connects with these settings, instead of those in the URL's query.
@@ -37,10 +38,12 @@ pub async fn connect(url: &str) -> Result<LockManager, Error> {
 /// Dropping it leaves nothing behind.
 pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, Error> {
     let url = BackendUrl::parse(url)?;
-    LockManager::with(driver(&url).await?, settings)
+    LockManager::with(driver(&url, &settings).await?, settings)
 }
 
-async fn driver(url: &BackendUrl) -> Result<Arc<dyn LockDriver>, Error> {
+async fn driver(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDriver>, Error> {
+    // Most backends keep a lease for each claim, and learn its ttl from the claim.
+    let _ = settings;
     match url.scheme() {
         "memory" if url.rest() == "memory:" => Ok(Arc::new(MemoryDriver::new())),
         "memory" => Err(Error::config("the memory backend's URL is just memory:")),
@@ -49,6 +52,11 @@ async fn driver(url: &BackendUrl) -> Result<Arc<dyn LockDriver>, Error> {
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
         | "rediss+cluster" => Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "zk")]
+        "zk" => {
+            let options = lockkit_zk::ZkOptions::parse(url.rest())?.ttl(settings.default_ttl());
+            Ok(Arc::new(lockkit_zk::ZkDriver::connect_with(options).await?))
+        }
         other => Err(unknown(other)),
     }
 }

@@ -17,6 +17,7 @@
 //! | `memory:` | always there | this process |
 //! | `sqlite:PATH` | `sqlite` | the processes of one host |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
+//! | `zk://H:P,H:P/CHROOT` | `zk` | whoever reaches the ensemble |
 //!
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
 //! rest of the query is the driver's.
@@ -34,3 +35,7 @@ pub use lockkit_redis as redis;
 /// The SQLite driver, with the options that its URL has as methods.
 #[cfg(feature = "sqlite")]
 pub use lockkit_sql as sql;
+
+/// The ZooKeeper driver, for options and clients that a URL cannot name.
+#[cfg(feature = "zk")]
+pub use lockkit_zk as zk;

@@ -16,7 +16,8 @@ if kind == 'string' then
     '^%x+ (%d+) (%d+) (%d+) (%S+) (.*)$')
   state[3], state[4] = tonumber(CAPACITY), 1
   local since = string.sub(token, -16)
-  state[5] = { redis.call('PTTL', KEYS[1]), table.concat({ 'x', token, CAPACITY, hold, wait, client,
+  -- At 0 ms Redis still has it.
+  state[5] = { math.max(1, redis.call('PTTL', KEYS[1])), table.concat({ 'x', token, CAPACITY, hold, wait, client,
     since, since, '0', shown }, ' ') }
 elseif kind == 'hash' then
   local meta = redis.call('HMGET', KEYS[1], 'capacity', 'holders')

@@ -65,7 +65,7 @@ local function grow(list)
   write_claim(list, id, { mode = 'x', token = token, weight = CAPACITY, hold = hold, wait = wait,
                           client = client, queued = since, held = since, broken = '0', shown = shown })
   append(list, id)
-  redis.call('ZADD', list.ends, string.format('%.0f', now + left), id)
+  redis.call('ZADD', list.ends, string.format('%.0f', now + 1 + left), id)
   list.holders, list.weight, list.capacity = 1, tonumber(CAPACITY), tonumber(CAPACITY)
 end
 
