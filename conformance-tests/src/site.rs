@@ -51,6 +51,12 @@ pub trait Site: Send + Sync + 'static {
     /// connection of its own.
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error>;
 
+    /// Options that all URLs get, such as `?ttl=8s`: for drivers whose leases are not those of
+    /// single locks, which a trial can choose.
+    fn options(&self) -> &'static str {
+        ""
+    }
+
     /// How the proxy tells messages apart.
     fn protocol(&self) -> Protocol {
         match self.kind() {

@@ -71,7 +71,7 @@ pub async fn robust_07_a_follower_is_cut_off_from_its_leader(stage: Stage) -> Ap
     let bench = &stage.bench_over(group.url_at(&[leader])).await;
     let ttl = bench.lively();
     // It knows no other server than the one that will be alone, which goes on answering.
-    let driver = stage.site().connect(&group.url_at(&[members[alone].addr()])).await;
+    let driver = stage.connect_to(group.url_at(&[members[alone].addr()])).await;
     let driver = driver.expect("the driver connects to a follower");
     let ours = bench.manager_with(driver, |s| s.ttl(ttl).wait_ttl(ttl));
     let theirs = bench.manager().await;

@@ -69,6 +69,7 @@ impl Stage {
     }
 
     async fn bench_at(site: &Arc<dyn Site>, url: String) -> Result<Bench, Error> {
+        let url = url + site.options();
         Bench::new(Arc::new(At { site: site.clone(), url })).await
     }
 
@@ -113,7 +114,15 @@ impl Stage {
     /// # Errors
     /// The driver's.
     pub async fn connect(&self, proxy: &Proxy) -> Result<Arc<dyn LockDriver>, Error> {
-        self.site.connect(&(self.url_at)(proxy.addr())).await
+        self.connect_to((self.url_at)(proxy.addr())).await
+    }
+
+    /// Tries to make a driver of its own onto this URL.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub async fn connect_to(&self, url: String) -> Result<Arc<dyn LockDriver>, Error> {
+        self.site.connect(&(url + self.site.options())).await
     }
 
     /// A driver of its own through this proxy.
