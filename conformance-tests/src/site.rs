@@ -101,8 +101,14 @@ pub trait Site: Send + Sync + 'static {
 /// before any answer comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// An acquire of a free lock.
+    /// An exclusive acquire of a free lock that has been in use before, ready to wait.
     pub acquire: u64,
+    /// The same by who would not wait.
+    pub granted_try: u64,
+    /// The same of a shared claim, or of permits.
+    pub acquire_shared: u64,
+    /// An acquire of a lock that has never been in use.
+    pub first_use: u64,
     /// A release when nobody waits.
     pub release: u64,
     /// A try when the lock is held.
@@ -119,6 +125,9 @@ impl Costs {
     /// The budget of every driver.
     pub const BUDGET: Self = Self {
         acquire: 1,
+        granted_try: 1,
+        acquire_shared: 1,
+        first_use: 1,
         release: 1,
         refused_try: 1,
         renew_thousand: 1,

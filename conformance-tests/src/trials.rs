@@ -199,3 +199,18 @@ macro_rules! trials {
         $crate::__every_trial! { __tests_of_trials $site }
     };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_is_named_after_its_group_and_stands_once() {
+        let mut names = std::collections::HashSet::new();
+        for trial in TRIALS {
+            let number = trial.name.strip_prefix(trial.group).and_then(|rest| rest.get(1..3));
+            assert!(number.is_some_and(|n| n.parse::<u8>().is_ok()), "{}", trial.name);
+            assert!(names.insert(trial.name), "{}", trial.name);
+        }
+    }
+}

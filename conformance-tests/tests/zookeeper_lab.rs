@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use lockkit_conformance::lab::{Kind, Layout, Server};
-use lockkit_conformance::{Deletion, Site};
+use lockkit_conformance::{Costs, Deletion, Site};
 use lockkit_core::Error;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
@@ -25,11 +25,27 @@ impl Site for ZooKeeper {
 
     /// Sessions that a busy machine does not end, and that end soon enough for a test.
     fn options(&self) -> &'static str {
-        "?ttl=8s&tick=500ms"
+        "?session_timeout=10s&tick=500ms"
     }
 
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {
         Ok(Arc::new(ZkDriver::connect(url).await?))
+    }
+
+    /// Over the budget, as counted. The client leaves Nagle's algorithm on, so that requests that
+    /// leave back to back are two round trips.
+    fn costs(&self) -> Costs {
+        let mut costs = Costs::BUDGET;
+        // It lists first, so that nobody sees a claim that will not stay.
+        costs.granted_try = 2;
+        // A create, and a list.
+        costs.acquire_shared = 2;
+        // Its folder is made.
+        costs.first_use = 6;
+        // A sync, and a list behind it.
+        costs.renew_thousand = 2;
+        costs.look_when_woken = 1;
+        costs
     }
 
     fn layouts(&self) -> Vec<Layout> {

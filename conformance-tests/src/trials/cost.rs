@@ -23,23 +23,31 @@ const ROUNDS: usize = 5;
 
 pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: Stage) -> Applied {
     let meter = Meter::new(&stage).await;
-    let budget = stage.site().costs().acquire;
-    let mut modes = vec![Mode::Exclusive, Mode::Shared];
-    if stage.bench().capabilities().permits {
-        modes.push(Mode::Permits { permits: 2, limit: 5 });
+    let bench = stage.bench();
+    let budget = stage.site().costs();
+    let (exclusive, wait) = (Mode::Exclusive, Patience::Wait);
+    let mut ways = vec![
+        (exclusive, wait, "b", budget.acquire),
+        (exclusive, Patience::Try, "b", budget.granted_try),
+        (exclusive, wait, "never used", budget.first_use),
+        (Mode::Shared, wait, "b", budget.acquire_shared),
+    ];
+    if bench.capabilities().permits {
+        let permits = Mode::Permits { permits: 2, limit: 5 };
+        meter.acquire(bench, permits, wait, "b").await;
+        ways.push((permits, wait, "b", budget.acquire_shared));
     }
-    for mode in modes {
-        for patience in [Patience::Try, Patience::Wait] {
-            let mut counts = Vec::new();
-            for round in 0..ROUNDS {
-                let claim = stage.bench().claim(&format!("{mode:?} {round}"), mode);
-                let (answer, count) = meter.count(meter.driver.acquire(&claim, patience)).await;
-                assert!(matches!(answer, Ok(Acquisition::Granted(_))), "{answer:?}");
-                counts.push(count);
-                meter.driver.let_go(&claim).await;
-            }
-            costs(&format!("acquire, {mode:?}, {patience:?}"), counts, budget);
+    meter.acquire(bench, exclusive, wait, "b").await;
+    for (mode, patience, name, budget) in ways {
+        let mut counts = Vec::new();
+        for round in 0..ROUNDS {
+            let name = match name {
+                "never used" => format!("{name} {round}"),
+                used => used.to_owned(),
+            };
+            counts.push(meter.acquire(bench, mode, patience, &name).await);
         }
+        costs(&format!("acquire, {mode:?}, {patience:?}, {name}"), counts, budget);
     }
     Ok(())
 }
@@ -219,6 +227,15 @@ impl Meter {
         settled(&proxy).await;
         proxy.latency(LATENCY);
         Self { proxy, driver }
+    }
+
+    /// What an acquire costs that is granted; it is released again.
+    async fn acquire(&self, bench: &Bench, mode: Mode, patience: Patience, name: &str) -> Counts {
+        let claim = bench.claim(name, mode);
+        let (answer, count) = self.count(self.driver.acquire(&claim, patience)).await;
+        assert!(matches!(answer, Ok(Acquisition::Granted(_))), "{answer:?}");
+        self.driver.let_go(&claim).await;
+        count
     }
 
     /// What passes while this is done, and right after it.
