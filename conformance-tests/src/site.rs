@@ -119,6 +119,9 @@ pub struct Costs {
     pub look_when_woken: u64,
     /// How many messages one release sends to those who wait.
     pub wake_ups: u64,
+    /// How many round trips fewer an operation may take at times: where the client leaves Nagle's
+    /// algorithm on, what leaves back to back is one round trip or two.
+    pub fewer_at_times: u64,
 }
 
 impl Costs {
@@ -133,6 +136,7 @@ impl Costs {
         renew_thousand: 1,
         look_when_woken: 0,
         wake_ups: 1,
+        fewer_at_times: 0,
     };
 }
 

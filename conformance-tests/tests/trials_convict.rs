@@ -3,12 +3,14 @@
 
 mod wrong_driver;
 
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lockkit_conformance::lab::Kind;
+use lockkit_conformance::lab::raw::resp;
+use lockkit_conformance::lab::{Kind, Server};
 use lockkit_conformance::trials::{Trial, trial};
-use lockkit_conformance::{Outcome, Site};
+use lockkit_conformance::{Concerns, Outcome, Refusal, Site};
 use lockkit_core::Error;
 use lockkit_core::driver::LockDriver;
 use lockkit_redis::RedisDriver;
@@ -26,6 +28,21 @@ impl Site for WrongRedis {
         let right = RedisDriver::connect(url).await?;
         Ok(Arc::new(Wrong::new(self.0, Arc::new(right))))
     }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        vec![Refusal {
+            what: "the memory is full",
+            retryable: true,
+            concerns: Concerns::Claims,
+            begin: |server| Box::pin(limit_memory(server, "1")),
+            end: |server| Box::pin(limit_memory(server, "0")),
+        }]
+    }
+}
+
+async fn limit_memory(server: &Server, bytes: &'static str) -> io::Result<()> {
+    let set = ["CONFIG", "SET", "maxmemory", bytes];
+    resp::ask(server.addr(), &set).await.map(drop)
 }
 
 /// The trial must fail, and must say why in these words.

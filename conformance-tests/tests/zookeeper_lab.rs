@@ -33,7 +33,7 @@ impl Site for ZooKeeper {
     }
 
     /// Over the budget, as counted. The client leaves Nagle's algorithm on, so that requests that
-    /// leave back to back are two round trips.
+    /// leave back to back are often two round trips.
     fn costs(&self) -> Costs {
         let mut costs = Costs::BUDGET;
         // It lists first, so that nobody sees a claim that will not stay.
@@ -45,6 +45,7 @@ impl Site for ZooKeeper {
         // A sync, and a list behind it.
         costs.renew_thousand = 2;
         costs.look_when_woken = 1;
+        costs.fewer_at_times = 2;
         costs
     }
 

@@ -1,6 +1,7 @@
 //! What operations cost, counted on the wire under latency, so that the counts are exact: what
 //! leaves before an answer comes back is one round trip.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::task::JoinSet;
 
 use super::scene::settled;
 use super::{Applied, NotApplicable, Stage};
+use crate::Costs;
 use crate::bench::{Bench, MustSucceed};
 use crate::lab::proxy::{Counts, Proxy};
 
@@ -24,18 +26,18 @@ const ROUNDS: usize = 5;
 pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: Stage) -> Applied {
     let meter = Meter::new(&stage).await;
     let bench = stage.bench();
-    let budget = stage.site().costs();
+    let of = stage.site().costs();
     let (exclusive, wait) = (Mode::Exclusive, Patience::Wait);
     let mut ways = vec![
-        (exclusive, wait, "b", budget.acquire),
-        (exclusive, Patience::Try, "b", budget.granted_try),
-        (exclusive, wait, "never used", budget.first_use),
-        (Mode::Shared, wait, "b", budget.acquire_shared),
+        (exclusive, wait, "b", of.acquire),
+        (exclusive, Patience::Try, "b", of.granted_try),
+        (exclusive, wait, "never used", of.first_use),
+        (Mode::Shared, wait, "b", of.acquire_shared),
     ];
     if bench.capabilities().permits {
         let permits = Mode::Permits { permits: 2, limit: 5 };
         meter.acquire(bench, permits, wait, "b").await;
-        ways.push((permits, wait, "b", budget.acquire_shared));
+        ways.push((permits, wait, "b", of.acquire_shared));
     }
     meter.acquire(bench, exclusive, wait, "b").await;
     for (mode, patience, name, budget) in ways {
@@ -47,7 +49,7 @@ pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: Stage) -> 
             };
             counts.push(meter.acquire(bench, mode, patience, &name).await);
         }
-        costs(&format!("acquire, {mode:?}, {patience:?}, {name}"), counts, budget);
+        costs(&format!("acquire, {mode:?}, {patience:?}, {name}"), counts, budget, of);
     }
     Ok(())
 }
@@ -61,7 +63,8 @@ pub async fn cost_02_a_release_without_waiters_is_within_the_budget(stage: Stage
         let (_, count) = meter.count(meter.driver.let_go(&claim)).await;
         counts.push(count);
     }
-    costs("release", counts, stage.site().costs().release);
+    let of = stage.site().costs();
+    costs("release", counts, of.release, of);
     Ok(())
 }
 
@@ -76,7 +79,8 @@ pub async fn cost_03_a_refused_try_is_within_the_budget(stage: Stage) -> Applied
         let (_, count) = meter.count(meter.driver.refuse(&claim)).await;
         counts.push(count);
     }
-    costs("a refused try", counts, stage.site().costs().refused_try);
+    let of = stage.site().costs();
+    costs("a refused try", counts, of.refused_try, of);
     other.let_go(&holder).await;
     Ok(())
 }
@@ -97,7 +101,8 @@ pub async fn cost_04_a_thousand_claims_are_renewed_in_one_flight(stage: Stage) -
         assert!(answers.iter().all(|a| matches!(a, Renewal::Holds(_))), "all hold");
         counts.push(count);
     }
-    costs("renewing 1,000 claims", counts, stage.site().costs().renew_thousand);
+    let of = stage.site().costs();
+    costs("renewing 1,000 claims", counts, of.renew_thousand, of);
     Ok(())
 }
 
@@ -156,10 +161,10 @@ pub async fn cost_06_the_next_knows_by_one_message(stage: Stage) -> Applied {
         taken.push(next.proxy.counts());
         next.driver.let_go(&claims[1]).await;
     }
-    let budget = stage.site().costs();
-    costs("the way in", given, budget.release);
-    costs_by("messages out", taken.clone(), 1, |count| count.pushes);
-    costs("looks of the one who was woken", taken, budget.look_when_woken);
+    let of = stage.site().costs();
+    costs("the way in", given, of.release, of);
+    costs_by("messages out", taken.clone(), 1..=1, |count| count.pushes);
+    costs("looks of the one who was woken", taken, of.look_when_woken, of);
     Ok(())
 }
 
@@ -196,7 +201,8 @@ pub async fn cost_07_a_release_sends_one_wake_up(stage: Stage) -> Applied {
             driver.let_go(claim).await;
         }
     }
-    costs_by("wake-ups", counts, stage.site().costs().wake_ups, |count| count.pushes);
+    let wake_ups = stage.site().costs().wake_ups;
+    costs_by("wake-ups", counts, wake_ups..=wake_ups, |count| count.pushes);
     Ok(())
 }
 
@@ -247,16 +253,23 @@ impl Meter {
     }
 }
 
-fn costs(what: &str, counts: Vec<Counts>, budget: u64) {
-    costs_by(what, counts, budget, |count| count.round_trips);
-}
-
 /// The count in the middle must be what the budget says: neither more, nor less, since a count that
 /// is too low has missed something.
+fn costs(what: &str, counts: Vec<Counts>, budget: u64, of: Costs) {
+    let least = budget.saturating_sub(of.fewer_at_times).max(budget.min(1));
+    costs_by(what, counts, least..=budget, |count| count.round_trips);
+}
+
 #[allow(clippy::print_stdout, reason = "figures for who reads the test's output")]
-fn costs_by(what: &str, mut counts: Vec<Counts>, budget: u64, figure: fn(&Counts) -> u64) {
+fn costs_by(
+    what: &str,
+    mut counts: Vec<Counts>,
+    budget: RangeInclusive<u64>,
+    figure: fn(&Counts) -> u64,
+) {
     counts.sort_by_key(figure);
     let middle = &counts[counts.len() / 2];
-    println!("{what}: {} (budget {budget}); {middle:?}", figure(middle));
-    assert_eq!(figure(middle), budget, "{what}: over or under the budget; counted: {counts:#?}");
+    println!("{what}: {} (budget {budget:?}); {middle:?}", figure(middle));
+    let within = budget.contains(&figure(middle));
+    assert!(within, "{what}: over or under the budget of {budget:?}; counted: {counts:#?}");
 }
