@@ -35,6 +35,7 @@ const TOKEN_BLOCK: i64 = 1 << 20;
 /// What every connection of ours makes for itself, in memory: the verbs, as triggers.
 const SET_UP: &str = concat!(
     include_str!("sql/scratch.sql"),
+    include_str!("sql/verbs/find.sql"),
     include_str!("sql/verbs/settle.sql"),
     include_str!("sql/verbs/look.sql"),
     include_str!("sql/verbs/acquire.sql"),
@@ -318,7 +319,7 @@ impl Inner {
 
     /// Every so many operations, a bite of the sweep.
     async fn sweep_in_passing(&self) {
-        const EVERY: u64 = 512;
+        const EVERY: u64 = 128;
         let count = self.sweeper.operations.fetch_add(1, Ordering::Relaxed);
         if count % EVERY == EVERY - 1
             && let Err(error) = self.sweep().await
@@ -329,7 +330,7 @@ impl Inner {
 
     /// Looks at some rows that nobody may visit any more, and removes what has ended.
     async fn sweep(&self) -> Result<(), Error> {
-        const BITE: i64 = 256;
+        const BITE: i64 = 512;
         let (namespace, space, name) = hub::lock(&self.sweeper.at).clone();
         let begin = (namespace.as_str(), space, name.as_str());
         let next = self

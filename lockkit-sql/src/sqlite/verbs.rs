@@ -206,13 +206,7 @@ impl Inner {
 
     /// Whether a queued claim holds by now.
     async fn look(&self, claim: &Claim) -> Result<Option<Grant>, Error> {
-        let row = self
-            .reader
-            .row(&*self.clock, |_| {
-                sqlx::query(include_str!("sql/claim.sql")).bind(claim.id.as_bytes().as_slice())
-            })
-            .await?;
-        let row = answered(row)?;
+        let row = self.read_claim(claim).await?;
         let standing: Option<(i64, Option<i64>, i64)> = match row.try_get(0).map_err(explain)? {
             Some(token) => Some((
                 token,
@@ -232,10 +226,30 @@ impl Inner {
         }
     }
 
+    /// The row of `claim.sql`.
+    async fn read_claim(&self, claim: &Claim) -> Result<SqliteRow, Error> {
+        let row = self
+            .reader
+            .row(&*self.clock, |_| {
+                sqlx::query(include_str!("sql/claim.sql"))
+                    .bind(claim.id.as_bytes().as_slice())
+                    .bind(claim.key.namespace.as_str())
+                    .bind(space_number(claim.key.space))
+                    .bind(claim.key.name.as_str())
+            })
+            .await?;
+        answered(row)
+    }
+
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
         let batch: Vec<_> = claims
             .iter()
-            .map(|c| (c.id.to_hex(), nanos(c.hold_ttl), nanos(c.wait_ttl)))
+            .map(|c| {
+                let space = space_number(c.key.space);
+                let (namespace, name) = (c.key.namespace.as_str(), c.key.name.as_str());
+                let (hold, wait) = (nanos(c.hold_ttl), nanos(c.wait_ttl));
+                (c.id.to_hex(), hold, wait, namespace, space, name)
+            })
             .collect();
         let batch = to_json(&batch);
         let durable = claims.iter().any(|c| c.lifetime == Lifetime::Detached);
@@ -295,11 +309,14 @@ impl Inner {
         let row = link
             .row(&*self.clock, |now| {
                 sqlx::query(concat!(
-                    "INSERT INTO lockkit_amend VALUES (?1, ?2, ?3, ?4, ?5); ",
+                    "INSERT INTO lockkit_amend VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8); ",
                     include_str!("sql/answer.sql")
                 ))
                 .bind(what)
                 .bind(claim.id.as_bytes().as_slice())
+                .bind(claim.key.namespace.as_str())
+                .bind(space_number(claim.key.space))
+                .bind(claim.key.name.as_str())
                 .bind(value)
                 .bind(now)
                 .bind(self.epoch)
@@ -311,14 +328,8 @@ impl Inner {
         match answer.standing() {
             Some(standing) if answer.outcome == Some(1) => Ok(standing),
             _ => {
-                let row = self
-                    .reader
-                    .row(&*self.clock, |_| {
-                        sqlx::query(include_str!("sql/claim.sql"))
-                            .bind(claim.id.as_bytes().as_slice())
-                    })
-                    .await?;
-                let record = break_record(answered(row)?.try_get(3).map_err(explain)?);
+                let row = self.read_claim(claim).await?;
+                let record = break_record(row.try_get(3).map_err(explain)?);
                 Ok(Renewal::Ended(ended(record)))
             }
         }

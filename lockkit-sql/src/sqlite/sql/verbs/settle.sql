@@ -1,6 +1,6 @@
 -- Lets a list move on: removes the holders that have ended, then walks along the first waiters,
 -- removing the ended ones and making holders of those who fit, up to the first that must wait.
--- Columns: namespace, space, name: the list; now; epoch (ignored unless it is the verb itself).
+-- Columns: namespace, space, name: the list; now.
 -- Result: the ids of the new holders in lockkit_promoted, which the caller empties before.
 --
 -- Costs one look at each holder and one step for each waiter that leaves or begins to hold; those
@@ -11,6 +11,13 @@ CREATE TEMP VIEW lockkit_settle AS
 SELECT NULL AS namespace, NULL AS space, NULL AS name, NULL AS now;
 
 CREATE TEMP TRIGGER lockkit_on_settle INSTEAD OF INSERT ON lockkit_settle BEGIN
+  -- If the last row is about to go, the floor remembers its place.
+  UPDATE lockkit_meta SET token = last.place
+  FROM (SELECT place, expires FROM lockkit_claims
+        WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+        ORDER BY place DESC LIMIT 1) AS last
+  WHERE last.expires <= NEW.now AND last.place > token;
+
   DELETE FROM lockkit_claims
   WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
     AND place < coalesce(
