@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use lockkit_core::driver::{Acquisition, LockDriver, Patience};
 use lockkit_core::Error;
+use lockkit_core::driver::{Acquisition, LockDriver, Patience};
 use lockkit_sql::sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use lockkit_sql::sqlx::{self, ConnectOptions, Connection, Executor};
 use lockkit_sql::{SqliteDriver, SqliteOptions};
@@ -95,7 +95,10 @@ async fn a_database_of_another_program_is_left_alone() {
             .unwrap();
         let set = sqlx::AssertSqlSafe(format!("PRAGMA journal_mode = {mode}"));
         other.execute(set).await.unwrap();
-        other.execute("CREATE TABLE IF NOT EXISTS t (a)").await.unwrap();
+        other
+            .execute("CREATE TABLE IF NOT EXISTS t (a)")
+            .await
+            .unwrap();
         other.close().await.unwrap();
         refuses(&path, &["another program"]).await;
     }
@@ -145,7 +148,10 @@ async fn folders_devices_and_impossible_places_are_refused() {
     let error = SqliteDriver::open(file.join("locks.db"), SqliteOptions::default())
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("is a file, not a folder"), "{error}");
+    assert!(
+        error.to_string().contains("is a file, not a folder"),
+        "{error}"
+    );
     let error = SqliteDriver::open("/dev/null", SqliteOptions::default())
         .await
         .unwrap_err();
@@ -153,7 +159,10 @@ async fn folders_devices_and_impossible_places_are_refused() {
     let error = SqliteDriver::open("/proc/lockkit/locks.db", SqliteOptions::default())
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("cannot make the folder"), "{error}");
+    assert!(
+        error.to_string().contains("cannot make the folder"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -206,7 +215,9 @@ async fn a_pool_of_the_users_gets_tables_beside_its_own() {
     let folder = folder();
     let path = folder.path().join("app.db");
     let pool = SqlitePool::connect_with(
-        SqliteConnectOptions::new().filename(&path).create_if_missing(true),
+        SqliteConnectOptions::new()
+            .filename(&path)
+            .create_if_missing(true),
     )
     .await
     .unwrap();
@@ -240,7 +251,10 @@ async fn twenty_that_open_a_missing_file_at_once_meet_in_one() {
     let claim = exclusive("a");
     take(&drivers[0], &claim).await;
     for driver in &drivers[1..] {
-        let answer = driver.acquire(&exclusive("a"), Patience::Try).await.unwrap();
+        let answer = driver
+            .acquire(&exclusive("a"), Patience::Try)
+            .await
+            .unwrap();
         assert_eq!(answer, Acquisition::Busy);
     }
     drop(drivers);

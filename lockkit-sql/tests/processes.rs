@@ -118,7 +118,9 @@ fn until(lines: &mut Lines<BufReader<ChildStdout>>, word: &str) -> String {
 fn processes_that_count_lose_nothing_and_their_tokens_grow() {
     let folder = folder();
     // Nobody made the file before: they also start on it at once.
-    let mut children: Vec<_> = (0..6).map(|_| Process::start("count", folder.path())).collect();
+    let mut children: Vec<_> = (0..6)
+        .map(|_| Process::start("count", folder.path()))
+        .collect();
     children.iter_mut().for_each(Process::ends_well);
     let count = std::fs::read_to_string(folder.path().join("count")).unwrap();
     assert_eq!(count, (6 * ROUNDS).to_string());
@@ -160,7 +162,13 @@ async fn a_release_is_known_in_another_process_within_fifty_milliseconds() {
         // The child queues again only after this process holds again.
         claim = exclusive("a");
         take(&driver, &claim).await;
-        child.0.stdin.as_mut().unwrap().write_all(b"next\n").unwrap();
+        child
+            .0
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(b"next\n")
+            .unwrap();
     }
     delays.sort();
     let median = delays[delays.len() / 2];

@@ -56,7 +56,11 @@ async fn a_value_is_loaded_as_it_was_stored_and_versions_grow_across_deletion() 
     assert_eq!(r.load(&at).await.unwrap(), None);
     let gone = store(b"x", Expect::Version(v2), None);
     assert_eq!(r.store(&at, &gone).await.unwrap(), StoreOutcome::Conflict);
-    let v4 = stored(r.store(&at, &store(b"y", Expect::Absent, None)).await.unwrap());
+    let v4 = stored(
+        r.store(&at, &store(b"y", Expect::Absent, None))
+            .await
+            .unwrap(),
+    );
     assert!(v1 < v2 && v2 < v3 && v3 < v4);
 }
 
@@ -66,9 +70,21 @@ async fn an_older_token_is_refused_also_after_deletion_and_reopening() {
     let d = open(&folder).await;
     let at = register("a");
     let r = d.registers().unwrap();
-    stored(r.store(&at, &store(b"1", Expect::Anything, Some(7))).await.unwrap());
-    stored(r.store(&at, &store(b"2", Expect::Anything, Some(7))).await.unwrap());
-    stored(r.store(&at, &store(b"3", Expect::Anything, None)).await.unwrap());
+    stored(
+        r.store(&at, &store(b"1", Expect::Anything, Some(7)))
+            .await
+            .unwrap(),
+    );
+    stored(
+        r.store(&at, &store(b"2", Expect::Anything, Some(7)))
+            .await
+            .unwrap(),
+    );
+    stored(
+        r.store(&at, &store(b"3", Expect::Anything, None))
+            .await
+            .unwrap(),
+    );
     let stale = StoreOutcome::Stale {
         highest: Token::new(7).unwrap(),
     };
@@ -92,13 +108,23 @@ async fn of_sixteen_racing_writers_one_wins() {
     let folder = folder();
     let d = open(&folder).await;
     let at = register("a");
-    let v = stored(d.store(&at, &store(b"0", Expect::Absent, None)).await.unwrap());
+    let v = stored(
+        d.store(&at, &store(b"0", Expect::Absent, None))
+            .await
+            .unwrap(),
+    );
     let races = (0..16u8).map(|i| {
         let (d, at) = (d.clone(), at.clone());
-        async move { d.store(&at, &store(&[i], Expect::Version(v), None)).await.unwrap() }
+        async move {
+            d.store(&at, &store(&[i], Expect::Version(v), None))
+                .await
+                .unwrap()
+        }
     });
     let outcomes = futures_util::future::join_all(races).await;
-    let won = outcomes.iter().filter(|o| matches!(o, StoreOutcome::Stored(_)));
+    let won = outcomes
+        .iter()
+        .filter(|o| matches!(o, StoreOutcome::Stored(_)));
     assert_eq!(won.count(), 1, "{outcomes:?}");
 }
 
@@ -107,7 +133,11 @@ async fn a_change_is_seen_here_and_elsewhere_and_one_before_the_question_is_not_
     let folder = folder();
     let (a, b) = (open(&folder).await, open(&folder).await);
     let at = register("a");
-    let v1 = stored(a.store(&at, &store(b"1", Expect::Absent, None)).await.unwrap());
+    let v1 = stored(
+        a.store(&at, &store(b"1", Expect::Absent, None))
+            .await
+            .unwrap(),
+    );
     let seen = Registers::changed(&b, &at, None).await.unwrap().unwrap();
     assert_eq!(seen.version, v1);
     let write = store(b"2", Expect::Anything, None);
@@ -127,7 +157,14 @@ async fn a_value_with_a_ttl_ends_by_itself() {
     clock.forward(Duration::from_secs(5));
     assert_eq!(d.load(&at).await.unwrap(), None);
     let old = store(b"2", Expect::Absent, Some(2));
-    assert!(matches!(d.store(&at, &old).await.unwrap(), StoreOutcome::Stale { .. }));
-    let v2 = stored(d.store(&at, &store(b"2", Expect::Absent, Some(3))).await.unwrap());
+    assert!(matches!(
+        d.store(&at, &old).await.unwrap(),
+        StoreOutcome::Stale { .. }
+    ));
+    let v2 = stored(
+        d.store(&at, &store(b"2", Expect::Absent, Some(3)))
+            .await
+            .unwrap(),
+    );
     assert!(v2 > v1);
 }

@@ -70,7 +70,10 @@ mod tests {
     fn another_time_namespace_is_another_clock() {
         assert_eq!(with_offset("id", ""), "id");
         assert_eq!(with_offset("id", "monotonic 0 0\nboottime 0 0\n"), "id");
-        assert_eq!(with_offset("id", "monotonic 0 0\nboottime 60 5\n"), "id+60.5");
+        assert_eq!(
+            with_offset("id", "monotonic 0 0\nboottime 60 5\n"),
+            "id+60.5"
+        );
     }
 
     #[test]

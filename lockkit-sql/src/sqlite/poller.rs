@@ -44,10 +44,10 @@ pub(crate) struct Watching {
 /// Watches a list for one waiter.
 pub(crate) fn watch(inner: &Arc<Inner>, key: &Key) -> Watching {
     let mut watch = lock(&inner.watch);
-    let list = watch.lists.entry(key.clone()).or_insert(Watched {
-        waiters: 0,
-        due: 0,
-    });
+    let list = watch
+        .lists
+        .entry(key.clone())
+        .or_insert(Watched { waiters: 0, due: 0 });
     list.waiters += 1;
     list.due = 0;
     // A task whose runtime has ended is finished as well.

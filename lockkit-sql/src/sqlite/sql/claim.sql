@@ -8,7 +8,7 @@ FROM (SELECT coalesce(
          WHERE namespace = ?2 AND space = ?3 AND name = ?4 AND expires > 0
            AND place < coalesce(
              (SELECT place FROM lockkit_claims
-              WHERE namespace = ?2 AND space = ?3 AND name = ?4 AND held IS NULL
+              WHERE namespace = ?2 AND space = ?3 AND name = ?4 AND +held IS NULL
               ORDER BY place LIMIT 1), 9223372036854775807)
            AND id = ?1 LIMIT 1)) AS place) AS ask
 LEFT JOIN lockkit_claims AS c

@@ -33,6 +33,6 @@ CREATE TEMP TABLE lockkit_batch (
   settle    INTEGER NOT NULL DEFAULT 0,
   token     INTEGER,
   held      INTEGER,
-  broken    INTEGER NOT NULL DEFAULT 0
+  broken    INTEGER
 );
 CREATE INDEX temp.lockkit_batch_by_id ON lockkit_batch (id);

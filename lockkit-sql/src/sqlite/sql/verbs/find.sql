@@ -10,7 +10,7 @@ CREATE TEMP TRIGGER lockkit_on_find INSTEAD OF INSERT ON lockkit_find BEGIN
      WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
        AND place < coalesce(
          (SELECT place FROM lockkit_claims
-          WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name AND held IS NULL
+          WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name AND +held IS NULL
           ORDER BY place LIMIT 1), 9223372036854775807)
        AND id = NEW.id AND expires > 0 LIMIT 1),
     (SELECT place FROM lockkit_claims

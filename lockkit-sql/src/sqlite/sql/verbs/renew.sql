@@ -7,6 +7,50 @@
 -- Costs one look at each holder of the lists concerned, and a few steps for each claim.
 CREATE TEMP VIEW lockkit_renew AS SELECT NULL AS claims, NULL AS now, NULL AS epoch;
 
+-- The holders of a list, each looked up in the batch.
+CREATE TEMP VIEW lockkit_renew_list AS
+SELECT NULL AS namespace, NULL AS space, NULL AS name, NULL AS now;
+
+CREATE TEMP TRIGGER lockkit_on_renew_list INSTEAD OF INSERT ON lockkit_renew_list BEGIN
+  INSERT INTO lockkit_renew_found
+  SELECT b.n, c.place, c.expires <= NEW.now
+  FROM lockkit_claims AS c CROSS JOIN lockkit_batch AS b ON b.id = c.id
+  WHERE c.namespace = NEW.namespace AND c.space = NEW.space AND c.name = NEW.name
+    AND c.expires > 0
+    AND c.place < coalesce(
+      (SELECT place FROM lockkit_claims
+       WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+         AND +held IS NULL ORDER BY place LIMIT 1), 9223372036854775807);
+END;
+
+CREATE TEMP VIEW lockkit_renew_found AS SELECT NULL AS n, NULL AS place, NULL AS settle;
+
+CREATE TEMP TRIGGER lockkit_on_renew_found INSTEAD OF INSERT ON lockkit_renew_found BEGIN
+  UPDATE lockkit_batch SET place = NEW.place, settle = NEW.settle WHERE n = NEW.n;
+END;
+
+-- One claim after the other, each by its key.
+CREATE TEMP VIEW lockkit_renew_one AS
+SELECT NULL AS n, NULL AS hold_ttl, NULL AS wait_ttl, NULL AS namespace, NULL AS space,
+       NULL AS name, NULL AS place, NULL AS now;
+
+CREATE TEMP TRIGGER lockkit_on_renew_one INSTEAD OF INSERT ON lockkit_renew_one BEGIN
+  UPDATE lockkit_claims
+  SET asked = max(asked, NEW.now),
+      expires = max(expires,
+        NEW.now + CASE WHEN held IS NULL THEN NEW.wait_ttl ELSE NEW.hold_ttl END),
+      hold_ttl = NEW.hold_ttl,
+      wait_ttl = NEW.wait_ttl
+  WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name AND place = NEW.place
+    AND NOT broken;
+  UPDATE lockkit_batch
+  SET (token, held, broken) = (
+    SELECT token, held, broken FROM lockkit_claims
+    WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+      AND place = NEW.place)
+  WHERE n = NEW.n;
+END;
+
 CREATE TEMP TRIGGER lockkit_on_renew INSTEAD OF INSERT ON lockkit_renew BEGIN
   SELECT RAISE(ABORT, 'lockkit: epoch') FROM lockkit_meta WHERE epoch <> NEW.epoch;
   DELETE FROM lockkit_promoted;
@@ -17,17 +61,8 @@ CREATE TEMP TRIGGER lockkit_on_renew INSTEAD OF INSERT ON lockkit_renew BEGIN
   FROM json_each(NEW.claims) AS j
   LEFT JOIN lockkit_claims AS w ON w.id = unhex(j.value ->> 0) AND w.held IS NULL;
   -- The others hold, or are gone.
-  UPDATE lockkit_batch SET place = h.place, settle = h.expires <= NEW.now
-  FROM (SELECT c.id, c.place, c.expires
-        FROM (SELECT DISTINCT namespace, space, name FROM lockkit_batch WHERE place IS NULL) AS l
-        CROSS JOIN lockkit_claims AS c
-          ON c.namespace = l.namespace AND c.space = l.space AND c.name = l.name
-         AND c.held IS NOT NULL AND c.expires > 0
-         AND c.place < coalesce(
-           (SELECT place FROM lockkit_claims AS f
-            WHERE f.namespace = l.namespace AND f.space = l.space AND f.name = l.name
-              AND f.held IS NULL ORDER BY f.place LIMIT 1), 9223372036854775807)) AS h
-  WHERE lockkit_batch.id = h.id;
+  INSERT INTO lockkit_renew_list
+  SELECT DISTINCT namespace, space, name, NEW.now FROM lockkit_batch WHERE place IS NULL;
 
   UPDATE lockkit_meta SET token = max(token, top)
   FROM (SELECT max(c.place) AS top
@@ -43,19 +78,7 @@ CREATE TEMP TRIGGER lockkit_on_renew INSTEAD OF INSERT ON lockkit_renew BEGIN
   INSERT INTO lockkit_settle (namespace, space, name, now)
   SELECT DISTINCT namespace, space, name, NEW.now FROM lockkit_batch WHERE settle;
 
-  UPDATE lockkit_claims
-  SET asked = max(asked, NEW.now),
-      expires = max(expires, NEW.now
-        + CASE WHEN lockkit_claims.held IS NULL THEN b.wait_ttl ELSE b.hold_ttl END),
-      hold_ttl = b.hold_ttl,
-      wait_ttl = b.wait_ttl
-  FROM lockkit_batch AS b
-  WHERE lockkit_claims.namespace = b.namespace AND lockkit_claims.space = b.space
-    AND lockkit_claims.name = b.name AND lockkit_claims.place = b.place
-    AND NOT lockkit_claims.broken;
-  UPDATE lockkit_batch
-  SET token = c.token, held = c.held, broken = c.broken
-  FROM lockkit_claims AS c
-  WHERE c.namespace = lockkit_batch.namespace AND c.space = lockkit_batch.space
-    AND c.name = lockkit_batch.name AND c.place = lockkit_batch.place;
+  INSERT INTO lockkit_renew_one
+  SELECT n, hold_ttl, wait_ttl, namespace, space, name, place, NEW.now FROM lockkit_batch
+  WHERE place IS NOT NULL;
 END;
