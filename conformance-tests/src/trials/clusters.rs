@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Keeps};
 
-use super::scene::{Tokens, answered, its_turn, keeps, wait_in_line, works_again};
+use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
 use super::{Applied, NotApplicable, Stage};
 use crate::lab::{Data, Group, Layout};
@@ -39,12 +39,12 @@ async fn leader_killed(stage: &Stage, layout: Layout) -> Applied {
     let token = tokens.next(&guard, "under the first leader");
     let waiting = wait_in_line(bench, &theirs, LOCK).await;
     let old = staged(group.leader().await);
+    let held = Held::by(&guard, token);
     old.kill().await;
     staged(group.leader().await);
     let verified = answered(bench, "the new leader says", || guard.verify()).await;
     if kept == Keeps::All {
-        assert_eq!(verified.expect("it is held still"), token);
-        assert!(!waiting.is_finished(), "two hold");
+        held.still(&verified, !waiting.is_finished());
     }
     drop(guard);
     let limit = bench.after(wait);

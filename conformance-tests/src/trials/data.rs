@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkit_core::capabilities::{Fault, Keeps};
 use lockkit_core::{Error, LockManager};
 
-use super::scene::{Tokens, answered, its_turn, keeps, wait_in_line, works_again};
+use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
 use super::{Applied, NotApplicable, Stage};
 use crate::bench::{Bench, PATIENCE};
@@ -30,11 +30,11 @@ pub async fn robust_08_the_clock_of_the_server_jumps(stage: Stage) -> Applied {
         let guard = bench.soon("it is locked", lock.lock()).await.expect("it is free");
         let token = tokens.next(&guard, "before the jump");
         let waiting = wait_in_line(bench, &theirs, LOCK).await;
+        let held = Held::by(&guard, token);
         staged(stage.server().move_clock(shift));
         let verified = answered(bench, "the server says", || guard.verify()).await;
         if kept == Keeps::All {
-            assert_eq!(verified.expect("it is held still"), token);
-            assert!(!waiting.is_finished(), "two hold");
+            held.still(&verified, !waiting.is_finished());
         }
         drop(guard);
         let next = its_turn(bench, waiting, bench.after(Duration::ZERO), None).await;
@@ -152,12 +152,12 @@ async fn deleted(stage: &Stage, deletion: &Deletion) {
     let guard = bench.soon("it is locked", lock.lock()).await.expect("it is free");
     let token = tokens.next(&guard, "before");
     let waiting = wait_in_line(bench, &theirs, LOCK).await;
+    let held = Held::by(&guard, token);
     let done = (deletion.act)(stage.server()).await;
     done.unwrap_or_else(|e| panic!("{what} could not be staged: {e}"));
     if kept == Keeps::All {
         let verified = answered(bench, "the lock is known", || guard.verify()).await;
-        assert_eq!(verified.expect("it is held still"), token, "{what}");
-        assert!(!waiting.is_finished(), "{what}: two hold");
+        held.still(&verified, !waiting.is_finished());
         drop(guard);
     } else {
         // By renewing, long before it would ask anyway: nobody has told it.

@@ -2,7 +2,7 @@
 //! what must be true when the fault is over. They stage nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkit_core::capabilities::{Fault, Keeps};
 use lockkit_core::driver::LockDriver;
@@ -40,6 +40,34 @@ impl Tokens {
         assert!(grows || !self.kept, "{what}: {token} after {:?}", self.highest);
         self.highest = self.highest.max(Some(token));
         token
+    }
+}
+
+/// A lock that is held when a fault begins, and how long its lease would last without any news.
+pub(super) struct Held {
+    token: Token,
+    left: Duration,
+    since: Instant,
+}
+
+impl Held {
+    pub(super) fn by(guard: &Guard, token: Token) -> Self {
+        Self { token, left: guard.remaining(), since: Instant::now() }
+    }
+
+    /// The fault must not have cost it: it is still held, under the same token, and nobody else
+    /// has it; unless the fault lasted longer than the lease, as on a machine that stands still.
+    pub(super) fn still(&self, verified: &Result<Token, Error>, others_wait: bool) {
+        match verified {
+            Ok(token) => {
+                assert_eq!(*token, self.token, "it is held still");
+                assert!(others_wait, "two hold");
+            }
+            Err(e) => {
+                let over = e.loss().is_some() && self.since.elapsed() >= self.left;
+                assert!(over, "it should be held still, for {:?}: {e}", self.left);
+            }
+        }
     }
 }
 
