@@ -22,7 +22,14 @@ CREATE TEMP TRIGGER lockkit_on_acquire INSTEAD OF INSERT ON lockkit_acquire BEGI
   WHERE a.token > m.ceiling;
   DELETE FROM lockkit_promoted;
 
-  -- What has ended never revives: it goes, and this claim begins anew at the end.
+  -- What has ended never revives: it goes, and this claim begins anew at the end. The floor
+  -- remembers its place, in case it was the last and a try leaves nothing in it.
+  UPDATE lockkit_meta SET token = gone.place
+  FROM (SELECT place FROM lockkit_claims
+        WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+          AND place = (SELECT place FROM lockkit_answer)
+          AND (expires <= NEW.now OR (held IS NULL AND NEW.try))) AS gone
+  WHERE gone.place > lockkit_meta.token;
   DELETE FROM lockkit_claims
   WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
     AND place = (SELECT place FROM lockkit_answer)
