@@ -1,1 +1,2 @@
 //! conformance-tests
+pub mod history;

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use crate::clock::Moment;
 use crate::deadline::backoff;
 use crate::driver::{Acquisition, Ended, Grant, Patience, Renewal};
@@ -46,16 +48,9 @@ pub(crate) async fn acquire(
 ) -> Result<Option<Guard>, Error> {
     check(core, request)?;
     let started = core.clock().now();
-    let result = match wait {
-        Wait::No | Wait::For(Duration::ZERO) => attempt(core, request, Patience::Try).await,
-        Wait::Forever => attempt(core, request, Patience::Wait).await,
-        Wait::For(limit) => {
-            match tokio::time::timeout(limit, attempt(core, request, Patience::Wait)).await {
-                Ok(result) => result,
-                Err(_) => Ok(None),
-            }
-        }
-    };
+    let name = request.key.name.as_str();
+    let span = tracing::debug_span!("acquire", name, kind = request.labels.kind);
+    let result = within(core, request, wait).instrument(span).await;
     let outcome = match (&result, wait) {
         (Ok(Some(_)), _) => Outcome::Granted,
         (Ok(None), Wait::No) => Outcome::Busy,
@@ -63,8 +58,19 @@ pub(crate) async fn acquire(
         (Err(_), _) => Outcome::Failed,
     };
     let took = core.clock().now().since(started);
-    observe::acquired(request.labels, request.key.name.as_str(), outcome, took);
+    observe::acquired(request.labels, name, outcome, took);
     result
+}
+
+async fn within(core: &Arc<Core>, request: &Request, wait: Wait) -> Result<Option<Guard>, Error> {
+    match wait {
+        Wait::No | Wait::For(Duration::ZERO) => attempt(core, request, Patience::Try).await,
+        Wait::Forever => attempt(core, request, Patience::Wait).await,
+        Wait::For(limit) => {
+            let attempt = attempt(core, request, Patience::Wait);
+            tokio::time::timeout(limit, attempt).await.unwrap_or(Ok(None))
+        }
+    }
 }
 
 /// Refuses what cannot work, before any I/O.
@@ -75,18 +81,14 @@ fn check(core: &Core, request: &Request) -> Result<(), Error> {
     check_ttl("ttl", request.ttl, margin, capabilities)?;
     check_ttl("wait_ttl", request.wait_ttl, margin, capabilities)?;
     if request.max_hold == Some(Duration::ZERO) {
-        return Err(Error::config(
-            "a max_hold of zero holds nothing: use a longer one, or none",
-        ));
+        return Err(Error::config("a max_hold of zero holds nothing: use a longer one, or none"));
     }
     if let Mode::Permits { permits, limit } = request.mode {
         if !capabilities.permits {
             return Err(core.driver().unsupported("semaphores"));
         }
         if permits == 0 || limit == 0 {
-            return Err(Error::config(
-                "a semaphore has, and gives, one permit at least",
-            ));
+            return Err(Error::config("a semaphore has, and gives, one permit at least"));
         }
         if permits > limit {
             let message = format!("{permits} permits of a semaphore of {limit} can never be had");
@@ -94,9 +96,7 @@ fn check(core: &Core, request: &Request) -> Result<(), Error> {
         }
     }
     if request.lifetime == Lifetime::Detached && !capabilities.detached {
-        return Err(core
-            .driver()
-            .unsupported("claims that outlive their process"));
+        return Err(core.driver().unsupported("claims that outlive their process"));
     }
     Ok(())
 }
@@ -122,7 +122,7 @@ async fn attempt(
         match Attempt::new(core, request, base).run(patience).await? {
             Answer::Granted(guard) => return Ok(Some(guard)),
             Answer::Busy => return Ok(None),
-            Answer::Again => {}
+            Answer::Again => tokio::time::sleep(backoff(1)).await,
         }
         core.check_open()?;
     }
@@ -157,31 +157,11 @@ impl<'a> Attempt<'a> {
             request.wait_ttl,
             core.identity.clone(),
         );
-        let claim = claim
-            .with_lifetime(request.lifetime)
-            .with_note(request.note.clone());
+        let claim = claim.with_lifetime(request.lifetime).with_note(request.note.clone());
         let margin = core.settings.margin;
-        let Request {
-            renew,
-            max_hold,
-            labels,
-            ..
-        } = *request;
-        let how = How {
-            margin,
-            base,
-            renew,
-            max_hold,
-            labels,
-        };
-        Self {
-            core,
-            claim: Arc::new(claim),
-            how,
-            record: None,
-            under_way: 0,
-            settled: false,
-        }
+        let Request { renew, max_hold, labels, .. } = *request;
+        let how = How { margin, base, renew, max_hold, labels };
+        Self { core, claim: Arc::new(claim), how, record: None, under_way: 0, settled: false }
     }
 
     async fn run(mut self, patience: Patience) -> Result<Answer, Error> {
@@ -216,6 +196,7 @@ impl<'a> Attempt<'a> {
     }
 
     async fn answered(mut self, answer: Acquisition, asked: Moment) -> Result<Answer, Error> {
+        self.core.check_open()?; // shut down while the request was under way
         match answer {
             Acquisition::Busy => {
                 self.settled = self.under_way == 0;
@@ -252,9 +233,7 @@ impl<'a> Attempt<'a> {
             return Ok(Answer::Granted(self.into_guard(record.clone())));
         }
         // Never a guard of a lease that is over already.
-        Err(Error::Lost {
-            reason: LossReason::Expired,
-        })
+        Err(Error::Lost { reason: LossReason::Expired })
     }
 
     /// Waits until the claim holds: told by the driver, or by a renewal.
@@ -302,18 +281,12 @@ impl<'a> Attempt<'a> {
 
     async fn confirm(&self, record: &Record) -> Result<(), Error> {
         let sent = self.core.clock().now();
-        let answers = self
-            .core
-            .driver()
-            .renew(std::slice::from_ref(&self.claim))
-            .await?;
+        let answers = self.core.driver().renew(std::slice::from_ref(&self.claim)).await?;
         let gone = Renewal::Ended(Ended::NotInLine);
         record.renewed(answers.first().unwrap_or(&gone), sent);
         match record.is_holding() || record.is_over() {
             true => Ok(()),
-            false => Err(Error::Lost {
-                reason: LossReason::Expired,
-            }),
+            false => Err(Error::Lost { reason: LossReason::Expired }),
         }
     }
 

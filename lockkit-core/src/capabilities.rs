@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a driver does and does not do. Public facts, cheap to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -57,9 +57,7 @@ impl Capabilities {
             granularity: Duration::from_millis(1),
             least_ttl: Duration::from_millis(100),
             expiry_slack: Duration::from_millis(100),
-            wake_up: WakeUp::Poll {
-                within: Duration::from_secs(1),
-            },
+            wake_up: WakeUp::Poll { within: Duration::from_secs(1) },
             fifo: true,
             token_source: TokenSource::Counter,
             permits: true,
@@ -74,10 +72,7 @@ impl Capabilities {
 
     /// Which promises hold here while this fault happens.
     pub fn keeps(&self, fault: Fault) -> Keeps {
-        self.faults
-            .iter()
-            .find(|(f, _)| *f == fault)
-            .map_or(Keeps::All, |(_, keeps)| *keeps)
+        self.faults.iter().find(|(f, _)| *f == fault).map_or(Keeps::All, |(_, keeps)| *keeps)
     }
 }
 
@@ -124,7 +119,7 @@ pub enum TokenSource {
 }
 
 /// What can go wrong around a lock, of the kinds that may cost a promise somewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fault {

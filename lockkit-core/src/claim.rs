@@ -39,12 +39,10 @@ impl ClaimId {
     /// 32 lower-case hexadecimal digits, for backends that keep text.
     pub fn to_hex(self) -> String {
         use fmt::Write;
-        self.0
-            .iter()
-            .fold(String::with_capacity(32), |mut hex, byte| {
-                let _ = write!(hex, "{byte:02x}");
-                hex
-            })
+        self.0.iter().fold(String::with_capacity(32), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
     }
 
     /// Reads what [`to_hex`](Self::to_hex) wrote.
@@ -174,23 +172,11 @@ impl Identity {
         let program = std::env::args_os()
             .next()
             .and_then(|path| {
-                Some(
-                    std::path::Path::new(&path)
-                        .file_name()?
-                        .to_string_lossy()
-                        .into_owned(),
-                )
+                Some(std::path::Path::new(&path).file_name()?.to_string_lossy().into_owned())
             })
             .unwrap_or_else(|| "unknown".to_owned());
-        let host = rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned();
-        Self {
-            host,
-            pid: std::process::id(),
-            program,
-        }
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self { host, pid: std::process::id(), program }
     }
 }
 
@@ -238,11 +224,7 @@ impl Claim {
         wait_ttl: Duration,
         identity: Arc<Identity>,
     ) -> Self {
-        assert_eq!(
-            key.space,
-            mode.space(),
-            "a claim lives in the space of its mode"
-        );
+        assert_eq!(key.space, mode.space(), "a claim lives in the space of its mode");
         let id = ClaimId::random();
         Self {
             id,
@@ -270,11 +252,7 @@ impl Claim {
 
     /// The same claim in another mode of the same space, as after a downgrade.
     pub fn with_mode(mut self, mode: Mode) -> Self {
-        assert_eq!(
-            self.key.space,
-            mode.space(),
-            "a claim lives in the space of its mode"
-        );
+        assert_eq!(self.key.space, mode.space(), "a claim lives in the space of its mode");
         self.mode = mode;
         self
     }

@@ -39,11 +39,7 @@ impl Moment {
 
 const fn nanos(d: Duration) -> u64 {
     let nanos = d.as_nanos();
-    if nanos > u64::MAX as u128 {
-        u64::MAX
-    } else {
-        nanos as u64
-    }
+    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
 }
 
 /// A clock that never goes back and that also counts while the machine sleeps.
@@ -106,12 +102,15 @@ impl Clock for TokioClock {
 /// Returns when `clock` has reached `moment`.
 ///
 /// Tokio's timers stand still during system suspend; looking again at least once a second bounds
-/// how late after waking this returns.
+/// how late after waking this returns. At the end of time it never returns.
 ///
 /// # Cancel safety
 /// Dropping it does nothing.
 pub async fn sleep_until(clock: &dyn Clock, moment: Moment) {
     const LONGEST_NAP: Duration = Duration::from_secs(1);
+    if moment == Moment(u64::MAX) {
+        return std::future::pending().await;
+    }
     loop {
         let left = moment.since(clock.now());
         if left.is_zero() {

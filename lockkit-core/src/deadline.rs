@@ -45,10 +45,7 @@ impl Margin {
 
 impl Default for Margin {
     fn default() -> Self {
-        Self {
-            part: 100,
-            fixed: Duration::from_millis(2),
-        }
+        Self { part: 100, fixed: Duration::from_millis(2) }
     }
 }
 
@@ -100,16 +97,8 @@ mod tests {
         let token = Token::new(1).unwrap();
         let ttl = Duration::from_secs(10);
         let earlier = SENT.before(Duration::from_secs(3));
-        let own = Grant {
-            token,
-            ttl,
-            since: None,
-        };
-        let shared = Grant {
-            token,
-            ttl,
-            since: Some(earlier),
-        };
+        let own = Grant { token, ttl, since: None };
+        let shared = Grant { token, ttl, since: Some(earlier) };
         let margin = Margin::default();
         let apart = grant_until(&own, SENT, margin).since(grant_until(&shared, SENT, margin));
         assert_eq!(apart, Duration::from_secs(3));
@@ -118,10 +107,7 @@ mod tests {
     #[test]
     fn a_margin_larger_than_the_ttl_leaves_nothing_to_trust() {
         let margin = Margin::new(0, Duration::from_secs(1)).unwrap();
-        assert_eq!(
-            trusted_until(SENT, Duration::from_millis(500), margin),
-            SENT
-        );
+        assert_eq!(trusted_until(SENT, Duration::from_millis(500), margin), SENT);
         assert!(Margin::new(2, Duration::ZERO).is_err());
     }
 

@@ -100,7 +100,9 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// Takes a claim out of its list, holding or waiting, and lets those begin to hold who now do,
     /// waking them and at most one other.
     ///
-    /// Idempotent. One round trip when nobody waits.
+    /// Idempotent. One round trip when nobody waits. Core takes "not there" at a first release for
+    /// a lock that was lost: a driver that repeats a release on its own, because the first may
+    /// have acted without an answer, says [`Released::Removed`].
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error>;
 
     /// Makes the lease of a holding claim end `ttl` from now, earlier or later than it would have.
@@ -194,10 +196,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
 
     /// The error for what this backend cannot do.
     fn unsupported(&self, operation: &'static str) -> Error {
-        Error::Unsupported {
-            operation,
-            backend: self.capabilities().backend,
-        }
+        Error::Unsupported { operation, backend: self.capabilities().backend }
     }
 }
 

@@ -81,11 +81,7 @@ impl Error {
         backend: &'static str,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self::Backend {
-            backend,
-            source: source.into(),
-            retryable: true,
-        }
+        Self::Backend { backend, source: source.into(), retryable: true }
     }
 
     /// A failure that stays until somebody does something: a refused login, a read-only file.
@@ -93,11 +89,7 @@ impl Error {
         backend: &'static str,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self::Backend {
-            backend,
-            source: source.into(),
-            retryable: false,
-        }
+        Self::Backend { backend, source: source.into(), retryable: false }
     }
 
     /// A setting that cannot work.
@@ -107,13 +99,7 @@ impl Error {
 
     /// Whether trying again may help.
     pub fn is_retryable(&self) -> bool {
-        matches!(
-            self,
-            Self::Backend {
-                retryable: true,
-                ..
-            }
-        )
+        matches!(self, Self::Backend { retryable: true, .. })
     }
 
     /// Why the lock was lost, if that is what this is.

@@ -42,14 +42,7 @@ impl Guard {
     pub(crate) fn new(core: Arc<Core>, record: Arc<Record>) -> Self {
         let lease = Lease::new(record, core.registry.clone());
         let armed = AtomicBool::new(true);
-        Self {
-            holding: Arc::new(Holding {
-                core,
-                lease,
-                armed,
-                entrance: Default::default(),
-            }),
-        }
+        Self { holding: Arc::new(Holding { core, lease, armed, entrance: Default::default() }) }
     }
 
     pub(crate) fn again(holding: Arc<Holding>) -> Self {
@@ -142,14 +135,11 @@ impl Holding {
             answer.unwrap_or_else(|_| Err(no_answer(registry.driver.capabilities().backend)));
         let (under_way, until) = record.under_way();
         let ghost_possible = under_way > 0 && registry.clock.now() < until;
-        self.armed
-            .store(answer.is_err() || ghost_possible, Ordering::Relaxed);
+        self.armed.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
         match (answer, lost) {
             (Ok(_), Some(reason)) => Err(Error::Lost { reason }),
             (Ok(Released::Removed), None) => Ok(()),
-            (Ok(_), None) => Err(Error::Lost {
-                reason: LossReason::Vanished,
-            }),
+            (Ok(_), None) => Err(Error::Lost { reason: LossReason::Vanished }),
             (Err(error), _) => Err(error),
         }
     }
@@ -171,12 +161,7 @@ impl Drop for Holding {
         let now = registry.clock.now();
         let (under_way, until) = record.under_way();
         let give_up = now.after(claim.hold_ttl).max(until);
-        registry.release(Release {
-            claim,
-            not_before: now,
-            give_up,
-            under_way,
-        });
+        registry.release(Release { claim, not_before: now, give_up, under_way });
     }
 }
 
@@ -237,9 +222,7 @@ impl WriteGuard {
                 Ok(Ok(renewal)) => {
                     lease.record.renewed(&renewal, sent);
                     self.guard.token()?;
-                    return Err(Error::Lost {
-                        reason: LossReason::Vanished,
-                    });
+                    return Err(Error::Lost { reason: LossReason::Vanished });
                 }
                 Ok(Err(error)) if error.is_retryable() => {
                     failures += 1;

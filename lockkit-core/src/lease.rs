@@ -26,11 +26,7 @@ pub struct Lease {
 impl Lease {
     pub(crate) fn new(record: Arc<Record>, registry: Arc<Registry>) -> Self {
         let name = record.claim().key.name.clone();
-        Self {
-            record,
-            registry,
-            name,
-        }
+        Self { record, registry, name }
     }
 
     /// The fencing token, to be given along with every write to what the lock protects.
@@ -117,9 +113,7 @@ impl Lease {
         self.token()?;
         let claim = self.record.claim();
         let sent = self.record.now();
-        let answers = self
-            .within(self.registry.driver.renew(std::slice::from_ref(&claim)))
-            .await?;
+        let answers = self.within(self.registry.driver.renew(std::slice::from_ref(&claim))).await?;
         let gone = Renewal::Ended(Ended::NotInLine);
         self.answered(answers.first().unwrap_or(&gone), sent)
     }
@@ -152,13 +146,9 @@ impl Lease {
     async fn look(&self) -> Result<(), Error> {
         let claim = self.record.claim();
         let (token, _) = self.record.granted().ok_or(Error::Released)?;
-        let state = self
-            .within(self.registry.driver.inspect(&claim.key))
-            .await?;
+        let state = self.within(self.registry.driver.inspect(&claim.key)).await?;
         let backend_token = self.record.without_base(token);
-        let held = state
-            .holders()
-            .any(|s| Some(s.token) == backend_token && !s.broken);
+        let held = state.holders().any(|s| Some(s.token) == backend_token && !s.broken);
         if held {
             return Ok(());
         }
@@ -182,12 +172,10 @@ impl Lease {
 
     /// No question about a lease takes longer than the lease.
     async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        tokio::time::timeout(self.remaining(), call)
-            .await
-            .unwrap_or_else(|_| {
-                self.token()?;
-                Err(no_answer(self.registry.driver.capabilities().backend))
-            })
+        tokio::time::timeout(self.remaining(), call).await.unwrap_or_else(|_| {
+            self.token()?;
+            Err(no_answer(self.registry.driver.capabilities().backend))
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::capabilities::Capabilities;
 use crate::clock::Clock;
 use crate::driver::{Ended, Force, LockDriver, Released, Renewal};
 use crate::guard::Guard;
-use crate::observe::Labels;
+use crate::observe::{self, Labels};
 use crate::record::{How, Record};
 use crate::registry::{Registry, Release};
 use crate::settings::Settings;
@@ -56,10 +56,7 @@ impl LockManager {
     }
 
     fn made(driver: Arc<dyn LockDriver>, settings: Settings, namespace: Namespace) -> Self {
-        let identity = settings
-            .identity
-            .clone()
-            .unwrap_or_else(Identity::of_this_process);
+        let identity = settings.identity.clone().unwrap_or_else(Identity::of_this_process);
         let core = Core {
             registry: Registry::new(driver),
             settings,
@@ -68,9 +65,7 @@ impl LockManager {
             base: OnceCell::new(),
             entrances: StdMutex::default(),
         };
-        Self {
-            core: Arc::new(core),
-        }
+        Self { core: Arc::new(core) }
     }
 
     /// The driver underneath.
@@ -125,34 +120,22 @@ impl LockManager {
         let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
         let sent = core.clock().now();
         let answers = core.driver().renew(std::slice::from_ref(&claim)).await?;
-        let labels = Labels {
-            backend: self.capabilities().backend,
-            kind: "detached",
-            class: None,
-        };
+        let labels = Labels { backend: self.capabilities().backend, kind: "detached", class: None };
         let margin = core.settings.margin;
-        let how = How {
-            margin,
-            base,
-            renew: true,
-            max_hold: None,
-            labels,
-        };
+        let how = How { margin, base, renew: true, max_hold: None, labels };
         let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
         match answers.first() {
             Some(Renewal::Holds(grant)) if record.grant(grant, Some(sent)) => {
                 core.registry.insert(claim.id, &record);
                 Ok(Guard::new(core.clone(), record))
             }
-            Some(Renewal::Ended(Ended::Broken(record))) => Err(Error::Lost {
-                reason: LossReason::Broken(record.clone()),
-            }),
-            Some(Renewal::Ended(Ended::SessionEnded)) => Err(Error::Lost {
-                reason: LossReason::SessionEnded,
-            }),
-            _ => Err(Error::Lost {
-                reason: LossReason::Expired,
-            }),
+            Some(Renewal::Ended(Ended::Broken(record))) => {
+                Err(Error::Lost { reason: LossReason::Broken(record.clone()) })
+            }
+            Some(Renewal::Ended(Ended::SessionEnded)) => {
+                Err(Error::Lost { reason: LossReason::SessionEnded })
+            }
+            _ => Err(Error::Lost { reason: LossReason::Expired }),
         }
     }
 
@@ -263,7 +246,8 @@ impl LockManager {
         };
         let broken = core.driver().break_claim(&key, token, how, &record).await?;
         if broken {
-            tracing::warn!(name = %key.name, %token, forced = record.forced, "lock broken");
+            let backend = core.driver().capabilities().backend;
+            observe::broke(backend, key.name.as_str(), token, record.forced);
         }
         Ok(broken)
     }
@@ -295,12 +279,7 @@ impl LockManager {
             if record.lose(LossReason::ShutDown) {
                 let give_up = now.after(claim.hold_ttl);
                 let (under_way, _) = record.under_way();
-                registry.release(Release {
-                    claim,
-                    not_before: now,
-                    give_up,
-                    under_way,
-                });
+                registry.release(Release { claim, not_before: now, give_up, under_way });
             }
         }
         registry.ensure_renewer();
@@ -349,31 +328,19 @@ impl Core {
 
     /// What is added to the backend's tokens. One round trip the first time, at most.
     pub(crate) async fn token_base(&self) -> Result<u64, Error> {
-        self.base
-            .get_or_try_init(|| self.driver().token_base(&self.namespace))
-            .await
-            .copied()
+        self.base.get_or_try_init(|| self.driver().token_base(&self.namespace)).await.copied()
     }
 
     /// Where this owner meets itself at this lock.
     pub(crate) fn entrance(&self, entrance: &Entrance) -> Arc<Slot> {
-        let mut entrances = self
-            .entrances
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut entrances = self.entrances.lock().unwrap_or_else(PoisonError::into_inner);
         entrances.entry(entrance.clone()).or_default().clone()
     }
 
     /// Removes an entrance that nobody stands at.
     pub(crate) fn forget_entrance(&self, entrance: &Entrance) {
-        let mut entrances = self
-            .entrances
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if entrances
-            .get(entrance)
-            .is_some_and(|slot| Arc::strong_count(slot) == 1)
-        {
+        let mut entrances = self.entrances.lock().unwrap_or_else(PoisonError::into_inner);
+        if entrances.get(entrance).is_some_and(|slot| Arc::strong_count(slot) == 1) {
             entrances.remove(entrance);
         }
     }

@@ -123,11 +123,7 @@ pub struct Key {
 impl Key {
     /// Puts the parts together.
     pub fn new(namespace: Namespace, space: Space, name: Name) -> Self {
-        Self {
-            namespace,
-            space,
-            name,
-        }
+        Self { namespace, space, name }
     }
 }
 
@@ -140,10 +136,7 @@ pub(crate) fn check_note(note: &str) -> Result<(), Error> {
 /// The check that names, namespaces and notes share.
 fn check_text(text: &str, max: usize, what: &str) -> Result<(), Error> {
     if text.len() > max {
-        let reason = format!(
-            "{what} has at most {max} bytes, this one has {}",
-            text.len()
-        );
+        let reason = format!("{what} has at most {max} bytes, this one has {}", text.len());
         return Err(invalid(text, &reason));
     }
     if let Some(at) = text.find(char::is_control) {
@@ -158,10 +151,7 @@ fn invalid(text: &str, reason: &str) -> Error {
     if shown.len() < text.len() {
         shown.push('…');
     }
-    Error::InvalidName {
-        name: shown,
-        reason: reason.to_owned(),
-    }
+    Error::InvalidName { name: shown, reason: reason.to_owned() }
 }
 
 #[cfg(test)]
@@ -173,10 +163,7 @@ mod tests {
         assert!(Name::new("").is_err());
         assert!(Name::new("x".repeat(512)).is_ok());
         assert!(Name::new("x".repeat(513)).is_err());
-        assert!(
-            Name::new("é".repeat(257)).is_err(),
-            "bytes count, not characters"
-        );
+        assert!(Name::new("é".repeat(257)).is_err(), "bytes count, not characters");
         for bad in ["a\0", "a\nb", "\u{7f}", "\u{85}"] {
             assert!(Name::new(bad).is_err(), "{bad:?}");
         }
@@ -189,10 +176,7 @@ mod tests {
     fn the_error_for_a_bad_name_shows_only_its_beginning() {
         let message = Name::new("x".repeat(10_000)).unwrap_err().to_string();
         assert!(message.len() < 200, "{message}");
-        assert!(
-            message.contains("at most 512 bytes, this one has 10000"),
-            "{message}"
-        );
+        assert!(message.contains("at most 512 bytes, this one has 10000"), "{message}");
     }
 
     #[test]

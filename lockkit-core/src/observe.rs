@@ -7,7 +7,7 @@ use crate::clock::Moment;
 use crate::driver::Renewal;
 use crate::record::Record;
 use crate::registry::Registry;
-use crate::{Claim, Error, LossReason};
+use crate::{Claim, Error, LossReason, Token};
 
 /// How an acquisition ended.
 #[derive(Clone, Copy)]
@@ -31,10 +31,7 @@ impl Outcome {
 
 /// What stands in the labels of every metric about a claim.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(feature = "metrics"),
-    expect(dead_code, reason = "read by metrics only")
-)]
+#[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "read by metrics only"))]
 pub(crate) struct Labels {
     pub(crate) backend: &'static str,
     pub(crate) kind: &'static str,
@@ -48,10 +45,7 @@ impl Labels {
             metrics::Label::from_static_parts("backend", self.backend),
             metrics::Label::from_static_parts("kind", self.kind),
         ];
-        labels.extend(
-            self.class
-                .map(|class| metrics::Label::from_static_parts("class", class)),
-        );
+        labels.extend(self.class.map(|class| metrics::Label::from_static_parts("class", class)));
         labels
     }
 
@@ -63,19 +57,10 @@ impl Labels {
 }
 
 pub(crate) fn acquired(labels: Labels, name: &str, outcome: Outcome, took: Duration) {
-    tracing::debug!(
-        name,
-        kind = labels.kind,
-        outcome = outcome.as_str(),
-        ?took,
-        "acquire"
-    );
+    tracing::debug!(name, kind = labels.kind, outcome = outcome.as_str(), ?took, "acquire");
     #[cfg(feature = "metrics")]
-    metrics::histogram!(
-        "lockkit_acquire_seconds",
-        labels.and("outcome", outcome.as_str())
-    )
-    .record(took);
+    metrics::histogram!("lockkit_acquire_seconds", labels.and("outcome", outcome.as_str()))
+        .record(took);
 }
 
 /// A claim begins to wait (`+1.0`) or waits no more (`-1.0`).
@@ -110,9 +95,6 @@ pub(crate) fn lost(record: &Record, why: &LossReason) {
     {
         let labels = record.labels;
         metrics::counter!("lockkit_lost_total", labels.and("reason", why.as_str())).increment(1);
-        if matches!(why, LossReason::Broken(_)) {
-            metrics::counter!("lockkit_breaks_total", labels.and("reason", "broken")).increment(1);
-        }
     }
 }
 
@@ -129,21 +111,11 @@ pub(crate) fn renewal(
     match answer {
         Some(Ok(_)) => tracing::trace!(backend, claims, ?took, "renewed"),
         Some(Err(error)) => tracing::warn!(backend, claims, ?took, ?left, %error, "renewal failed"),
-        None => tracing::warn!(
-            backend,
-            claims,
-            ?took,
-            ?left,
-            "renewal was not answered in time"
-        ),
+        None => tracing::warn!(backend, claims, ?took, ?left, "renewal was not answered in time"),
     }
     #[cfg(feature = "metrics")]
     {
-        let outcome = if matches!(answer, Some(Ok(_))) {
-            "renewed"
-        } else {
-            "failed"
-        };
+        let outcome = if matches!(answer, Some(Ok(_))) { "renewed" } else { "failed" };
         metrics::histogram!("lockkit_renew_seconds", "backend" => backend, "outcome" => outcome)
             .record(took);
         if matches!(answer, Some(Ok(_))) {
@@ -153,6 +125,19 @@ pub(crate) fn renewal(
             metrics::counter!("lockkit_renew_failures_total", "backend" => backend).increment(1);
         }
     }
+}
+
+/// This process broke somebody's lock.
+pub(crate) fn broke(backend: &'static str, name: &str, token: Token, forced: bool) {
+    tracing::warn!(name, %token, forced, "lock broken");
+    #[cfg(feature = "metrics")]
+    {
+        let how = if forced { "forced" } else { "polite" };
+        metrics::counter!("lockkit_breaks_total", "backend" => backend, "outcome" => how)
+            .increment(1);
+    }
+    #[cfg(not(feature = "metrics"))]
+    let _ = backend;
 }
 
 pub(crate) fn release_failed(claim: &Claim, error: &Error) {

@@ -66,34 +66,12 @@ pub(crate) const NEVER: Moment = Moment::from_nanos(u64::MAX);
 impl Record {
     pub(crate) fn new(claim: Arc<Claim>, asked: Moment, clock: Arc<dyn Clock>, how: How) -> Self {
         let due = deadline::renewal_due(asked, claim.wait_ttl);
-        let How {
-            margin,
-            base,
-            renew,
-            max_hold,
-            labels,
-        } = how;
+        let How { margin, base, renew, max_hold, labels } = how;
         let under_way = (0, asked);
         let phase = Phase::Waiting;
-        let term = Term {
-            claim,
-            phase,
-            asked,
-            due,
-            failures: 0,
-            max_hold,
-            under_way,
-        };
+        let term = Term { claim, phase, asked, due, failures: 0, max_hold, under_way };
         observe::waiting(labels, 1.0);
-        Self {
-            term: Mutex::new(term),
-            changed: Notify::new(),
-            margin,
-            clock,
-            base,
-            renew,
-            labels,
-        }
+        Self { term: Mutex::new(term), changed: Notify::new(), margin, clock, base, renew, labels }
     }
 
     fn term(&self) -> MutexGuard<'_, Term> {
@@ -155,14 +133,7 @@ impl Record {
                 let stop = max_hold.map_or(NEVER, |d| now.after(d));
                 let deadline = until.min(stop);
                 let (ttl, lowered) = (grant.ttl, Moment::from_nanos(0));
-                let h = Holding {
-                    token,
-                    ttl,
-                    deadline,
-                    granted_at: now,
-                    stop,
-                    lowered,
-                };
+                let h = Holding { token, ttl, deadline, granted_at: now, stop, lowered };
                 *phase = Phase::Holding(h);
                 self.changed.notify_waiters();
                 observe::waiting(self.labels, -1.0);
@@ -313,12 +284,8 @@ impl Record {
         let term = self.term();
         match &term.phase {
             Phase::Holding(h) if now < h.deadline => Ok(h.token),
-            Phase::Holding(_) => Err(Error::Lost {
-                reason: expired_or_unreachable(&term),
-            }),
-            Phase::Ended(Some(why)) => Err(Error::Lost {
-                reason: why.clone(),
-            }),
+            Phase::Holding(_) => Err(Error::Lost { reason: expired_or_unreachable(&term) }),
+            Phase::Ended(Some(why)) => Err(Error::Lost { reason: why.clone() }),
             Phase::Ended(None) | Phase::Waiting => Err(Error::Released),
         }
     }

@@ -109,7 +109,7 @@ impl Registry {
     /// Makes sure that the renewer looks no later than at `moment`.
     pub(crate) fn sooner(&self, moment: Moment) {
         let moment = moment.as_nanos();
-        if moment < self.sleeps_until.fetch_min(moment, Ordering::AcqRel) {
+        if moment < self.sleeps_until.fetch_min(moment, Ordering::SeqCst) {
             self.wake.notify_one();
         }
     }
@@ -123,44 +123,35 @@ impl Registry {
         Moment::from_nanos(self.sleeps_until.load(Ordering::Acquire))
     }
 
-    pub(crate) fn set_sleeps_until(&self, moment: Moment) {
-        self.sleeps_until
-            .store(moment.as_nanos(), Ordering::Release);
+    /// The next moment at which something is to be done about any claim. It is also what the
+    /// renewer will sleep until, unless a claim that comes meanwhile wants it earlier.
+    pub(crate) fn plan_sleep(&self, not_before: Moment) -> Moment {
+        // Reset first: what is inserted from here on lowers it again, and what was inserted before
+        // is seen by the scan.
+        self.sleeps_until.store(u64::MAX, Ordering::SeqCst);
+        let next = self.next_event().max(not_before);
+        Moment::from_nanos(self.sleeps_until.fetch_min(next.as_nanos(), Ordering::SeqCst)).min(next)
     }
 
-    /// The next moment at which something is to be done about any claim.
     pub(crate) fn next_event(&self) -> Moment {
-        locked(&self.records)
-            .values()
-            .map(|r| r.next_event())
-            .min()
-            .unwrap_or(NEVER)
+        locked(&self.records).values().map(|r| r.next_event()).min().unwrap_or(NEVER)
     }
 
     /// Ends the holding claims whose deadline has passed, and has them released.
     pub(crate) fn expire(&self, now: Moment) {
-        let over: Vec<_> = {
-            let mut records = locked(&self.records);
-            let over = records.extract_if(|_, record| record.next_event() <= now);
-            let (ended, alive): (Vec<_>, Vec<_>) = over
-                .map(|(id, r)| (id, r.expire(now), r))
-                .partition(|(_, end, _)| end.is_some());
-            records.extend(alive.into_iter().map(|(id, _, record)| (id, record)));
-            ended
-        };
-        for (_, end, record) in over {
-            let Some((why, lease_end)) = end else {
-                continue;
-            };
+        let mut over = Vec::new();
+        locked(&self.records).retain(|_, record| match record.expire(now) {
+            None => true,
+            Some(end) => {
+                over.push((end, record.clone()));
+                false
+            }
+        });
+        for ((why, lease_end), record) in over {
             observe::lost(&record, &why);
             let claim = record.claim();
             let give_up = lease_end.after(claim.hold_ttl);
-            self.release(Release {
-                claim,
-                not_before: lease_end,
-                give_up,
-                under_way: 0,
-            });
+            self.release(Release { claim, not_before: lease_end, give_up, under_way: 0 });
         }
     }
 

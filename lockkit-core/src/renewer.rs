@@ -39,21 +39,12 @@ pub(crate) async fn run(registry: Arc<Registry>) {
                 let batch = due(&registry, now);
                 if !batch.is_empty() {
                     renewing = true;
-                    jobs.push(
-                        renew(registry.clone(), batch)
-                            .map(|()| Job::Renewal)
-                            .boxed(),
-                    );
+                    jobs.push(renew(registry.clone(), batch).map(|()| Job::Renewal).boxed());
                 }
             }
             // What is due while a renewal is under way waits for it, but deadlines pass meanwhile.
-            let soonest = if renewing {
-                now.after(Duration::from_millis(20))
-            } else {
-                now
-            };
-            next = registry.next_event().max(soonest);
-            registry.set_sleeps_until(next);
+            let soonest = if renewing { now.after(Duration::from_millis(20)) } else { now };
+            next = registry.plan_sleep(soonest);
         }
         for (order, pending) in registry.take_releases() {
             let job = release(registry.clone(), places.clone(), order, pending);
@@ -85,7 +76,9 @@ fn due(registry: &Registry, now: Moment) -> Vec<Arc<Record>> {
 
 async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
     let sent = registry.clock.now();
-    let left = batch.iter().map(|r| r.left(sent)).min().unwrap_or_default();
+    // What is over already sets no limit to the others.
+    let left = batch.iter().map(|r| r.left(sent)).filter(|left| !left.is_zero()).min();
+    let left = left.unwrap_or(Duration::MAX);
     let claims: Vec<_> = batch.iter().map(|r| r.claim()).collect();
     let answer = tokio::time::timeout(renewal_limit(left), registry.driver.renew(&claims)).await;
     observe::renewal(&registry, answer.as_ref().ok(), claims.len(), left, sent);
@@ -112,12 +105,7 @@ async fn release(
     order: Release,
     pending: Pending,
 ) {
-    let Release {
-        claim,
-        not_before,
-        give_up,
-        mut under_way,
-    } = order;
+    let Release { claim, not_before, give_up, mut under_way } = order;
     let mut pending = Some(pending);
     sleep_until(&*registry.clock, not_before).await;
     let mut round = 0;

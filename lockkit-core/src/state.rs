@@ -22,11 +22,7 @@ pub struct LockState {
 impl LockState {
     /// A state, for drivers.
     pub fn new(key: Key, line: Vec<Standing>, last_break: Option<BreakRecord>) -> Self {
-        Self {
-            key,
-            line,
-            last_break,
-        }
+        Self { key, line, last_break }
     }
 
     /// The claims that hold.
@@ -155,10 +151,7 @@ pub struct Health {
 impl Health {
     /// A healthy backend.
     pub fn well(server: impl Into<String>) -> Self {
-        Self {
-            server: server.into(),
-            findings: Vec::new(),
-        }
+        Self { server: server.into(), findings: Vec::new() }
     }
 
     /// Adds something an operator should know.

@@ -31,13 +31,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'/'
 
 impl Ticket {
     pub(crate) fn new(claim: &Claim, token: Token) -> Self {
-        Self {
-            key: claim.key.clone(),
-            mode: claim.mode,
-            ttl: claim.hold_ttl,
-            token,
-            id: claim.id,
-        }
+        Self { key: claim.key.clone(), mode: claim.mode, ttl: claim.hold_ttl, token, id: claim.id }
     }
 
     /// The lock's name.
@@ -112,13 +106,7 @@ fn parse(text: &str) -> Option<Ticket> {
     let namespace = Namespace::new(decode(parts.next()?)?).ok()?;
     let name = Name::new(decode(parts.next()?)?).ok()?;
     let whole = parts.next().is_none() && !ttl.is_zero() && ttl <= LONGEST_TTL;
-    whole.then(|| Ticket {
-        key: Key::new(namespace, mode.space(), name),
-        mode,
-        ttl,
-        token,
-        id,
-    })
+    whole.then(|| Ticket { key: Key::new(namespace, mode.space(), name), mode, ttl, token, id })
 }
 
 fn parse_mode(text: &str) -> Option<Mode> {
@@ -153,30 +141,17 @@ mod tests {
     use super::*;
 
     fn ticket(name: &str, mode: Mode) -> Ticket {
-        let key = Key::new(
-            Namespace::new("sh op").unwrap(),
-            mode.space(),
-            Name::new(name).unwrap(),
-        );
+        let key =
+            Key::new(Namespace::new("sh op").unwrap(), mode.space(), Name::new(name).unwrap());
         let identity = Arc::new(Identity::of_this_process());
         let ttl = Duration::from_secs(30);
-        Ticket::new(
-            &Claim::new(key, mode, ttl, ttl, identity),
-            Token::new(7).unwrap(),
-        )
+        Ticket::new(&Claim::new(key, mode, ttl, ttl, identity), Token::new(7).unwrap())
     }
 
     #[test]
     fn a_ticket_survives_its_text_which_is_one_word() {
         for name in ["a", "a/b.c d", "..", "ä'\"$`;*", "%2F"] {
-            for mode in [
-                Mode::Exclusive,
-                Mode::Shared,
-                Mode::Permits {
-                    permits: 3,
-                    limit: 10,
-                },
-            ] {
+            for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { permits: 3, limit: 10 }] {
                 let ticket = ticket(name, mode);
                 let text = ticket.to_string();
                 assert!(!text.contains(|c: char| c.is_whitespace() || "'\"$`;*".contains(c)));
@@ -188,23 +163,10 @@ mod tests {
     #[test]
     fn what_is_no_ticket_is_refused() {
         let good = ticket("a", Mode::Exclusive).to_string();
-        for bad in [
-            "",
-            "LK1",
-            &good[..good.len() - 2],
-            &good.replace("LK1", "LK2"),
-            "x y z",
-        ] {
+        for bad in ["", "LK1", &good[..good.len() - 2], &good.replace("LK1", "LK2"), "x y z"] {
             assert!(bad.parse::<Ticket>().is_err(), "{bad}");
         }
-        let zero = ticket(
-            "a",
-            Mode::Permits {
-                permits: 1,
-                limit: 1,
-            },
-        )
-        .to_string();
+        let zero = ticket("a", Mode::Permits { permits: 1, limit: 1 }).to_string();
         assert!(zero.replace("p1of1", "p2of1").parse::<Ticket>().is_err());
     }
 

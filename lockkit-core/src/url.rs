@@ -46,11 +46,7 @@ impl BackendUrl {
             true => place.to_owned(),
             false => format!("{place}?{}", others.join("&")),
         };
-        Ok(Self {
-            scheme: scheme.to_ascii_lowercase(),
-            settings,
-            rest,
-        })
+        Ok(Self { scheme: scheme.to_ascii_lowercase(), settings, rest })
     }
 
     /// What stands before the first colon, in lower case: `sqlite`, `redis`, `redis+cluster` …
@@ -113,9 +109,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
         Error::Config(format!("{shown:?} is not a duration: {hint}"))
     };
     let trimmed = text.trim();
-    let unit_at = trimmed
-        .find(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(trimmed.len());
+    let unit_at = trimmed.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(unit_at);
     let seconds_a_unit = match unit {
         "ms" => 0.001,
@@ -135,9 +129,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
 
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
 }
 
 #[cfg(test)]
@@ -152,10 +144,7 @@ mod tests {
         assert_eq!(url.settings().prefix_str(), "sh op");
         assert_eq!(url.settings().ttl, Duration::from_secs(10));
         let plain = BackendUrl::parse("sqlite:/tmp/a.db?ttl=1").unwrap();
-        assert_eq!(
-            (plain.scheme(), plain.rest()),
-            ("sqlite", "sqlite:/tmp/a.db")
-        );
+        assert_eq!((plain.scheme(), plain.rest()), ("sqlite", "sqlite:/tmp/a.db"));
     }
 
     #[test]
@@ -195,24 +184,11 @@ mod tests {
             (" 5 s ", 5_000),
             ("0", 0),
         ] {
-            assert_eq!(
-                parse_duration(text).unwrap(),
-                Duration::from_millis(ms),
-                "{text}"
-            );
+            assert_eq!(parse_duration(text).unwrap(), Duration::from_millis(ms), "{text}");
         }
-        for bad in [
-            "",
-            "s",
-            "-1",
-            "1y",
-            "1 2",
-            "nan",
-            "inf",
-            "1e3",
-            "99999999999999999999d",
-            "1.2.3",
-        ] {
+        for bad in
+            ["", "s", "-1", "1y", "1 2", "nan", "inf", "1e3", "99999999999999999999d", "1.2.3"]
+        {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
     }

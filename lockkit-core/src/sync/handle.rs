@@ -92,11 +92,7 @@ impl Handle {
             lifetime,
             renew: self.auto_renew,
             note: self.note.clone(),
-            labels: Labels {
-                backend,
-                kind,
-                class: self.class,
-            },
+            labels: Labels { backend, kind, class: self.class },
         })
     }
 }

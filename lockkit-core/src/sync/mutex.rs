@@ -34,9 +34,7 @@ pub struct Mutex {
 
 impl Mutex {
     pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Arc<str>>) -> Self {
-        Self {
-            handle: Handle::new(core, name, owner),
-        }
+        Self { handle: Handle::new(core, name, owner) }
     }
 
     options!();
@@ -59,9 +57,7 @@ impl Mutex {
     /// # Cancel safety
     /// Dropping it releases what it may have taken, in the background.
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.handle
-            .acquire(Mode::Exclusive, "mutex", Wait::No)
-            .await
+        self.handle.acquire(Mode::Exclusive, "mutex", Wait::No).await
     }
 
     /// Waits for the lock, but not longer than this; then `None`.
@@ -69,9 +65,7 @@ impl Mutex {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>, Error> {
-        self.handle
-            .acquire(Mode::Exclusive, "mutex", Wait::For(limit))
-            .await
+        self.handle.acquire(Mode::Exclusive, "mutex", Wait::For(limit)).await
     }
 
     /// Waits for the lock, runs the work under it, and releases it: the form to use where it fits.

@@ -38,10 +38,7 @@ pub struct Reentrant {
 
 impl Reentrant {
     pub(crate) fn new(core: &Arc<Core>, owner: String) -> Self {
-        Self {
-            core: core.clone(),
-            owner: owner.into(),
-        }
+        Self { core: core.clone(), owner: owner.into() }
     }
 
     /// The mutex of this name, for this owner.
@@ -77,15 +74,10 @@ pub(crate) async fn enter(
         && !limit.is_zero()
     {
         let entering = Box::pin(enter(core, owner, request, Wait::Forever));
-        return tokio::time::timeout(limit, entering)
-            .await
-            .unwrap_or(Ok(None));
+        return tokio::time::timeout(limit, entering).await.unwrap_or(Ok(None));
     }
     core.check_open()?;
-    let entrance = Entrance {
-        owner: owner.clone(),
-        key: request.key.clone(),
-    };
+    let entrance = Entrance { owner: owner.clone(), key: request.key.clone() };
     let slot = core.entrance(&entrance);
     let mut held = match wait {
         Wait::Forever => slot.lock().await,
@@ -98,9 +90,7 @@ pub(crate) async fn enter(
         let lease = holding.lease();
         lease.token()?;
         if request.mode == Mode::Exclusive && lease.mode() == Mode::Shared {
-            return Err(Error::WouldDeadlock {
-                name: request.key.name.to_string(),
-            });
+            return Err(Error::WouldDeadlock { name: request.key.name.to_string() });
         }
         return Ok(Some(Guard::again(holding)));
     }

@@ -34,9 +34,7 @@ pub struct RwLock {
 
 impl RwLock {
     pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Arc<str>>) -> Self {
-        Self {
-            handle: Handle::new(core, name, owner),
-        }
+        Self { handle: Handle::new(core, name, owner) }
     }
 
     options!();
@@ -64,9 +62,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`read`](Self::read).
     pub async fn try_read_for(&self, limit: Duration) -> Result<Option<Guard>, Error> {
-        self.handle
-            .acquire(Mode::Shared, "read", Wait::For(limit))
-            .await
+        self.handle.acquire(Mode::Shared, "read", Wait::For(limit)).await
     }
 
     /// Waits until the lock is held for writing.
@@ -76,9 +72,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`read`](Self::read).
     pub async fn write(&self) -> Result<WriteGuard, Error> {
-        Ok(WriteGuard::new(
-            self.handle.wait(Mode::Exclusive, "write").await?,
-        ))
+        Ok(WriteGuard::new(self.handle.wait(Mode::Exclusive, "write").await?))
     }
 
     /// Takes the lock for writing if it is free and nobody waits for it; otherwise `None`.
@@ -86,10 +80,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`try_read`](Self::try_read).
     pub async fn try_write(&self) -> Result<Option<WriteGuard>, Error> {
-        let guard = self
-            .handle
-            .acquire(Mode::Exclusive, "write", Wait::No)
-            .await?;
+        let guard = self.handle.acquire(Mode::Exclusive, "write", Wait::No).await?;
         Ok(guard.map(WriteGuard::new))
     }
 
@@ -98,10 +89,7 @@ impl RwLock {
     /// # Cancel safety
     /// As [`read`](Self::read).
     pub async fn try_write_for(&self, limit: Duration) -> Result<Option<WriteGuard>, Error> {
-        let guard = self
-            .handle
-            .acquire(Mode::Exclusive, "write", Wait::For(limit))
-            .await?;
+        let guard = self.handle.acquire(Mode::Exclusive, "write", Wait::For(limit)).await?;
         Ok(guard.map(WriteGuard::new))
     }
 

@@ -34,10 +34,7 @@ pub struct Semaphore {
 
 impl Semaphore {
     pub(crate) fn new(core: &Arc<Core>, name: &str, limit: u32) -> Self {
-        Self {
-            handle: Handle::new(core, name, None),
-            limit,
-        }
+        Self { handle: Handle::new(core, name, None), limit }
     }
 
     options!();
@@ -81,9 +78,7 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard>, Error> {
-        self.handle
-            .acquire(self.mode(permits), "semaphore", Wait::No)
-            .await
+        self.handle.acquire(self.mode(permits), "semaphore", Wait::No).await
     }
 
     /// Waits for this many permits, but not longer than this; then `None`.
@@ -95,9 +90,7 @@ impl Semaphore {
         permits: u32,
         limit: Duration,
     ) -> Result<Option<Guard>, Error> {
-        self.handle
-            .acquire(self.mode(permits), "semaphore", Wait::For(limit))
-            .await
+        self.handle.acquire(self.mode(permits), "semaphore", Wait::For(limit)).await
     }
 
     /// How many permits are not out. Those who wait may want more than that.
@@ -127,9 +120,6 @@ impl Semaphore {
     }
 
     fn mode(&self, permits: u32) -> Mode {
-        Mode::Permits {
-            permits,
-            limit: self.limit,
-        }
+        Mode::Permits { permits, limit: self.limit }
     }
 }

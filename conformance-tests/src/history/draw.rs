@@ -1,0 +1,163 @@
+//! A history as a picture: who waited, who held what when, where faults struck, and the violations
+//! in red. One SVG file that any browser shows; hover for details.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::judge::{Turn, turns};
+use super::{History, Violation, What};
+
+const WIDTH: f64 = 1600.0;
+const LEFT: f64 = 130.0;
+const ROW: f64 = 14.0;
+const COLOURS: [&str; 8] =
+    ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#7f7f7f"];
+
+/// Draws the part of a history around its first violation, or its beginning when there is none.
+pub fn svg(history: &History, violations: &[Violation]) -> String {
+    let turns = turns(history, &mut Vec::new());
+    let window = Window::around(history, &turns, violations);
+    let shown: Vec<&Turn> = turns.iter().filter(|t| window.shows(t)).collect();
+    let mut rows: BTreeMap<(&str, u32), usize> = BTreeMap::new();
+    for turn in &shown {
+        rows.entry((turn.lock.as_str(), turn.client)).or_default();
+    }
+    for (i, row) in rows.values_mut().enumerate() {
+        *row = i;
+    }
+    let height = 90.0 + ROW * rows.len() as f64;
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' \
+         font-family='sans-serif' font-size='10'>\n<rect width='100%' height='100%' fill='white'/>"
+    );
+    faults(&mut out, history, &window, height);
+    for ((lock, client), row) in &rows {
+        let y = 60.0 + ROW * *row as f64;
+        let _ =
+            writeln!(out, "<text x='4' y='{}'>{} · client {client}</text>", y + 9.0, text(lock));
+    }
+    for turn in &shown {
+        let row = rows[&(turn.lock.as_str(), turn.client)];
+        let guilty = violations.iter().any(|v| v.by.contains(&(turn.client, turn.op)));
+        bar(&mut out, turn, &window, 60.0 + ROW * row as f64, guilty);
+    }
+    for (i, violation) in violations.iter().take(3).enumerate() {
+        let y = 14 + 14 * i;
+        let _ = writeln!(
+            out,
+            "<text x='4' y='{y}' fill='#c00' font-size='12' font-weight='bold'>{}</text>",
+            text(&violation.to_string())
+        );
+        let x = window.x(violation.at);
+        let _ = writeln!(
+            out,
+            "<line x1='{x:.1}' y1='50' x2='{x:.1}' y2='{height}' stroke='#c00' stroke-width='1.5'/>"
+        );
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+/// The stretch of time that is shown.
+struct Window {
+    from: u64,
+    to: u64,
+}
+
+impl Window {
+    fn around(history: &History, turns: &[Turn], violations: &[Violation]) -> Self {
+        let first = history.events.first().map_or(0, |e| e.at);
+        let last = history.events.last().map_or(1, |e| e.at).max(first + 1);
+        let Some(violation) = violations.first() else {
+            return Self { from: first, to: last.min(first + 10_000_000_000) };
+        };
+        // All of what the guilty did, and as much again on both sides, but no less than a second.
+        let guilty = turns.iter().filter(|t| violation.by.contains(&(t.client, t.op)));
+        let (mut from, mut to) = (violation.at, violation.at);
+        for turn in guilty {
+            from = from.min(turn.granted.map_or(turn.asked, |(at, ..)| at));
+            to = to.max(turn.granted.map_or(turn.asked, |(.., until)| until));
+        }
+        let around = (to - from).max(1_000_000_000);
+        Self { from: from.saturating_sub(around).max(first), to: (to + around).min(last) }
+    }
+
+    fn shows(&self, turn: &Turn) -> bool {
+        turn.asked < self.to && end(turn).unwrap_or(u64::MAX) > self.from
+    }
+
+    fn x(&self, at: u64) -> f64 {
+        let at = at.clamp(self.from, self.to);
+        let part = (at - self.from) as f64 / (self.to - self.from).max(1) as f64;
+        LEFT + part * (WIDTH - LEFT - 10.0)
+    }
+}
+
+fn end(turn: &Turn) -> Option<u64> {
+    match turn.granted {
+        Some((.., until)) => Some(until.max(turn.over.unwrap_or(0))),
+        None => turn.over,
+    }
+}
+
+fn faults(out: &mut String, history: &History, window: &Window, height: f64) {
+    for (i, event) in history.events.iter().enumerate() {
+        let What::FaultBegins { fault, on } = &event.what else { continue };
+        let over = history.events[i..].iter().find(
+            |e| matches!(&e.what, What::FaultEnds { fault: f, on: o } if f == fault && o == on),
+        );
+        let until = over.map_or(event.at + 1, |e| e.at);
+        if until < window.from || event.at > window.to {
+            continue;
+        }
+        let (x, to) = (window.x(event.at), window.x(until));
+        let _ = writeln!(
+            out,
+            "<rect x='{x:.1}' y='50' width='{:.1}' height='{height}' fill='#f4c7c3' \
+             fill-opacity='0.5'><title>{fault:?} on {}</title></rect>",
+            (to - x).max(1.5),
+            text(on)
+        );
+    }
+}
+
+/// A thin line while it waits, a thick one while its guard is valid, outlined in red if guilty.
+fn bar(out: &mut String, turn: &Turn, window: &Window, y: f64, guilty: bool) {
+    let colour = COLOURS[turn.client as usize % COLOURS.len()];
+    let waits_until = turn.granted.map(|(at, ..)| at).or(turn.over).unwrap_or(window.to);
+    let (x, to) = (window.x(turn.asked), window.x(waits_until));
+    let _ = writeln!(
+        out,
+        "<line x1='{x:.1}' y1='{0:.1}' x2='{to:.1}' y2='{0:.1}' stroke='{colour}' \
+         stroke-dasharray='2,2'/>",
+        y + 6.0
+    );
+    let Some((at, token, until)) = turn.granted else { return };
+    let (x, to) = (window.x(at), window.x(until));
+    let outline = if guilty { "stroke='#c00' stroke-width='2'" } else { "stroke='none'" };
+    let seconds = (until.saturating_sub(at)) as f64 / 1e9;
+    let _ = writeln!(
+        out,
+        "<rect x='{x:.1}' y='{:.1}' width='{:.1}' height='10' fill='{colour}' {outline}>\
+         <title>client {} held {} ({:?}) for {seconds:.3} s, token {token}</title></rect>",
+        y + 1.0,
+        (to - x).max(1.0),
+        turn.client,
+        text(&turn.lock),
+        turn.mode,
+    );
+    if to - x > 8.0 * token.to_string().len() as f64 {
+        let _ = writeln!(
+            out,
+            "<text x='{:.1}' y='{:.1}' fill='white'>{token}</text>",
+            x + 2.0,
+            y + 9.5
+        );
+    }
+}
+
+fn text(raw: &str) -> String {
+    raw.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('\'', "&apos;")
+}

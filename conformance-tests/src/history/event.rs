@@ -1,0 +1,147 @@
+//! The vocabulary of histories.
+
+use lockkit_core::Mode;
+use lockkit_core::capabilities::Fault;
+use serde::{Deserialize, Serialize};
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in nanoseconds since boot.
+    pub at: u64,
+    /// To which client.
+    pub client: u32,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What happened. An `op` is a number that its client uses once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum What {
+    /// A client asks for a lock.
+    Asked {
+        /// Which operation begins.
+        op: u64,
+        /// Of which lock.
+        lock: String,
+        /// In which way.
+        how: How,
+    },
+    /// It has it: a guard was returned.
+    Granted {
+        /// The operation.
+        op: u64,
+        /// The fencing token.
+        token: u64,
+        /// Until when the guard will say that it is valid, if nothing changes.
+        valid_until: u64,
+    },
+    /// The guard said that it is valid.
+    Valid {
+        /// The operation that it came from.
+        op: u64,
+        /// Until when it will say so, if nothing changes.
+        valid_until: u64,
+    },
+    /// The lock was busy, or the time to wait was over.
+    Refused {
+        /// The operation.
+        op: u64,
+    },
+    /// The operation failed.
+    Failed {
+        /// The operation.
+        op: u64,
+        /// What it said.
+        error: String,
+    },
+    /// The guard stopped being valid: its release is about to be sent, or its loss was noticed.
+    Ended {
+        /// The operation that it came from.
+        op: u64,
+        /// Why, when it was lost.
+        lost: Option<String>,
+    },
+    /// A client asks the guarded register to write this value, or to be read.
+    RegisterAsked {
+        /// Which operation begins.
+        op: u64,
+        /// Of which register.
+        register: String,
+        /// The token that it presents.
+        token: u64,
+        /// The value to write; `None` to read.
+        write: Option<u64>,
+    },
+    /// The register did it, and this is its value now.
+    RegisterDone {
+        /// The operation.
+        op: u64,
+        /// The value.
+        value: u64,
+    },
+    /// The register refused the token.
+    RegisterStale {
+        /// The operation.
+        op: u64,
+        /// The highest token that it has seen.
+        highest: u64,
+    },
+    /// The client died; its guards and what it had asked for are nobody's now.
+    Gone,
+    /// A fault begins.
+    FaultBegins {
+        /// Which kind, as the table of promises names it.
+        fault: Fault,
+        /// Whom it strikes.
+        on: String,
+    },
+    /// It is over.
+    FaultEnds {
+        /// Which kind.
+        fault: Fault,
+        /// Whom it struck.
+        on: String,
+    },
+    /// After the last client is gone, and the time is up: the lock is free, or it is not.
+    Looked {
+        /// Which lock.
+        lock: String,
+        /// Whether it is free.
+        free: bool,
+    },
+}
+
+/// [`Mode`], in a form that can be written and read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// Alone.
+    Exclusive,
+    /// Beside others who share.
+    Shared,
+    /// So many of so many.
+    Permits(u32, u32),
+}
+
+impl From<Mode> for How {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Exclusive,
+            Mode::Shared => Self::Shared,
+            Mode::Permits { permits, limit } => Self::Permits(permits, limit),
+        }
+    }
+}
+
+impl From<How> for Mode {
+    fn from(how: How) -> Self {
+        match how {
+            How::Exclusive => Self::Exclusive,
+            How::Shared => Self::Shared,
+            How::Permits(permits, limit) => Self::Permits { permits, limit },
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The memory driver: locks within one process, and the reference for all other drivers. It keeps
+//! every promise of the trait, does no I/O, and needs a runtime only to wait.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use crate::capabilities::{Capabilities, Fault, Keeps, WakeUp};
+use crate::clock::{Clock, Moment, TokioClock, sleep_until};
+use crate::driver::{
+    Acquisition, Delete, Ended, Entry, Force, Grant, LockDriver, MAX_REGISTER_BYTES, Patience,
+    RegisterKey, Registers, Released, Renewal, Store, StoreOutcome, Version,
+};
+use crate::state::{Finding, Health, ListRequest, LockState, Page, Severity};
+use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
+
+mod fading;
+mod line;
+mod places;
+mod registers;
+mod roster;
+mod store;
+mod watchers;
+
+use line::{Calls, Turn};
+use registers::Shelf;
+use store::Lines;
+
+const BACKEND: &str = "memory";
+/// A long batch of renewals lets others in between after this many.
+const RENEWED_AT_ONCE: usize = 128;
+
+/// Locks within one process: no server, no file, no set-up.
+///
+/// Clones share one store, so managers built from clones of one driver meet, as if each came from
+/// a process of its own. What is in the store lives as long as the last clone; detached claims and
+/// registers too.
+///
+/// Waiters are woken at once and one by one. No verb takes longer because many wait: all are
+/// logarithmic in the number of claims (but [`raise`](LockDriver::raise) on a list in which
+/// somebody waits, and what shows whole lists).
+///
+/// ```
+/// use lockkit_core::memory::MemoryDriver;
+///
+/// let here = MemoryDriver::new();
+/// let meets_it = here.clone();
+/// let does_not = MemoryDriver::new();
+/// ```
+#[derive(Clone)]
+pub struct MemoryDriver {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clock: Arc<dyn Clock>,
+    lines: Mutex<Lines>,
+    shelf: Mutex<Shelf>,
+}
+
+const CAPABILITIES: Capabilities = {
+    let mut capabilities = Capabilities::of(BACKEND);
+    capabilities.least_ttl = Duration::from_millis(10);
+    // Tokio's timers count whole milliseconds; the rest is for a busy machine.
+    capabilities.expiry_slack = Duration::from_millis(50);
+    capabilities.wake_up = WakeUp::Push;
+    capabilities.shorten = true;
+    capabilities.raise = true;
+    capabilities.detached = true;
+    capabilities.shared_between_processes = false;
+    capabilities.registers = true;
+    // Server and clients are one process with one clock: they stand still, and end, together.
+    capabilities.faults = &[
+        (Fault::ConnectionCut, Keeps::Impossible),
+        (Fault::Partition, Keeps::Impossible),
+        (Fault::ServerStandsStill, Keeps::Impossible),
+        (Fault::ServerRestarts, Keeps::Impossible),
+        (Fault::WritesLost, Keeps::Impossible),
+        (Fault::DataLost, Keeps::Impossible),
+        (Fault::Failover, Keeps::Impossible),
+        (Fault::LeaderLost, Keeps::Impossible),
+        (Fault::BrokenByForce, Keeps::Tokens),
+    ];
+    capabilities
+};
+
+impl MemoryDriver {
+    /// A store of its own, on tokio's clock, so that tests which pause it need not wait.
+    pub fn new() -> Self {
+        Self::with_clock(TokioClock::shared())
+    }
+
+    /// A store of its own, on another clock.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        let shared =
+            Shared { clock, lines: Mutex::new(Lines::new()), shelf: Mutex::new(Shelf::new()) };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+impl Default for MemoryDriver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryDriver").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// One verb on the lists. The clock is read inside, so that time never goes back from one verb
+    /// to the next; whoever is to be woken is woken outside.
+    fn on_lines<R>(
+        &self,
+        verb: impl FnOnce(&mut Lines, Moment, &mut Calls) -> R,
+    ) -> Result<R, Error> {
+        let mut calls = Calls::default();
+        let result = {
+            let mut lines = whole(&self.lines)?;
+            verb(&mut lines, self.clock.now(), &mut calls)
+        };
+        calls.ring();
+        Ok(result)
+    }
+
+    /// The same on the registers.
+    fn on_shelf<R>(
+        &self,
+        verb: impl FnOnce(&mut Shelf, Moment, &mut Calls) -> R,
+    ) -> Result<R, Error> {
+        let mut calls = Calls::default();
+        let result = {
+            let mut shelf = whole(&self.shelf)?;
+            verb(&mut shelf, self.clock.now(), &mut calls)
+        };
+        calls.ring();
+        Ok(result)
+    }
+
+    /// Returns when the bell rings, and at `end` if there is one.
+    async fn wait(&self, bell: &Notify, end: Option<Moment>) {
+        let Some(end) = end else {
+            return bell.notified().await;
+        };
+        tokio::select! {
+            biased;
+            () = bell.notified() => (),
+            () = sleep_until(&*self.clock, end) => (),
+        }
+    }
+}
+
+/// A store in which a verb stopped half way may have two holders of one lock: nobody gets in.
+fn whole<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Error> {
+    let stopped = |_| Error::permanent(BACKEND, "a panic left the store in an unknown state");
+    mutex.lock().map_err(stopped)
+}
+
+fn used_up() -> Error {
+    Error::permanent(BACKEND, "all tokens up to 2^63 - 1 were given or skipped")
+}
+
+#[async_trait]
+impl LockDriver for MemoryDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.shared.clock.clone()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+
+    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+        self.shared.on_lines(|lines, now, calls| lines.acquire(claim, patience, now, calls))?
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let waiting = Waiting { shared: &self.shared, claim, bell: Arc::new(Notify::new()) };
+        loop {
+            let turn = self
+                .shared
+                .on_lines(|lines, now, calls| lines.turn(claim, &waiting.bell, now, calls))??;
+            match turn {
+                Turn::Holds(grant) => return Ok(grant),
+                Turn::Waits(end) => self.shared.wait(&waiting.bell, end).await,
+            }
+        }
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+        let mut renewals = Vec::with_capacity(claims.len());
+        for some in claims.chunks(RENEWED_AT_ONCE) {
+            self.shared.on_lines(|lines, now, calls| {
+                renewals.extend(some.iter().map(|claim| lines.renew(claim, now, calls)));
+            })?;
+        }
+        Ok(renewals)
+    }
+
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.shared.on_lines(|lines, now, calls| lines.release(claim, now, calls))
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        self.shared.on_lines(|lines, now, calls| {
+            lines.on_claim(claim, now, calls, |line, seq, _, _| line.shorten(seq, ttl, now))
+        })
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.shared.on_lines(|lines, now, calls| {
+            lines.on_claim(claim, now, calls, |line, seq, _, calls| {
+                line.downgrade(seq, claim, now, calls)
+            })
+        })
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        let record = record.clone();
+        self.shared
+            .on_lines(|lines, now, calls| lines.break_claim(key, token, force, record, now, calls))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        self.shared.on_lines(|lines, now, _| lines.view(key, now).0)
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.shared.on_lines(|lines, now, _| lines.list(request, now))?
+    }
+
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        let watching = LineWatch { shared: &self.shared, key, bell: Arc::new(Notify::new()) };
+        self.shared.on_lines(|lines, _, _| lines.watchers.add(key, &watching.bell))?;
+        loop {
+            let (state, next_end) = self.shared.on_lines(|lines, now, _| lines.view(key, now))?;
+            if !state.same_line(seen) {
+                return Ok(state);
+            }
+            self.shared.wait(&watching.bell, next_end).await;
+        }
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        let mut failed = None;
+        let renewal = self.shared.on_lines(|lines, now, calls| {
+            lines.on_claim(claim, now, calls, |line, seq, tokens, _| {
+                line.raise(seq, claim, token, now, tokens).unwrap_or_else(|error| {
+                    failed = Some(error);
+                    Renewal::Ended(Ended::NotInLine)
+                })
+            })
+        })?;
+        failed.map_or(Ok(renewal), Err)
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.shared.on_lines(|lines, _, _| lines.base(namespace))
+    }
+
+    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        self.shared.on_lines(|lines, _, _| lines.raise_base(namespace, base))
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        drop(whole(&self.shared.lines)?);
+        Ok(Health::well("memory of this process").with(Finding {
+            severity: Severity::Note,
+            what: "These locks keep out nobody but other tasks of this process.".to_owned(),
+            advice: "Use sqlite: for the processes of one host, a server for more.".to_owned(),
+        }))
+    }
+}
+
+/// Somebody waits for a claim. When that ends, whether by a grant or by being dropped, the next
+/// one in line who is waited for keeps the time.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    claim: &'a Claim,
+    bell: Arc<Notify>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // An error means that the store is out of use: nothing to leave then.
+        let _ = self.shared.on_lines(|lines, _, calls| lines.hush(self.claim, &self.bell, calls));
+    }
+}
+
+/// Somebody watches a list.
+struct LineWatch<'a> {
+    shared: &'a Shared,
+    key: &'a Key,
+    bell: Arc<Notify>,
+}
+
+impl Drop for LineWatch<'_> {
+    fn drop(&mut self) {
+        let _ = self.shared.on_lines(|lines, _, _| lines.watchers.remove(self.key, &self.bell));
+    }
+}
+
+#[async_trait]
+impl Registers for MemoryDriver {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        self.shared.on_shelf(|shelf, now, _| shelf.load(at, now))
+    }
+
+    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+        if store.value.len() > MAX_REGISTER_BYTES {
+            let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
+            return Err(Error::config(message));
+        }
+        self.shared.on_shelf(|shelf, now, calls| shelf.store(at, store, now, calls))
+    }
+
+    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+        self.shared.on_shelf(|shelf, now, calls| shelf.delete(at, delete, now, calls))
+    }
+
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        let watching = RegisterWatch { shared: &self.shared, at, bell: Arc::new(Notify::new()) };
+        self.shared.on_shelf(|shelf, _, _| shelf.watchers.add(at, &watching.bell))?;
+        loop {
+            let (seen, end) = self.shared.on_shelf(|shelf, now, _| {
+                let (differs, end) = shelf.look(at, after, now);
+                (differs.then(|| shelf.load(at, now)), end)
+            })?;
+            if let Some(entry) = seen {
+                return Ok(entry);
+            }
+            self.shared.wait(&watching.bell, end).await;
+        }
+    }
+}
+
+/// Somebody watches a register.
+struct RegisterWatch<'a> {
+    shared: &'a Shared,
+    at: &'a RegisterKey,
+    bell: Arc<Notify>,
+}
+
+impl Drop for RegisterWatch<'_> {
+    fn drop(&mut self) {
+        let _ = self.shared.on_shelf(|shelf, _, _| shelf.watchers.remove(self.at, &self.bell));
+    }
+}

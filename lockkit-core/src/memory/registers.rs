@@ -1,0 +1,191 @@
+//! The registers of the memory driver: their state and its rules. Waiting is the driver's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::line::Calls;
+use super::watchers::Watchers;
+use crate::Token;
+use crate::clock::Moment;
+use crate::driver::{Delete, Entry, Expect, RegisterKey, Store, StoreOutcome, Version, WriteId};
+
+/// A register without value and token is remembered for this long after its last write, so that a
+/// deletion whose answer got lost can be asked for again.
+const ABSENCE_STAYS: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct Register {
+    value: Option<Vec<u8>>,
+    version: Version,
+    /// The highest token seen. A register that has one is remembered for good.
+    token: Option<Token>,
+    last_write: WriteId,
+    /// When the value ends, or, where there is none, when the register is forgotten.
+    due: Option<Moment>,
+}
+
+/// What both kinds of writes have in common.
+struct Write<'a> {
+    value: Option<&'a [u8]>,
+    expect: Expect,
+    token: Option<Token>,
+    id: WriteId,
+    ttl: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shelf {
+    registers: BTreeMap<RegisterKey, Register>,
+    /// Of all registers, so that versions grow where one was forgotten.
+    last_version: u64,
+    due: BTreeSet<(Moment, RegisterKey)>,
+    pub(super) watchers: Watchers<RegisterKey>,
+}
+
+impl Shelf {
+    pub(super) fn new() -> Self {
+        Self {
+            registers: BTreeMap::new(),
+            last_version: 0,
+            due: BTreeSet::new(),
+            watchers: Watchers::new(),
+        }
+    }
+
+    pub(super) fn load(&mut self, at: &RegisterKey, now: Moment) -> Option<Entry> {
+        self.settle(now);
+        let register = self.registers.get(at)?;
+        Some(Entry {
+            value: register.value.clone()?,
+            version: register.version,
+            token: register.token,
+        })
+    }
+
+    /// Whether the value has another version than this, and if not, when it ends.
+    pub(super) fn look(
+        &mut self,
+        at: &RegisterKey,
+        seen: Option<Version>,
+        now: Moment,
+    ) -> (bool, Option<Moment>) {
+        self.settle(now);
+        let register = self.registers.get(at).filter(|r| r.value.is_some());
+        let differs = register.map(|r| r.version) != seen;
+        (differs, register.and_then(|r| r.due))
+    }
+
+    pub(super) fn store(
+        &mut self,
+        at: &RegisterKey,
+        store: &Store,
+        now: Moment,
+        calls: &mut Calls,
+    ) -> StoreOutcome {
+        let write = Write {
+            value: Some(&store.value),
+            expect: store.expect,
+            token: store.token,
+            id: store.write_id,
+            ttl: store.ttl,
+        };
+        self.write(at, &write, now, calls)
+    }
+
+    pub(super) fn delete(
+        &mut self,
+        at: &RegisterKey,
+        delete: &Delete,
+        now: Moment,
+        calls: &mut Calls,
+    ) -> StoreOutcome {
+        let write = Write {
+            value: None,
+            expect: delete.expect,
+            token: delete.token,
+            id: delete.write_id,
+            ttl: None,
+        };
+        self.write(at, &write, now, calls)
+    }
+
+    fn write(
+        &mut self,
+        at: &RegisterKey,
+        write: &Write<'_>,
+        now: Moment,
+        calls: &mut Calls,
+    ) -> StoreOutcome {
+        self.settle(now);
+        let old = self.registers.get(at);
+        if let Some(old) = old.filter(|old| old.last_write == write.id) {
+            return StoreOutcome::Stored(old.version);
+        }
+        let highest = old.and_then(|old| old.token);
+        if let (Some(highest), Some(token)) = (highest, write.token)
+            && token < highest
+        {
+            return StoreOutcome::Stale { highest };
+        }
+        let there = old.filter(|old| old.value.is_some()).map(|old| old.version);
+        let as_expected = match write.expect {
+            Expect::Anything => true,
+            Expect::Absent => there.is_none(),
+            Expect::Version(version) => there == Some(version),
+        };
+        if !as_expected {
+            return StoreOutcome::Conflict;
+        }
+        self.last_version += 1;
+        let version = Version(self.last_version);
+        let mut register = Register {
+            value: write.value.map(<[u8]>::to_vec),
+            version,
+            token: write.token.or(highest),
+            last_write: write.id,
+            due: None,
+        };
+        register.due = match &register.value {
+            Some(_) => write.ttl.map(|ttl| now.after(ttl)),
+            None => forgotten_at(&register, now),
+        };
+        self.put(at, register);
+        self.watchers.call(at, calls);
+        StoreOutcome::Stored(version)
+    }
+
+    fn put(&mut self, at: &RegisterKey, register: Register) {
+        let due = register.due;
+        let old = self.registers.insert(at.clone(), register);
+        if let Some(old) = old.and_then(|old| old.due) {
+            self.due.remove(&(old, at.clone()));
+        }
+        if let Some(due) = due {
+            self.due.insert((due, at.clone()));
+        }
+    }
+
+    /// Ends the values whose time is over, and forgets registers that have nothing to remember.
+    /// Who watches one of them keeps the time on its own.
+    fn settle(&mut self, now: Moment) {
+        while self.due.first().is_some_and(|(due, _)| *due <= now)
+            && let Some((ended, at)) = self.due.pop_first()
+        {
+            let Some(register) = self.registers.get_mut(&at) else {
+                continue;
+            };
+            if register.value.take().is_none() {
+                self.registers.remove(&at);
+                continue;
+            }
+            register.due = forgotten_at(register, ended);
+            if let Some(due) = register.due {
+                self.due.insert((due, at));
+            }
+        }
+    }
+}
+
+fn forgotten_at(absent: &Register, since: Moment) -> Option<Moment> {
+    absent.token.is_none().then(|| since.after(ABSENCE_STAYS))
+}
