@@ -1,2 +1,28 @@
-//! conformance-tests
+//! The conformance suite of lockkit: what every lock driver must show, as plain functions that
+//! anybody can call.
+//!
+//! A driver's author writes a [`Harness`] of some twenty lines and hands it to [`suite!`], which
+//! makes one test of every case. The binary of this name runs the same cases against a server.
+//! The suite knows lockkit-core alone, and is handed a driver.
+
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod broken;
+pub mod cases;
+mod harness;
 pub mod history;
+pub mod lab;
+pub mod listing;
+pub mod model;
+mod need;
+pub mod run;
+pub mod storm;
+mod table;
+pub mod worker;
+pub mod wrap;
+
+pub use harness::{Harness, Time, Worker};
+pub use need::Need;
+pub use run::{Outcome, Report};
+pub use table::{CASES, Case, Kind};

@@ -1,5 +1,5 @@
 //! The clock on which deadlines are read, behind a trait so that tests can move it. Which deadline
-//! follows from which answer is [`lease`](crate::lease)'s business.
+//! follows from which answer stands in `deadline.rs`.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -366,3 +366,6 @@ impl Drop for RegisterWatch<'_> {
         let _ = self.shared.on_shelf(|shelf, _, _| shelf.watchers.remove(self.at, &self.bell));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,6 +65,16 @@ impl Settings {
         self
     }
 
+    /// The ttl of locks that set none of their own.
+    pub fn default_ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// The ttl of waiting claims that set none of their own.
+    pub fn default_wait_ttl(&self) -> Duration {
+        self.wait_ttl
+    }
+
     /// The prefix that was set.
     pub fn prefix_str(&self) -> &str {
         &self.prefix

@@ -1,3 +1,58 @@
-//! Chores of the workspace, started as `cargo xtask CHORE`.
+//! Chores of the workspace, started as `cargo xtask CHORE`. Small and without
+//! dependencies: it must build in a moment, and also where nothing else does.
 
-fn main() {}
+mod install;
+mod requirements;
+mod run;
+mod test;
+
+use std::process::ExitCode;
+
+/// Something that one does in this workspace.
+struct Chore {
+    name: &'static str,
+    does: &'static str,
+    run: fn(&[String]) -> Result<ExitCode, String>,
+}
+
+const CHORES: &[Chore] = &[
+    Chore {
+        name: "install",
+        does: "installs the servers that the tests need, as far as they are missing",
+        run: install::run,
+    },
+    Chore {
+        name: "test",
+        does: "runs all tests, with servers; what follows goes to the test runner",
+        run: test::run,
+    },
+    Chore {
+        name: "storm",
+        does: "lets clients and faults loose on a backend for minutes; --help says how",
+        run: run::storm,
+    },
+    Chore {
+        name: "package",
+        does: "packs every crate as for publishing, and publishes none",
+        run: run::package,
+    },
+];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let chosen = words.split_first().and_then(|(name, arguments)| {
+        let chore = CHORES.iter().find(|chore| chore.name == name)?;
+        Some((chore, arguments))
+    });
+    let Some((chore, arguments)) = chosen else {
+        eprintln!("usage: cargo xtask CHORE\n");
+        for chore in CHORES {
+            eprintln!("  {:<10} {}", chore.name, chore.does);
+        }
+        return ExitCode::from(2);
+    };
+    (chore.run)(arguments).unwrap_or_else(|error| {
+        eprintln!("cargo xtask {}: {error}", chore.name);
+        ExitCode::from(2)
+    })
+}

@@ -1,5 +1,5 @@
 //! Histories: what concurrent clients asked, what they were answered, and when; written by a
-//! [`Recorder`], judged by [`judge`], shown by [`draw`]. Nothing here runs a lock.
+//! [`Recorder`], judged by [`judge()`], shown by [`draw`]. Nothing here runs a lock.
 //!
 //! All times are nanoseconds on the boot clock of one machine, which its processes share.
 

@@ -34,6 +34,11 @@ impl<K: Ord + Clone, V> Fading<K, V> {
         Some((value, until))
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.items.len().max(self.ends.len())
+    }
+
     /// Drops what has been kept long enough.
     pub(super) fn forget(&mut self, now: Moment) {
         while self.ends.first().is_some_and(|(end, _)| *end <= now) {

@@ -109,6 +109,11 @@ impl Shelf {
         self.write(at, &write, now, calls)
     }
 
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.registers.len() + self.due.len() + self.watchers.len()
+    }
+
     fn write(
         &mut self,
         at: &RegisterKey,

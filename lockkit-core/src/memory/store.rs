@@ -337,9 +337,10 @@ impl Lines {
         (*key == claim.key).then(|| record.clone())
     }
 
+    /// How many things are remembered of locks, whatever they are.
     #[cfg(test)]
-    pub(super) fn lists(&self) -> usize {
-        self.by_key.len()
+    pub(super) fn remembered(&self) -> usize {
+        self.by_key.len() + self.broken.len() + self.last_breaks.len() + self.watchers.len()
     }
 }
 

@@ -38,4 +38,9 @@ impl<K: Ord + Clone> Watchers<K> {
             calls.add(bell.clone());
         }
     }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
 }

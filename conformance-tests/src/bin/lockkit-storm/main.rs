@@ -1,0 +1,184 @@
+//! `lockkit-storm`: clients in tasks and processes on a few locks under a random but seeded plan of
+//! faults, judged at the end. Also what each client process of a storm runs. It decides nothing
+//! about locks or faults; the library does.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use lockkit::capabilities::Fault;
+use lockkit::{Settings, parse_duration};
+use lockkit_conformance::history::judge::Judgement;
+use lockkit_conformance::lab::proxy::Protocol;
+use lockkit_conformance::lab::{Kind, Proxy, Server};
+use lockkit_conformance::storm::client::{self, Orders};
+use lockkit_conformance::storm::server::ServerSaboteur;
+use lockkit_conformance::storm::{NoSaboteur, Saboteur, Storm};
+
+/// Lets clients and faults loose on a backend, and judges what happened.
+///
+/// Exits with 0 when every promise was kept that the backend makes under the faults that struck;
+/// otherwise with 1, leaving the history and a drawing of the violation in the folder.
+#[derive(Parser)]
+#[command(name = "lockkit-storm", version)]
+struct Arguments {
+    /// The backend; a new SQLite file unless set
+    #[arg(long, conflicts_with = "server")]
+    url: Option<String>,
+    /// Start this server (redis, postgres, mysql, zk, etcd) and strike at it too
+    #[arg(long)]
+    server: Option<Kind>,
+    /// How long clients are at work
+    #[arg(long, value_parser = parse_duration, default_value = "120s")]
+    lasts: Duration,
+    /// Client processes
+    #[arg(long, default_value_t = 4)]
+    processes: u32,
+    /// Clients in each process
+    #[arg(long, default_value_t = 3)]
+    tasks: u32,
+    /// Locks, and as many semaphores
+    #[arg(long, default_value_t = 3)]
+    locks: u32,
+    /// The ttl of every lock
+    #[arg(long, value_parser = parse_duration, default_value = "2s")]
+    ttl: Duration,
+    /// The same seed gives the same plan of faults; random unless set
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Where histories are written; a new folder under the system's temporary one unless set. It
+    /// is removed when every promise was kept
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    /// Kill and freeze only the server, not clients
+    #[arg(long)]
+    spare_clients: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let done = tokio::runtime::Runtime::new().and_then(|runtime| {
+        runtime.block_on(async {
+            match arguments.get(1).is_some_and(|word| word == "storm-client") {
+                true => be_client(&arguments[2..]).await,
+                false => storm(Arguments::parse()).await,
+            }
+        })
+    });
+    done.unwrap_or_else(|error| {
+        eprintln!("lockkit-storm: {error}");
+        ExitCode::from(2)
+    })
+}
+
+async fn be_client(arguments: &[OsString]) -> io::Result<ExitCode> {
+    let url = arguments.first().and_then(|url| url.to_str());
+    let orders = arguments.get(1..).and_then(Orders::parse);
+    let (Some(url), Some(orders)) = (url, orders) else {
+        return Err(io::Error::other("a storm's client is started by a storm"));
+    };
+    let settings = Settings::default().ttl(orders.ttl).wait_ttl(orders.ttl);
+    // The server may be away just now; the storm goes on for longer.
+    let give_up = tokio::time::Instant::now() + orders.lasts;
+    loop {
+        match lockkit::connect_with(url, settings.clone()).await {
+            Ok(locks) => {
+                client::run(locks, orders).await?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Err(error) if error.is_retryable() && tokio::time::Instant::now() < give_up => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
+}
+
+async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
+    let seed = arguments.seed.unwrap_or_else(rand::random);
+    let folder = match &arguments.folder {
+        Some(folder) => folder.clone(),
+        None => std::env::temp_dir().join(format!("lockkit-storm-{seed}")),
+    };
+    std::fs::create_dir_all(&folder)?;
+    let (url, direct, saboteur) = backend(&arguments, &folder).await?;
+    let storm = Storm {
+        seed,
+        lasts: arguments.lasts,
+        processes: arguments.processes,
+        tasks: arguments.tasks,
+        locks: arguments.locks,
+        ttl: arguments.ttl,
+        program: std::env::current_exe()?,
+        url: url.clone(),
+        folder: folder.clone(),
+        strike_clients: !arguments.spare_clients,
+    };
+    println!("storm: {direct}, seed {seed}, {:?}", arguments.lasts);
+    let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.ttl);
+    let look = lockkit::connect_with(&direct, settings).await.map_err(io::Error::other)?;
+    let report = storm.run(Vec::new(), &look, saboteur).await?;
+    look.shutdown().await;
+    say(&report.judgement);
+    if report.judgement.acquitted() {
+        if arguments.folder.is_none() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("histories are in {}", folder.display());
+    if let Some(drawing) = report.drawing {
+        println!("the violation is drawn in {}", drawing.display());
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+/// The URL for clients, the one past all faults, and who strikes.
+async fn backend(
+    arguments: &Arguments,
+    folder: &std::path::Path,
+) -> io::Result<(String, String, Arc<dyn Saboteur>)> {
+    let Some(kind) = arguments.server else {
+        let file = || format!("sqlite:{}", folder.join("locks.db").display());
+        let url = arguments.url.clone().unwrap_or_else(file);
+        return Ok((url.clone(), url, Arc::new(NoSaboteur)));
+    };
+    let protocol = match kind {
+        Kind::Redis => Protocol::Resp,
+        Kind::Postgres => Protocol::Postgres,
+        Kind::MariaDb => Protocol::MySql,
+        Kind::ZooKeeper => Protocol::ZooKeeper,
+        Kind::Etcd => Protocol::Grpc,
+        _ => Protocol::Unknown,
+    };
+    let server = Server::start(kind).await.map_err(io::Error::other)?;
+    let proxy = Proxy::start(server.addr(), protocol).await.map_err(io::Error::other)?;
+    let (url, direct) = (server.url_at(proxy.addr()), server.url());
+    let faults = vec![
+        Fault::ConnectionCut,
+        Fault::Partition,
+        Fault::ServerStandsStill,
+        Fault::ServerRestarts,
+    ];
+    Ok((url, direct, Arc::new(ServerSaboteur::new(server, proxy, faults))))
+}
+
+fn say(judgement: &Judgement) {
+    let counts: Vec<_> = judgement.counts.iter().map(|(what, n)| format!("{n} {what}")).collect();
+    println!("{}", counts.join(", "));
+    for rule in &judgement.better {
+        println!("better than promised: {rule:?} held all the same");
+    }
+    for violation in &judgement.excused {
+        println!("excused by a fault: {violation}");
+    }
+    for violation in &judgement.violations {
+        println!("VIOLATION: {violation}");
+    }
+    let verdict = if judgement.acquitted() { "acquitted" } else { "convicted" };
+    println!("{verdict}");
+}

@@ -1,0 +1,216 @@
+//! A small driver in memory, sound unless it is given one flaw: its lists and the rule by which
+//! they move on. Not for use, and not the reference: the memory driver of core and
+//! [`model`](crate::model) are written apart from it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use lockkit_core::clock::{Clock, Moment, TokioClock};
+use lockkit_core::driver::RegisterKey;
+use lockkit_core::queue::admits;
+use lockkit_core::state::Standing;
+use lockkit_core::{
+    BreakRecord, Capabilities, Claim, ClaimId, Key, Mode, Name, Namespace, Space, Token,
+    capabilities,
+};
+use tokio::sync::Notify;
+
+use super::Flaw;
+use super::registers::Register;
+
+/// The toy. Clones share their lists, as connections to one server do.
+#[derive(Clone, Debug)]
+pub struct Toy {
+    pub(super) flaw: Option<Flaw>,
+    capabilities: Capabilities,
+    pub(super) store: Arc<Store>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    pub(super) lines: Mutex<HashMap<Key, Line>>,
+    pub(super) registers: Mutex<HashMap<RegisterKey, Register>>,
+    pub(super) changed: Notify,
+}
+
+/// The list of one lock.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    pub(super) entries: Vec<Entry>,
+    pub(super) last_token: u64,
+    pub(super) last_break: Option<BreakRecord>,
+    pub(super) broken: HashMap<ClaimId, BreakRecord>,
+    pub(super) ended: Vec<Entry>,
+}
+
+/// One claim in a list.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) claim: Claim,
+    pub(super) token: Token,
+    pub(super) queued_at: Moment,
+    pub(super) held_since: Option<Moment>,
+    pub(super) expires: Moment,
+    pub(super) polite_break: bool,
+}
+
+impl Toy {
+    /// One that keeps every promise.
+    pub fn sound() -> Self {
+        Self::made(None)
+    }
+
+    /// One that is wrong in this way.
+    pub fn with(flaw: Flaw) -> Self {
+        Self::made(Some(flaw))
+    }
+
+    fn made(flaw: Option<Flaw>) -> Self {
+        let mut capabilities = Capabilities::of("toy");
+        capabilities.least_ttl = Duration::from_millis(10);
+        capabilities.expiry_slack = Duration::ZERO;
+        capabilities.wake_up = capabilities::WakeUp::Push;
+        capabilities.raise = true;
+        capabilities.detached = true;
+        capabilities.shared_between_processes = false;
+        capabilities.registers = flaw != Some(Flaw::DeniesWhatItDoes);
+        Self { flaw, capabilities, store: Arc::default() }
+    }
+
+    pub(super) fn is(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    pub(super) fn facts(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// How many claims, live or not, the lists of a namespace hold.
+    pub fn entries(&self, namespace: &Namespace) -> u64 {
+        let lines = self.lock_lines();
+        let own = lines.iter().filter(|(key, _)| key.namespace == *namespace);
+        own.map(|(_, line)| (line.entries.len() + line.ended.len()) as u64).sum()
+    }
+
+    pub(super) fn lock_lines(&self) -> MutexGuard<'_, HashMap<Key, Line>> {
+        self.store.lines.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The key under which a list is kept.
+    pub(super) fn key(&self, key: &Key) -> Key {
+        let name = key.name.as_str();
+        let changed = match self.flaw {
+            Some(Flaw::FoldsCase) => name.to_lowercase(),
+            Some(Flaw::TrimsSpaces) => name.trim_end().to_owned(),
+            Some(Flaw::CutsLongNames) => name.chars().take(255).collect(),
+            _ => return self.key_of_space(key.clone()),
+        };
+        let changed = Name::new(changed).unwrap_or_else(|_| key.name.clone());
+        Key::new(key.namespace.clone(), key.space, changed)
+    }
+
+    fn key_of_space(&self, mut key: Key) -> Key {
+        if self.is(Flaw::SpacesMeet) {
+            key.space = Space::Lock;
+        }
+        key
+    }
+
+    /// Does something to a list after it was brought up to now, lets those begin to hold who now
+    /// do, and wakes all who wait.
+    pub(super) fn on_line<T>(&self, key: &Key, act: impl FnOnce(&mut Line, Moment) -> T) -> T {
+        let now = TokioClock.now();
+        let mut lines = self.lock_lines();
+        let line = lines.entry(self.key(key)).or_default();
+        self.prune(line, now);
+        let result = act(line, now);
+        self.promote(line, now);
+        if self.is(Flaw::TokenRepeatsAfterCleanUp) && line.entries.is_empty() {
+            line.last_token = 0;
+        }
+        drop(lines);
+        self.store.changed.notify_waiters();
+        result
+    }
+
+    fn prune(&self, line: &mut Line, now: Moment) {
+        if !self.is(Flaw::ForgetsExpiry) {
+            let (live, ended) = line.entries.drain(..).partition(|e: &Entry| e.expires > now);
+            line.entries = live;
+            if self.is(Flaw::RevivesExpired) || self.is(Flaw::KeepsEndedClaims) {
+                line.ended.extend::<Vec<_>>(ended);
+            }
+        }
+        self.promote(line, now);
+    }
+
+    pub(super) fn promote(&self, line: &mut Line, now: Moment) {
+        let holding = line.entries.iter().any(|e| e.held_since.is_some());
+        if self.is(Flaw::WakesTheLastFirst) && !holding {
+            line.entries.reverse();
+        }
+        let had_waiters = line.entries.iter().any(|e| e.held_since.is_none());
+        let mut ahead = 0;
+        let mut promoted = 0;
+        for entry in &mut line.entries {
+            let fits = self.fits(ahead, entry.claim.mode);
+            ahead += u64::from(entry.claim.mode.weight());
+            if entry.held_since.is_some() {
+                continue;
+            }
+            let one_only = self.is(Flaw::WakesOneReaderOnly) && had_waiters && promoted > 0;
+            if !fits || one_only {
+                break;
+            }
+            entry.held_since = Some(now);
+            entry.expires = now.after(self.lasts(entry.claim.hold_ttl));
+            promoted += 1;
+        }
+    }
+
+    pub(super) fn fits(&self, ahead: u64, mode: Mode) -> bool {
+        match mode {
+            Mode::Permits { permits, limit } if self.is(Flaw::SemaphoreCountsOneMore) => {
+                ahead + u64::from(permits) <= u64::from(limit) + 1
+            }
+            Mode::Exclusive if self.is(Flaw::GrantsTwo) => ahead <= u64::from(mode.weight()),
+            _ => admits(ahead, mode),
+        }
+    }
+
+    /// How long a lease of this ttl really lasts here.
+    pub(super) fn lasts(&self, ttl: Duration) -> Duration {
+        match self.flaw {
+            Some(Flaw::ExpiresEarly) => ttl.mul_f64(0.9),
+            _ => ttl,
+        }
+    }
+
+    pub(super) fn number(&self, line: &mut Line) -> Token {
+        if !self.is(Flaw::TokenStandsStill) {
+            line.last_token += 1;
+        }
+        Token::new(line.last_token.max(1)).expect("a toy counts not that far")
+    }
+}
+
+impl Line {
+    pub(super) fn position(&self, id: ClaimId) -> Option<usize> {
+        self.entries.iter().position(|e| e.claim.id == id)
+    }
+}
+
+impl Entry {
+    pub(super) fn standing(&self, now: Moment) -> Standing {
+        let claim = &self.claim;
+        let mut standing = Standing::new(self.token, claim.mode, (*claim.identity).clone());
+        standing.note = claim.note.as_deref().map(str::to_owned);
+        standing.ttl = claim.hold_ttl;
+        standing.expires_in = self.expires.since(now);
+        standing.queued_for = now.since(self.queued_at);
+        standing.held_for = self.held_since.map(|since| now.since(since));
+        standing.broken = self.polite_break;
+        standing
+    }
+}

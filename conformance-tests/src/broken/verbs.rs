@@ -1,0 +1,419 @@
+//! What the toy does when it is asked: the verbs of the driver trait, each with the places where it
+//! can be wrong. Every verb has an await point before and after it acts, as a server's driver has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::clock::{Clock, Moment, TokioClock};
+use lockkit_core::driver::{
+    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+};
+use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Mode, Token};
+use tokio::task::yield_now;
+
+use super::Flaw;
+use super::toy::{Entry, Line, Toy};
+
+#[async_trait]
+impl LockDriver for Toy {
+    fn capabilities(&self) -> &Capabilities {
+        self.facts()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        TokioClock::shared()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+
+    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+        yield_now().await;
+        let mut claim = Claim::clone(claim);
+        let id = claim.id;
+        if self.is(Flaw::LeaksOnCancel) {
+            claim.id = ClaimId::random();
+        }
+        let known_as = claim.id;
+        let answer =
+            self.on_line(&claim.key.clone(), |line, now| self.enter(line, now, claim, patience));
+        yield_now().await;
+        if self.is(Flaw::LeaksOnCancel) {
+            let mut lines = self.lock_lines();
+            let entries = lines.values_mut().flat_map(|line| &mut line.entries);
+            entries.filter(|e| e.claim.id == known_as).for_each(|e| e.claim.id = id);
+        }
+        answer
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let mut place =
+            GivesUpItsPlace { toy: self, claim, armed: self.is(Flaw::LosesRequestOnCancel) };
+        loop {
+            let changed = self.store.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let (grant, next_end) = self.look(claim)?;
+            if let Some(mut grant) = grant {
+                place.armed = false;
+                if self.is(Flaw::CountsAPushedLeaseFromItsArrival) {
+                    tokio::time::sleep(Duration::from_millis(150)).await;
+                    grant.since = Some(TokioClock.now());
+                }
+                return Ok(grant);
+            }
+            let end = next_end.since(TokioClock.now()) + Duration::from_millis(1);
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep(end) => self.wake_up(&claim.key),
+            }
+        }
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+        yield_now().await;
+        let renew = |claim: &Arc<Claim>| {
+            self.on_line(&claim.key, |line, now| {
+                self.promote(line, now);
+                self.prolong(line, now, claim)
+            })
+        };
+        let answers = claims.iter().map(renew).collect();
+        yield_now().await;
+        Ok(answers)
+    }
+
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        yield_now().await;
+        let answer = self.on_line(&claim.key, |line, _| self.leave(line, claim));
+        yield_now().await;
+        match answer {
+            Released::NotInLine if self.is(Flaw::SaysNoSuchLockToStrangers) => {
+                Ok(Released::NoSuchLock)
+            }
+            Released::Removed => Ok(answer),
+            _ if self.is(Flaw::ReleaseFailsTheSecondTime) => {
+                Err(Error::permanent("toy", "released already"))
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        yield_now().await;
+        let answer = self.on_line(&claim.key, |line, now| {
+            let Some(at) = line.position(claim.id) else {
+                return Renewal::Ended(Ended::NotInLine);
+            };
+            line.entries[at].claim.mode = Mode::Shared;
+            let grant = self.grant(&line.entries[at]);
+            if self.is(Flaw::DowngradeGoesToTheEnd) {
+                let mut entry = line.entries.remove(at);
+                entry.held_since = None;
+                entry.queued_at = now;
+                line.entries.push(entry);
+            }
+            Renewal::Holds(grant)
+        });
+        yield_now().await;
+        Ok(answer)
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        yield_now().await;
+        let answer = self.on_line(key, |line, _| self.strike(line, token, force, record));
+        yield_now().await;
+        Ok(answer)
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        yield_now().await;
+        let state = self.on_line(key, |line, now| {
+            if self.is(Flaw::LookingRenews) {
+                let holders = line.entries.iter_mut().filter(|e| e.held_since.is_some());
+                holders.for_each(|e| e.expires = now.after(e.claim.hold_ttl));
+            }
+            shown(key, line, now)
+        });
+        Ok(state)
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        yield_now().await;
+        let mut keys: Vec<Key> = self.lock_lines().keys().cloned().collect();
+        keys.retain(|key| {
+            let wanted = request.space.is_none_or(|space| space == key.space);
+            wanted && key.namespace == request.namespace && self.begins(key, &request.prefix)
+        });
+        keys.sort();
+        let mut states: Vec<LockState> = keys
+            .iter()
+            .map(|key| self.on_line(key, |line, now| shown(key, line, now)))
+            .filter(|state| !state.is_free())
+            .filter(|state| request.after.as_ref().is_none_or(|c| cursor(&state.key).0 > c.0))
+            .collect();
+        let more = states.len() > request.limit && !self.is(Flaw::ListsOnlyTheFirstPage);
+        states.truncate(request.limit);
+        let next = states.last().filter(|_| more).map(|s| cursor(&s.key));
+        Ok(Page { states, next })
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        yield_now().await;
+        Ok(self.on_line(&claim.key, |line, now| {
+            let at = line.position(claim.id);
+            if let (Some(at), false) = (at, self.is(Flaw::ClaimsWhatItCannot)) {
+                line.last_token = line.last_token.max(token.get());
+                let entry = &mut line.entries[at];
+                entry.token = entry.token.max(token);
+            }
+            self.prolong(line, now, claim)
+        }))
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        Ok(Health::well("toy"))
+    }
+}
+
+/// Takes a claim out of line when the wait for its turn is dropped.
+struct GivesUpItsPlace<'a> {
+    toy: &'a Toy,
+    claim: &'a Arc<Claim>,
+    armed: bool,
+}
+
+impl Drop for GivesUpItsPlace<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let toy = self.toy;
+            toy.on_line(&self.claim.key, |line, _| toy.leave(line, self.claim));
+        }
+    }
+}
+
+impl Toy {
+    fn enter(
+        &self,
+        line: &mut Line,
+        now: Moment,
+        claim: Claim,
+        patience: Patience,
+    ) -> Result<Acquisition, Error> {
+        let known = line.position(claim.id);
+        if let (Some(at), false) = (known, self.is(Flaw::QueuesTwiceWhenAskedTwice)) {
+            return Ok(self.stay(line, now, at, patience));
+        }
+        self.check_limit(line, &claim)?;
+        let ahead: u64 = line.entries.iter().map(weight).sum();
+        let passes = self.passes(line, &claim, patience);
+        if patience == Patience::Try && !passes && !self.fits(ahead, claim.mode) {
+            return Ok(Acquisition::Busy);
+        }
+        let id = claim.id;
+        let entry = Entry {
+            token: self.number(line),
+            queued_at: now,
+            held_since: passes.then_some(now),
+            expires: now.after(if passes { claim.hold_ttl } else { claim.wait_ttl }),
+            polite_break: false,
+            claim,
+        };
+        line.entries.push(entry);
+        self.promote(line, now);
+        let at = line.position(id).expect("it was just put in");
+        Ok(self.state_of(line, at))
+    }
+
+    /// A claim that is asked for again stays where it is.
+    fn stay(&self, line: &mut Line, now: Moment, at: usize, patience: Patience) -> Acquisition {
+        let entry = &mut line.entries[at];
+        let holds = entry.held_since.is_some();
+        if !holds && patience == Patience::Try {
+            line.entries.remove(at);
+            return Acquisition::Busy;
+        }
+        let ttl = if holds { entry.claim.hold_ttl } else { entry.claim.wait_ttl };
+        entry.expires = entry.expires.max(now.after(self.lasts(ttl)));
+        self.state_of(line, at)
+    }
+
+    fn check_limit(&self, line: &Line, claim: &Claim) -> Result<(), Error> {
+        let in_use = line.entries.first().and_then(|e| e.claim.mode.limit());
+        match (in_use, claim.mode.limit()) {
+            (Some(in_use), Some(asked))
+                if in_use != asked && !self.is(Flaw::AcceptsAnotherLimit) =>
+            {
+                Err(Error::LimitMismatch {
+                    name: claim.key.name.as_str().to_owned(),
+                    in_use,
+                    asked,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a flaw lets a newcomer pass those who wait.
+    fn passes(&self, line: &Line, claim: &Claim, patience: Patience) -> bool {
+        let holders = line.entries.iter().filter(|e| e.held_since.is_some());
+        let held: u64 = holders.map(weight).sum();
+        let fits = self.fits(held, claim.mode);
+        match self.flaw {
+            Some(Flaw::TryOvertakes) => patience == Patience::Try && fits,
+            Some(Flaw::ReadersOvertakeWriters) => claim.mode == Mode::Shared && fits,
+            Some(Flaw::SmallOvertakesLarge) => claim.mode.limit().is_some() && fits,
+            _ => false,
+        }
+    }
+
+    fn state_of(&self, line: &Line, at: usize) -> Acquisition {
+        match line.entries[at].held_since {
+            Some(_) => Acquisition::Granted(self.grant(&line.entries[at])),
+            None => Acquisition::Queued { ahead: at as u32 },
+        }
+    }
+
+    fn grant(&self, entry: &Entry) -> Grant {
+        let twice = if self.is(Flaw::ReportsALongerTtl) { 2 } else { 1 };
+        Grant { token: entry.token, ttl: entry.claim.hold_ttl * twice, since: None }
+    }
+
+    /// The claim's grant if it holds, and when to look again if not.
+    fn look(&self, claim: &Claim) -> Result<(Option<Grant>, Moment), Error> {
+        let now = TokioClock.now();
+        let lines = self.lock_lines();
+        let line = lines.get(&self.key(&claim.key));
+        let found = line.and_then(|line| Some((line, line.position(claim.id)?)));
+        let Some((line, at)) = found else {
+            let reason = lockkit_core::LossReason::Expired;
+            return Err(Error::Lost { reason });
+        };
+        let entry = &line.entries[at];
+        let grant = entry.held_since.map(|_| self.grant(entry));
+        let next_end = line.entries.iter().map(|e| e.expires).min();
+        let next_end = next_end.filter(|end| *end > now);
+        Ok((grant, next_end.unwrap_or(now.after(Duration::from_secs(60)))))
+    }
+
+    /// Lets a list move on after a lease may have ended.
+    fn wake_up(&self, key: &Key) {
+        self.on_line(key, |_, _| ());
+    }
+
+    fn prolong(&self, line: &mut Line, now: Moment, claim: &Claim) -> Renewal {
+        if let Some(record) = line.broken.get(&claim.id) {
+            return Renewal::Ended(if self.is(Flaw::ForgetsWhoBroke) {
+                Ended::NotInLine
+            } else {
+                Ended::Broken(record.clone())
+            });
+        }
+        self.revive(line, claim);
+        let by_name = self.is(Flaw::RenewsAnothers) && !line.entries.is_empty();
+        let Some(at) = line.position(claim.id).or(by_name.then_some(0)) else {
+            return Renewal::Ended(Ended::NotInLine);
+        };
+        let entry = &mut line.entries[at];
+        let holds = entry.held_since.is_some();
+        if !holds && self.is(Flaw::RenewsOnlyHolders) {
+            line.entries.remove(at);
+            return Renewal::Ended(Ended::NotInLine);
+        }
+        let ttl = match self.flaw {
+            Some(Flaw::RenewsHolderAsWaiter) => claim.wait_ttl,
+            _ if holds => claim.hold_ttl,
+            _ => claim.wait_ttl,
+        };
+        let asked = now.after(self.lasts(ttl));
+        let shortens = self.is(Flaw::ShorterRenewalShortens) || self.is(Flaw::RenewsHolderAsWaiter);
+        entry.expires = if shortens { asked } else { entry.expires.max(asked) };
+        match self.state_of(line, at) {
+            Acquisition::Granted(grant) => Renewal::Holds(grant),
+            _ => Renewal::Waits { ahead: at as u32 },
+        }
+    }
+
+    fn revive(&self, line: &mut Line, claim: &Claim) {
+        if self.is(Flaw::RevivesExpired) && line.entries.is_empty() {
+            let found = line.ended.iter().position(|e| e.claim.id == claim.id);
+            line.entries.extend(found.map(|at| line.ended.remove(at)));
+        }
+    }
+
+    pub(super) fn leave(&self, line: &mut Line, claim: &Claim) -> Released {
+        let empty = line.entries.is_empty();
+        let any = self.is(Flaw::ReleasesWithoutId) && !empty;
+        let Some(at) = line.position(claim.id).or(any.then_some(0)) else {
+            return if empty { Released::NoSuchLock } else { Released::NotInLine };
+        };
+        let entry = line.entries.remove(at);
+        if self.is(Flaw::ForgetsToWakeAfterGivingUp) && entry.held_since.is_none() {
+            // As if the others still stood behind it.
+            let long_gone = entry.claim.key.clone();
+            let mut ghost = entry;
+            ghost.claim.id = ClaimId::random();
+            ghost.claim.key = long_gone;
+            line.entries.insert(at, ghost);
+        }
+        Released::Removed
+    }
+
+    fn strike(&self, line: &mut Line, token: Token, force: Force, record: &BreakRecord) -> bool {
+        let any = self.is(Flaw::OldTokenBreaksTheSuccessor) && !line.entries.is_empty();
+        let found = line.entries.iter().position(|e| e.token == token);
+        let Some(at) = found.or(any.then_some(0)) else {
+            return false;
+        };
+        let id = line.entries[at].claim.id;
+        line.last_break = Some(record.clone());
+        if self.is(Flaw::PoliteBreakIsForgotten) && force == Force::Polite {
+            return true;
+        }
+        line.broken.insert(id, record.clone());
+        let at_once = match force {
+            Force::Polite => self.is(Flaw::PoliteBreakActsAtOnce),
+            Force::Immediate => !self.is(Flaw::ForcedBreakWaits),
+        };
+        if at_once {
+            line.entries.remove(at);
+        } else {
+            line.entries[at].polite_break = true;
+        }
+        true
+    }
+
+    fn begins(&self, key: &Key, prefix: &str) -> bool {
+        let name = key.name.as_str();
+        match prefix.split_once('%') {
+            Some((head, tail)) if self.is(Flaw::ListsByPattern) => {
+                name.strip_prefix(head).is_some_and(|rest| rest.contains(tail))
+            }
+            _ => name.starts_with(prefix),
+        }
+    }
+}
+
+fn weight(entry: &Entry) -> u64 {
+    u64::from(entry.claim.mode.weight())
+}
+
+fn shown(key: &Key, line: &Line, now: Moment) -> LockState {
+    let standings = line.entries.iter().map(|e| e.standing(now)).collect();
+    LockState::new(key.clone(), standings, line.last_break.clone())
+}
+
+fn cursor(key: &Key) -> Cursor {
+    let mut bytes = vec![u8::from(key.space == lockkit_core::Space::Semaphore)];
+    bytes.extend_from_slice(key.name.as_str().as_bytes());
+    Cursor(bytes)
+}

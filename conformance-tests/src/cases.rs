@@ -1,0 +1,20 @@
+//! The cases, one file a group. Each is a plain function that panics when what it proves does not
+//! hold; [`CASES`](crate::CASES) lists them. They use the manager where the promise is one to
+//! users, and the driver where it is one of drivers.
+
+#![allow(missing_docs, reason = "a case's name is the sentence that it proves")]
+
+pub mod cancel;
+mod contention;
+pub mod exclusion;
+pub mod inspect;
+pub mod lease;
+pub mod loss;
+pub mod model;
+pub mod modes;
+pub mod names;
+pub mod order;
+pub mod reentrancy;
+pub mod register;
+pub mod release;
+pub mod token;

@@ -1,0 +1,253 @@
+//! What people see of locks, and how they break them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use lockkit_core::driver::{Ended, Force, Patience, Renewal};
+use lockkit_core::{Identity, LossReason, Mode, Space};
+
+use crate::bench::{Bench, LONG, MustSucceed, PATIENCE};
+use crate::listing::{self, record};
+
+pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
+    let identity =
+        Identity { host: "häst".to_owned(), pid: 4711, program: "a program".to_owned() };
+    let driver = bench.driver().await;
+    let manager = bench.manager_with(driver, |s| s.identity(identity.clone()));
+    let writer = manager.rwlock("a").note("prägt").write().await.expect("it is free");
+    let waiting = tokio::spawn({
+        let lock = manager.rwlock("a").ttl(LONG * 2);
+        async move { lock.read().await }
+    });
+    let other = bench.driver().await;
+    bench.waiters(&other, &bench.key("a"), 1).await;
+    let state = bench.manager().await.inspect(Space::Lock, "a").await.expect("it works");
+    assert_eq!((state.name().as_str(), state.space()), ("a", Space::Lock));
+    assert_eq!(state.limit(), None);
+    let [holder, waiter] = &state.line[..] else {
+        panic!("one holds and one waits: {state:?}");
+    };
+    assert!(holder.holds() && !waiter.holds());
+    assert_eq!(holder.token, writer.token().expect("it holds"));
+    assert!(waiter.token > holder.token);
+    assert_eq!((holder.mode, waiter.mode), (Mode::Exclusive, Mode::Shared));
+    assert_eq!((&holder.identity, &waiter.identity), (&identity, &identity));
+    assert_eq!((holder.note.as_deref(), waiter.note.as_deref()), (Some("prägt"), None));
+    assert_eq!(holder.ttl, LONG);
+    assert!([LONG, LONG * 2].contains(&waiter.ttl), "that of waiting, or of holding");
+    let most = LONG + bench.capabilities().granularity;
+    assert!(holder.expires_in <= most, "{:?} left of {LONG:?}", holder.expires_in);
+    assert!(holder.expires_in > LONG / 2, "{:?} left of {LONG:?}", holder.expires_in);
+    assert!(holder.held_for.is_some_and(|held| held <= holder.queued_for + PATIENCE));
+    assert!(!holder.broken && state.last_break.is_none());
+    writer.release().await.expect("it was held");
+    let reader = bench.soon("the reader gets in", waiting).await.expect("no panic");
+    drop(reader.expect("its turn"));
+
+    if bench.capabilities().permits {
+        let semaphore = manager.semaphore("s", 5);
+        let _permits = semaphore.acquire_many(2).await.expect("it is free");
+        let state = manager.inspect(Space::Semaphore, "s").await.expect("it works");
+        assert_eq!(state.limit(), Some(5));
+        let mode = Mode::Permits { permits: 2, limit: 5 };
+        assert_eq!(state.line[0].mode, mode);
+    }
+    watched(&bench).await;
+}
+
+/// Who watches sees the lock taken and given back.
+async fn watched(bench: &Bench) {
+    let manager = bench.manager().await;
+    let mut states = Box::pin(manager.watch(Space::Lock, "w"));
+    let mut next = async |what| {
+        let state = bench.soon(what, states.next()).await;
+        state.expect("it goes on").expect("it works").holders().count()
+    };
+    assert_eq!(next("the state now").await, 0);
+    let claim = bench.exclusive("w");
+    let driver = bench.driver().await;
+    driver.grant(&claim).await;
+    assert_eq!(next("it is taken").await, 1);
+    driver.let_go(&claim).await;
+    assert_eq!(next("it is free again").await, 0);
+}
+
+pub async fn inspect_02_a_free_lock_is_shown_as_free(bench: Bench) {
+    let manager = bench.manager().await;
+    for space in [Space::Lock, Space::Semaphore] {
+        if space == Space::Semaphore && !bench.capabilities().permits {
+            continue;
+        }
+        let state = manager.inspect(space, "never used").await.expect("it works");
+        assert!(state.is_free() && state.limit().is_none(), "{state:?}");
+        assert_eq!((state.name().as_str(), state.space()), ("never used", space));
+    }
+    let guard = manager.mutex("used").lock().await.expect("it is free");
+    guard.release().await.expect("it was held");
+    let state = manager.inspect(Space::Lock, "used").await.expect("it works");
+    assert!(state.is_free(), "{state:?}");
+    let driver = bench.driver().await;
+    let all = listing::whole(&driver, bench.namespace(), None, "", 10).await;
+    let all = all.expect("it can be listed");
+    assert!(all.iter().all(|s| s.is_free()), "nothing is in use: {all:?}");
+    let health = manager.health().await.expect("it gives a sign of life");
+    assert!(!health.server.is_empty());
+}
+
+pub async fn inspect_03_five_thousand_locks_are_listed_in_pages(bench: Bench) {
+    const LOCKS: usize = 5_000;
+    let drivers = [bench.driver().await, bench.driver().await];
+    let name = |i: usize| format!("n{:04}", (i * 7_919) % LOCKS);
+    stream::iter(0..LOCKS)
+        .for_each_concurrent(32, |i| {
+            let (driver, claim) = (&drivers[i % 2], bench.exclusive(&name(i)));
+            async move {
+                driver.grant(&claim).await;
+            }
+        })
+        .await;
+    let all: BTreeSet<_> = (0..LOCKS).map(name).collect();
+    for page in [999, LOCKS, LOCKS + 1] {
+        let listed = listing::whole(&drivers[0], bench.namespace(), None, "", page).await;
+        let listed = listed.expect("it can be listed");
+        assert_eq!(listed.len(), LOCKS, "each is shown once, in pages of {page}");
+        let names: BTreeSet<_> = listed.iter().map(|s| s.name().as_str().to_owned()).collect();
+        assert_eq!(names, all);
+        assert!(listed.iter().all(|s| s.holders().count() == 1));
+    }
+    let some = listing::whole(&drivers[0], bench.namespace(), Some(Space::Lock), "n12", 9).await;
+    assert_eq!(some.expect("it can be listed").len(), 100);
+    let none = Some(Space::Semaphore);
+    let none = listing::whole(&drivers[0], bench.namespace(), none, "", 100).await;
+    assert!(none.expect("it can be listed").is_empty(), "these are no semaphores");
+    let manager = bench.manager().await;
+    let counted = manager.list("n").try_fold(0, async |n, _| Ok(n + 1)).await;
+    assert_eq!(counted.expect("it can be listed"), LOCKS);
+}
+
+pub async fn inspect_04_a_polite_break_waits_for_the_holder(bench: Bench) {
+    let (ours, theirs) = (bench.driver().await, bench.driver().await);
+    let ttl = bench.lively();
+    let holder = bench.claim_for("a", Mode::Exclusive, ttl);
+    let next = bench.exclusive("a");
+    let asked = ours.clock().now();
+    let token = ours.grant(&holder).await.token;
+    theirs.queue(&next).await;
+    let why = record("please", false);
+    let broken = theirs.break_claim(&holder.key, token, Force::Polite, &why).await;
+    assert!(broken.expect("it works"));
+    let state = bench.state(&theirs, &holder.key).await;
+    let too_slow = ours.clock().now().since(asked) >= ttl;
+    if !too_slow {
+        assert_eq!(state.holders().count(), 1, "it holds until it lets go: {state:?}");
+        assert!(state.line[0].broken && state.line[0].token == token, "{state:?}");
+        assert_eq!(state.last_break.as_ref(), Some(&why));
+    }
+    let answer = ours.renew_one(&holder).await;
+    assert_eq!(answer, Renewal::Ended(Ended::Broken(why)), "the holder is told");
+    let limit = bench.after(ttl);
+    let granted = bench.within(limit, "its lease ends", theirs.granted(&next)).await;
+    let passed = ours.clock().now().since(asked);
+    granted.expect("its turn");
+    assert!(passed >= ttl, "handed on after {passed:?} of {ttl:?}: two held");
+
+    // A user is told, lets go, and that hands it on before the lease ends.
+    let manager = bench.manager_with(bench.driver().await, |s| s.ttl(bench.lively() * 20));
+    let guard = manager.mutex("b").lock().await.expect("it is free");
+    let (mutex, token) = (bench.manager().await, guard.token().expect("it holds"));
+    let broken = mutex.break_lock(Space::Lock, "b", token, Force::Polite, Some("please")).await;
+    assert!(broken.expect("it works"));
+    let other = mutex.mutex("b").try_lock().await.expect("it works");
+    assert!(other.is_none(), "exclusion holds after a polite break");
+    let error = guard.verify().await.expect_err("it was broken");
+    assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
+    drop(guard);
+    let limit = bench.after(bench.lively() * 20);
+    let next = bench.within(limit, "it is handed on", mutex.mutex("b").lock()).await;
+    drop(next.expect("its turn"));
+}
+
+pub async fn inspect_05_a_forced_break_frees_at_once(bench: Bench) {
+    let driver = bench.driver().await;
+    let (holder, next) = (bench.exclusive("a"), bench.exclusive("a"));
+    let token = driver.grant(&holder).await.token;
+    driver.queue(&next).await;
+    let why = record("it hangs", true);
+    let broken = driver.break_claim(&holder.key, token, Force::Immediate, &why).await;
+    assert!(broken.expect("it works"));
+    let grant = driver.turn(&next).await;
+    assert!(grant.token > token);
+    let answer = driver.renew_one(&holder).await;
+    assert_eq!(answer, Renewal::Ended(Ended::Broken(why.clone())), "the holder is told why");
+    let state = bench.state(&driver, &holder.key).await;
+    assert_eq!(state.line.len(), 1, "{state:?}");
+    assert_eq!(state.last_break, Some(why), "it shows for as long as the list is in use");
+    // Who waits can be broken as well.
+    let waiter = bench.exclusive("a");
+    driver.queue(&waiter).await;
+    let token = bench.line(&driver, &waiter.key).await[1].token;
+    let why = record("not you", true);
+    let broken = driver.break_claim(&waiter.key, token, Force::Immediate, &why).await;
+    assert!(broken.expect("it works"));
+    assert_eq!(driver.renew_one(&waiter).await, Renewal::Ended(Ended::Broken(why)));
+    driver.holds(&next).await;
+}
+
+pub async fn inspect_06_a_break_with_an_old_token_touches_nobody(bench: Bench) {
+    let driver = bench.driver().await;
+    let old = bench.exclusive("a");
+    let old_token = driver.grant(&old).await.token;
+    driver.let_go(&old).await;
+    let successor = bench.exclusive("a");
+    let token = driver.grant(&successor).await.token;
+    let why = record("too late", true);
+    let unused = lockkit_core::Token::new(token.get() + 1_000).expect("it fits");
+    for wrong in [old_token, unused] {
+        for force in [Force::Polite, Force::Immediate] {
+            let broken = driver.break_claim(&old.key, wrong, force, &why).await;
+            assert!(!broken.expect("it works"), "nobody has the token {wrong}");
+        }
+    }
+    driver.holds(&successor).await;
+    let state = bench.state(&driver, &old.key).await;
+    assert!(!state.line[0].broken, "{state:?}");
+    let broken = driver.break_claim(&bench.key("free"), token, Force::Immediate, &why).await;
+    assert!(!broken.expect("it works"), "a free lock has nobody to break");
+}
+
+pub async fn inspect_07_looking_never_disturbs_the_lock(bench: Bench) {
+    let (ours, theirs) = (bench.driver().await, bench.driver().await);
+    let ttl = bench.short() * 2;
+    let (holder, waiter) = (bench.claim_for("a", Mode::Exclusive, ttl), bench.exclusive("a"));
+    ours.grant(&holder).await;
+    ours.queue(&waiter).await;
+    let key = holder.key.clone();
+    let looking = tokio::spawn({
+        let (bench, key) = (bench.clone(), key.clone());
+        async move {
+            loop {
+                bench.state(&theirs, &key).await;
+                let all = listing::whole(&theirs, bench.namespace(), None, "", 2).await;
+                all.expect("it can be listed");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    });
+    // It ends in its time, however often somebody looks.
+    let limit = bench.after(ttl);
+    bench.within(limit, "the lease ends", ours.granted(&waiter)).await.expect("its turn");
+    for _ in 0..20 {
+        ours.holds(&waiter).await;
+        let next = bench.exclusive("a");
+        let answer = ours.acquire(&next, Patience::Wait).await;
+        answer.expect("it works");
+        ours.let_go(&waiter).await;
+        ours.turn(&next).await;
+        ours.let_go(&next).await;
+        ours.grant(&waiter).await;
+    }
+    looking.abort();
+    let ended = looking.await;
+    assert!(ended.is_err_and(|e| e.is_cancelled()), "looking always worked");
+}

@@ -1,0 +1,396 @@
+//! When leases end, and when not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{Ended, Force, Grant, LockDriver, Renewal};
+use lockkit_core::{Claim, Error, LossReason, Mode, parse_duration};
+
+use crate::bench::{Bench, LONG, MustSucceed, undisturbed};
+use crate::listing::record;
+use crate::wrap::tampers::Late;
+use crate::wrap::{Tampered, Verb};
+
+pub async fn lease_01_a_lease_ends_after_its_ttl_and_not_before(bench: Bench) {
+    let (ours, theirs) = (bench.driver().await, bench.driver().await);
+    let ttl = bench.short();
+    let (holder, waiter) = (bench.claim_for("a", Mode::Exclusive, ttl), bench.exclusive("a"));
+    let asked = ours.clock().now();
+    let grant = ours.grant(&holder).await;
+    theirs.queue(&waiter).await;
+    let limit = bench.after(grant.ttl);
+    let granted = bench.within(limit, "the lease ends", theirs.granted(&waiter)).await;
+    let passed = ours.clock().now().since(asked);
+    assert!(passed >= ttl, "a lease of {ttl:?} ended after {passed:?}");
+    assert!(granted.expect("its turn").token > grant.token);
+    assert!(matches!(ours.renew_one(&holder).await, Renewal::Ended(_)));
+}
+
+pub async fn lease_02_renewal_carries_a_lease_beyond_its_ttl(bench: Bench) {
+    let driver = bench.driver().await;
+    let (bench, driver) = (&bench, &driver);
+    undisturbed(bench.short() * 2, |ttl, name| async move {
+        let holder = bench.claim_for(&name, Mode::Exclusive, ttl);
+        let grant = driver.grant(&holder).await;
+        for _ in 0..8 {
+            tokio::time::sleep(ttl / 4).await;
+            assert_eq!(driver.holds(&holder).await.token, grant.token);
+            driver.refuse(&bench.exclusive(&name)).await;
+        }
+    })
+    .await;
+    // The manager does the same by itself.
+    undisturbed(bench.lively(), |ttl, name| async move {
+        let manager = bench.manager().await;
+        let guard = manager.mutex(&name).ttl(ttl).lock().await.expect("it is free");
+        tokio::time::sleep(ttl.mul_f64(1.2)).await;
+        assert!(guard.is_valid(), "a renewed guard outlasts its ttl: {:?}", guard.loss());
+        driver.refuse(&bench.exclusive(&name)).await;
+    })
+    .await;
+}
+
+pub async fn lease_03_a_shortened_lease_ends_early(bench: Bench) {
+    let manager = bench.manager().await;
+    let driver = bench.driver().await;
+    let guard = manager.mutex("a").ttl(LONG).lock().await.expect("it is free");
+    let waiter = bench.exclusive("a");
+    driver.queue(&waiter).await;
+    let before = guard.remaining();
+    let asked = driver.clock().now();
+    guard.shorten(bench.short()).await.expect("it is held");
+    assert!(guard.remaining() < before.min(bench.short()), "the own deadline is lowered");
+    let limit = bench.after(bench.short());
+    let granted = bench.within(limit, "it ends early", driver.granted(&waiter)).await;
+    let passed = driver.clock().now().since(asked);
+    granted.expect("its turn");
+    assert!(!guard.is_valid(), "the guard knew before the lock was handed on");
+    if bench.capabilities().shorten {
+        assert!(passed >= bench.short(), "shortened to {:?}, gone after {passed:?}", bench.short());
+    } else {
+        crate::need::no_shorten(&bench, &driver).await;
+    }
+}
+
+pub async fn lease_04_renewing_an_ended_claim_says_gone(bench: Bench) {
+    let driver = bench.driver().await;
+    let gone = async |claim: &Arc<Claim>| {
+        let answer = driver.renew_one(claim).await;
+        assert_eq!(answer, Renewal::Ended(Ended::NotInLine), "it is not in the list");
+    };
+    let never = bench.exclusive("never");
+    gone(&never).await;
+
+    let released = bench.exclusive("released");
+    driver.grant(&released).await;
+    driver.let_go(&released).await;
+    gone(&released).await;
+
+    let expired = bench.claim_for("expired", Mode::Exclusive, bench.short());
+    driver.grant(&expired).await;
+    bench.free(&driver, &expired.key, bench.after(bench.short())).await;
+    gone(&expired).await;
+
+    let broken = bench.exclusive("broken");
+    let token = driver.grant(&broken).await.token;
+    let why = record("the case says so", true);
+    let done = driver.break_claim(&broken.key, token, Force::Immediate, &why).await;
+    assert!(done.expect("it works"));
+    let answer = driver.renew_one(&broken).await;
+    assert_eq!(answer, Renewal::Ended(Ended::Broken(why)));
+
+    // In one go with others, in the order given.
+    let alive = bench.exclusive("alive");
+    driver.grant(&alive).await;
+    let claims = [released, alive.clone(), expired, alive];
+    let answers = driver.renew(&claims).await.expect("it works");
+    let hold: Vec<_> = answers.iter().map(|a| matches!(a, Renewal::Holds(_))).collect();
+    assert_eq!(hold, [false, true, false, true], "{answers:?}");
+    assert!(driver.renew(&[]).await.expect("nothing to renew").is_empty());
+}
+
+pub async fn lease_05_a_waiter_gets_it_once_the_lease_ended(bench: Bench) {
+    let driver = bench.driver().await;
+    let dead = bench.claim_for("a", Mode::Exclusive, bench.short());
+    let first = driver.grant(&dead).await;
+    let manager = bench.manager().await;
+    let limit = bench.after(first.ttl);
+    let guard = bench.within(limit, "the waiter gets it", manager.mutex("a").lock()).await;
+    let guard = guard.expect("its turn");
+    assert!(guard.token().expect("it holds") > first.token);
+}
+
+pub async fn lease_06_a_grant_that_arrives_after_its_own_end_is_an_error(bench: Bench) {
+    let ttl = bench.short();
+    let late = |verb| {
+        let by = ttl + ttl / 2;
+        Arc::new(Late { verb, by })
+    };
+    // At once, but the answer takes longer than the lease.
+    let slow = Tampered::new(bench.driver().await, late(Verb::Acquire));
+    let manager = bench.manager_over(Arc::new(slow));
+    let answer = manager.mutex("a").ttl(ttl).auto_renew(false).try_lock().await;
+    match answer {
+        Err(Error::Lost { reason: LossReason::Expired }) => {}
+        other => panic!("the lease was over when its answer came: {other:?}"),
+    }
+    // Pushed, but the message takes longer than the lease.
+    let holder = bench.manager().await;
+    let held = holder.mutex("b").lock().await.expect("it is free");
+    let slow = Tampered::new(bench.driver().await, late(Verb::Granted));
+    let manager = bench.manager_over(Arc::new(slow));
+    let waiting = tokio::spawn(async move {
+        let mutex = manager.mutex("b").ttl(ttl).auto_renew(false);
+        mutex.lock().await.map(|guard| (guard.is_valid(), guard))
+    });
+    let driver = bench.driver().await;
+    bench.waiters(&driver, &bench.key("b"), 1).await;
+    held.release().await.expect("it was held");
+    let limit = bench.after(ttl * 4);
+    let told = tokio::time::timeout(limit, waiting).await;
+    // Told to stand in line again, and again too late, it may also go on for ever.
+    if let Ok(Ok(Ok((valid, _guard)))) = told {
+        assert!(valid, "a guard was handed out whose lease was over");
+    }
+}
+
+pub async fn lease_07_odd_durations_are_errors_or_work(bench: Bench) {
+    let manager = bench.manager().await;
+    let too_short = bench.capabilities().least_ttl.saturating_sub(Duration::from_nanos(1));
+    let odd = [Duration::ZERO, Duration::from_nanos(1), too_short, Duration::MAX];
+    for ttl in odd {
+        for mutex in [manager.mutex("a").ttl(ttl), manager.mutex("a").wait_ttl(ttl)] {
+            let answer = mutex.try_lock().await;
+            assert!(matches!(answer, Err(Error::Config(_))), "{ttl:?}: {answer:?}");
+        }
+    }
+    let free = manager.inspect(lockkit_core::Space::Lock, "a").await.expect("it works");
+    assert!(free.is_free(), "nothing was left: {free:?}");
+    for text in ["-1", "-5s", "1e3", "", "soon", "99999999999999999999d"] {
+        assert!(parse_duration(text).is_err(), "{text:?} is not a duration");
+    }
+    assert!(manager.mutex("a").max_hold(Duration::ZERO).try_lock().await.is_err());
+
+    let year = Duration::from_secs(365 * 86_400);
+    let fine = [(bench.capabilities().least_ttl.max(Duration::from_millis(10)), "b"), (year, "c")];
+    for (ttl, name) in fine {
+        let guard = manager.mutex(name).ttl(ttl).max_hold(Duration::MAX).try_lock().await;
+        let guard = guard.expect("it works").expect("it is free");
+        assert!(guard.granted_ttl() >= ttl, "{:?} for {ttl:?}", guard.granted_ttl());
+    }
+    let none = manager.mutex("b").try_lock_for(Duration::ZERO).await;
+    none.expect("waiting for no time at all is a try");
+    let long = manager.mutex("d").try_lock_for(Duration::MAX).await;
+    drop(long.expect("waiting for ever is fine").expect("it is free"));
+}
+
+pub async fn lease_08_the_ttl_that_was_granted_is_reported(bench: Bench) {
+    let driver = bench.driver().await;
+    let grain = bench.capabilities().granularity;
+    for (i, ttl) in [bench.short(), Duration::from_millis(1_234), LONG].into_iter().enumerate() {
+        let ttl = ttl.max(bench.capabilities().least_ttl);
+        let claim = bench.claim_for(&format!("n{i}"), Mode::Exclusive, ttl);
+        let granted = driver.grant(&claim).await.ttl;
+        // A lease that several claims share may be longer by what is left of it anyway.
+        assert!(granted >= ttl, "{granted:?} for {ttl:?}");
+        assert!(granted <= ttl + grain, "{granted:?} for {ttl:?}, in steps of {grain:?}");
+        assert_eq!(driver.holds(&claim).await.ttl, granted, "renewed by the same");
+    }
+    // What is reported is what is given.
+    let (holder, waiter) =
+        (bench.claim_for("a", Mode::Exclusive, bench.short()), bench.exclusive("a"));
+    let asked = driver.clock().now();
+    let reported = driver.grant(&holder).await.ttl;
+    driver.queue(&waiter).await;
+    let limit = bench.after(reported);
+    bench.within(limit, "the lease ends", driver.granted(&waiter)).await.expect("its turn");
+    let passed = driver.clock().now().since(asked);
+    assert!(passed >= reported, "{reported:?} were reported, {passed:?} given");
+    let guard = bench.manager().await.mutex("b").ttl(bench.short()).lock().await;
+    assert!(guard.expect("it is free").granted_ttl() >= bench.short());
+}
+
+pub async fn lease_09_ended_claims_leave_nothing_behind(bench: Bench) {
+    let driver = bench.driver().await;
+    let used = async |from: usize, to: usize| {
+        let ttl = bench.short();
+        let mut expiring = Vec::new();
+        for i in from..to {
+            let (released, expired) = (
+                bench.exclusive(&format!("released {i}")),
+                bench.claim_for(&format!("expired {i}"), Mode::Shared, ttl),
+            );
+            driver.grant(&released).await;
+            let waited = bench.exclusive(&format!("released {i}"));
+            driver.queue(&waited).await;
+            driver.grant(&expired).await;
+            driver.let_go(&released).await;
+            driver.turn(&waited).await;
+            driver.let_go(&waited).await;
+            expiring.push(expired.key.clone());
+        }
+        for key in expiring {
+            bench.free(&driver, &key, bench.after(ttl)).await;
+        }
+    };
+    used(0, 5).await;
+    let few = settled(&bench, &driver, 10).await;
+    used(5, 45).await;
+    let many = settled(&bench, &driver, few).await;
+    assert!(many <= few, "{few} things were kept after 10 locks, {many} after 90");
+}
+
+/// What is kept once it is `enough` or less, or does not shrink any more, while another lock is in
+/// use: many backends sweep as they go.
+async fn settled(bench: &Bench, driver: &Arc<dyn LockDriver>, enough: u64) -> u64 {
+    let limit = bench.after(bench.short());
+    let start = driver.clock().now();
+    loop {
+        for _ in 0..200 {
+            let claim = bench.exclusive("sweeping");
+            driver.grant(&claim).await;
+            driver.let_go(&claim).await;
+        }
+        let now = bench.harness().leftovers(bench.namespace()).await;
+        let now = now.expect("it can be counted").expect("this harness counts");
+        if now <= enough || driver.clock().now().since(start) > limit {
+            return now;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub async fn lease_10_a_late_renewal_as_a_waiter_does_not_shorten(bench: Bench) {
+    let driver = bench.driver().await;
+    let holder = bench.exclusive("a");
+    let mut waiter = Claim::clone(&bench.exclusive("a"));
+    waiter.wait_ttl = bench.short();
+    let waiter = Arc::new(waiter);
+    // Queued and promoted within its short waiting lease, also on a slow machine.
+    let (ours, theirs, on) = (&holder, &waiter, &driver);
+    undisturbed(bench.short(), |_, _| async move {
+        on.let_go(ours).await;
+        on.let_go(theirs).await;
+        on.grant(ours).await;
+        on.queue(theirs).await;
+        on.let_go(ours).await;
+        on.holds(theirs).await;
+    })
+    .await;
+    // The client that renews believes that it still waits; the server knows better.
+    let answer = driver.holds(&waiter).await;
+    assert!(answer.ttl >= LONG, "the lease of a holder: {answer:?}");
+    tokio::time::sleep(bench.short() * 2 + bench.capabilities().expiry_slack).await;
+    driver.refuse(&bench.exclusive("a")).await;
+    driver.holds(&waiter).await;
+}
+
+pub async fn lease_11_renewals_that_overtake_each_other_never_shorten(bench: Bench) {
+    let driver = bench.driver().await;
+    let long = bench.exclusive("a");
+    driver.grant(&long).await;
+    let mut brief = Claim::clone(&long);
+    brief.hold_ttl = bench.short();
+    brief.wait_ttl = bench.short();
+    let brief = Arc::new(brief);
+    driver.holds(&brief).await;
+    let both = [long.clone(), brief.clone()];
+    driver.renew(&both).await.expect("it works");
+    let (a, b) = (driver.clone(), driver.clone());
+    tokio::join!(a.holds(&long), b.holds(&brief));
+    driver.holds(&brief).await;
+    let state = bench.line(&driver, &long.key).await;
+    assert!(state[0].expires_in > LONG / 2, "{:?} are left", state[0].expires_in);
+    tokio::time::sleep(bench.short() * 2 + bench.capabilities().expiry_slack).await;
+    driver.refuse(&bench.exclusive("a")).await;
+    driver.holds(&long).await;
+}
+
+pub async fn lease_12_a_renewal_never_revives_an_expired_claim(bench: Bench) {
+    let (ours, theirs) = (bench.driver().await, bench.driver().await);
+    let ttl = bench.short();
+    let names = ["nobody looked", "an inspection", "another holder", "another's renewal"];
+    let claims = names.map(|name| bench.claim_for(name, Mode::Exclusive, ttl));
+    let mut granted = Vec::new();
+    for claim in &claims {
+        granted.push(ours.grant(claim).await);
+    }
+    let longest = granted.iter().map(|g: &Grant| g.ttl).max().unwrap_or(ttl);
+    let waiter = bench.exclusive(names[3]);
+    theirs.queue(&waiter).await;
+    // Whoever sees it expire: a moment after it must have, nobody having looked before.
+    let slack = bench.capabilities().expiry_slack + Duration::from_millis(200);
+    tokio::time::sleep(longest + slack).await;
+    let gone = async |claim| {
+        for driver in [&ours, &theirs, &ours] {
+            let answer = driver.renew_one(claim).await;
+            let ended = matches!(answer, Renewal::Ended(_));
+            assert!(ended, "{:?} saw it end, then {answer:?}", claim.key.name);
+        }
+    };
+    gone(&claims[0]).await;
+    assert!(bench.line(&theirs, &claims[1].key).await.is_empty(), "it has ended");
+    gone(&claims[1]).await;
+    let next = bench.exclusive(names[2]);
+    theirs.grant(&next).await;
+    gone(&claims[2]).await;
+    theirs.let_go(&next).await;
+    gone(&claims[2]).await;
+    theirs.holds(&waiter).await;
+    gone(&claims[3]).await;
+    theirs.let_go(&waiter).await;
+    gone(&claims[3]).await;
+}
+
+pub async fn lease_13_the_second_waiter_gets_it_when_holder_and_first_both_died(bench: Bench) {
+    let driver = bench.driver().await;
+    let ttl = bench.short();
+    let holder = bench.claim_for("a", Mode::Exclusive, ttl);
+    let mut first = Claim::clone(&bench.claim_for("a", Mode::Exclusive, ttl));
+    first.wait_ttl = ttl;
+    let (first, second) = (Arc::new(first), bench.exclusive("a"));
+    driver.grant(&holder).await;
+    driver.queue(&first).await;
+    driver.queue(&second).await;
+    // No message arrives, since nobody waits for one: only renewals move the lock on.
+    let what = "renewals alone make the second waiter a holder";
+    bench
+        .until(bench.after(ttl * 2), what, || async {
+            matches!(driver.renew_one(&second).await, Renewal::Holds(_)).then_some(())
+        })
+        .await;
+
+    // The same for a user, who waits with a short lease of its own.
+    let (holder, mut first) = (
+        bench.claim_for("b", Mode::Exclusive, ttl),
+        Claim::clone(&bench.claim_for("b", Mode::Exclusive, ttl)),
+    );
+    first.wait_ttl = ttl;
+    driver.grant(&holder).await;
+    let answer = driver.acquire(&Arc::new(first), lockkit_core::driver::Patience::Wait).await;
+    answer.expect("it works");
+    let manager = bench.manager().await;
+    let limit = bench.after(ttl * 2);
+    let guard = bench.within(limit, "the second gets it", manager.mutex("b").lock()).await;
+    drop(guard.expect("its turn"));
+}
+
+pub async fn lease_14_max_hold_ends_a_holder_that_hangs(bench: Bench) {
+    let manager = bench.manager().await;
+    let ttl = bench.short() * 2;
+    let mutex = manager.mutex("a").ttl(ttl).max_hold(ttl * 2);
+    let driver = bench.driver().await;
+    let asked = driver.clock().now();
+    let guard = mutex.lock().await.expect("it is free");
+    let waiter = bench.exclusive("a");
+    driver.queue(&waiter).await;
+    let limit = bench.after(ttl * 3);
+    let granted = bench.within(limit, "the next gets it", driver.granted(&waiter)).await;
+    granted.expect("its turn");
+    assert!(!guard.is_valid(), "it knew before");
+    let reason = bench.soon("the holder is told", guard.lost()).await;
+    assert_eq!(reason, LossReason::Expired);
+    let passed = driver.clock().now().since(asked);
+    assert!(passed >= ttl, "it was held for {passed:?} only");
+    assert!(guard.release().await.is_err());
+}

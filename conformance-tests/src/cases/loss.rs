@@ -1,0 +1,234 @@
+//! Who loses a lock finds out, in time and with the reason.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lockkit_core::driver::{Force, Patience, Renewal};
+use lockkit_core::{Error, Guard, LockManager, LossReason, Mode, Space};
+
+use crate::bench::{Bench, MustSucceed};
+use crate::worker::Crew;
+use crate::wrap::Tampered;
+use crate::wrap::tampers::Severed;
+
+pub async fn loss_01_lost_fires_on_a_break(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let guard = ours.mutex("a").ttl(bench.lively()).lock().await.expect("it is free");
+    break_it(&theirs, "a", &guard).await;
+    bench.soon("the holder is told", guard.lost()).await;
+    assert!(!guard.is_valid());
+    assert!(guard.token().is_err(), "no token for who has lost");
+    assert!(guard.verify().await.is_err());
+    let error = guard.release().await.expect_err("it was lost");
+    assert!(error.loss().is_some(), "{error}");
+}
+
+pub async fn loss_02_lost_fires_on_expiry(bench: Bench) {
+    let manager = bench.manager().await;
+    let ttl = bench.short();
+    let clock = manager.driver().clock();
+    let asked = clock.now();
+    let guard = manager.mutex("a").ttl(ttl).auto_renew(false).lock().await;
+    let guard = guard.expect("it is free");
+    let reason = bench.within(bench.after(ttl), "it is told", guard.lost()).await;
+    let passed = clock.now().since(asked);
+    assert_eq!(reason, LossReason::Expired);
+    assert!(passed >= ttl.mul_f64(0.8), "told {passed:?} after {ttl:?} were asked for");
+    assert!(!guard.is_valid() && guard.remaining().is_zero());
+    assert!(matches!(guard.token(), Err(Error::Lost { .. })));
+}
+
+pub async fn loss_03_a_guard_ends_by_itself_when_the_backend_is_gone(bench: Bench) {
+    let severed = Arc::new(Severed::passing());
+    let driver = Tampered::new(bench.driver().await, severed.clone());
+    let ttl = bench.short() * 3;
+    let manager = bench.manager_with(Arc::new(driver), |s| s.ttl(ttl).wait_ttl(ttl));
+    let guard = manager.mutex("a").lock().await.expect("it is free");
+    let other = bench.driver().await;
+    let waiter = bench.exclusive("a");
+    other.queue(&waiter).await;
+    severed.cut();
+    let told = bench.within(bench.after(ttl), "the holder knows", guard.lost());
+    let granted = bench.within(bench.after(ttl), "the next gets it", other.granted(&waiter));
+    let valid_at_handover = async {
+        granted.await.expect("its turn");
+        guard.is_valid()
+    };
+    let (reason, valid) = tokio::join!(told, valid_at_handover);
+    assert!(!valid, "the guard was still valid when the next got the lock");
+    assert_eq!(reason, LossReason::Unreachable);
+}
+
+pub async fn loss_04_lost_is_true_at_once_for_who_asks_late(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let guard = ours.mutex("a").ttl(bench.lively()).lock().await.expect("it is free");
+    break_it(&theirs, "a", &guard).await;
+    let reason = bench
+        .until(bench.after(bench.lively()), "the loss is noticed unasked", || async {
+            guard.loss()
+        })
+        .await;
+    let told = futures_util::FutureExt::now_or_never(guard.lost());
+    assert_eq!(told, Some(reason), "told at once, and the same");
+    let lease = guard.lease();
+    drop(guard);
+    assert!(lease.loss().is_some(), "the lease knows when the guard is gone");
+}
+
+pub async fn loss_05_lost_never_fires_on_an_orderly_release(bench: Bench) {
+    let manager = bench.manager().await;
+    let ttl = bench.short();
+    let guard = manager.mutex("a").ttl(ttl).lock().await.expect("it is free");
+    let lease = guard.lease();
+    guard.release().await.expect("it was held");
+    let quiet = tokio::time::timeout(ttl * 2, lease.lost()).await;
+    assert!(quiet.is_err(), "lost() fired after a release: {quiet:?}");
+    assert_eq!(lease.loss(), None);
+    assert!(!lease.is_valid(), "what was released is not valid either");
+    assert!(lease.token().is_err());
+}
+
+pub async fn loss_06_lost_says_why(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    for how in [Force::Immediate, Force::Polite] {
+        let guard = ours.mutex("a").ttl(bench.lively()).lock().await.expect("it is free");
+        let token = guard.token().expect("it holds");
+        let broken = theirs.break_lock(Space::Lock, "a", token, how, Some("it hangs")).await;
+        assert!(broken.expect("it works"));
+        match bench.soon("the holder is told", guard.lost()).await {
+            LossReason::Broken(record) => {
+                assert_eq!(record.reason.as_deref(), Some("it hangs"));
+                assert_eq!(record.by.pid, std::process::id());
+                assert_eq!(record.forced, how == Force::Immediate);
+                assert!(record.at_unix_ms > 0);
+            }
+            other => panic!("it was broken, not {other:?}"),
+        }
+        drop(guard);
+        let driver = bench.driver().await;
+        bench.free(&driver, &bench.key("a"), bench.after(bench.lively())).await;
+    }
+    let expiring = ours.mutex("b").ttl(bench.short()).auto_renew(false).lock().await;
+    let expiring = expiring.expect("it is free");
+    let reason = bench.within(bench.after(bench.short()), "it is told", expiring.lost()).await;
+    assert_eq!(reason, LossReason::Expired);
+}
+
+pub async fn loss_07_run_stops_its_future(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let stopped = Arc::new(AtomicBool::new(false));
+    let flag = SetOnDrop(stopped.clone());
+    let mutex = ours.mutex("a").ttl(bench.lively());
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let running = tokio::spawn(async move {
+        let work = move |lock: lockkit_core::Lease| async move {
+            let _flag = flag;
+            let _ = tell.send(lock.token());
+            std::future::pending::<Result<(), Error>>().await
+        };
+        mutex.run(work).await
+    });
+    let token = bench.soon("the work begins", told).await.expect("it began").expect("it holds");
+    let broken = theirs.break_lock(Space::Lock, "a", token, Force::Immediate, None).await;
+    assert!(broken.expect("it works"));
+    let ended = bench.soon("run ends", running).await.expect("no panic");
+    let error = ended.expect_err("it was lost");
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    assert!(stopped.load(Ordering::SeqCst), "the work was dropped");
+
+    let value = ours.mutex("b").run(|lock| async move { lock.token() }).await;
+    value.expect("work that ends is not lost");
+    let free = theirs.mutex("b").try_lock().await.expect("it works");
+    assert!(free.is_some(), "and the lock was released at its end");
+}
+
+pub async fn loss_08_a_stopped_process_finds_out_on_waking(bench: Bench) {
+    let crew = Crew::of(&bench);
+    let ttl = bench.short() * 3;
+    let file = crew.folder().join("log");
+    let mut worker = crew.start(&["hold", "a", &ttl.as_millis().to_string()], &file);
+    let first: u64 = bench.soon("the process holds the lock", worker.says("wrote")).await;
+    let asleep = worker.stopped();
+    let manager = bench.manager().await;
+    let limit = bench.after(ttl);
+    let guard = bench.within(limit, "the lock is handed on", manager.mutex("a").lock()).await;
+    let token = guard.expect("its turn").token().expect("it holds").get();
+    assert!(token > first);
+    asleep.go_on();
+    // At most the one write that it was about to do when it was stopped, and that one bears the
+    // old token.
+    let mut late_writes = 0;
+    loop {
+        let word = bench.soon("the process says what it sees", worker.line()).await;
+        if word == "lost" {
+            break;
+        }
+        let old: u64 = word.trim_start_matches("wrote ").parse().expect("a token");
+        assert!(old < token, "a write under the old lock bears the old token");
+        late_writes += 1;
+        let pipe = 1_000; // what it had written before it was stopped, and nobody had read yet
+        assert!(late_writes < pipe, "it goes on writing after it woke");
+    }
+}
+
+pub async fn loss_09_the_local_deadline_passes_before_the_server_s(bench: Bench) {
+    let manager = bench.manager().await;
+    let driver = bench.driver().await;
+    let ttl = bench.short();
+    let mutex = |name: &str| manager.mutex(name).ttl(ttl).wait_ttl(ttl * 50).auto_renew(false);
+    // Granted at once.
+    let guard = mutex("a").lock().await.expect("it is free");
+    invalid_at_handover(&bench, "a", guard).await;
+    // Granted after waiting for a release.
+    let holder = bench.exclusive("b");
+    driver.grant(&holder).await;
+    let waiting = tokio::spawn({
+        let mutex = mutex("b");
+        async move { mutex.lock().await }
+    });
+    bench.waiters(&driver, &holder.key, 1).await;
+    tokio::time::sleep(ttl / 2).await;
+    driver.let_go(&holder).await;
+    let guard = bench.soon("the waiter gets it", waiting).await.expect("no panic");
+    invalid_at_handover(&bench, "b", guard.expect("its turn")).await;
+    // Granted after waiting for an expiry.
+    let dying = bench.claim_for("c", Mode::Exclusive, ttl);
+    driver.grant(&dying).await;
+    let guard = bench.within(bench.after(ttl), "the waiter gets it", mutex("c").lock()).await;
+    invalid_at_handover(&bench, "c", guard.expect("its turn")).await;
+}
+
+/// Stands behind a guard that is not renewed, and looks at it when the lock is handed on.
+async fn invalid_at_handover(bench: &Bench, name: &str, guard: Guard) {
+    let driver = bench.driver().await;
+    let next = bench.exclusive(name);
+    driver.acquire(&next, Patience::Wait).await.expect("it works");
+    let handed_on = async {
+        // Asked for, and not waited for: a message may come late, and it is the server that counts.
+        while !matches!(driver.renew_one(&next).await, Renewal::Holds(_)) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let limit = bench.after(guard.granted_ttl());
+    bench.within(limit, "the lock is handed on", handed_on).await;
+    let left = guard.remaining();
+    assert!(!guard.is_valid(), "{left:?} were left to the guard when the next got the lock");
+    drop(guard);
+    driver.let_go(&next).await;
+}
+
+/// Breaks, by force, the lock that the guard has.
+async fn break_it(by: &LockManager, name: &str, guard: &Guard) {
+    let token = guard.token().expect("it holds");
+    let broken = by.break_lock(Space::Lock, name, token, Force::Immediate, None).await;
+    assert!(broken.expect("it works"), "there was somebody to break");
+}
+
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}

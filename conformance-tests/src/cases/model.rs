@@ -1,0 +1,283 @@
+//! The driver against the [`Model`], over random commands. The seed stands in every failure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use lockkit_core::driver::{Acquisition, Ended, Force, LockDriver, Patience, Released, Renewal};
+use lockkit_core::{Claim, ClaimId, Error, Mode, Token};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::bench::Bench;
+use crate::listing::record;
+use crate::model::{Answer, Model};
+
+pub async fn model_01_random_commands_are_answered_as_the_model_answers(bench: Bench) {
+    let modes = |rng: &mut StdRng| match rng.random_bool(0.5) {
+        true => Mode::Exclusive,
+        false => Mode::Shared,
+    };
+    for run in 0..4 {
+        compare(&bench, run, modes).await;
+    }
+}
+
+pub async fn model_02_semaphores_are_answered_as_the_model_answers(bench: Bench) {
+    let modes = |rng: &mut StdRng| {
+        let limit = if rng.random_bool(0.9) { 5 } else { 3 };
+        let permits = rng.random_range(1..=limit);
+        Mode::Permits { permits, limit }
+    };
+    for run in 0..4 {
+        compare(&bench, run, modes).await;
+    }
+}
+
+const COMMANDS: usize = 150;
+
+/// Asks driver and model the same, and compares every answer and every state.
+async fn compare(bench: &Bench, run: u64, modes: impl Fn(&mut StdRng) -> Mode) {
+    let seed = seed().wrapping_add(run);
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut side = SideBySide {
+        drivers: [bench.driver().await, bench.driver().await],
+        name: format!("run {run}"),
+        model: Model::default(),
+        claims: Vec::new(),
+        tokens: HashMap::new(),
+        highest: None,
+        said: Vec::new(),
+    };
+    for _ in 0..COMMANDS {
+        let differs = match side.command(bench, &mut rng, &modes).await {
+            Ok(()) => side.look(bench).await,
+            differs => differs,
+        };
+        if let Err(differs) = differs {
+            let last = side.said.split_off(side.said.len().saturating_sub(12));
+            panic!(
+                "{differs}\n  seed: LOCKKIT_CONFORMANCE_SEED={}\n  last commands:\n    {}",
+                seed.wrapping_sub(run),
+                last.join("\n    ")
+            );
+        }
+    }
+}
+
+/// Random, unless the environment names one.
+fn seed() -> u64 {
+    let named = std::env::var("LOCKKIT_CONFORMANCE_SEED").ok();
+    named.and_then(|seed| seed.parse().ok()).unwrap_or_else(|| rand::rng().random())
+}
+
+/// A driver and the model, asked the same.
+struct SideBySide {
+    drivers: [Arc<dyn LockDriver>; 2],
+    name: String,
+    model: Model,
+    claims: Vec<Arc<Claim>>,
+    tokens: HashMap<ClaimId, Token>,
+    highest: Option<Token>,
+    said: Vec<String>,
+}
+
+impl SideBySide {
+    async fn command(
+        &mut self,
+        bench: &Bench,
+        rng: &mut StdRng,
+        modes: &impl Fn(&mut StdRng) -> Mode,
+    ) -> Result<(), String> {
+        let driver = self.drivers[rng.random_range(0..2)].clone();
+        let old = match self.claims.len() {
+            0 => None,
+            n => Some(self.claims[rng.random_range(n.saturating_sub(8)..n)].clone()),
+        };
+        match (rng.random_range(0..100), old) {
+            (0..40, _) | (_, None) => {
+                let claim = bench.claim(&self.name, modes(rng));
+                self.claims.push(claim.clone());
+                self.acquire(&driver, claim, rng.random_bool(0.6)).await
+            }
+            (40..46, Some(claim)) => {
+                let gone = self.model.renew(claim.id) == Answer::Gone;
+                // The fate of a claim that is asked for anew after its end is nobody's business.
+                let asked = (!gone).then_some(claim);
+                match asked.filter(|claim| self.model.renew(claim.id) != Answer::Broken) {
+                    Some(claim) => self.acquire(&driver, claim, rng.random_bool(0.8)).await,
+                    None => Ok(()),
+                }
+            }
+            (46..62, Some(claim)) => self.renew(&driver, &claim).await,
+            (62..86, Some(claim)) => self.release(&driver, &claim).await,
+            (86..93, Some(claim)) => self.downgrade(&driver, claim).await,
+            (_, Some(_)) => self.break_one(&driver, rng).await,
+        }
+    }
+
+    /// Notes a command and both answers, and compares these.
+    fn same<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        what: String,
+        model: T,
+        driver: T,
+    ) -> Result<(), String> {
+        self.said.push(format!("{what}: {driver:?}"));
+        match model == driver {
+            true => Ok(()),
+            false => Err(format!("{what}: {driver:?}, but the model says {model:?}")),
+        }
+    }
+
+    fn called(&self, claim: &Claim) -> String {
+        let number = self.claims.iter().position(|c| c.id == claim.id);
+        format!("claim {} ({:?})", number.unwrap_or(usize::MAX), claim.mode)
+    }
+
+    async fn acquire(
+        &mut self,
+        driver: &Arc<dyn LockDriver>,
+        claim: Arc<Claim>,
+        waits: bool,
+    ) -> Result<(), String> {
+        let patience = if waits { Patience::Wait } else { Patience::Try };
+        let expected = self.model.acquire(claim.id, claim.mode, waits);
+        let answer = match driver.acquire(&claim, patience).await {
+            Ok(Acquisition::Granted(grant)) => {
+                self.note_token(&claim, grant.token)?;
+                Answer::Holds
+            }
+            Ok(Acquisition::Queued { ahead }) => Answer::Waits(ahead),
+            Ok(Acquisition::Busy) => Answer::Busy,
+            Err(Error::LimitMismatch { in_use, .. }) => Answer::OtherLimit(in_use),
+            Err(e) => return Err(format!("acquire failed: {e}")),
+        };
+        let what = format!("acquire {}, {patience:?}", self.called(&claim));
+        self.same(what, expected, answer)
+    }
+
+    async fn renew(
+        &mut self,
+        driver: &Arc<dyn LockDriver>,
+        claim: &Arc<Claim>,
+    ) -> Result<(), String> {
+        let expected = self.model.renew(claim.id);
+        let answers = driver.renew(std::slice::from_ref(claim)).await;
+        let answers = answers.map_err(|e| format!("renew failed: {e}"))?;
+        let answer = self.renewal(claim, answers.first())?;
+        let what = format!("renew {}", self.called(claim));
+        self.same(what, expected, answer)
+    }
+
+    fn renewal(&mut self, claim: &Claim, renewal: Option<&Renewal>) -> Result<Answer, String> {
+        Ok(match renewal {
+            Some(Renewal::Holds(grant)) => {
+                self.note_token(claim, grant.token)?;
+                Answer::Holds
+            }
+            Some(Renewal::Waits { ahead }) => Answer::Waits(*ahead),
+            Some(Renewal::Ended(Ended::Broken(_))) => Answer::Broken,
+            Some(Renewal::Ended(_)) => Answer::Gone,
+            None => return Err("a renewal without an answer".to_owned()),
+        })
+    }
+
+    async fn release(
+        &mut self,
+        driver: &Arc<dyn LockDriver>,
+        claim: &Arc<Claim>,
+    ) -> Result<(), String> {
+        let expected = match self.model.release(claim.id) {
+            (true, _) => Released::Removed,
+            (false, true) => Released::NotInLine,
+            (false, false) => Released::NoSuchLock,
+        };
+        let answer = driver.release(claim).await;
+        let answer = answer.map_err(|e| format!("release failed: {e}"))?;
+        let what = format!("release {}", self.called(claim));
+        self.same(what, expected, answer)
+    }
+
+    async fn downgrade(
+        &mut self,
+        driver: &Arc<dyn LockDriver>,
+        claim: Arc<Claim>,
+    ) -> Result<(), String> {
+        // Only of what holds exclusively, or is gone: core asks for nothing else.
+        let standing = self.model.renew(claim.id);
+        if claim.mode != Mode::Exclusive || !matches!(standing, Answer::Holds | Answer::Gone) {
+            return Ok(());
+        }
+        let expected = self.model.downgrade(claim.id);
+        let answer = driver.downgrade(&claim).await;
+        let answer = answer.map_err(|e| format!("downgrade failed: {e}"))?;
+        let answer = self.renewal(&claim, Some(&answer))?;
+        let what = format!("downgrade {}", self.called(&claim));
+        if answer == Answer::Holds {
+            let shared = Arc::new(Claim::clone(&claim).with_mode(Mode::Shared));
+            let known = self.claims.iter_mut().find(|c| c.id == claim.id);
+            known.into_iter().for_each(|c| *c = shared.clone());
+        }
+        self.same(what, expected, answer)
+    }
+
+    async fn break_one(
+        &mut self,
+        driver: &Arc<dyn LockDriver>,
+        rng: &mut StdRng,
+    ) -> Result<(), String> {
+        let (line, _) = self.model.line();
+        if line.is_empty() {
+            return Ok(());
+        }
+        let at = rng.random_range(0..line.len());
+        let member = line[at];
+        let Some(token) = self.tokens.get(&member.id).copied().filter(|_| !member.broken) else {
+            return Ok(());
+        };
+        let force = if rng.random_bool(0.5) { Force::Polite } else { Force::Immediate };
+        let key = self.claims[0].key.clone();
+        let why = record("the model says so", force == Force::Immediate);
+        let answer = driver.break_claim(&key, token, force, &why).await;
+        let answer = answer.map_err(|e| format!("break failed: {e}"))?;
+        self.model.break_at(at, force);
+        self.same(format!("break place {at}, {force:?}"), true, answer)
+    }
+
+    /// Compares the list that is shown with the model's.
+    async fn look(&mut self, bench: &Bench) -> Result<(), String> {
+        let Some(first) = self.claims.first() else {
+            return Ok(());
+        };
+        let shown = bench.line(&self.drivers[0], &first.key).await;
+        let (line, holders) = self.model.line();
+        let expected: Vec<_> =
+            line.iter().enumerate().map(|(i, m)| (m.mode, i < holders, m.broken)).collect();
+        let roles: Vec<_> = shown.iter().map(|s| (s.mode, s.holds(), s.broken)).collect();
+        if roles != expected {
+            return Err(format!("the list is {roles:?}, but the model says {expected:?}"));
+        }
+        let places: Vec<_> = line.iter().map(|m| m.id).zip(shown.iter().map(|s| s.token)).collect();
+        for (id, token) in places {
+            self.note(id, token)?;
+        }
+        Ok(())
+    }
+
+    fn note_token(&mut self, claim: &Claim, token: Token) -> Result<(), String> {
+        self.note(claim.id, token)
+    }
+
+    /// A claim keeps its token, and a new one has a greater one than all before.
+    fn note(&mut self, id: ClaimId, token: Token) -> Result<(), String> {
+        match self.tokens.insert(id, token) {
+            Some(before) if before == token => Ok(()),
+            Some(before) => Err(format!("a claim's token changed from {before} to {token}")),
+            None if Some(token) > self.highest => {
+                self.highest = Some(token);
+                Ok(())
+            }
+            None => Err(format!("the token {token} after {:?}", self.highest)),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Named values that refuse old tokens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{
+    Delete, Entry, Expect, LockDriver, MAX_REGISTER_BYTES, RegisterKey, Registers, Store,
+    StoreOutcome, Version, WriteId,
+};
+use lockkit_core::{Name, Token};
+
+use crate::bench::{Bench, MustSucceed};
+
+pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(bench: Bench) {
+    let register = Register::new(&bench, "r").await;
+    assert_eq!(register.load().await, None, "absent");
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let large = (0..MAX_REGISTER_BYTES).map(|i| (i * 31 % 251) as u8).collect();
+    let values = [every_byte, b"a\0b'\"\\".to_vec(), Vec::new(), large];
+    let mut last = None;
+    for value in values {
+        let version = register.must_store(write(&value)).await;
+        assert!(Some(version) > last, "versions grow: {version:?} after {last:?}");
+        let entry = register.load().await.expect("it was stored");
+        assert!(entry.value == value, "{} bytes came back changed", value.len());
+        assert_eq!(entry.version, version);
+        last = Some(version);
+    }
+    let elsewhere = Register::new(&bench, "r").await;
+    assert_eq!(elsewhere.load().await, register.load().await, "others see it");
+    let other = Register::new(&bench, "R").await;
+    assert_eq!(other.load().await, None, "another name");
+
+    let deletion = Delete { expect: Expect::Anything, token: None, write_id: WriteId::random() };
+    let deleted = register.registers().delete(&register.at, &deletion).await;
+    assert!(matches!(deleted, Ok(StoreOutcome::Stored(_))), "{deleted:?}");
+    assert_eq!(register.load().await, None, "deleted");
+    let version = register.must_store(write(b"again")).await;
+    assert!(Some(version) > last, "versions grow across deletion");
+    ends_by_its_ttl(&bench).await;
+}
+
+async fn ends_by_its_ttl(bench: &Bench) {
+    let register = Register::new(bench, "short").await;
+    let mut store = write(b"for a while");
+    store.ttl = Some(bench.short());
+    let clock = register.driver.clock();
+    let asked = clock.now();
+    register.must_store(store).await;
+    let gone = || async { register.load().await.is_none().then_some(()) };
+    bench.until(bench.after(bench.short()), "the value ends", gone).await;
+    let passed = clock.now().since(asked);
+    assert!(passed >= bench.short(), "it stayed {passed:?} only");
+}
+
+pub async fn register_02_of_16_racing_writers_one_wins(bench: Bench) {
+    let register = Register::new(&bench, "r").await;
+    let mut version = None;
+    for round in 0..4 {
+        let expect = version.map_or(Expect::Absent, Expect::Version);
+        let mut writers = tokio::task::JoinSet::new();
+        for i in 0..16 {
+            let register = match i % 2 {
+                0 => register.clone(),
+                _ => Register::new(&bench, "r").await,
+            };
+            let mut store = write(format!("{round}/{i}").as_bytes());
+            store.expect = expect;
+            writers.spawn(async move { (store.value.clone(), register.store(store).await) });
+        }
+        let mut winners = Vec::new();
+        for (value, outcome) in bench.soon("all are answered", writers.join_all()).await {
+            match outcome {
+                StoreOutcome::Stored(version) => winners.push((value, version)),
+                StoreOutcome::Conflict => {}
+                other => panic!("neither stored nor a conflict: {other:?}"),
+            }
+        }
+        assert_eq!(winners.len(), 1, "exactly one wins: {winners:?}");
+        let entry = register.load().await.expect("it was stored");
+        assert_eq!((entry.value, entry.version), winners.remove(0), "and it is the winner's");
+        version = Some(entry.version);
+    }
+    let mut store = write(b"x");
+    store.expect = Expect::Absent;
+    assert_eq!(register.store(store).await, StoreOutcome::Conflict, "it is not absent");
+}
+
+pub async fn register_03_a_store_with_an_older_token_is_refused(bench: Bench) {
+    let register = Register::new(&bench, "r").await;
+    let (old, new) = two_tokens(&bench).await;
+    register.must_store(write_with(b"old", old)).await;
+    register.must_store(write_with(b"new", new)).await;
+    let stale = StoreOutcome::Stale { highest: new };
+    let late = register.store(write_with(b"late", old)).await;
+    assert_eq!(late, stale, "an older token is refused and told the highest");
+    let deletion =
+        Delete { expect: Expect::Anything, token: Some(old), write_id: WriteId::random() };
+    let late = register.registers().delete(&register.at, &deletion).await;
+    assert_eq!(late.expect("it works"), stale);
+    let entry = register.load().await.expect("it was stored");
+    assert_eq!((entry.value.as_slice(), entry.token), (b"new".as_slice(), Some(new)));
+    register.must_store(write_with(b"equal", new)).await;
+    // Stale is told before a conflict: who is fenced off must know that.
+    let mut both = write_with(b"both", old);
+    both.expect = Expect::Absent;
+    assert_eq!(register.store(both).await, stale);
+}
+
+pub async fn register_04_tokens_are_remembered_across_overwriting(bench: Bench) {
+    let register = Register::new(&bench, "r").await;
+    let (old, new) = two_tokens(&bench).await;
+    let stale = StoreOutcome::Stale { highest: new };
+    register.must_store(write_with(b"fenced", new)).await;
+    register.must_store(write(b"by hand")).await;
+    assert_eq!(register.store(write_with(b"late", old)).await, stale, "after overwriting");
+    let entry = register.load().await.expect("it was stored");
+    assert_eq!(entry.token, Some(new));
+    let deletion =
+        Delete { expect: Expect::Version(entry.version), token: None, write_id: WriteId::random() };
+    let deleted = register.registers().delete(&register.at, &deletion).await;
+    assert!(matches!(deleted, Ok(StoreOutcome::Stored(_))), "{deleted:?}");
+    assert_eq!(register.store(write_with(b"late", old)).await, stale, "after deletion");
+    let elsewhere = Register::new(&bench, "r").await;
+    assert_eq!(elsewhere.store(write_with(b"late", old)).await, stale, "on another connection");
+    let mut brief = write_with(b"brief", new);
+    brief.ttl = Some(bench.short());
+    register.must_store(brief).await;
+    let gone = || async { register.load().await.is_none().then_some(()) };
+    bench.until(bench.after(bench.short()), "the value ends", gone).await;
+    assert_eq!(register.store(write_with(b"late", old)).await, stale, "after the value's end");
+}
+
+pub async fn register_05_changed_wakes_on_a_store_and_misses_none(bench: Bench) {
+    let register = Register::new(&bench, "r").await;
+    let elsewhere = Register::new(&bench, "r").await;
+    let mut seen = None;
+    for i in 0..5 {
+        let waiting = tokio::spawn({
+            let register = register.clone();
+            async move { register.changed(seen).await }
+        });
+        tokio::task::yield_now().await;
+        let version = elsewhere.must_store(write(format!("{i}").as_bytes())).await;
+        let entry = bench.soon("the change is told", waiting).await.expect("no panic");
+        assert_eq!(entry.map(|e| e.version), Some(version));
+        // One that came before it asked.
+        let entry = bench.soon("a past change is told", register.changed(seen)).await;
+        assert_eq!(entry.map(|e| e.version), Some(version));
+        seen = Some(version);
+    }
+    let quiet = Duration::from_millis(300);
+    let nothing = tokio::time::timeout(quiet, register.changed(seen)).await;
+    assert!(nothing.is_err(), "nothing changed: {nothing:?}");
+    let deletion = Delete { expect: Expect::Anything, token: None, write_id: WriteId::random() };
+    let (told, _) = tokio::join!(
+        bench.soon("the deletion is told", register.changed(seen)),
+        elsewhere.registers().delete(&elsewhere.at, &deletion)
+    );
+    assert_eq!(told, None);
+}
+
+pub async fn register_06_a_lost_answer_is_told_from_a_conflict(bench: Bench) {
+    let register = Register::new(&bench, "r").await;
+    let mut store = write(b"mine");
+    store.expect = Expect::Absent;
+    let version = register.must_store(store.clone()).await;
+    // The answer was lost: asked again, it is the same write.
+    assert_eq!(register.store(store.clone()).await, StoreOutcome::Stored(version));
+    assert_eq!(register.load().await.map(|e| e.version), Some(version), "and was done once");
+    // Somebody else who expects the same is in conflict.
+    let mut theirs = write(b"theirs");
+    theirs.expect = Expect::Absent;
+    assert_eq!(register.store(theirs).await, StoreOutcome::Conflict);
+    let deletion =
+        Delete { expect: Expect::Version(version), token: None, write_id: WriteId::random() };
+    for _ in 0..2 {
+        let deleted = register.registers().delete(&register.at, &deletion).await;
+        assert!(matches!(deleted, Ok(StoreOutcome::Stored(_))), "{deleted:?}");
+    }
+    register.must_store(write(b"later")).await;
+    assert_eq!(register.store(store).await, StoreOutcome::Conflict, "overwritten since");
+}
+
+/// A register of this case, over a driver of its own.
+#[derive(Clone)]
+struct Register {
+    driver: Arc<dyn LockDriver>,
+    at: RegisterKey,
+}
+
+impl Register {
+    async fn new(bench: &Bench, name: &str) -> Self {
+        Self {
+            driver: bench.driver().await,
+            at: RegisterKey {
+                namespace: bench.namespace().clone(),
+                name: Name::new(name).expect("a valid name"),
+            },
+        }
+    }
+
+    fn registers(&self) -> &dyn Registers {
+        self.driver.registers().expect("the driver says that it has registers")
+    }
+
+    async fn load(&self) -> Option<Entry> {
+        self.registers().load(&self.at).await.expect("it can be loaded")
+    }
+
+    async fn store(&self, store: Store) -> StoreOutcome {
+        let outcome = self.registers().store(&self.at, &store).await;
+        outcome.expect("a store is answered")
+    }
+
+    async fn must_store(&self, store: Store) -> Version {
+        match self.store(store).await {
+            StoreOutcome::Stored(version) => version,
+            other => panic!("it should have been stored: {other:?}"),
+        }
+    }
+
+    async fn changed(&self, after: Option<Version>) -> Option<Entry> {
+        let changed = self.registers().changed(&self.at, after).await;
+        changed.expect("a change can be waited for")
+    }
+}
+
+fn write(value: &[u8]) -> Store {
+    Store {
+        value: value.to_vec(),
+        expect: Expect::Anything,
+        token: None,
+        write_id: WriteId::random(),
+        ttl: None,
+    }
+}
+
+fn write_with(value: &[u8], token: Token) -> Store {
+    let mut store = write(value);
+    store.token = Some(token);
+    store
+}
+
+/// The tokens of two holders, one after the other.
+async fn two_tokens(bench: &Bench) -> (Token, Token) {
+    let driver = bench.driver().await;
+    let claims = [bench.exclusive("r"), bench.exclusive("r")];
+    let first = driver.grant(&claims[0]).await.token;
+    driver.let_go(&claims[0]).await;
+    let second = driver.grant(&claims[1]).await.token;
+    (first, second)
+}

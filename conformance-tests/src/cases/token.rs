@@ -1,0 +1,201 @@
+//! Fencing tokens grow.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use lockkit_core::driver::{Force, Renewal};
+use lockkit_core::{Mode, Token};
+use tokio::task::JoinSet;
+
+use super::contention::finish;
+use crate::bench::{Bench, MustSucceed};
+use crate::listing::record;
+
+pub async fn token_01_a_grant_has_a_token(bench: Bench) {
+    let manager = bench.manager().await;
+    let guard = manager.mutex("a").lock().await.expect("it is free");
+    let token = guard.token().expect("it holds");
+    let state = manager.inspect(lockkit_core::Space::Lock, "a").await.expect("it works");
+    assert_eq!(state.line[0].token, token, "what is shown is what was given");
+    let reader = manager.rwlock("b").read().await.expect("it is free");
+    reader.token().expect("readers have one as well");
+    if bench.capabilities().permits {
+        let permit = manager.semaphore("s", 2).acquire().await.expect("it is free");
+        permit.token().expect("permits have one as well");
+    }
+}
+
+pub async fn token_02_every_conflicting_holder_has_a_greater_one(bench: Bench) {
+    let drivers = [bench.driver().await, bench.driver().await];
+    let mut highest = None;
+    for i in 0..20 {
+        let mode = if i % 3 == 0 { Mode::Shared } else { Mode::Exclusive };
+        let driver = &drivers[i % 2];
+        let claim = bench.claim("a", mode);
+        let token = driver.grant(&claim).await.token;
+        assert!(Some(token) > highest, "holder {i}: {token} after {highest:?}");
+        highest = Some(token);
+        driver.let_go(&claim).await;
+    }
+    // Along a queue too.
+    let claims = [0; 6].map(|_| bench.exclusive("a"));
+    for (i, claim) in claims.iter().enumerate() {
+        match i {
+            0 => drop(drivers[0].grant(claim).await),
+            _ => drop(drivers[i % 2].queue(claim).await),
+        }
+    }
+    for (i, claim) in claims.iter().enumerate() {
+        let token = drivers[i % 2].turn(claim).await.token;
+        assert!(Some(token) > highest, "{token} after {highest:?}");
+        highest = Some(token);
+        drivers[i % 2].let_go(claim).await;
+    }
+}
+
+pub async fn token_03_renewal_and_re_entry_keep_it(bench: Bench) {
+    let driver = bench.driver().await;
+    let claim = bench.exclusive("a");
+    let token = driver.grant(&claim).await.token;
+    for _ in 0..3 {
+        assert_eq!(driver.holds(&claim).await.token, token);
+    }
+    let waiter = bench.exclusive("a");
+    driver.queue(&waiter).await;
+    let place = bench.line(&driver, &claim.key).await[1].token;
+    driver.renew_one(&waiter).await;
+    driver.let_go(&claim).await;
+    assert_eq!(driver.turn(&waiter).await.token, place, "the place in line is the token");
+
+    let manager = bench.manager().await;
+    let owner = manager.reentrant("owner");
+    let outer = owner.mutex("b").lock().await.expect("it is free");
+    let inner = owner.mutex("b").lock().await.expect("it re-enters");
+    let token = outer.token().expect("it holds");
+    assert_eq!(inner.token().expect("it holds"), token);
+    assert_eq!(outer.verify().await.expect("it holds"), token);
+}
+
+pub async fn token_04_it_grows_across_release_expiry_and_break(bench: Bench) {
+    let driver = bench.driver().await;
+    let mut highest = None;
+    let mut higher = |token: Token, after: &str| {
+        assert!(Some(token) > highest, "{token} after {highest:?} and a {after}");
+        highest = Some(token);
+    };
+    let first = bench.exclusive("a");
+    higher(driver.grant(&first).await.token, "start");
+    driver.let_go(&first).await;
+
+    let second = bench.claim_for("a", Mode::Exclusive, bench.short());
+    higher(driver.grant(&second).await.token, "release");
+    bench.free(&driver, &second.key, bench.after(bench.short())).await;
+
+    let third = bench.exclusive("a");
+    let token = driver.grant(&third).await.token;
+    higher(token, "expiry");
+    let why = record("the case says so", true);
+    let broken = driver.break_claim(&third.key, token, Force::Immediate, &why).await;
+    assert!(broken.expect("it works"));
+
+    let fourth = bench.exclusive("a");
+    higher(driver.grant(&fourth).await.token, "break");
+    // One that waited and left: nobody gets its token again.
+    let fifth = bench.exclusive("a");
+    driver.queue(&fifth).await;
+    let place = bench.line(&driver, &fifth.key).await[1].token;
+    driver.let_go(&fifth).await;
+    driver.let_go(&fourth).await;
+    higher(place, "wait");
+    higher(driver.grant(&bench.exclusive("a")).await.token, "waiter that left");
+}
+
+pub async fn token_05_it_grows_across_the_clean_up_of_the_name(bench: Bench) {
+    let driver = bench.driver().await;
+    let mut highest = None;
+    for round in 0..5 {
+        let claim = bench.claim_for("a", Mode::Exclusive, bench.short());
+        let token = driver.grant(&claim).await.token;
+        assert!(Some(token) > highest, "round {round}: {token} after {highest:?}");
+        highest = Some(token);
+        match round % 2 {
+            0 => drop(driver.let_go(&claim).await),
+            _ => bench.free(&driver, &claim.key, bench.after(bench.short())).await,
+        }
+        // Others come and go, and the name is used by nobody: now it may be cleaned up.
+        for i in 0..20 {
+            let other = bench.exclusive(&format!("other {round} {i}"));
+            driver.grant(&other).await;
+            driver.let_go(&other).await;
+        }
+        driver.renew_one(&claim).await;
+        assert!(bench.line(&driver, &claim.key).await.is_empty());
+    }
+    let later = bench.driver().await;
+    let token = later.grant(&bench.exclusive("a")).await.token;
+    assert!(Some(token) > highest, "on another connection: {token} after {highest:?}");
+}
+
+pub async fn token_08_the_order_of_64_clients_grants_is_that_of_their_tokens(bench: Bench) {
+    let mut managers = Vec::new();
+    for _ in 0..4 {
+        managers.push(bench.manager().await);
+    }
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    for i in 0..64 {
+        let (mutex, order) = (managers[i % 4].mutex("a"), order.clone());
+        tasks.spawn(async move {
+            let guard = mutex.lock().await.expect("it gets in");
+            let token = guard.token().expect("it holds");
+            order.lock().unwrap().push(token);
+            guard.release().await.expect("it was held");
+        });
+    }
+    finish(tasks).await;
+    let order = order.lock().unwrap().clone();
+    let distinct: HashSet<_> = order.iter().collect();
+    assert_eq!(distinct.len(), 64, "all are distinct: {order:?}");
+    assert!(order.is_sorted(), "tokens in the order of the grants: {order:?}");
+}
+
+pub async fn token_09_it_fits_into_a_signed_64_bit_column(bench: Bench) {
+    let driver = bench.driver().await;
+    let claim = bench.exclusive("a");
+    let token = driver.grant(&claim).await.token;
+    assert!(token.as_i64() > 0);
+    // Room is left for a few centuries of use.
+    assert!(token.get() < 1 << 60, "{token} leaves little room");
+    if !bench.capabilities().raise {
+        return;
+    }
+    let high = Token::new((1 << 60) + 1).expect("it fits");
+    match driver.raise(&claim, high).await.expect("it works") {
+        Renewal::Holds(grant) => assert_eq!(grant.token, high, "large tokens are exact"),
+        other => panic!("it holds, so: {other:?}"),
+    }
+    driver.let_go(&claim).await;
+    let next = driver.grant(&bench.exclusive("a")).await.token;
+    assert!(next > high && next.as_i64() > 0, "{next} after {high}");
+}
+
+pub async fn token_10_a_raise_lifts_this_token_and_all_later_ones(bench: Bench) {
+    let driver = bench.driver().await;
+    let (holder, waiter) = (bench.exclusive("a"), bench.exclusive("a"));
+    let token = driver.grant(&holder).await.token;
+    let high = Token::new(token.get() + 1_000_000).expect("it fits");
+    for asked in [high, token, high] {
+        match driver.raise(&holder, asked).await.expect("it works") {
+            Renewal::Holds(grant) => assert_eq!(grant.token, high, "raised to {asked}"),
+            other => panic!("it holds, so: {other:?}"),
+        }
+    }
+    assert_eq!(driver.holds(&holder).await.token, high);
+    assert_eq!(bench.line(&driver, &holder.key).await[0].token, high);
+    driver.queue(&waiter).await;
+    driver.let_go(&holder).await;
+    let next = driver.turn(&waiter).await.token;
+    assert!(next > high, "{next} after {high}");
+    let gone = driver.raise(&holder, high).await.expect("it works");
+    assert!(matches!(gone, Renewal::Ended(_)), "only while it is live: {gone:?}");
+}

@@ -1,0 +1,375 @@
+//! Several servers that make one service: started together, each of them a
+//! [`Server`] that a test may kill and freeze. May not know the processes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join_all, try_join_all};
+use tokio::time;
+
+use super::error::{LabError, Result};
+use super::folder::Folder;
+use super::kind::Layout;
+use super::proxy::{Fault, Protocol, Proxy, When};
+use super::raw::{resp, zookeeper};
+use super::recipe::Recipe;
+use super::server::{Data, Server};
+use super::servers::{etcd, redis, redis_cluster, redis_sentinel, zookeeper as zk};
+
+/// The size of all groups, and the number of sentinels.
+const SIZE: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(25);
+const STARTS: usize = 3;
+
+/// A group of servers; they end and their folder goes when this is dropped.
+#[derive(Debug)]
+pub struct Group {
+    layout: Layout,
+    members: Vec<Server>,
+    sentinels: Vec<Server>,
+    links: Vec<Link>,
+}
+
+/// The way from one member to another.
+#[derive(Debug)]
+struct Link {
+    ends: [usize; 2],
+    proxy: Proxy,
+}
+
+impl Group {
+    /// Starts a group of its own for the caller, and returns once it is complete:
+    /// every member answers and knows the others.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Server::start`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the group remains.
+    pub async fn start(layout: Layout) -> Result<Self> {
+        for _ in 1..STARTS {
+            match Self::start_once(layout).await {
+                // Something else on the machine took a port.
+                Err(LabError::Ended { .. }) => {}
+                result => return result,
+            }
+        }
+        Self::start_once(layout).await
+    }
+
+    /// Starts a ZooKeeper ensemble whose followers can be
+    /// [cut off](Self::cut_off) from the leader. What passes between the members
+    /// passes through this process, on the runtime that runs this.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Server::start`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the group remains.
+    pub async fn start_divisible_ensemble() -> Result<Self> {
+        let folder = Arc::new(Folder::create()?);
+        let mut recipes = zk::ZooKeeper::ensemble(SIZE)?;
+        let mut group = Self::empty(Layout::ZooKeeperEnsemble);
+        let places: Vec<_> = recipes.iter().filter_map(zk::ZooKeeper::leads_at).collect();
+        for (from, recipe) in recipes.iter_mut().enumerate() {
+            for (to, addr) in places.iter().enumerate().filter(|(to, _)| *to != from) {
+                let proxy = Proxy::start(*addr, Protocol::Unknown).await?;
+                recipe.detour(to, proxy.addr().port());
+                group.links.push(Link { ends: [from, to], proxy });
+            }
+        }
+        group.add(boxed(recipes), &folder).await?;
+        Ok(group)
+    }
+
+    fn empty(layout: Layout) -> Self {
+        Self { layout, members: Vec::new(), sentinels: Vec::new(), links: Vec::new() }
+    }
+
+    async fn start_once(layout: Layout) -> Result<Self> {
+        let folder = Arc::new(Folder::create()?);
+        let mut group = Self::empty(layout);
+        let mut nodes = Vec::new();
+        let recipes = match layout {
+            Layout::RedisSentinel => {
+                let master = redis::Redis::master("redis-1")?;
+                let replica = redis::Redis::replica("redis-2", master.addr())?;
+                for at in 1..=SIZE {
+                    let name = format!("sentinel-{at}");
+                    let recipe = redis_sentinel::Sentinel::new(&name, master.addr())?;
+                    let folder = Arc::clone(&folder);
+                    group.sentinels.push(Server::create(Box::new(recipe), folder, false).await?);
+                }
+                boxed([master, replica])
+            }
+            Layout::RedisCluster => {
+                let node = |at| redis::Redis::node(&format!("redis-{at}"));
+                let recipes = (1..=SIZE).map(node).collect::<Result<Vec<_>>>()?;
+                nodes.extend(recipes.iter().filter_map(|node| Some((node.addr(), node.bus()?))));
+                boxed(recipes)
+            }
+            Layout::ZooKeeperEnsemble => boxed(zk::ZooKeeper::ensemble(SIZE)?),
+            Layout::EtcdCluster => boxed(etcd::Etcd::cluster(SIZE)?),
+        };
+        group.add(recipes, &folder).await?;
+        if !nodes.is_empty() {
+            let formed = redis_cluster::form(&nodes).await;
+            formed.map_err(|source| LabError::Answer(format!("forming a cluster: {source}")))?;
+        }
+        // Not before the master answers: a sentinel would take it for dead.
+        try_join_all(group.sentinels.iter().map(|sentinel| sentinel.restart(Data::Keep))).await?;
+        group.complete().await?;
+        Ok(group)
+    }
+
+    /// Starts the members, all at once since they wait for each other.
+    async fn add(&mut self, recipes: Vec<Box<dyn Recipe>>, folder: &Arc<Folder>) -> Result<()> {
+        for recipe in recipes {
+            let folder = Arc::clone(folder);
+            self.members.push(Server::create(recipe, folder, false).await?);
+        }
+        try_join_all(self.members.iter().map(|member| member.launch(Data::Keep))).await?;
+        try_join_all(self.members.iter().map(Server::ready)).await.map(drop)
+    }
+
+    /// What it is.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The servers that keep data.
+    pub fn members(&self) -> &[Server] {
+        &self.members
+    }
+
+    /// The sentinels, in a group that has them.
+    pub fn sentinels(&self) -> &[Server] {
+        &self.sentinels
+    }
+
+    /// The URL under which lockkit finds this group.
+    pub fn url(&self) -> String {
+        let servers = if self.sentinels.is_empty() { &self.members } else { &self.sentinels };
+        self.url_at(&servers.iter().map(Server::addr).collect::<Vec<_>>())
+    }
+
+    /// The same URL with other addresses: those of proxies before the servers. In
+    /// groups of Redis, servers tell clients the addresses of others, past any
+    /// proxy; [`announce`](Self::announce) changes that for a cluster.
+    pub fn url_at(&self, addrs: &[SocketAddr]) -> String {
+        let addrs = addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        match self.layout {
+            Layout::RedisSentinel => {
+                format!("redis+sentinel://{addrs}/{}", redis_sentinel::MASTER)
+            }
+            Layout::RedisCluster => format!("redis+cluster://{addrs}"),
+            Layout::ZooKeeperEnsemble => format!("zk://{addrs}"),
+            Layout::EtcdCluster => format!("etcd://{addrs}"),
+        }
+    }
+
+    /// Has a node of a Redis Cluster tell all clients that it is found at `port`:
+    /// that of a proxy before it.
+    ///
+    /// # Errors
+    ///
+    /// If the node does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, it may have happened or not.
+    pub async fn announce(&self, member: usize, port: u16) -> Result<()> {
+        let set = ["CONFIG", "SET", "cluster-announce-port", &port.to_string()];
+        let done = resp::ask(self.members[member].addr(), &set).await;
+        done.map(drop).map_err(|error| LabError::Answer(format!("announcing a port: {error}")))
+    }
+
+    /// The member that leads now: Redis' master under sentinels, the leader of
+    /// ZooKeeper or etcd. Waits until there is one that is awake and that the
+    /// others agree on.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Unsupported`] for a Redis Cluster, in which all members are
+    /// masters; [`LabError::NotReady`] if there is no leader for a long time.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only asks: it may be dropped at any time.
+    pub async fn leader(&self) -> Result<&Server> {
+        if self.layout == Layout::RedisCluster {
+            return Err(LabError::Unsupported {
+                server: "a Redis Cluster".into(),
+                cannot: "has no leader: all are masters; ask for the holder of a key".into(),
+            });
+        }
+        let since = Instant::now();
+        loop {
+            if let Some(leader) = self.present_leader().await {
+                return Ok(leader);
+            }
+            self.give_up(since, "there is no leader")?;
+            time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The member of a Redis Cluster that holds this key.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Unsupported`] for other groups.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only asks: it may be dropped at any time.
+    pub async fn holder_of(&self, key: &str) -> Result<&Server> {
+        if self.layout != Layout::RedisCluster {
+            return Err(LabError::Unsupported {
+                server: format!("{:?}", self.layout),
+                cannot: "does not divide its keys".into(),
+            });
+        }
+        let mut last = "no member is awake".to_owned();
+        for member in self.members.iter().filter(|member| member.is_awake()) {
+            match redis_cluster::holder(member.addr(), self.members.len(), key).await {
+                Ok(at) => return Ok(&self.members[at]),
+                Err(error) => last = error.to_string(),
+            }
+        }
+        Err(LabError::Answer(last))
+    }
+
+    /// Cuts a follower off from the leader: nothing passes between them any more, and
+    /// nothing closes. Clients still reach it, and it goes on answering their reads
+    /// and pings until it misses its leader, after 2 s.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Unsupported`] unless this is a
+    /// [divisible ensemble](Self::start_divisible_ensemble), and for its leader: it
+    /// would still be elected, over connections that members open at addresses that
+    /// they tell each other. Freeze it instead.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing has changed.
+    pub async fn cut_off(&self, member: usize) -> Result<()> {
+        let server = &self.members[member];
+        if self.links.is_empty() || self.leader().await?.addr() == server.addr() {
+            return Err(LabError::Unsupported {
+                server: server.name(),
+                cannot: "cannot be cut off: it leads, or the group is not divisible".into(),
+            });
+        }
+        for link in self.links.iter().filter(|link| link.ends.contains(&member)) {
+            link.proxy.fault(Fault::BlackHole, When::Now);
+        }
+        Ok(())
+    }
+
+    /// Lets all members reach each other again.
+    ///
+    /// # Errors
+    ///
+    /// None that is known.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, some may still be cut off.
+    pub async fn rejoin(&self) -> Result<()> {
+        for link in &self.links {
+            link.proxy.heal().await?;
+        }
+        Ok(())
+    }
+
+    /// Returns once the group is complete: all members and sentinels answer, and
+    /// know each other. For use after faults.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NotReady`] if that takes very long.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only asks: it may be dropped at any time.
+    pub async fn complete(&self) -> Result<()> {
+        try_join_all(self.members.iter().map(Server::ready)).await?;
+        let since = Instant::now();
+        while let Err(missing) = self.is_complete().await {
+            self.give_up(since, &missing.to_string())?;
+            time::sleep(PAUSE).await;
+        }
+        Ok(())
+    }
+
+    async fn is_complete(&self) -> io::Result<()> {
+        if self.layout == Layout::RedisCluster {
+            for member in &self.members {
+                redis_cluster::serves(member.addr(), self.members.len()).await?;
+            }
+        }
+        for sentinel in &self.sentinels {
+            redis_sentinel::knows_all(sentinel.addr(), self.sentinels.len()).await?;
+        }
+        Ok(())
+    }
+
+    async fn present_leader(&self) -> Option<&Server> {
+        if self.layout == Layout::RedisSentinel {
+            return self.master_by_majority().await;
+        }
+        for member in self.members.iter().filter(|member| member.is_awake()) {
+            let leads = match self.layout {
+                Layout::EtcdCluster => etcd::leads(member.addr()).await.unwrap_or(false),
+                _ => zookeeper::four_letters(member.addr(), "srvr")
+                    .await
+                    .is_ok_and(|answer| answer.contains("Mode: leader")),
+            };
+            if leads {
+                return Some(member);
+            }
+        }
+        None
+    }
+
+    /// Most sentinels, and the server itself, take it for the master.
+    async fn master_by_majority(&self) -> Option<&Server> {
+        let awake = self.sentinels.iter().filter(|sentinel| sentinel.is_awake());
+        let named = join_all(awake.map(|s| redis_sentinel::master(s.addr()))).await;
+        let votes = |addr| named.iter().flatten().filter(|named| **named == addr).count();
+        let majority = |member: &&Server| 2 * votes(member.addr()) > self.sentinels.len();
+        let chosen = self.members.iter().find(majority)?;
+        if !chosen.is_awake() {
+            return None;
+        }
+        let role = resp::ask(chosen.addr(), &["ROLE"]).await.ok()?;
+        matches!(role, resp::Reply::Array(parts) if parts.first()?.text() == "master")
+            .then_some(chosen)
+    }
+
+    fn give_up(&self, since: Instant, last: &str) -> Result<()> {
+        if since.elapsed() < PATIENCE {
+            return Ok(());
+        }
+        let logs = self.members.iter().chain(&self.sentinels);
+        let logs: Vec<_> = logs.map(|s| format!("{}:\n{}", s.name(), s.log_tail())).collect();
+        Err(LabError::NotReady {
+            server: format!("{:?}", self.layout),
+            waited: since.elapsed(),
+            last: last.into(),
+            log: logs.join("\n"),
+        })
+    }
+}
+
+fn boxed<R: Recipe + 'static>(recipes: impl IntoIterator<Item = R>) -> Vec<Box<dyn Recipe>> {
+    recipes.into_iter().map(|recipe| Box::new(recipe) as Box<dyn Recipe>).collect()
+}

@@ -1,0 +1,56 @@
+//! The lab: real servers that can be killed, frozen, robbed of their data and of
+//! the right time, and a proxy that counts what passes and lets the network
+//! misbehave. It knows nothing of locks: it hands out URLs and handles, and any
+//! driver's author can use it. Linux only.
+//!
+//! ```no_run
+//! use lockkit_conformance::lab::{Data, Kind, Server};
+//!
+//! # async fn demo() -> Result<(), lockkit_conformance::lab::LabError> {
+//! let redis = Server::start(Kind::Redis).await?;
+//! println!("{}", redis.url());
+//! redis.freeze().await; // connections stay open, nothing answers
+//! redis.thaw();
+//! redis.restart(Data::Lose).await?; // killed, and started again without its data
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Servers are child processes on ports of the loopback address, in a temporary
+//! folder. They end and the folder goes when the value is dropped, and also when
+//! the process that holds it panics, is interrupted or is killed: a small shell
+//! process watches over each folder.
+//!
+//! Servers take real time: nothing of this works under tokio's paused clock.
+//!
+//! | | clock that moves | freeze | restart without data |
+//! | --- | --- | --- | --- |
+//! | Redis, PostgreSQL, MariaDB, ZooKeeper | yes | all processes | empty |
+//! | etcd | no: it asks the kernel itself | yes | empty; in a cluster as a new member |
+//! | Redis under sentinels | no | each | empty, but knows its master |
+//! | Redis Cluster | no | each | empty, but keeps its place and slots |
+//! | ZooKeeper ensemble | no | each | empty, then follows its leader |
+
+mod clock;
+mod error;
+mod folder;
+mod group;
+mod home;
+mod kind;
+mod port;
+mod program;
+pub mod proxy;
+pub mod raw;
+mod recipe;
+mod server;
+mod servers;
+mod shared;
+
+pub use clock::Shift;
+pub use error::{LabError, Result};
+pub use folder::processes_in;
+pub use group::Group;
+pub use kind::{Kind, Layout};
+pub use proxy::Proxy;
+pub use server::{Data, Server};
+pub use shared::Shared;

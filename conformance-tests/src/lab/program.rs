@@ -1,0 +1,41 @@
+//! Finds the servers' programs on this machine. May not start them.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use super::error::{LabError, Result};
+
+/// Where Debian keeps servers that are not in everybody's `PATH`.
+const SERVER_FOLDERS: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/usr/lib/postgresql"];
+
+/// The path of a program, or an error that says how to install it.
+pub(crate) fn find(name: &str) -> Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(SERVER_FOLDERS.map(PathBuf::from))
+        .chain(postgres_folders())
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .ok_or_else(|| LabError::Missing { program: name.into() })
+}
+
+/// A file at a fixed place, or an error that says how to install it.
+pub(crate) fn file(path: &str) -> Result<&Path> {
+    let path = Path::new(path);
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(LabError::Missing { program: path.display().to_string() })
+    }
+}
+
+/// `/usr/lib/postgresql/VERSION/bin`, the greatest version first.
+fn postgres_folders() -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir("/usr/lib/postgresql") else {
+        return Vec::new();
+    };
+    let mut versions: Vec<u32> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    versions.sort_unstable();
+    versions.iter().rev().map(|v| format!("/usr/lib/postgresql/{v}/bin").into()).collect()
+}

@@ -1,0 +1,180 @@
+//! What all connections of a proxy share: latency, faults that wait for their
+//! message, and the verdict on each message. May not touch sockets, but to dial.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::counts::Counts;
+use super::fault::{Armed, End, Fault, Strike, When};
+use super::link::{Fate, Link, Verdict};
+use super::message::{Message, Protocol};
+
+pub(crate) struct Hub {
+    target: SocketAddr,
+    protocol: Protocol,
+    /// False while nothing passes.
+    open: watch::Sender<bool>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    to_server: Duration,
+    to_client: Duration,
+    armed: Vec<Armed>,
+    links: Vec<Arc<Link>>,
+}
+
+impl Hub {
+    pub(crate) fn new(target: SocketAddr, protocol: Protocol) -> Self {
+        Self { target, protocol, open: watch::Sender::new(true), state: Mutex::default() }
+    }
+
+    pub(crate) fn new_link(&self) -> Arc<Link> {
+        let link = Arc::new(Link::new(self.protocol.wire()));
+        lock(&self.state).links.push(Arc::clone(&link));
+        link
+    }
+
+    /// Connects to the server, once anything passes.
+    pub(crate) async fn dial(&self) -> io::Result<TcpStream> {
+        self.passage().await;
+        let server = TcpStream::connect(self.target).await?;
+        server.set_nodelay(true)?;
+        Ok(server)
+    }
+
+    /// Returns when messages may pass.
+    pub(crate) async fn passage(&self) {
+        let _ = self.open.subscribe().wait_for(|open| *open).await;
+    }
+
+    pub(crate) fn set_latency(&self, to_server: Duration, to_client: Duration) {
+        let mut state = lock(&self.state);
+        (state.to_server, state.to_client) = (to_server, to_client);
+    }
+
+    pub(crate) fn latency(&self, to: End) -> Duration {
+        let state = lock(&self.state);
+        match to {
+            End::Server => state.to_server,
+            End::Client => state.to_client,
+        }
+    }
+
+    /// Counts a message that arrived for `to`, and decides what becomes of it.
+    pub(crate) fn judge(&self, link: &Link, to: End, message: &Message) -> Verdict {
+        if to == End::Server {
+            lock(&link.tally).sent(&message.begins);
+        }
+        let struck = {
+            let armed = &mut lock(&self.state).armed;
+            // All count, also those that do not strike.
+            armed.extract_if(.., |armed| armed.meets(&message.begins)).collect::<Vec<_>>()
+        };
+        let mut verdict = Verdict::Pass(self.latency(to));
+        for armed in struck {
+            verdict = match (self.strike(link, armed.fault, &armed.strike), verdict) {
+                (Verdict::Pass(more), Verdict::Pass(before)) => Verdict::Pass(before + more),
+                (_, Verdict::End) => Verdict::End,
+                (new, _) => new,
+            };
+        }
+        let is_mute = to == End::Client && self.is_silenced(link);
+        if is_mute && verdict != Verdict::End { Verdict::Lose } else { verdict }
+    }
+
+    pub(crate) fn order(&self, fault: Fault, when: When) -> Strike {
+        let when_armed = if when == When::Now { When::Request(1) } else { when };
+        let (armed, strike) = Armed::new(fault, when_armed);
+        if when != When::Now || matches!(fault, Fault::Delay(_)) {
+            lock(&self.state).armed.push(armed);
+            return strike;
+        }
+        let links = lock(&self.state).links.clone();
+        for link in links.iter().filter(|link| *link.fate.borrow() == Fate::Open) {
+            self.strike(link, fault, &armed.strike);
+        }
+        if fault == Fault::BlackHole {
+            self.open.send_replace(false);
+        }
+        if fault != Fault::Mute {
+            armed.strike.send_replace(true);
+        }
+        strike
+    }
+
+    pub(crate) fn heal(&self) {
+        lock(&self.state).armed.clear();
+        let links = lock(&self.state).links.clone();
+        for link in links {
+            // What a mute connection has missed does not come back: it cannot go on.
+            let mute = lock(&link.mute).is_some();
+            let half = matches!(*link.fate.borrow(), Fate::HalfOpen { .. });
+            if mute || half {
+                link.fate.send_replace(Fate::Cut);
+            }
+        }
+        self.open.send_replace(true);
+    }
+
+    /// Ends all connections.
+    pub(crate) fn end(&self) {
+        for link in lock(&self.state).links.drain(..) {
+            link.fate.send_replace(Fate::Cut);
+        }
+    }
+
+    pub(crate) fn counts(&self) -> Vec<Counts> {
+        lock(&self.state).links.iter().map(|link| lock(&link.tally).counts).collect()
+    }
+
+    pub(crate) fn reset(&self) {
+        let mut state = lock(&self.state);
+        state.links.retain(|link| *link.fate.borrow() != Fate::Over);
+        state.links.iter().for_each(|link| lock(&link.tally).reset());
+    }
+
+    /// Does what a fault means for a connection; the verdict is on the message.
+    fn strike(&self, link: &Link, fault: Fault, strike: &watch::Sender<bool>) -> Verdict {
+        let verdict = match fault {
+            Fault::Delay(by) => Verdict::Pass(by),
+            Fault::BlackHole => {
+                self.open.send_replace(false);
+                Verdict::Pass(Duration::ZERO)
+            }
+            Fault::Mute => {
+                lock(&link.mute).get_or_insert_default().push(strike.clone());
+                return Verdict::Pass(Duration::ZERO);
+            }
+            Fault::Cut => meet(link, Fate::Cut),
+            Fault::HalfOpen { heard_by } => meet(link, Fate::HalfOpen { heard_by }),
+        };
+        strike.send_replace(true);
+        verdict
+    }
+
+    /// Whether the server's messages are lost; whoever waits for that is told.
+    fn is_silenced(&self, link: &Link) -> bool {
+        let mut mute = lock(&link.mute);
+        mute.iter_mut().flat_map(|waiting| waiting.drain(..)).for_each(|strike| {
+            strike.send_replace(true);
+        });
+        mute.is_some()
+    }
+}
+
+fn meet(link: &Link, fate: Fate) -> Verdict {
+    link.fate.send_replace(fate);
+    Verdict::End
+}
+
+/// No code panics while it holds one of these locks but by a defect of its own.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,206 @@
+//! One connection through the proxy: reads at both ends, has each message judged,
+//! and delivers it in time. May not decide what passes: the proxy's hub judges.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{self, Instant};
+
+use super::counts::Tally;
+use super::fault::End;
+use super::hub::{Hub, lock};
+use super::message::{Message, Wire};
+
+/// What becomes of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is delivered after so long.
+    Pass(Duration),
+    /// It is lost.
+    Lose,
+    /// It is lost, and the connection meets its fate.
+    End,
+}
+
+/// What becomes of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Open,
+    Cut,
+    HalfOpen { heard_by: End },
+    Over,
+}
+
+pub(crate) struct Link {
+    wire: Mutex<Box<dyn Wire>>,
+    pub(crate) tally: Mutex<Tally>,
+    pub(crate) fate: watch::Sender<Fate>,
+    /// Whether anything that the server says is lost, and who waits for that.
+    pub(crate) mute: Mutex<Option<Vec<watch::Sender<bool>>>>,
+}
+
+impl Link {
+    pub(crate) fn new(wire: Box<dyn Wire>) -> Self {
+        Self {
+            wire: Mutex::new(wire),
+            tally: Mutex::new(Tally::opened()),
+            fate: watch::Sender::new(Fate::Open),
+            mute: Mutex::new(None),
+        }
+    }
+
+    /// Carries bytes to and fro until both ends are closed or the fate is met.
+    pub(crate) async fn run(self: Arc<Self>, hub: Arc<Hub>, mut client: TcpStream) {
+        let mut fate = self.fate.subscribe();
+        let server = tokio::select! {
+            _ = fate.wait_for(|fate| *fate != Fate::Open) => None,
+            server = hub.dial() => server.ok(),
+        };
+        let Some(mut server) = server else {
+            let _ = client.set_zero_linger();
+            self.fate.send_replace(Fate::Over);
+            return;
+        };
+        let met = tokio::select! {
+            biased;
+            met = fate.wait_for(|fate| *fate != Fate::Open) => met.map_or(Fate::Cut, |met| *met),
+            _ = self.carry(&hub, &mut client, &mut server) => Fate::Over,
+        };
+        match met {
+            Fate::Open | Fate::Over => {}
+            Fate::Cut => reset(&client, &server),
+            Fate::HalfOpen { heard_by: End::Server } => {
+                drop(server);
+                forsake(client, fate).await;
+            }
+            Fate::HalfOpen { heard_by: End::Client } => {
+                drop(client);
+                forsake(server, fate).await;
+            }
+        }
+        self.fate.send_replace(Fate::Over);
+    }
+
+    async fn carry(
+        &self,
+        hub: &Hub,
+        client: &mut TcpStream,
+        server: &mut TcpStream,
+    ) -> io::Result<()> {
+        let (from_client, to_client) = client.split();
+        let (from_server, to_server) = server.split();
+        let (up, up_queue) = mpsc::unbounded_channel();
+        let (down, down_queue) = mpsc::unbounded_channel();
+        // Clients are read first: what a client sent before an answer reached it
+        // belongs to the same flight.
+        tokio::try_join!(
+            biased;
+            self.read(hub, End::Server, from_client, up),
+            self.deliver(hub, End::Server, to_server, up_queue),
+            self.read(hub, End::Client, from_server, down),
+            self.deliver(hub, End::Client, to_client, down_queue),
+        )?;
+        Ok(())
+    }
+
+    /// Reads what is for the end `to`, and queues what passes.
+    async fn read(
+        &self,
+        hub: &Hub,
+        to: End,
+        mut from: ReadHalf<'_>,
+        queue: mpsc::UnboundedSender<(Instant, Option<Message>)>,
+    ) -> io::Result<()> {
+        let mut arrived = Vec::new();
+        loop {
+            let length = from.read_buf(&mut arrived).await?;
+            let now = Instant::now();
+            if length == 0 {
+                // A close is lost like an answer; it arrives after what was sent.
+                if !(to == End::Client && self.is_mute()) {
+                    let _ = queue.send((now + hub.latency(to), None));
+                    return Ok(());
+                }
+                self.over().await;
+            }
+            self.count_bytes(to, length);
+            while let Some(message) = self.next(to, &mut arrived) {
+                match hub.judge(self, to, &message) {
+                    Verdict::Pass(after) => drop(queue.send((now + after, Some(message)))),
+                    Verdict::Lose => {}
+                    Verdict::End => self.over().await,
+                }
+            }
+        }
+    }
+
+    /// Writes what is queued to the end `to` when its time has come.
+    async fn deliver(
+        &self,
+        hub: &Hub,
+        to: End,
+        mut end: WriteHalf<'_>,
+        mut queue: mpsc::UnboundedReceiver<(Instant, Option<Message>)>,
+    ) -> io::Result<()> {
+        while let Some((due, message)) = queue.recv().await {
+            // Without a need to wait, not even a tick of the timer.
+            if due > Instant::now() {
+                time::sleep_until(due).await;
+            }
+            hub.passage().await;
+            let Some(message) = message else {
+                return end.shutdown().await;
+            };
+            if to == End::Client {
+                lock(&self.tally).received(&message.begins);
+            }
+            end.write_all(&message.bytes).await?;
+        }
+        Ok(())
+    }
+
+    fn next(&self, to: End, arrived: &mut Vec<u8>) -> Option<Message> {
+        let mut wire = lock(&self.wire);
+        match to {
+            End::Server => wire.to_server(arrived),
+            End::Client => wire.to_client(arrived),
+        }
+    }
+
+    fn count_bytes(&self, to: End, length: usize) {
+        let mut tally = lock(&self.tally);
+        match to {
+            End::Server => tally.counts.bytes_to_server += length as u64,
+            End::Client => tally.counts.bytes_to_client += length as u64,
+        }
+    }
+
+    fn is_mute(&self) -> bool {
+        lock(&self.mute).is_some()
+    }
+
+    /// Waits for the fate to be carried out, which drops this future.
+    async fn over(&self) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Both ends are told at once, and nothing that is under way arrives.
+fn reset(client: &TcpStream, server: &TcpStream) {
+    let _ = client.set_zero_linger();
+    let _ = server.set_zero_linger();
+}
+
+/// Keeps an end open that shall not know that the other one is gone.
+async fn forsake(mut end: TcpStream, mut fate: watch::Receiver<Fate>) {
+    let mut lost = vec![0; 4096];
+    tokio::select! {
+        _ = fate.wait_for(|fate| *fate == Fate::Cut) => drop(end.set_zero_linger()),
+        _ = async { while matches!(end.read(&mut lost).await, Ok(1..)) {} } => {}
+    }
+}

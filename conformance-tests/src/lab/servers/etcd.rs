@@ -1,0 +1,172 @@
+//! An etcd server: alone, or as a member of a cluster.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use serde_json::{Value, json};
+use tokio::time;
+
+use crate::lab::error::{Doing, LabError, Result};
+use crate::lab::home::Home;
+use crate::lab::kind::Kind;
+use crate::lab::port::Port;
+use crate::lab::raw::etcd;
+use crate::lab::recipe::Recipe;
+
+/// How long the others may refuse to change the list of members.
+const REPLACING: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+pub(crate) struct Etcd {
+    at: usize,
+    members: Arc<Vec<Member>>,
+    /// The others know it as a new member of an old cluster: it lost its data.
+    joins: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Member {
+    client: Port,
+    peer: Port,
+}
+
+impl Etcd {
+    pub(crate) fn alone() -> Result<Self> {
+        Ok(Self::cluster(1)?.remove(0))
+    }
+
+    pub(crate) fn cluster(size: usize) -> Result<Vec<Self>> {
+        let member = |_| Ok(Member { client: Port::take()?, peer: Port::take()? });
+        let members = Arc::new((0..size).map(member).collect::<Result<Vec<_>>>()?);
+        Ok((0..size)
+            .map(|at| Self { at, members: Arc::clone(&members), joins: AtomicBool::new(false) })
+            .collect())
+    }
+
+    fn peer_url(&self, at: usize) -> String {
+        format!("http://{}", self.members[at].peer.addr())
+    }
+
+    /// Has the other members forget this one and expect it anew.
+    async fn replace(&self) -> Result<()> {
+        let until = Instant::now() + REPLACING;
+        loop {
+            let Err(error) = self.try_to_replace().await else {
+                return Ok(());
+            };
+            if Instant::now() > until {
+                return Err(error).doing(format!("replacing {} in its cluster", self.name()));
+            }
+            time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn try_to_replace(&self) -> io::Result<()> {
+        let others = (0..self.members.len()).filter(|at| *at != self.at);
+        let mut last = io::Error::other("it has no others");
+        for addr in others.map(|at| self.members[at].client.addr()) {
+            match self.replace_at(addr).await {
+                Err(error) => last = error,
+                done => return done,
+            }
+        }
+        Err(last)
+    }
+
+    async fn replace_at(&self, addr: SocketAddr) -> io::Result<()> {
+        let mine = json!([self.peer_url(self.at)]);
+        let list = etcd::ask(addr, "cluster/member/list", &json!({})).await?;
+        let known = list["members"].as_array().into_iter().flatten();
+        for member in known.filter(|member| member["peerURLs"] == mine) {
+            etcd::ask(addr, "cluster/member/remove", &json!({ "ID": member["ID"] })).await?;
+        }
+        etcd::ask(addr, "cluster/member/add", &json!({ "peerURLs": mine })).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl Recipe for Etcd {
+    fn name(&self) -> String {
+        match self.members.len() {
+            1 => "etcd".into(),
+            _ => format!("etcd-{}", self.at + 1),
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Etcd
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.members[self.at].client.addr()
+    }
+
+    async fn prepare(&self, _: &Home) -> Result<()> {
+        // It makes its folder itself, with the rights that it wants.
+        Ok(())
+    }
+
+    fn command(&self, home: &Home) -> Result<Command> {
+        let client = format!("http://{}", self.addr());
+        let peer = self.peer_url(self.at);
+        let all: Vec<_> = (0..self.members.len())
+            .map(|at| format!("etcd-{}={}", at + 1, self.peer_url(at)))
+            .collect();
+        let state = if self.joins.load(Ordering::SeqCst) { "existing" } else { "new" };
+        let mut command = home.command("etcd")?;
+        // Its own idea of supported machines is no business of the lab's.
+        command.env("ETCD_UNSUPPORTED_ARCH", std::env::consts::ARCH.replace("aarch64", "arm64"));
+        command.arg("--data-dir").arg(home.data()).args([
+            "--name",
+            &format!("etcd-{}", self.at + 1),
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+            "--initial-cluster",
+            &all.join(","),
+            "--initial-cluster-state",
+            state,
+            "--initial-cluster-token",
+            "lockkit-lab",
+        ]);
+        Ok(command)
+    }
+
+    async fn answers(&self) -> io::Result<()> {
+        // Not serializable: it is answered only when there is a leader.
+        etcd::ask(self.addr(), "kv/range", &json!({ "key": "AA==" })).await.map(drop)
+    }
+
+    async fn lose(&self, home: &Home) -> Result<()> {
+        let data = home.data();
+        fs::remove_dir_all(&data).doing(format!("removing {}", data.display()))?;
+        if self.members.len() > 1 {
+            // A member that comes back without its data would break its promises to
+            // the others; etcd takes it only under a new identity.
+            self.replace().await?;
+            self.joins.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+}
+
+/// Whether the member at this address is the leader.
+pub(crate) async fn leads(addr: SocketAddr) -> Result<bool> {
+    let status = etcd::ask(addr, "maintenance/status", &json!({})).await.doing("asking etcd")?;
+    match (&status["header"]["member_id"], &status["leader"]) {
+        (Value::String(me), Value::String(leader)) => Ok(me == leader),
+        (Value::String(_), _) => Ok(false),
+        _ => Err(LabError::Answer(status.to_string())),
+    }
+}

@@ -1,0 +1,84 @@
+//! A MariaDB server.
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::Command;
+
+use async_trait::async_trait;
+
+use crate::lab::error::Result;
+use crate::lab::home::Home;
+use crate::lab::kind::Kind;
+use crate::lab::port::Port;
+use crate::lab::raw::mysql;
+use crate::lab::recipe::Recipe;
+
+/// The database that its URL names.
+pub(crate) const DATABASE: &str = "lockkit";
+
+#[derive(Debug)]
+pub(crate) struct MariaDb {
+    port: Port,
+}
+
+impl MariaDb {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self { port: Port::take()? })
+    }
+}
+
+#[async_trait]
+impl Recipe for MariaDb {
+    fn name(&self) -> String {
+        "mysql".into()
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::MariaDb
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    fn account(&self) -> Option<&'static str> {
+        Some("mysql")
+    }
+
+    async fn prepare(&self, home: &Home) -> Result<()> {
+        if home.data().exists() {
+            return Ok(());
+        }
+        let mut command = home.command("mariadb-install-db")?;
+        command.arg("--no-defaults").arg(format!("--datadir={}", home.data().display())).args([
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--skip-name-resolve",
+        ]);
+        home.run(command).await
+    }
+
+    fn command(&self, home: &Home) -> Result<Command> {
+        let mut command = home.command("mariadbd")?;
+        let file = |name: &str| home.path().join(name).display().to_string();
+        command.arg("--no-defaults").args([
+            format!("--datadir={}", home.data().display()),
+            format!("--port={}", self.port.number()),
+            format!("--socket={}", file("socket")),
+            format!("--pid-file={}", file("pid")),
+            "--bind-address=127.0.0.1".into(),
+            "--skip-name-resolve".into(),
+            "--max-connections=300".into(),
+            "--innodb-buffer-pool-size=16M".into(),
+            // A killed process loses nothing that it had written; only the machine
+            // could, and the lab does not kill the machine.
+            "--innodb-flush-log-at-trx-commit=2".into(),
+        ]);
+        Ok(command)
+    }
+
+    async fn answers(&self) -> io::Result<()> {
+        let create = format!("CREATE DATABASE IF NOT EXISTS {DATABASE}");
+        mysql::Connection::open(self.addr()).await?.query(&create).await.map(drop)
+    }
+}

@@ -1,0 +1,137 @@
+//! A ZooKeeper server: alone, or as a member of an ensemble.
+
+use std::io;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::lab::error::Result;
+use crate::lab::home::Home;
+use crate::lab::kind::Kind;
+use crate::lab::port::Port;
+use crate::lab::program;
+use crate::lab::raw::zookeeper;
+use crate::lab::recipe::Recipe;
+
+/// Where Debian puts what the server consists of.
+const JARS: [&str; 4] = [
+    "/usr/share/java/zookeeper.jar",
+    "/usr/share/java/slf4j-api.jar",
+    "/usr/share/java/slf4j-log4j12.jar",
+    "/usr/share/java/log4j-1.2.jar",
+];
+
+const LOGGING: &str = "log4j.rootLogger=INFO, out\n\
+    log4j.appender.out=org.apache.log4j.ConsoleAppender\n\
+    log4j.appender.out.layout=org.apache.log4j.PatternLayout\n\
+    log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p %c{1}: %m%n\n";
+
+#[derive(Debug)]
+pub(crate) struct ZooKeeper {
+    port: Port,
+    place: Option<(usize, Arc<Vec<Peer>>)>,
+    /// Where this member looks for the others when they lead, if not where they are.
+    detours: Vec<Option<u16>>,
+}
+
+/// Ports over which the members of an ensemble follow and elect a leader.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    follow: Port,
+    elect: Port,
+}
+
+impl ZooKeeper {
+    pub(crate) fn alone() -> Result<Self> {
+        Ok(Self { port: Port::take()?, place: None, detours: Vec::new() })
+    }
+
+    pub(crate) fn ensemble(size: usize) -> Result<Vec<Self>> {
+        let peer = |_| Ok(Peer { follow: Port::take()?, elect: Port::take()? });
+        let peers = Arc::new((0..size).map(peer).collect::<Result<Vec<_>>>()?);
+        (0..size)
+            .map(|at| {
+                Ok(Self {
+                    port: Port::take()?,
+                    place: Some((at, Arc::clone(&peers))),
+                    detours: vec![None; size],
+                })
+            })
+            .collect()
+    }
+
+    /// Where the others find this member when it leads.
+    pub(crate) fn leads_at(&self) -> Option<SocketAddr> {
+        let (at, peers) = self.place.as_ref()?;
+        Some(peers[*at].follow.addr())
+    }
+
+    /// Has this member look for another one at this port when that leads.
+    pub(crate) fn detour(&mut self, member: usize, port: u16) {
+        self.detours[member] = Some(port);
+    }
+
+    fn configuration(&self, home: &Home) -> String {
+        let mut text = format!(
+            "tickTime=500\nminSessionTimeout=1000\nmaxSessionTimeout=60000\n\
+             initLimit=20\nsyncLimit=4\nmaxClientCnxns=0\nadmin.enableServer=false\n\
+             4lw.commands.whitelist=*\nclientPortAddress=127.0.0.1\nclientPort={}\ndataDir={}\n",
+            self.port.number(),
+            home.data().display(),
+        );
+        for (at, peer) in self.place.iter().flat_map(|(_, peers)| peers.iter().enumerate()) {
+            let follow = self.detours[at].unwrap_or(peer.follow.number());
+            let elect = peer.elect.number();
+            text += &format!("server.{}=127.0.0.1:{follow}:{elect}\n", at + 1);
+        }
+        text
+    }
+}
+
+#[async_trait]
+impl Recipe for ZooKeeper {
+    fn name(&self) -> String {
+        self.place.as_ref().map_or("zk".into(), |(at, _)| format!("zk-{}", at + 1))
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::ZooKeeper
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    async fn prepare(&self, home: &Home) -> Result<()> {
+        home.make_data()?;
+        home.write("zoo.cfg", &self.configuration(home))?;
+        home.write("log4j.properties", LOGGING)?;
+        match &self.place {
+            Some((at, _)) => home.write("data/myid", &format!("{}\n", at + 1)),
+            None => Ok(()),
+        }
+    }
+
+    fn command(&self, home: &Home) -> Result<Command> {
+        let mut classes = home.path().display().to_string();
+        for jar in JARS {
+            classes += &format!(":{}", program::file(jar)?.display());
+        }
+        let mut command = home.command("java")?;
+        // Small, and quick to start rather than quick in the long run. A killed
+        // process loses nothing that it had written: no need to force it to disk.
+        command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
+        command.args(["-XX:-UsePerfData", "-Dzookeeper.forceSync=no", "-cp", &classes]);
+        command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain");
+        command.arg(home.path().join("zoo.cfg"));
+        Ok(command)
+    }
+
+    async fn answers(&self) -> io::Result<()> {
+        let mut session = zookeeper::Connection::open(self.addr()).await?;
+        session.exists("/", false).await?;
+        session.close().await
+    }
+}

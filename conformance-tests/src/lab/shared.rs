@@ -1,0 +1,92 @@
+//! Servers that tests share as long as none of them disturbs it: named by the
+//! environment, or else one for each process. May not disturb them either.
+//!
+//! Test runners that start a process for each test would start a server for each
+//! test, too; `cargo xtask test` starts one of each kind beforehand and names it
+//! in the environment.
+
+use std::env;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use tokio::sync::OnceCell;
+
+use super::error::{Doing, LabError, Result};
+use super::kind::Kind;
+use super::server::Server;
+
+/// A server that others use at the same time.
+#[derive(Debug, Clone)]
+pub struct Shared {
+    url: String,
+    authority: String,
+    addr: SocketAddr,
+}
+
+impl Shared {
+    /// The server that [`Kind::variable`] names; without one, a server that all
+    /// tests of this process share, started at the first call.
+    ///
+    /// # Errors
+    ///
+    /// If the URL has no address, or as for [`Server::start`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the next caller starts the server.
+    pub async fn server(kind: Kind) -> Result<Self> {
+        match env::var(kind.variable()) {
+            Ok(url) => Self::named(&url),
+            Err(_) => Self::named(&of_this_process(kind).await?.url()),
+        }
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Its address.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its URL with another address: that of a proxy before it.
+    pub fn url_at(&self, addr: SocketAddr) -> String {
+        self.url.replacen(&self.authority, &addr.to_string(), 1)
+    }
+
+    fn named(url: &str) -> Result<Self> {
+        let odd = || LabError::Answer("a test server's URL needs the form x://host:port".into());
+        let (_, rest) = url.split_once("://").ok_or_else(odd)?;
+        let authority = rest.split(['/', '?']).next().unwrap_or(rest);
+        let authority = authority.rsplit('@').next().unwrap_or(authority);
+        let addr = authority
+            .to_socket_addrs()
+            .doing(format!("looking up {authority}"))?
+            .next()
+            .ok_or_else(odd)?;
+        Ok(Self { url: url.into(), authority: authority.into(), addr })
+    }
+}
+
+/// Never dropped: its watchdog ends the server when this process ends.
+async fn of_this_process(kind: Kind) -> Result<&'static Server> {
+    static SERVERS: [OnceCell<Server>; Kind::ALL.len()] =
+        [const { OnceCell::const_new() }; Kind::ALL.len()];
+    let at = Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0);
+    SERVERS[at].get_or_try_init(|| Server::start(kind)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_address_of_a_url_is_replaced() {
+        let named = Shared::named("mysql://root:p@127.0.0.1:3306/lockkit?x=1").unwrap();
+        assert_eq!(named.addr(), "127.0.0.1:3306".parse().unwrap());
+        let proxy = "127.0.0.1:9".parse().unwrap();
+        assert_eq!(named.url_at(proxy), "mysql://root:p@127.0.0.1:9/lockkit?x=1");
+        assert!(Shared::named("redis").is_err());
+    }
+}

@@ -1,0 +1,125 @@
+//! What a case asks of driver and harness, and the counter-check: a driver that denies a capability
+//! must really not have it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{LockDriver, Patience};
+use lockkit_core::{Claim, Error, Lifetime, Mode, Token};
+
+use crate::bench::{Bench, MustSucceed};
+use crate::harness::Time;
+
+/// What must be given for a case to apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Applies to every driver.
+    Nothing,
+    /// `Capabilities::fifo`.
+    Fifo,
+    /// `Capabilities::permits`.
+    Permits,
+    /// `Capabilities::raise`.
+    Raise,
+    /// `Capabilities::detached`.
+    Detached,
+    /// `Capabilities::registers`.
+    Registers,
+    /// `Capabilities::shared_between_processes`, and a worker from the harness.
+    Processes,
+    /// A harness that counts leftovers.
+    Leftovers,
+    /// A harness that runs in real time.
+    RealTime,
+}
+
+impl Need {
+    /// Why a case with this need does not apply here; `None` when it does.
+    ///
+    /// # Errors
+    /// When the harness cannot say.
+    pub async fn missing(self, bench: &Bench) -> Result<Option<&'static str>, Error> {
+        let can = bench.capabilities();
+        let paused = bench.harness().time() == Time::Paused;
+        Ok(match self {
+            Self::Fifo if !can.fifo => Some("the driver keeps no order"),
+            Self::Permits if !can.permits => Some("the driver has no semaphores"),
+            Self::Raise if !can.raise => Some("the driver cannot raise tokens"),
+            Self::Detached if !can.detached => Some("claims end with their process"),
+            Self::Registers if !can.registers => Some("the driver has no registers"),
+            Self::Processes if !can.shared_between_processes => {
+                Some("the backend lives in one process")
+            }
+            Self::Processes if bench.harness().worker().is_none() => {
+                Some("the harness has no worker process")
+            }
+            Self::Leftovers if self.uncounted(bench).await? => {
+                Some("the harness cannot count what the backend keeps")
+            }
+            Self::RealTime if paused => Some("the harness runs on a paused clock"),
+            _ => None,
+        })
+    }
+
+    async fn uncounted(self, bench: &Bench) -> Result<bool, Error> {
+        let count = bench.harness().leftovers(bench.namespace()).await?;
+        Ok(count.is_none())
+    }
+
+    /// Panics when the driver does what it denies.
+    pub async fn check_denial(self, bench: &Bench) {
+        match self {
+            Self::Permits => no_permits(bench).await,
+            Self::Raise => no_raise(bench).await,
+            Self::Detached => no_detached(bench).await,
+            Self::Registers => no_registers(bench).await,
+            // An order that is kept without having been promised harms nobody; what the harness
+            // lacks is no lie of the driver's.
+            Self::Nothing | Self::Fifo | Self::Processes | Self::Leftovers | Self::RealTime => {}
+        }
+    }
+}
+
+async fn no_permits(bench: &Bench) {
+    let driver = bench.driver().await;
+    let claim = bench.permits("denied", 1, 2);
+    refused(driver.acquire(&claim, Patience::Try).await, "semaphores");
+}
+
+async fn no_raise(bench: &Bench) {
+    let driver = bench.driver().await;
+    let claim = bench.exclusive("denied");
+    let token = driver.grant(&claim).await.token;
+    let higher = Token::new(token.get() + 1000).expect("far from the greatest token");
+    refused(driver.raise(&claim, higher).await, "raising tokens");
+    assert_eq!(driver.holds(&claim).await.token, token, "nothing was raised");
+}
+
+async fn no_detached(bench: &Bench) {
+    let driver = bench.driver().await;
+    let claim = Claim::clone(&bench.exclusive("denied")).with_lifetime(Lifetime::Detached);
+    let answer = driver.acquire(&Arc::new(claim), Patience::Try).await;
+    refused(answer, "detached claims");
+}
+
+async fn no_registers(bench: &Bench) {
+    let driver = bench.driver().await;
+    let there = driver.registers().is_some();
+    assert!(!there, "the driver denies registers, yet it has them");
+}
+
+/// Checks that a driver that cannot shorten leases at the server says so when asked.
+pub(crate) async fn no_shorten(bench: &Bench, driver: &Arc<dyn LockDriver>) {
+    let claim = bench.claim("denied", Mode::Exclusive);
+    driver.grant(&claim).await;
+    let answer = driver.shorten(&claim, Duration::from_secs(10)).await;
+    refused(answer, "shortening a lease");
+    driver.let_go(&claim).await;
+}
+
+fn refused<T: std::fmt::Debug>(answer: Result<T, Error>, what: &str) {
+    assert!(
+        matches!(answer, Err(Error::Unsupported { .. })),
+        "the driver denies {what}, so the answer must be Unsupported, not {answer:?}"
+    );
+}

@@ -1,0 +1,231 @@
+//! What a client does in a storm: takes locks in every form, works under them on a register that
+//! checks tokens, gives them back in every way, and writes down all of it.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockkit_core::{Error, Guard, LockManager, Space};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::history::register::{Answer, RegisterClient};
+use crate::history::{How, Recorder, What, now};
+
+/// What a process of clients is told.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// The storm's seed.
+    pub seed: u64,
+    /// How long to be at work.
+    pub lasts: Duration,
+    /// The number of the first client; the others follow.
+    pub client: u32,
+    /// How many clients.
+    pub tasks: u32,
+    /// How many locks there are.
+    pub locks: u32,
+    /// The ttl of every lock.
+    pub ttl: Duration,
+    /// Where the guarded registers are.
+    pub registers: SocketAddr,
+    /// Where to write histories.
+    pub folder: PathBuf,
+}
+
+impl Orders {
+    /// As arguments of a program; the URL is the caller's business.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let numbers = [
+            self.seed,
+            self.lasts.as_millis() as u64,
+            u64::from(self.client),
+            u64::from(self.tasks),
+            u64::from(self.locks),
+            self.ttl.as_millis() as u64,
+        ];
+        let mut all: Vec<OsString> = numbers.iter().map(|n| n.to_string().into()).collect();
+        all.push(self.registers.to_string().into());
+        all.push(self.folder.clone().into());
+        all
+    }
+
+    /// Reads [`arguments`](Self::arguments).
+    pub fn parse(arguments: &[OsString]) -> Option<Self> {
+        let text = |i: usize| arguments.get(i)?.to_str();
+        let number = |i: usize| text(i)?.parse::<u64>().ok();
+        let small = |i: usize| u32::try_from(number(i)?).ok();
+        Some(Self {
+            seed: number(0)?,
+            lasts: Duration::from_millis(number(1)?),
+            client: small(2)?,
+            tasks: small(3)?,
+            locks: small(4)?,
+            ttl: Duration::from_millis(number(5)?),
+            registers: text(6)?.parse().ok()?,
+            folder: PathBuf::from(arguments.get(7)?),
+        })
+    }
+}
+
+/// The name of a lock of the storm.
+pub fn name(space: Space, i: u32) -> String {
+    format!("{space}/{i}")
+}
+
+/// Runs all clients of a process, until their time is over. Each has what `locks` makes: the same
+/// manager, or one of its own.
+pub async fn run(locks: LockManager, orders: Orders) -> io::Result<()> {
+    let mut clients = tokio::task::JoinSet::new();
+    for i in 0..orders.tasks {
+        let client = Client::new(locks.clone(), &orders, orders.client + i)?;
+        clients.spawn(client.work(orders.lasts));
+    }
+    while let Some(result) = clients.join_next().await {
+        result??;
+    }
+    let quick = tokio::time::timeout(orders.ttl * 2, locks.shutdown()).await;
+    drop(quick); // a backend that is away keeps nobody here
+    Ok(())
+}
+
+struct Client {
+    locks: LockManager,
+    recorder: Recorder,
+    registers: RegisterClient,
+    rng: StdRng,
+    how_many: u32,
+    ttl: Duration,
+    op: u64,
+}
+
+impl Client {
+    fn new(locks: LockManager, orders: &Orders, client: u32) -> io::Result<Self> {
+        let path = orders.folder.join(format!("client-{client}.jsonl"));
+        Ok(Self {
+            locks,
+            recorder: Recorder::open(path, client)?,
+            registers: RegisterClient::connect(orders.registers)?,
+            rng: StdRng::seed_from_u64(orders.seed ^ (u64::from(client) << 32)),
+            how_many: orders.locks,
+            ttl: orders.ttl,
+            op: 0,
+        })
+    }
+
+    async fn work(mut self, lasts: Duration) -> io::Result<()> {
+        let end = tokio::time::Instant::now() + lasts;
+        while tokio::time::Instant::now() < end {
+            self.turn().await?;
+            let pause = Duration::from_micros(self.rng.random_range(0..3000));
+            tokio::time::sleep(pause).await;
+        }
+        Ok(())
+    }
+
+    async fn turn(&mut self) -> io::Result<()> {
+        let how = match self.rng.random_range(0..10) {
+            0..6 => How::Exclusive,
+            6..8 => How::Shared,
+            _ => How::Permits(self.rng.random_range(1..=3), 4),
+        };
+        let space = lockkit_core::Mode::from(how).space();
+        let lock = name(space, self.rng.random_range(0..self.how_many));
+        let op = self.next_op();
+        self.recorder.record(What::Asked { op, lock: lock.clone(), how })?;
+        let patience = match self.rng.random_range(0..10) {
+            0..2 => Duration::ZERO,
+            2..4 => Duration::from_millis(self.rng.random_range(1..60)),
+            _ => self.ttl * 3,
+        };
+        match self.ask(&lock, how, patience).await {
+            Ok(Some(guard)) => self.hold(op, guard, &lock, how).await,
+            Ok(None) => self.recorder.record(What::Refused { op }),
+            Err(error) => self.recorder.record(What::Failed { op, error: error.to_string() }),
+        }
+    }
+
+    async fn ask(&self, lock: &str, how: How, limit: Duration) -> Result<Option<Guard>, Error> {
+        match how {
+            How::Exclusive => self.locks.mutex(lock).ttl(self.ttl).try_lock_for(limit).await,
+            How::Shared => self.locks.rwlock(lock).ttl(self.ttl).try_read_for(limit).await,
+            How::Permits(n, of) => {
+                let semaphore = self.locks.semaphore(lock, of).ttl(self.ttl);
+                semaphore.try_acquire_many_for(n, limit).await
+            }
+        }
+    }
+
+    async fn hold(&mut self, op: u64, guard: Guard, lock: &str, how: How) -> io::Result<()> {
+        let (at, remaining) = (now(), guard.remaining());
+        let Ok(token) = guard.token() else {
+            return self.recorder.record(What::Failed { op, error: "lost at once".to_owned() });
+        };
+        let token = token.get();
+        let valid_until = at + remaining.as_nanos() as u64;
+        self.recorder.record(What::Granted { op, token, valid_until })?;
+        let rounds = self.rng.random_range(1..4);
+        for _ in 0..rounds {
+            if how == How::Exclusive && !self.update(lock, token)? {
+                break; // refused: somebody newer was here
+            }
+            let pause = match self.rng.random_range(0..60) {
+                0 => self.ttl.mul_f64(self.rng.random_range(0.9..1.4)), // needs renewing
+                _ => Duration::from_micros(self.rng.random_range(0..2000)),
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                reason = guard.lost() => {
+                    let lost = Some(reason.to_string());
+                    return self.recorder.record(What::Ended { op, lost });
+                }
+            }
+            self.note_validity(op, &guard)?;
+        }
+        self.recorder.record(What::Ended { op, lost: None })?;
+        match self.rng.random_range(0..4) {
+            0 => drop(guard),
+            _ => drop(guard.release().await),
+        }
+        Ok(())
+    }
+
+    /// Adds one to what the register says, as work under a lock does. The token, not the guard,
+    /// is what protects it.
+    fn update(&mut self, lock: &str, token: u64) -> io::Result<bool> {
+        match self.apply(lock, token, None)? {
+            Answer::Done { value } => {
+                Ok(matches!(self.apply(lock, token, Some(value + 1))?, Answer::Done { .. }))
+            }
+            Answer::Stale { .. } => Ok(false),
+        }
+    }
+
+    fn apply(&mut self, lock: &str, token: u64, write: Option<u64>) -> io::Result<Answer> {
+        let op = self.next_op();
+        let register = lock.to_owned();
+        self.recorder.record(What::RegisterAsked { op, register, token, write })?;
+        let answer = self.registers.apply(lock, token, write)?;
+        self.recorder.record(match answer {
+            Answer::Done { value } => What::RegisterDone { op, value },
+            Answer::Stale { highest } => What::RegisterStale { op, highest },
+        })?;
+        Ok(answer)
+    }
+
+    fn note_validity(&self, op: u64, guard: &Guard) -> io::Result<()> {
+        let (at, remaining) = (now(), guard.remaining());
+        if !guard.is_valid() || remaining.is_zero() {
+            return Ok(());
+        }
+        let valid_until = at + remaining.as_nanos() as u64;
+        self.recorder.record(What::Valid { op, valid_until })
+    }
+
+    fn next_op(&mut self) -> u64 {
+        self.op += 1;
+        self.op
+    }
+}

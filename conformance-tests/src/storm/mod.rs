@@ -1,0 +1,192 @@
+//! The storm: many clients, in tasks and in OS processes, on a few locks in all modes, under a
+//! random but seeded plan of faults; recorded, and judged.
+//!
+//! The parts: [`plan`] makes the plan, [`client`] is what every client does, [`Saboteur`] strikes,
+//! and [`Storm::run`] puts them together.
+
+pub mod client;
+pub mod plan;
+mod processes;
+pub mod server;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::capabilities::Fault;
+use lockkit_core::{LockManager, Space};
+
+use crate::history::register::GuardedRegisters;
+use crate::history::{History, Judgement, Promises, Recorder, What, draw, judge};
+use client::Orders;
+use plan::{Plan, Strike};
+use processes::Processes;
+
+/// Stages faults of the server, the network, or whatever else is not a client's process.
+#[async_trait]
+pub trait Saboteur: Send + Sync {
+    /// What it can stage.
+    fn faults(&self) -> Vec<Fault>;
+    /// Begins a fault, lets it last, and ends it.
+    async fn strike(&self, fault: Fault, lasts: Duration);
+}
+
+/// Nobody strikes but at clients.
+#[derive(Clone, Copy, Debug)]
+pub struct NoSaboteur;
+
+#[async_trait]
+impl Saboteur for NoSaboteur {
+    fn faults(&self) -> Vec<Fault> {
+        Vec::new()
+    }
+
+    async fn strike(&self, _: Fault, _: Duration) {}
+}
+
+/// How a storm is to be.
+#[derive(Clone, Debug)]
+pub struct Storm {
+    /// The same seed gives the same plan of faults.
+    pub seed: u64,
+    /// How long clients are at work.
+    pub lasts: Duration,
+    /// Client processes.
+    pub processes: u32,
+    /// Clients in each of them.
+    pub tasks: u32,
+    /// Locks, and as many semaphores.
+    pub locks: u32,
+    /// The ttl of every lock; that of waiting claims is the same.
+    pub ttl: Duration,
+    /// The program that runs clients: it hands its arguments after `storm-client` to
+    /// [`client::Orders::parse`].
+    pub program: PathBuf,
+    /// The URL that clients connect to.
+    pub url: String,
+    /// Where histories are written.
+    pub folder: PathBuf,
+    /// Whether client processes are frozen and killed.
+    pub strike_clients: bool,
+}
+
+/// What came of a storm.
+#[derive(Debug)]
+pub struct Report {
+    /// What the judge says.
+    pub judgement: Judgement,
+    /// The drawing, when there was a violation.
+    pub drawing: Option<PathBuf>,
+}
+
+impl Storm {
+    /// Runs it. Beside the client processes, each of the managers `here` has clients in this one.
+    /// `look` reaches the same backend in the same namespace, past all faults.
+    pub async fn run(
+        &self,
+        here: Vec<LockManager>,
+        look: &LockManager,
+        saboteur: Arc<dyn Saboteur>,
+    ) -> io::Result<Report> {
+        std::fs::create_dir_all(&self.folder)?;
+        let registers = GuardedRegisters::default().serve()?;
+        let judge_file = self.folder.join("storm.jsonl");
+        let recorder = Arc::new(Recorder::open(&judge_file, 0)?);
+        let orders = Orders {
+            seed: self.seed,
+            lasts: self.lasts,
+            client: 0,
+            tasks: self.tasks,
+            locks: self.locks,
+            ttl: self.ttl,
+            registers,
+            folder: self.folder.clone(),
+        };
+        let mut tasks = tokio::task::JoinSet::new();
+        for (locks, client) in here.into_iter().zip((1_000_000..).step_by(1000)) {
+            tasks.spawn(client::run(locks, Orders { client, ..orders.clone() }));
+        }
+        let processes = Processes::start(self, &orders)?;
+        let plan = Plan::new(self, &saboteur.faults());
+        self.carry_out(plan, &processes, &saboteur, &recorder).await?;
+        processes.join(self.lasts + Duration::from_secs(60)).await?;
+        while let Some(result) = tasks.join_next().await {
+            result??;
+        }
+        self.look(look, &recorder).await?;
+        self.conclude(look)
+    }
+
+    async fn carry_out(
+        &self,
+        plan: Plan,
+        processes: &Processes,
+        saboteur: &Arc<dyn Saboteur>,
+        recorder: &Arc<Recorder>,
+    ) -> io::Result<()> {
+        let begun = tokio::time::Instant::now();
+        for Strike { at, lasts, fault, target } in plan.strikes {
+            tokio::time::sleep_until(begun + at).await;
+            let on = match fault {
+                Fault::ClientDies | Fault::ClientStandsStill => format!("process {target}"),
+                _ => "server".to_owned(),
+            };
+            recorder.record(What::FaultBegins { fault, on: on.clone() })?;
+            match fault {
+                Fault::ClientDies => processes.kill(target)?,
+                Fault::ClientStandsStill => processes.freeze(target, lasts).await?,
+                _ => saboteur.strike(fault, lasts).await,
+            }
+            recorder.record(What::FaultEnds { fault, on })?;
+        }
+        tokio::time::sleep_until(begun + self.lasts).await;
+        Ok(())
+    }
+
+    /// How long after the end of all clients a lock may still be held.
+    fn patience(&self, look: &LockManager) -> Duration {
+        self.ttl + look.capabilities().expiry_slack + Duration::from_secs(1)
+    }
+
+    /// When the time of all leases is over: is every lock free?
+    async fn look(&self, look: &LockManager, recorder: &Recorder) -> io::Result<()> {
+        tokio::time::sleep(self.patience(look)).await;
+        for i in 0..self.locks {
+            for space in [Space::Lock, Space::Semaphore] {
+                let name = client::name(space, i);
+                let free = match look.inspect(space, &name).await {
+                    Ok(state) => state.is_free(),
+                    Err(_) => false,
+                };
+                recorder.record(What::Looked { lock: name, free })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn conclude(&self, look: &LockManager) -> io::Result<Report> {
+        let history = History::load(histories(&self.folder)?)?;
+        let patience = self.patience(look) + self.ttl;
+        let judgement = judge(&history, Promises { capabilities: look.capabilities(), patience });
+        let mut drawing = None;
+        if !judgement.acquitted() {
+            let path = self.folder.join("violation.svg");
+            std::fs::write(&path, draw::svg(&history, &judgement.violations))?;
+            drawing = Some(path);
+        }
+        Ok(Report { judgement, drawing })
+    }
+}
+
+fn histories(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "jsonl") {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}

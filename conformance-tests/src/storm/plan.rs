@@ -1,0 +1,80 @@
+//! Which fault strikes when: random, and the same for the same seed.
+
+use std::time::Duration;
+
+use lockkit_core::capabilities::Fault;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::Storm;
+
+/// What is going to happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// One after the other.
+    pub strikes: Vec<Strike>,
+}
+
+/// A fault that strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strike {
+    /// How long after the beginning.
+    pub at: Duration,
+    /// For how long.
+    pub lasts: Duration,
+    /// Which.
+    pub fault: Fault,
+    /// Which client process, where it strikes one.
+    pub target: u32,
+}
+
+impl Plan {
+    /// The plan for a storm in which, beside what strikes clients, these faults are to be had.
+    pub fn new(storm: &Storm, faults: &[Fault]) -> Self {
+        let mut rng = StdRng::seed_from_u64(storm.seed);
+        let mut kinds = faults.to_vec();
+        if storm.strike_clients {
+            kinds.extend([Fault::ClientStandsStill, Fault::ClientDies]);
+        }
+        let mut strikes = Vec::new();
+        if kinds.is_empty() {
+            return Self { strikes };
+        }
+        // The last strikes end early enough for the storm to calm down.
+        let end = storm.lasts.saturating_sub(storm.ttl * 2);
+        let mut at = Duration::from_millis(rng.random_range(200..800));
+        while at < end {
+            let fault = kinds[rng.random_range(0..kinds.len())];
+            // From a hiccup to well beyond the ttl.
+            let lasts = storm.ttl.mul_f64(rng.random_range(0.05..1.8));
+            strikes.push(Strike { at, lasts, fault, target: rng.random_range(0..storm.processes) });
+            at += lasts + storm.ttl.mul_f64(rng.random_range(0.1..0.8));
+        }
+        Self { strikes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan() {
+        let storm = |seed| Storm {
+            seed,
+            lasts: Duration::from_secs(60),
+            processes: 4,
+            tasks: 1,
+            locks: 1,
+            ttl: Duration::from_secs(2),
+            program: "none".into(),
+            url: String::new(),
+            folder: "none".into(),
+            strike_clients: true,
+        };
+        let plan = |seed| Plan::new(&storm(seed), &[Fault::ServerStandsStill]);
+        assert_eq!(plan(7), plan(7));
+        assert_ne!(plan(7), plan(8));
+        assert!(plan(7).strikes.len() > 5);
+    }
+}

@@ -1,0 +1,240 @@
+//! The one list of all cases. The test macro, the binary and the table of broken drivers read it;
+//! nothing else may name cases in bulk.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use serde::Serialize;
+
+use crate::bench::Bench;
+use crate::need::Need;
+
+/// One case of the catalogue.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Its id and the sentence that it proves: `order_02_a_try_never_overtakes_a_queue`.
+    pub name: &'static str,
+    /// `exclusion`, `order`, `modes` …
+    pub group: &'static str,
+    /// What it needs to be run.
+    pub kind: Kind,
+    /// What the driver or the harness must be able to do for it to apply.
+    pub need: Need,
+    /// The case.
+    pub run: fn(Bench) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Case {
+    /// The case of this name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        CASES.iter().find(|case| case.name == name)
+    }
+}
+
+/// The three kinds of cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Any driver, nothing staged.
+    Semantics,
+    /// Messages are counted on the wire.
+    Cost,
+    /// The server or the network misbehaves.
+    Fault,
+}
+
+/// Hands the list of cases to another macro of this crate, behind the tokens given.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __every_case {
+    ($then:ident $($args:tt)*) => {
+        $crate::$then! { [$($args)*]
+            exclusion {
+                exclusion_01_a_free_lock_is_granted: Nothing,
+                exclusion_02_a_second_claim_is_refused_or_queued: Nothing,
+                exclusion_03_different_names_do_not_meet: Nothing,
+                exclusion_04_a_lock_is_free_again_right_after_its_release: Nothing,
+                exclusion_05_tasks_are_never_inside_together: Nothing,
+                exclusion_06_independent_managers_are_never_inside_together: Nothing,
+                exclusion_07_processes_are_never_inside_together: Processes,
+                exclusion_08_a_claim_does_not_release_another_of_its_connection: Nothing,
+                exclusion_09_the_lock_and_the_semaphore_of_one_name_do_not_meet: Permits,
+            }
+            order {
+                order_01_waiters_are_granted_in_the_order_of_the_queue: Fifo,
+                order_02_a_try_never_overtakes_a_queue: Nothing,
+                order_03_a_waiter_that_gave_up_is_skipped: Nothing,
+                order_04_a_waiter_that_died_is_skipped_after_its_lease: Nothing,
+                order_05_readers_that_come_after_a_waiting_writer_wait: Nothing,
+                order_06_readers_at_the_front_enter_together: Nothing,
+                order_07_nobody_starves_under_a_mix_of_readers_and_writers: Nothing,
+            }
+            modes {
+                modes_01_many_readers_hold_together: Nothing,
+                modes_02_a_writer_excludes_readers_and_writers: Nothing,
+                modes_03_a_downgrade_keeps_other_writers_out_all_the_way: Nothing,
+                modes_04_a_semaphore_never_gives_more_than_its_limit: Permits,
+                modes_05_several_permits_are_taken_at_once: Permits,
+                modes_06_a_large_request_in_front_is_not_overtaken_by_small_ones: Permits,
+                modes_07_more_permits_than_the_limit_is_an_error_at_once: Permits,
+                modes_08_a_permit_expires_by_itself: Permits,
+                modes_09_ten_thousand_permits_are_counted: Permits,
+                modes_10_another_limit_is_refused_while_the_semaphore_is_in_use: Permits,
+                modes_11_any_holder_that_leaves_wakes_the_next: Permits,
+            }
+            lease {
+                lease_01_a_lease_ends_after_its_ttl_and_not_before: Nothing,
+                lease_02_renewal_carries_a_lease_beyond_its_ttl: Nothing,
+                lease_03_a_shortened_lease_ends_early: Nothing,
+                lease_04_renewing_an_ended_claim_says_gone: Nothing,
+                lease_05_a_waiter_gets_it_once_the_lease_ended: Nothing,
+                lease_06_a_grant_that_arrives_after_its_own_end_is_an_error: Nothing,
+                lease_07_odd_durations_are_errors_or_work: Nothing,
+                lease_08_the_ttl_that_was_granted_is_reported: Nothing,
+                lease_09_ended_claims_leave_nothing_behind: Leftovers,
+                lease_10_a_late_renewal_as_a_waiter_does_not_shorten: Nothing,
+                lease_11_renewals_that_overtake_each_other_never_shorten: Nothing,
+                lease_12_a_renewal_never_revives_an_expired_claim: Nothing,
+                lease_13_the_second_waiter_gets_it_when_holder_and_first_both_died: Nothing,
+                lease_14_max_hold_ends_a_holder_that_hangs: Nothing,
+            }
+            loss {
+                loss_01_lost_fires_on_a_break: Nothing,
+                loss_02_lost_fires_on_expiry: Nothing,
+                loss_03_a_guard_ends_by_itself_when_the_backend_is_gone: Nothing,
+                loss_04_lost_is_true_at_once_for_who_asks_late: Nothing,
+                loss_05_lost_never_fires_on_an_orderly_release: Nothing,
+                loss_06_lost_says_why: Nothing,
+                loss_07_run_stops_its_future: Nothing,
+                loss_08_a_stopped_process_finds_out_on_waking: Processes,
+                loss_09_the_local_deadline_passes_before_the_server_s: Nothing,
+            }
+            release {
+                release_01_releasing_twice_is_harmless: Nothing,
+                release_02_releasing_an_ended_claim_says_so: Nothing,
+                release_03_an_old_guard_never_frees_its_successor: Nothing,
+                release_04_nobody_releases_or_renews_without_the_id: Nothing,
+                release_05_a_release_meets_a_renewal_in_flight: Nothing,
+                release_06_dropping_a_guard_releases_soon: Nothing,
+                release_07_a_guard_dropped_outside_a_runtime_does_not_leak: RealTime,
+                release_08_shutdown_releases_everything_and_waits: Nothing,
+            }
+            token {
+                token_01_a_grant_has_a_token: Nothing,
+                token_02_every_conflicting_holder_has_a_greater_one: Nothing,
+                token_03_renewal_and_re_entry_keep_it: Nothing,
+                token_04_it_grows_across_release_expiry_and_break: Nothing,
+                token_05_it_grows_across_the_clean_up_of_the_name: Nothing,
+                token_08_the_order_of_64_clients_grants_is_that_of_their_tokens: Nothing,
+                token_09_it_fits_into_a_signed_64_bit_column: Nothing,
+                token_10_a_raise_lifts_this_token_and_all_later_ones: Raise,
+            }
+            reentrancy {
+                reentrancy_01_an_owner_re_enters_without_a_round_trip: Nothing,
+                reentrancy_02_it_is_held_until_the_last_guard_goes: Nothing,
+                reentrancy_03_other_owners_stay_out: Nothing,
+                reentrancy_04_plain_handles_do_not_re_enter: Nothing,
+                reentrancy_05_what_cannot_be_re_entered_is_an_error: Nothing,
+                reentrancy_06_a_detached_claim_is_resumed_from_its_ticket: Detached,
+            }
+            cancel {
+                cancel_01_a_lock_dropped_while_queued_leaves_nothing: Nothing,
+                cancel_02_a_lock_dropped_while_being_granted_leaves_nothing: Nothing,
+                cancel_03_a_verb_dropped_at_any_await_point_leaves_nothing: Nothing,
+                cancel_04_a_timeout_comes_in_time_and_leaves_nothing: Nothing,
+                cancel_05_timeout_busy_and_failure_are_told_apart: Nothing,
+                cancel_06_an_acquire_that_arrives_after_its_release_leaves_no_ghost: Nothing,
+            }
+            names {
+                names_01_an_unusable_name_is_an_error_before_any_io: Nothing,
+                names_02_a_name_may_have_512_bytes: Nothing,
+                names_03_special_characters_are_just_characters: Nothing,
+                names_04_case_matters: Nothing,
+                names_05_trailing_spaces_matter: Nothing,
+                names_06_unicode_forms_are_different_names: Nothing,
+                names_07_a_name_that_begins_another_does_not_meet_it: Nothing,
+                names_08_a_listing_finds_prefixes_literally: Nothing,
+            }
+            inspect {
+                inspect_01_everything_worth_knowing_is_shown: Nothing,
+                inspect_02_a_free_lock_is_shown_as_free: Nothing,
+                inspect_03_five_thousand_locks_are_listed_in_pages: Nothing,
+                inspect_04_a_polite_break_waits_for_the_holder: Nothing,
+                inspect_05_a_forced_break_frees_at_once: Nothing,
+                inspect_06_a_break_with_an_old_token_touches_nobody: Nothing,
+                inspect_07_looking_never_disturbs_the_lock: Nothing,
+            }
+            register {
+                register_01_what_is_stored_is_loaded_byte_for_byte: Registers,
+                register_02_of_16_racing_writers_one_wins: Registers,
+                register_03_a_store_with_an_older_token_is_refused: Registers,
+                register_04_tokens_are_remembered_across_overwriting: Registers,
+                register_05_changed_wakes_on_a_store_and_misses_none: Registers,
+                register_06_a_lost_answer_is_told_from_a_conflict: Registers,
+            }
+            model {
+                model_01_random_commands_are_answered_as_the_model_answers: Nothing,
+                model_02_semaphores_are_answered_as_the_model_answers: Permits,
+            }
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __table {
+    ([] $($group:ident { $($case:ident: $need:ident,)* })*) => {
+        /// Every case, in the order of the catalogue.
+        pub const CASES: &[Case] = &[$($(Case {
+            name: stringify!($case),
+            group: stringify!($group),
+            kind: Kind::Semantics,
+            need: Need::$need,
+            run: |bench| Box::pin($crate::cases::$group::$case(bench)),
+        },)*)*];
+    };
+}
+
+crate::__every_case!(__table);
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __tests {
+    ([$harness:expr] $($group:ident { $($case:ident: $need:ident,)* })*) => {
+        $($(
+            #[test]
+            fn $case() {
+                $crate::run::as_test(stringify!($case), || ::std::sync::Arc::new($harness));
+            }
+        )*)*
+    };
+}
+
+/// Makes one test of every case, against the [`Harness`](crate::Harness) that the expression gives.
+/// It is evaluated anew for each case.
+///
+/// Each test is named after its case, has a runtime of its own, and needs no dependency but this
+/// crate.
+#[macro_export]
+macro_rules! suite {
+    ($harness:expr) => {
+        $crate::__every_case! { __tests $harness }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_named_after_its_group_and_stands_once() {
+        let mut names = std::collections::HashSet::new();
+        for case in CASES {
+            let prefix = format!("{}_", case.group);
+            assert!(case.name.starts_with(&prefix), "{}", case.name);
+            let number = &case.name[prefix.len()..prefix.len() + 2];
+            assert!(number.parse::<u8>().is_ok(), "{}", case.name);
+            assert!(names.insert((case.group, number.to_owned())), "{}", case.name);
+        }
+    }
+}

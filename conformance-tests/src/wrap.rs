@@ -1,0 +1,227 @@
+//! A driver around a driver, through which a case sees and disturbs what core asks of it: counts
+//! calls, delays answers, loses them. It changes no answer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::clock::Clock;
+use lockkit_core::driver::{
+    Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
+    Released, Renewal, Store, StoreOutcome, Version,
+};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
+
+pub mod tampers;
+
+/// What was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Verb {
+    Acquire,
+    Granted,
+    Renew,
+    Release,
+    Shorten,
+    Downgrade,
+    Break,
+    Inspect,
+    List,
+    Changed,
+    Raise,
+    TokenBase,
+    RaiseTokenBase,
+    Health,
+    Load,
+    Store,
+    Delete,
+    RegisterChanged,
+}
+
+/// What happens around the calls of a [`Tampered`] driver.
+#[async_trait]
+pub trait Tamper: fmt::Debug + Send + Sync + 'static {
+    /// Before the driver acts; an error is what the caller gets, and the driver does not act.
+    async fn before(&self, verb: Verb) -> Result<(), Error> {
+        let _ = verb;
+        Ok(())
+    }
+
+    /// After the driver acted; an error is what the caller gets in the place of the answer.
+    async fn after(&self, verb: Verb) -> Result<(), Error> {
+        let _ = verb;
+        Ok(())
+    }
+
+    /// Whether a call goes on when its caller drops it, as a request does that has left already.
+    fn carries_on(&self, verb: Verb) -> bool {
+        let _ = verb;
+        false
+    }
+}
+
+/// A driver with something between it and its caller. Clones share it.
+pub struct Tampered<T> {
+    inner: Arc<dyn LockDriver>,
+    tamper: Arc<T>,
+}
+
+impl<T> Clone for Tampered<T> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), tamper: self.tamper.clone() }
+    }
+}
+
+impl<T: Tamper> fmt::Debug for Tampered<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tampered")
+            .field("inner", &self.inner)
+            .field("tamper", &self.tamper)
+            .finish()
+    }
+}
+
+impl<T: Tamper> Tampered<T> {
+    /// Puts `tamper` in front of a driver.
+    pub fn new(inner: Arc<dyn LockDriver>, tamper: Arc<T>) -> Self {
+        Self { inner, tamper }
+    }
+
+    async fn around<R>(
+        &self,
+        verb: Verb,
+        call: impl Future<Output = Result<R, Error>>,
+    ) -> Result<R, Error> {
+        self.tamper.before(verb).await?;
+        let answer = call.await;
+        self.tamper.after(verb).await?;
+        answer
+    }
+
+    fn own_registers(&self) -> &dyn Registers {
+        let registers = self.inner.registers();
+        registers.expect("asked only when the driver has registers")
+    }
+}
+
+#[async_trait]
+impl<T: Tamper> LockDriver for Tampered<T> {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.inner.registers().is_some().then_some(self)
+    }
+
+    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+        if !self.tamper.carries_on(Verb::Acquire) {
+            let call = self.inner.acquire(claim, patience);
+            return self.around(Verb::Acquire, call).await;
+        }
+        let (this, claim) = (self.clone(), claim.clone());
+        let going_on = tokio::spawn(async move {
+            let call = this.inner.acquire(&claim, patience);
+            this.around(Verb::Acquire, call).await
+        });
+        going_on.await.unwrap_or_else(|e| Err(Error::retryable("tampered", e)))
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        self.around(Verb::Granted, self.inner.granted(claim)).await
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+        self.around(Verb::Renew, self.inner.renew(claims)).await
+    }
+
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.around(Verb::Release, self.inner.release(claim)).await
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        self.around(Verb::Shorten, self.inner.shorten(claim, ttl)).await
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.around(Verb::Downgrade, self.inner.downgrade(claim)).await
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        let call = self.inner.break_claim(key, token, force, record);
+        self.around(Verb::Break, call).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        self.around(Verb::Inspect, self.inner.inspect(key)).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.around(Verb::List, self.inner.list(request)).await
+    }
+
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        self.around(Verb::Changed, self.inner.changed(key, seen)).await
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        self.around(Verb::Raise, self.inner.raise(claim, token)).await
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let call = self.inner.token_base(namespace);
+        self.around(Verb::TokenBase, call).await
+    }
+
+    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        let call = self.inner.raise_token_base(namespace, base);
+        self.around(Verb::RaiseTokenBase, call).await
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        self.around(Verb::Health, self.inner.health()).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl<T: Tamper> Registers for Tampered<T> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        let call = self.own_registers().load(at);
+        self.around(Verb::Load, call).await
+    }
+
+    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+        let call = self.own_registers().store(at, store);
+        self.around(Verb::Store, call).await
+    }
+
+    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+        let call = self.own_registers().delete(at, delete);
+        self.around(Verb::Delete, call).await
+    }
+
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        let call = self.own_registers().changed(at, after);
+        self.around(Verb::RegisterChanged, call).await
+    }
+}

@@ -1,0 +1,140 @@
+//! Things to put in front of a driver.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::Error;
+use tokio::sync::Semaphore;
+
+use super::{Tamper, Verb};
+
+/// Counts calls.
+#[derive(Debug, Default)]
+pub struct Counting {
+    calls: AtomicU64,
+}
+
+impl Counting {
+    /// How many calls there were.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Tamper for Counting {
+    async fn before(&self, _: Verb) -> Result<(), Error> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// Lets everything pass until it is cut; from then on every call fails.
+#[derive(Debug)]
+pub struct Severed {
+    cut: AtomicBool,
+    retryable: bool,
+}
+
+impl Severed {
+    /// A connection that will fail in a way that may pass.
+    pub fn passing() -> Self {
+        Self { cut: AtomicBool::new(false), retryable: true }
+    }
+
+    /// A connection that will fail for good.
+    pub fn for_good() -> Self {
+        Self { cut: AtomicBool::new(false), retryable: false }
+    }
+
+    /// Cuts it.
+    pub fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Tamper for Severed {
+    async fn before(&self, _: Verb) -> Result<(), Error> {
+        match (self.cut.load(Ordering::SeqCst), self.retryable) {
+            (false, _) => Ok(()),
+            (true, true) => Err(Error::retryable("severed", "the connection was cut")),
+            (true, false) => Err(Error::permanent("severed", "the login was refused")),
+        }
+    }
+}
+
+/// Lets answers to one verb arrive late.
+#[derive(Debug)]
+pub struct Late {
+    /// Which answers.
+    pub verb: Verb,
+    /// How late.
+    pub by: Duration,
+}
+
+#[async_trait]
+impl Tamper for Late {
+    async fn after(&self, verb: Verb) -> Result<(), Error> {
+        if verb == self.verb {
+            tokio::time::sleep(self.by).await;
+        }
+        Ok(())
+    }
+}
+
+/// A connection that sticks: an acquire has left, but reaches the backend only when it is let
+/// through, whether somebody still waits for the answer or not.
+#[derive(Debug)]
+pub struct Stuck {
+    gate: Semaphore,
+    sent: AtomicU64,
+    arrived: AtomicU64,
+}
+
+impl Default for Stuck {
+    fn default() -> Self {
+        Self { gate: Semaphore::new(0), sent: AtomicU64::new(0), arrived: AtomicU64::new(0) }
+    }
+}
+
+impl Stuck {
+    /// Lets everything through from now on.
+    pub fn let_through(&self) {
+        self.gate.add_permits(1_000_000);
+    }
+
+    /// How many acquires have left.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::SeqCst)
+    }
+
+    /// How many acquires were answered by the backend.
+    pub fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::SeqCst)
+    }
+}
+
+#[async_trait]
+impl Tamper for Stuck {
+    async fn before(&self, verb: Verb) -> Result<(), Error> {
+        if verb == Verb::Acquire {
+            self.sent.fetch_add(1, Ordering::SeqCst);
+            let passed = self.gate.acquire().await;
+            passed.expect("the gate is never closed").forget();
+        }
+        Ok(())
+    }
+
+    async fn after(&self, verb: Verb) -> Result<(), Error> {
+        if verb == Verb::Acquire {
+            self.arrived.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    fn carries_on(&self, verb: Verb) -> bool {
+        verb == Verb::Acquire
+    }
+}

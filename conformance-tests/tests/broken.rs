@@ -1,0 +1,43 @@
+//! The suite can fail: every driver that is wrong on purpose is caught by the case made for it, and
+//! the same driver without its flaw passes everything.
+
+use std::sync::Arc;
+
+use lockkit_conformance::broken::{FLAWS, Flaw, ToyHarness};
+use lockkit_conformance::{Case, Harness, Outcome, Time, run};
+
+mod the_sound_one {
+    use super::*;
+    lockkit_conformance::suite!(ToyHarness::sound());
+}
+
+fn outcome(harness: ToyHarness, case: &str) -> Outcome {
+    let case = Case::named(case).unwrap_or_else(|| panic!("there is no case {case}"));
+    let harness: Arc<dyn Harness> = Arc::new(harness);
+    run::runtime(Time::Paused).block_on(run::case(harness, case)).outcome
+}
+
+#[test]
+fn every_broken_driver_is_caught_by_the_case_made_for_it() {
+    let mut escaped = Vec::new();
+    for caught in FLAWS {
+        let outcome = outcome(ToyHarness::with(caught.flaw), caught.by);
+        if !matches!(outcome, Outcome::Failed(_)) {
+            escaped.push((caught.flaw, caught.by));
+        }
+    }
+    assert!(escaped.is_empty(), "not caught: {escaped:?}");
+}
+
+#[test]
+fn a_driver_that_denies_what_it_does_is_not_let_off_as_not_applicable() {
+    let case = "register_02_of_16_racing_writers_one_wins";
+    let outcome = outcome(ToyHarness::with(Flaw::DeniesWhatItDoes), case);
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+}
+
+#[test]
+fn there_are_at_least_fifteen_broken_drivers_and_no_flaw_stands_twice() {
+    let flaws: std::collections::HashSet<_> = FLAWS.iter().map(|c| c.flaw).collect();
+    assert!(flaws.len() >= 15 && flaws.len() == FLAWS.len());
+}

@@ -1,0 +1,130 @@
+//! The lab's groups of servers: each layout starts, knows its leader, gets a new
+//! one when that is killed, takes a member back with and without its data, and
+//! leaves nothing.
+
+mod lab_memory;
+
+use std::time::{Duration, Instant};
+
+use lab_memory::{recalls, remember};
+use lockkit_conformance::lab::raw::{resp, zookeeper};
+use lockkit_conformance::lab::{Data, Group, Kind, LabError, Layout, processes_in};
+
+async fn survives_its_leader(layout: Layout) {
+    let since = Instant::now();
+    let group = Group::start(layout).await.unwrap();
+    eprintln!("{layout:?}: start {:.0?}", since.elapsed());
+    let kind = layout.kind();
+    let leader = group.leader().await.unwrap();
+    remember(kind, leader.addr()).await.unwrap();
+    until_recalled_by_all(&group).await;
+
+    let since = Instant::now();
+    leader.kill().await;
+    let next = group.leader().await.unwrap();
+    eprintln!("{layout:?}: another leader {:.0?} after SIGKILL", since.elapsed());
+    assert_ne!(next.addr(), leader.addr());
+    assert!(recalls(kind, next.addr()).await.unwrap());
+
+    let since = Instant::now();
+    leader.restart(Data::Keep).await.unwrap();
+    group.complete().await.unwrap();
+    eprintln!("{layout:?}: complete again {:.0?}", since.elapsed());
+    let since = Instant::now();
+    leader.restart(Data::Lose).await.unwrap();
+    group.complete().await.unwrap();
+    until_recalled_by_all(&group).await;
+    eprintln!("{layout:?}: complete again without data {:.0?}", since.elapsed());
+
+    let since = Instant::now();
+    let frozen = group.leader().await.unwrap();
+    frozen.freeze().await;
+    let next = group.leader().await.unwrap();
+    eprintln!("{layout:?}: another leader {:.0?} after SIGSTOP", since.elapsed());
+    assert_ne!(next.addr(), frozen.addr());
+
+    let folder = frozen.folder().to_owned();
+    drop(group);
+    assert!(processes_in(&folder).is_empty() && !folder.exists());
+}
+
+async fn until_recalled_by_all(group: &Group) {
+    for member in group.members() {
+        while !recalls(member.kind(), member.addr()).await.unwrap_or(false) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn redis_under_sentinels_survives_its_master() {
+    survives_its_leader(Layout::RedisSentinel).await;
+}
+
+#[tokio::test]
+async fn a_zookeeper_ensemble_survives_its_leader() {
+    survives_its_leader(Layout::ZooKeeperEnsemble).await;
+}
+
+#[tokio::test]
+async fn an_etcd_cluster_survives_its_leader() {
+    survives_its_leader(Layout::EtcdCluster).await;
+}
+
+#[tokio::test]
+async fn a_redis_cluster_divides_its_keys_and_announces_proxies() {
+    let since = Instant::now();
+    let group = Group::start(Layout::RedisCluster).await.unwrap();
+    eprintln!("RedisCluster: start {:.0?}", since.elapsed());
+    assert!(matches!(group.leader().await, Err(LabError::Unsupported { .. })));
+    let mut holders = Vec::new();
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        let holder = group.holder_of(key).await.unwrap();
+        assert_eq!(resp::ask(holder.addr(), &["SET", key, key]).await.unwrap().text(), "OK");
+        holders.push(holder.addr());
+    }
+    holders.sort_unstable();
+    holders.dedup();
+    assert_eq!(holders.len(), 3);
+
+    group.announce(0, 4321).await.unwrap();
+    let known = resp::ask(group.members()[0].addr(), &["CLUSTER", "SLOTS"]).await.unwrap();
+    assert!(format!("{known:?}").contains("Number(4321)"), "{known:?}");
+
+    let since = Instant::now();
+    let member = &group.members()[1];
+    member.restart(Data::Keep).await.unwrap();
+    group.complete().await.unwrap();
+    eprintln!("RedisCluster: complete again {:.0?}", since.elapsed());
+    member.restart(Data::Lose).await.unwrap();
+    group.complete().await.unwrap();
+    assert_eq!(resp::ask(member.addr(), &["DBSIZE"]).await.unwrap(), resp::Reply::Number(0));
+    assert_eq!(group.members()[2].kind(), Kind::Redis);
+}
+
+#[tokio::test]
+async fn a_zookeeper_follower_that_is_cut_off_answers_for_a_while_and_then_no_more() {
+    let group = Group::start_divisible_ensemble().await.unwrap();
+    let leader = group.leader().await.unwrap().addr();
+    let at = |addr| group.members().iter().position(|member| member.addr() == addr).unwrap();
+    assert!(matches!(group.cut_off(at(leader)).await, Err(LabError::Unsupported { .. })));
+    let follower = group.members().iter().position(|member| member.addr() != leader).unwrap();
+    let addr = group.members()[follower].addr();
+    let mut client = zookeeper::Connection::open(addr).await.unwrap();
+
+    group.cut_off(follower).await.unwrap();
+    let since = Instant::now();
+    remember(Kind::ZooKeeper, leader).await.unwrap();
+    assert!(!client.exists("/lab", false).await.unwrap(), "it cannot know");
+    while client.exists("/lab", false).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    eprintln!("a follower that is cut off answers for {:.1?}", since.elapsed());
+    assert_eq!(group.leader().await.unwrap().addr(), leader);
+
+    group.rejoin().await.unwrap();
+    group.complete().await.unwrap();
+    let since = Instant::now();
+    until_recalled_by_all(&group).await;
+    eprintln!("and knows everything {:.1?} after it was let back in", since.elapsed());
+}

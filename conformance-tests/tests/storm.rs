@@ -1,0 +1,71 @@
+//! Storms of a few seconds; `cargo xtask storm` runs them for minutes.
+
+mod setnx;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_conformance::history::judge::Rule;
+use lockkit_conformance::lab::{Kind, Shared};
+use lockkit_conformance::storm::{NoSaboteur, Report, Storm};
+use lockkit_core::{LockManager, Settings};
+use lockkit_sql::SqliteDriver;
+
+fn storm(folder: &std::path::Path, url: String) -> Storm {
+    Storm {
+        seed: 2026,
+        lasts: Duration::from_secs(8),
+        processes: 3,
+        tasks: 3,
+        locks: 2,
+        ttl: Duration::from_secs(1),
+        program: env!("CARGO_BIN_EXE_lockkit-storm").into(),
+        url,
+        folder: folder.to_owned(),
+        strike_clients: true,
+    }
+}
+
+fn settings(storm: &Storm) -> Settings {
+    Settings::default().ttl(storm.ttl).wait_ttl(storm.ttl)
+}
+
+fn count(report: &Report, what: &str) -> usize {
+    report.judgement.counts.get(what).copied().unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_on_sqlite_that_are_frozen_and_killed_are_acquitted() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    let storm = storm(folder.path(), url.clone());
+    let driver = Arc::new(SqliteDriver::connect(&url).await.unwrap());
+    let look = LockManager::with(driver, settings(&storm)).unwrap();
+    let report = storm.run(Vec::new(), &look, Arc::new(NoSaboteur)).await.unwrap();
+    if !report.judgement.acquitted() {
+        let kept = folder.keep();
+        panic!("{:#?}, histories in {}", report.judgement.violations, kept.display());
+    }
+    assert!(count(&report, "granted") > 100 && count(&report, "faults") >= 2, "{report:?}");
+    assert!(report.drawing.is_none());
+}
+
+/// The lock that half of the field has: SET NX with a ttl, a release without a check, no token.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unsafe_lock_on_a_real_redis_is_convicted_and_drawn() {
+    let redis = Shared::server(Kind::Redis).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut storm = storm(folder.path(), String::new());
+    (storm.processes, storm.strike_clients) = (0, false);
+    let clients = |_| {
+        let driver = Arc::new(setnx::SetNx::new(redis.addr()));
+        LockManager::with(driver, settings(&storm)).unwrap()
+    };
+    let (here, look) = ((0..3).map(clients).collect(), clients(3));
+    let report = storm.run(here, &look, Arc::new(NoSaboteur)).await.unwrap();
+    let rules: Vec<_> = report.judgement.violations.iter().map(|v| v.rule).collect();
+    assert!(rules.contains(&Rule::Exclusion), "{rules:?}");
+    assert!(rules.contains(&Rule::TokenOnce), "{rules:?}");
+    let drawing = std::fs::read_to_string(report.drawing.unwrap()).unwrap();
+    assert!(drawing.contains("#c00"), "the violation is not marked");
+}

@@ -1,0 +1,10 @@
+//! The verbs beside `run`, one file each.
+
+pub(crate) mod break_lock;
+pub(crate) mod check;
+pub(crate) mod doctor;
+pub(crate) mod ls;
+pub(crate) mod manual;
+pub(crate) mod show;
+pub(crate) mod ticket;
+pub(crate) mod watch;

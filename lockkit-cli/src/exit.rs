@@ -1,0 +1,72 @@
+//! How the command ends: the exit codes, each in one place, and the failure that carries one along
+//! with its sentence.
+
+use lockkit::Error;
+
+/// The exit codes of the manual, after `sysexits.h` where that has one.
+pub(crate) mod code {
+    /// `break`: nobody has that token. `doctor`: something is wrong with the backend.
+    pub(crate) const NO: u8 = 1;
+    /// Wrong usage, or a name, duration, count or URL that cannot be one.
+    pub(crate) const USAGE: u8 = 64;
+    /// The backend cannot be reached, or fails.
+    pub(crate) const UNAVAILABLE: u8 = 69;
+    /// lockkit itself failed.
+    pub(crate) const SOFTWARE: u8 = 70;
+    /// The operating system refused something that lockkit needs: a process, a pipe.
+    pub(crate) const OS: u8 = 71;
+    /// The lock was lost.
+    pub(crate) const LOST: u8 = 74;
+    /// The lock is taken, and stayed so for as long as one was to wait.
+    pub(crate) const BUSY: u8 = 75;
+    /// The command was found but cannot be run.
+    pub(crate) const CANNOT_RUN: u8 = 126;
+    /// The command was not found.
+    pub(crate) const NOT_FOUND: u8 = 127;
+    /// Added to the number of a signal.
+    pub(crate) const SIGNAL: u8 = 128;
+}
+
+/// An end that is not success: the exit code, and the one sentence that goes to stderr.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    /// `None` when everything has been said already.
+    pub(crate) sentence: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, sentence: impl Into<String>) -> Self {
+        Self { code, sentence: Some(sentence.into()) }
+    }
+
+    pub(crate) fn usage(sentence: impl Into<String>) -> Self {
+        Self::new(code::USAGE, sentence)
+    }
+
+    /// Ends with this code without another word.
+    pub(crate) fn silent(code: u8) -> Self {
+        Self { code, sentence: None }
+    }
+
+    /// What the operating system refused.
+    pub(crate) fn os(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::new(code::OS, format!("{what}: {error}"))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match &error {
+            Error::InvalidName { .. }
+            | Error::Config(_)
+            | Error::LimitMismatch { .. }
+            | Error::Unsupported { .. }
+            | Error::WouldDeadlock { .. } => code::USAGE,
+            Error::Backend { .. } => code::UNAVAILABLE,
+            Error::Lost { .. } => code::LOST,
+            _ => code::SOFTWARE,
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,162 @@
+//! The command's process group: starts it, passes signals to it, tells when it stops or ends, and
+//! clears up what the command leaves in it. Who decides to signal it stands elsewhere.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, kill_process_group,
+    test_kill_process_group, waitid, waitpgid,
+};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::myself;
+use crate::exit::code;
+
+/// What happened to the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A signal stopped it.
+    Stopped(Signal),
+    /// It ended.
+    Ended(End),
+}
+
+/// How the command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// With this exit code.
+    Exited(u8),
+    /// By this signal.
+    Killed(u8),
+}
+
+impl End {
+    /// The exit code that a shell would show.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Exited(code) => code,
+            Self::Killed(signal) => code::SIGNAL.saturating_add(signal),
+        }
+    }
+}
+
+/// The group. Its id is that of the command's process.
+#[derive(Debug)]
+pub(crate) struct Group {
+    leader: Pid,
+    events: Option<UnboundedReceiver<Event>>,
+    reaped: bool,
+}
+
+impl Group {
+    /// Makes the command's process, in a group of its own, standing still before the command.
+    pub(crate) fn launch(
+        command: &[OsString],
+        environment: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
+    ) -> io::Result<Self> {
+        let child = myself("lockkit", super::LAUNCH)
+            .arg(std::process::id().to_string())
+            .args(command)
+            .envs(environment)
+            .process_group(0)
+            .spawn()?;
+        let leader = Pid::from_child(&child);
+        // Not taken away: if it ended already, that is for `events` to see.
+        let look = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        let status = wait_for(leader, look)?;
+        if status.stopped() {
+            wait_for(leader, WaitIdOptions::STOPPED)?;
+        }
+        Ok(Self { leader, events: None, reaped: false })
+    }
+
+    /// The group's id.
+    pub(crate) fn id(&self) -> Pid {
+        self.leader
+    }
+
+    /// Lets it become the command.
+    pub(crate) fn start(&mut self) {
+        let (tell, events) = unbounded_channel();
+        self.events = Some(events);
+        let leader = self.leader;
+        std::thread::spawn(move || {
+            while let Ok(event) = next_event(leader) {
+                let ended = matches!(event, Event::Ended(_));
+                if tell.send(event).is_err() || ended {
+                    return;
+                }
+            }
+        });
+        self.signal(Signal::CONT);
+    }
+
+    /// What happened to the command next; pends for ever after its end.
+    ///
+    /// # Cancel safety
+    /// Dropping it loses nothing.
+    pub(crate) async fn event(&mut self) -> Event {
+        if let Some(events) = &mut self.events
+            && let Some(event) = events.recv().await
+        {
+            return event;
+        }
+        std::future::pending().await
+    }
+
+    /// Sends a signal to the whole group.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // While the leader is not reaped, or while anybody is left, the id is not another's.
+        let _ = kill_process_group(self.leader, signal);
+    }
+
+    /// Whether nobody is left in the group. Only after the command's end: it takes away the
+    /// command's process, and others of the group that ended and that were handed to this process.
+    pub(crate) fn is_empty(&mut self) -> bool {
+        while let Ok(Some(_)) = waitpgid(self.leader, WaitOptions::NOHANG) {
+            self.reaped = true;
+        }
+        self.reaped && test_kill_process_group(self.leader) == Err(Errno::SRCH)
+    }
+}
+
+/// Blocks until the command stops or ends; leaves an ended one for [`Group::is_empty`], so that
+/// nobody else gets its process id while the group may still be signalled.
+fn next_event(leader: Pid) -> io::Result<Event> {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+    loop {
+        let status = wait_for(leader, look)?;
+        if status.stopped() {
+            // It may have been continued meanwhile; then there is nothing to tell.
+            let take = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+            let taken = waitid(WaitId::Pid(leader), take)?;
+            let signal = taken.and_then(|s| s.stopping_signal());
+            if let Some(signal) = signal.and_then(Signal::from_named_raw) {
+                return Ok(Event::Stopped(signal));
+            }
+            continue;
+        }
+        return Ok(Event::Ended(end_of(&status)));
+    }
+}
+
+fn end_of(status: &WaitIdStatus) -> End {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => End::Exited(code as u8),
+        (None, Some(signal)) => End::Killed(signal as u8),
+        (None, None) => End::Exited(code::SOFTWARE),
+    }
+}
+
+fn wait_for(leader: Pid, options: WaitIdOptions) -> io::Result<WaitIdStatus> {
+    loop {
+        match waitid(WaitId::Pid(leader), options) {
+            Ok(Some(status)) => return Ok(status),
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}

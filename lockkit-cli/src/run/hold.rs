@@ -1,0 +1,260 @@
+//! While the command runs: passes signals on, follows it into a stop, keeps the supervisor told of
+//! the lease, and has the command ended when the lock is lost.
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+use lockkit::clock::{BootClock, Clock, Moment};
+use lockkit::{Lease, LossReason};
+use rustix::process::Signal;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep};
+
+use super::group::{End, Event, Group};
+use super::signals::{ENDING, Signals, TELLING};
+use super::supervisor::{Deed, Due, Supervisor};
+use super::terminal::Terminal;
+use crate::exit::Failure;
+use crate::output;
+
+/// How a command under a lock ended.
+pub(crate) struct Outcome {
+    pub(crate) end: End,
+    /// Why the lock was lost, or the command ended for its sake.
+    pub(crate) lost: Option<String>,
+}
+
+/// A command that runs under a lock.
+pub(crate) struct Hold {
+    lease: Lease,
+    kill_after: Duration,
+    tick: Duration,
+    /// How much earlier than the deadline SIGKILL is sent, for the way that it takes.
+    lead: Duration,
+    due: Due,
+    group: Group,
+    supervisor: Option<Supervisor>,
+    terminal: Option<Terminal>,
+    signals: Signals,
+    lost: Option<String>,
+    /// While what the command left behind is being waited for.
+    leftover: Option<Leftover>,
+}
+
+/// The command ended; others of its group live on.
+struct Leftover {
+    end: End,
+    since: Instant,
+    terminated: bool,
+    killed: bool,
+}
+
+/// What there is to react to.
+enum Happening {
+    Command(Event),
+    Lost(LossReason),
+    Supervisor(Deed),
+    Signal(Signal),
+    Tick,
+}
+
+impl Hold {
+    /// Starts the command. When this returns, it runs and is guarded.
+    pub(crate) fn begin(
+        lease: Lease,
+        kill_after: Duration,
+        command: &[OsString],
+        environment: Vec<(&'static str, String)>,
+    ) -> io::Result<Self> {
+        let signals = Signals::catch(&ENDING)?.and(Signals::catch(&TELLING)?);
+        // Whoever ignores SIGCHLD hands that on, and the system then forgets how children ended.
+        drop(signal(SignalKind::child())?);
+        let ttl = lease.granted_ttl();
+        let lead = (ttl / 50).clamp(Duration::from_millis(10), Duration::from_millis(200));
+        let due = due(&lease, kill_after, lead);
+        let mut group = Group::launch(command, environment)?;
+        let supervisor = match Supervisor::start(group.id(), due) {
+            Ok(supervisor) => supervisor,
+            Err(error) => {
+                group.signal(Signal::KILL);
+                return Err(error);
+            }
+        };
+        let mut terminal = Terminal::of_this_session();
+        if let Some(terminal) = &mut terminal {
+            terminal.lend_if_at_a_prompt(group.id());
+        }
+        group.start();
+        Ok(Self {
+            tick: (ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(500)),
+            lease,
+            kill_after,
+            lead,
+            due,
+            group,
+            supervisor: Some(supervisor),
+            terminal,
+            signals,
+            lost: None,
+            leftover: None,
+        })
+    }
+
+    /// Returns when nobody of the command's group is left.
+    pub(crate) async fn until_the_end(mut self) -> Result<Outcome, Failure> {
+        let end = loop {
+            match self.next().await {
+                Happening::Command(Event::Ended(end)) => self.ended(end),
+                Happening::Command(Event::Stopped(signal)) => self.stopped(signal).await,
+                Happening::Lost(why) => self.end_for(why.to_string()),
+                Happening::Supervisor(Deed::Died) => self.replace_supervisor()?,
+                Happening::Supervisor(deed) => self.did(deed),
+                Happening::Signal(signal) => self.group.signal(signal),
+                Happening::Tick => self.tell_lease(),
+            }
+            if let Some(end) = self.cleared() {
+                break end;
+            }
+        };
+        if let Some(terminal) = &mut self.terminal {
+            terminal.take_back();
+        }
+        if let Some(supervisor) = self.supervisor.take() {
+            supervisor.dismiss();
+        }
+        let lost = self.lost.or_else(|| self.lease.loss().map(|why| why.to_string()));
+        Ok(Outcome { end, lost })
+    }
+
+    async fn next(&mut self) -> Happening {
+        let nap = match self.leftover {
+            Some(_) => Duration::from_millis(10),
+            None => self.tick,
+        };
+        let deed = async {
+            match &mut self.supervisor {
+                Some(supervisor) => supervisor.deed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            deed = deed => Happening::Supervisor(deed),
+            why = self.lease.lost(), if self.lost.is_none() => Happening::Lost(why),
+            signal = self.signals.next() => Happening::Signal(signal),
+            event = self.group.event() => Happening::Command(event),
+            () = sleep(nap) => Happening::Tick,
+        }
+    }
+
+    fn ended(&mut self, end: End) {
+        self.leftover =
+            Some(Leftover { end, since: Instant::now(), terminated: false, killed: false });
+    }
+
+    /// How the command ended, once nobody of its group is left. What it left behind gets a moment
+    /// (the rest of a pipeline), then is ended: the lock must not be free while it works.
+    fn cleared(&mut self) -> Option<End> {
+        let leftover = self.leftover.as_mut()?;
+        if self.group.is_empty() {
+            return Some(leftover.end);
+        }
+        let grace = Duration::from_secs(1);
+        let waited = leftover.since.elapsed();
+        if waited >= grace && !leftover.terminated {
+            leftover.terminated = true;
+            output::note("the command left processes behind in its group: ending them");
+            self.group.signal(Signal::TERM);
+            self.group.signal(Signal::CONT);
+        } else if waited >= grace + self.kill_after && !leftover.killed {
+            leftover.killed = true;
+            self.group.signal(Signal::KILL);
+        } else if waited >= grace + self.kill_after + grace {
+            // Dead, but its parent does not take it away: a zombie does no work.
+            return Some(leftover.end);
+        }
+        None
+    }
+
+    /// The command was stopped, from the terminal or by somebody.
+    async fn stopped(&mut self, signal: Signal) {
+        let Some(terminal) = &mut self.terminal else {
+            return;
+        };
+        let wants_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
+        if !wants_terminal && signal != Signal::TSTP {
+            return; // SIGSTOP: whoever stopped it will continue it.
+        }
+        if wants_terminal && terminal.lend(self.group.id()) {
+            self.group.signal(Signal::CONT);
+            return;
+        }
+        match terminal.stop_this_job().await {
+            // Nobody could continue this job, so the terminal would not have stopped it.
+            Ok(false) if wants_terminal => {
+                output::note("the command stands still: it wants the terminal of another job");
+            }
+            _ => self.group.signal(Signal::CONT),
+        }
+    }
+
+    fn tell_lease(&mut self) {
+        // After a loss nothing is left of the lease, and the event of the loss is about to come.
+        if self.lost.is_some() || self.lease.loss().is_some() {
+            return;
+        }
+        self.due = due(&self.lease, self.kill_after, self.lead);
+        if let Some(supervisor) = &mut self.supervisor {
+            // One that is gone says so by itself.
+            let _ = supervisor.lease(self.due);
+        }
+    }
+
+    /// Has the command ended: the lock is not held any more.
+    fn end_for(&mut self, why: String) {
+        output::note(format!("the lock is lost ({why}): ending the command"));
+        self.lost = Some(why);
+        let now = BootClock.now();
+        self.due = Due { term: now, kill: self.due.kill.min(now.after(self.kill_after)) };
+        if let Some(supervisor) = &mut self.supervisor {
+            let _ = supervisor.end(self.due.kill);
+        }
+    }
+
+    fn did(&mut self, deed: Deed) {
+        output::detail(format!("the supervisor has {deed:?} the command's group"));
+        if self.lost.is_none() {
+            let why = "its lease was about to end without having been renewed";
+            output::note(format!("ending the command: {why}"));
+            self.lost = Some(why.to_owned());
+        }
+    }
+
+    /// The command is never unguarded for long.
+    fn replace_supervisor(&mut self) -> Result<(), Failure> {
+        if let Some(supervisor) = self.supervisor.take() {
+            supervisor.bury();
+        }
+        output::note("warning: the supervisor was killed; starting another one");
+        match Supervisor::start(self.group.id(), self.due) {
+            Ok(supervisor) => {
+                self.supervisor = Some(supervisor);
+                Ok(())
+            }
+            Err(error) => {
+                self.group.signal(Signal::KILL);
+                Err(Failure::os("cannot start another supervisor", error))
+            }
+        }
+    }
+}
+
+/// When the command is to be ended if nothing is heard of the lock any more.
+fn due(lease: &Lease, kill_after: Duration, lead: Duration) -> Due {
+    // The clock is read before what is left: so the sum is never too late.
+    let now: Moment = BootClock.now();
+    let deadline = now.after(lease.remaining());
+    let kill = deadline.before(lead);
+    Due { term: deadline.before(kill_after).min(kill), kill }
+}

@@ -1,0 +1,110 @@
+//! The moment between the birth of the command's process and the command: the process stands
+//! still, in its own group, until the supervisor guards that group and the terminal is set, and
+//! then becomes the command. So there is no instant in which the command runs unguarded.
+//!
+//! Passing on a descriptor to wait on would leave it open in the command; a stop signal leaves
+//! nothing behind.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use rustix::fs::{Access, access};
+use rustix::process::{Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
+
+use crate::exit::{Failure, code};
+use crate::output;
+
+/// The `main` of that moment. `arguments`: the parent's process id, the command, its arguments.
+pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
+    let [parent, command, rest @ ..] = arguments else {
+        return ExitCode::from(code::SOFTWARE);
+    };
+    // A last net under the supervisor: should somebody kill it along with lockkit, at least the
+    // command itself goes too. (It survives the exec; lockkit's starting thread is its main one.)
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let orphaned = || {
+        let now = getppid().map(|p| p.as_raw_nonzero().to_string());
+        now.as_deref().map(OsStr::new) != Some(parent)
+    };
+    // Asked before and after: who is orphaned before it set the signal hears nothing of it.
+    if orphaned() || kill_process(getpid(), Signal::STOP).is_err() || orphaned() {
+        return ExitCode::from(code::SOFTWARE);
+    }
+    let error = Command::new(command).args(rest).exec();
+    let failure = cannot_run(command, &error);
+    if let Some(sentence) = failure.sentence {
+        output::fail(sentence);
+    }
+    ExitCode::from(failure.code)
+}
+
+/// Looks for the command the way `execvp` does, so that a missing one is told before the lock is
+/// waited for.
+pub(crate) fn find(command: &OsStr) -> Result<PathBuf, Failure> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    find_in(&path, command).map_err(|error| cannot_run(command, &error))
+}
+
+fn find_in(path: &OsStr, command: &OsStr) -> io::Result<PathBuf> {
+    if command.is_empty() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    if command.as_encoded_bytes().contains(&b'/') {
+        return runnable(Path::new(command));
+    }
+    let mut error = io::Error::from(io::ErrorKind::NotFound);
+    for folder in std::env::split_paths(path) {
+        match runnable(&folder.join(command)) {
+            Ok(found) => return Ok(found),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => error = e,
+            Err(_) => {}
+        }
+    }
+    Err(error)
+}
+
+fn runnable(file: &Path) -> io::Result<PathBuf> {
+    let kind = std::fs::metadata(file)?;
+    if !kind.is_file() || access(file, Access::EXEC_OK).is_err() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(file.to_owned())
+}
+
+fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
+    let name = command.to_string_lossy();
+    match error.kind() {
+        io::ErrorKind::NotFound if command.as_encoded_bytes().contains(&b'/') => {
+            let sentence = format!("there is no command {name:?}: check its path");
+            Failure::new(code::NOT_FOUND, sentence)
+        }
+        io::ErrorKind::NotFound => {
+            let sentence = format!("there is no command {name:?}: check its name and $PATH");
+            Failure::new(code::NOT_FOUND, sentence)
+        }
+        io::ErrorKind::PermissionDenied => {
+            let sentence = format!("{name:?} may not be run: make it an executable file");
+            Failure::new(code::CANNOT_RUN, sentence)
+        }
+        _ => Failure::new(code::CANNOT_RUN, format!("cannot run {name:?}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_found_on_the_path_or_by_its_path() {
+        let path = OsStr::new("/nowhere:/bin:/usr/bin");
+        assert!(find_in(path, OsStr::new("sh")).unwrap().ends_with("sh"));
+        assert!(find_in(path, OsStr::new("/bin/sh")).is_ok());
+        let missing = find_in(path, OsStr::new("no-such-command")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        let folder = find_in(path, OsStr::new("/bin/")).unwrap_err();
+        assert_eq!(folder.kind(), io::ErrorKind::PermissionDenied);
+    }
+}

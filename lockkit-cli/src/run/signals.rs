@@ -1,0 +1,66 @@
+//! Signals that lockkit receives, as a stream. What was ignored when lockkit began (by `nohup`, by
+//! a shell that started it in the background) stays ignored, for the command as well.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use rustix::process::Signal;
+use tokio::signal::unix::{self, SignalKind};
+
+/// What ends a wait, and is passed on to a command.
+pub(crate) const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+
+/// What is passed on to a command beside these.
+pub(crate) const TELLING: [Signal; 4] = [Signal::USR1, Signal::USR2, Signal::TSTP, Signal::WINCH];
+
+/// Some signals, caught from the moment it was made.
+#[derive(Debug)]
+pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
+
+impl Signals {
+    /// Catches these, but for those that are ignored.
+    pub(crate) fn catch(signals: &[Signal]) -> io::Result<Self> {
+        let ignored = ignored();
+        let mut caught = Vec::new();
+        for signal in signals {
+            let number = signal.as_raw();
+            if ignored & (1 << (number - 1)) == 0 {
+                caught.push((*signal, unix::signal(SignalKind::from_raw(number))?));
+            }
+        }
+        Ok(Self(caught))
+    }
+
+    /// Catches more.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
+    /// The next one.
+    ///
+    /// # Cancel safety
+    /// Dropping it loses nothing.
+    pub(crate) async fn next(&mut self) -> Signal {
+        poll_fn(|context| {
+            for (signal, stream) in &mut self.0 {
+                if let Poll::Ready(Some(())) = stream.poll_recv(context) {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The set of signals that this process ignores, bit n - 1 for signal n. Empty where the system
+/// does not tell.
+fn ignored() -> u64 {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+        return 0;
+    };
+    let line = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

@@ -1,0 +1,179 @@
+//! The supervisor: a small process of its own that ends the command's process group when its lease
+//! ends, whatever became of the `lockkit` that started it. It knows nothing of locks and does no
+//! I/O but with its parent.
+//!
+//! It reads lines from stdin and answers on stdout; [`super::supervisor`] is the other side:
+//!
+//! | line | meaning | answer |
+//! | --- | --- | --- |
+//! | | it is up | `ready` |
+//! | `group PGID` | this is the group to guard | `guarding` |
+//! | `lease TERM KILL` | SIGTERM, SIGKILL are due at these moments of the boot clock (ns) | |
+//! | `end KILL` | SIGTERM now, SIGKILL at this moment or when it was due, if that is earlier | |
+//! | `done` | the group is gone: leave | |
+//! | end of file | the parent is gone: SIGKILL now, and leave | |
+//!
+//! It says `terminated` and `killed` when it has done so. What it does it does by the clock alone:
+//! a parent that stands still cannot keep the group alive.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use nix::sys::signal::SigSet;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, Signal, kill_process_group, setsid};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use lockkit::clock::{BootClock, Clock, Moment};
+
+/// The supervisor's `main`.
+pub(crate) fn main() -> ExitCode {
+    // Whoever stops a whole session, terminal or control group politely also asks this process to
+    // end; it leaves only after the group it guards.
+    let _ = SigSet::all().thread_block();
+    let _ = setsid();
+    let _ = std::env::set_current_dir("/");
+    // Not the parent's name: `pkill lockkit` is to leave the guard in place.
+    let _ = std::fs::write("/proc/self/comm", "lk-supervisor");
+    match Guard::default().serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// What it knows of the group, and what it has done to it.
+#[derive(Default)]
+struct Guard {
+    group: Option<Pid>,
+    term_at: Option<Moment>,
+    kill_at: Option<Moment>,
+    terminated: bool,
+    killed: bool,
+}
+
+impl Guard {
+    fn serve(mut self) -> io::Result<()> {
+        let stdin = io::stdin();
+        let timer = timerfd_create(
+            // The boot clock: a machine that slept through the lease finds out on waking.
+            TimerfdClockId::Boottime,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
+        let mut unread = Vec::new();
+        answer("ready");
+        loop {
+            self.act_on_time();
+            timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &alarm(self.next()))?;
+            let mut fds = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => {
+                    self.kill();
+                    return Err(e.into());
+                }
+            }
+            if fds[0].revents().is_empty() {
+                continue;
+            }
+            let mut buffer = [0; 1024];
+            let count = match rustix::io::read(&stdin, &mut buffer) {
+                Ok(count) => count,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => 0,
+            };
+            if count == 0 {
+                self.kill();
+                return Ok(());
+            }
+            unread.extend_from_slice(&buffer[..count]);
+            while let Some(end) = unread.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = unread.drain(..=end).collect();
+                if !self.obey(&String::from_utf8_lossy(&line)) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Does what a line says; `false` when that is to leave.
+    fn obey(&mut self, line: &str) -> bool {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let moment = |word: &str| word.parse().ok().map(Moment::from_nanos);
+        match words[..] {
+            ["group", id] => {
+                self.group = id.parse().ok().and_then(Pid::from_raw);
+                answer("guarding");
+            }
+            ["lease", term, kill] if !self.terminated => {
+                self.term_at = moment(term);
+                self.kill_at = moment(kill);
+            }
+            ["end", kill] => {
+                self.kill_at = [self.kill_at, moment(kill)].into_iter().flatten().min();
+                self.terminate();
+            }
+            ["done"] => return false,
+            _ => {}
+        }
+        true
+    }
+
+    fn act_on_time(&mut self) {
+        let now = BootClock.now();
+        if self.kill_at.is_some_and(|at| now >= at) {
+            self.kill();
+        } else if self.term_at.is_some_and(|at| now >= at) {
+            self.terminate();
+        }
+    }
+
+    /// When there is something to do next.
+    fn next(&self) -> Option<Moment> {
+        match (self.killed, self.terminated) {
+            (true, _) => None,
+            (false, true) => self.kill_at,
+            (false, false) => [self.term_at, self.kill_at].into_iter().flatten().min(),
+        }
+    }
+
+    fn terminate(&mut self) {
+        if let (Some(group), false) = (self.group, self.terminated) {
+            self.terminated = true;
+            let _ = kill_process_group(group, Signal::TERM);
+            // A suspended command must wake up to tidy up.
+            let _ = kill_process_group(group, Signal::CONT);
+            answer("terminated");
+        }
+    }
+
+    fn kill(&mut self) {
+        if let (Some(group), false) = (self.group, self.killed) {
+            self.killed = true;
+            self.terminated = true;
+            let _ = kill_process_group(group, Signal::KILL);
+            answer("killed");
+        }
+    }
+}
+
+/// Nobody may be listening any more, which changes nothing.
+fn answer(word: &str) {
+    let mut out = io::stdout();
+    let _ = writeln!(out, "{word}").and_then(|()| out.flush());
+}
+
+/// A timer that fires once at `moment`; one that never does without.
+fn alarm(moment: Option<Moment>) -> Itimerspec {
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let nanos = moment.map_or(0, |m| m.as_nanos().clamp(1, i64::MAX as u64));
+    Itimerspec {
+        it_interval: zero,
+        it_value: Timespec {
+            tv_sec: (nanos / 1_000_000_000) as i64,
+            tv_nsec: (nanos % 1_000_000_000) as _,
+        },
+    }
+}

@@ -1,0 +1,134 @@
+//! lockkit's side of the [supervisor](super::supervise): starts it, tells it the group and the
+//! lease, hears what it did.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Stdio};
+use std::time::Duration;
+
+use lockkit::clock::Moment;
+use rustix::process::Pid;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::myself;
+
+/// What the supervisor did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// It sent SIGTERM to the group.
+    Terminated,
+    /// It sent SIGKILL to the group.
+    Killed,
+    /// It is gone itself, although nobody told it to leave.
+    Died,
+}
+
+/// When the group is to be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    /// SIGTERM, unless told otherwise by then.
+    pub(crate) term: Moment,
+    /// SIGKILL, unless told otherwise by then.
+    pub(crate) kill: Moment,
+}
+
+/// A running supervisor. When it is dropped, it kills the group.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    child: Child,
+    to: ChildStdin,
+    deeds: UnboundedReceiver<Deed>,
+    told: Option<Due>,
+}
+
+impl Supervisor {
+    /// Starts one that guards this group. When this returns, it does.
+    pub(crate) fn start(group: Pid, due: Due) -> io::Result<Self> {
+        let mut child = myself("lockkit-supervisor", super::SUPERVISE)
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // It must not hold open what a reader of lockkit's stderr waits for the end of.
+            .stderr(Stdio::null())
+            .spawn()?;
+        let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::Error::other("its pipes are missing"));
+        };
+        let mut from = BufReader::new(from);
+        expect(&mut from, "ready")?;
+        let (tell, deeds) = unbounded_channel();
+        let mut supervisor = Self { child, to, deeds, told: None };
+        supervisor.lease(due)?;
+        supervisor.say(&format!("group {}", group.as_raw_nonzero()))?;
+        expect(&mut from, "guarding")?;
+        std::thread::spawn(move || {
+            for line in from.lines().map_while(Result::ok) {
+                let deed = match line.as_str() {
+                    "terminated" => Deed::Terminated,
+                    "killed" => Deed::Killed,
+                    _ => continue,
+                };
+                let _ = tell.send(deed);
+            }
+            let _ = tell.send(Deed::Died);
+        });
+        Ok(supervisor)
+    }
+
+    /// Tells it the lease as it is now.
+    pub(crate) fn lease(&mut self, due: Due) -> io::Result<()> {
+        // Moments are computed anew each time; below this they are the same lease.
+        const SAME: Duration = Duration::from_millis(1);
+        if let Some(told) = self.told
+            && due.kill.since(told.kill) < SAME
+            && told.kill.since(due.kill) < SAME
+        {
+            return Ok(());
+        }
+        self.say(&format!("lease {} {}", due.term.as_nanos(), due.kill.as_nanos()))?;
+        self.told = Some(due);
+        Ok(())
+    }
+
+    /// Has it send SIGTERM now, and SIGKILL at this moment at the latest.
+    pub(crate) fn end(&mut self, kill: Moment) -> io::Result<()> {
+        self.say(&format!("end {}", kill.as_nanos()))
+    }
+
+    /// What it did next.
+    ///
+    /// # Cancel safety
+    /// Dropping it loses nothing.
+    pub(crate) async fn deed(&mut self) -> Deed {
+        match self.deeds.recv().await {
+            Some(deed) => deed,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Sends it away: the group is gone.
+    pub(crate) fn dismiss(mut self) {
+        let _ = self.say("done");
+        drop(self.to);
+        let _ = self.child.wait();
+    }
+
+    /// Clears away one that died.
+    pub(crate) fn bury(mut self) {
+        drop(self.to);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn say(&mut self, line: &str) -> io::Result<()> {
+        self.to.write_all(format!("{line}\n").as_bytes())
+    }
+}
+
+fn expect(from: &mut impl BufRead, word: &str) -> io::Result<()> {
+    let mut line = String::new();
+    from.read_line(&mut line)?;
+    match line.trim_end() == word {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("it did not say {word:?}"))),
+    }
+}

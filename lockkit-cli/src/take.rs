@@ -1,0 +1,238 @@
+//! Taking a lock from the command line: the checks that need no backend, the wait with its words on
+//! stderr, the withdrawal when interrupted.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use lockkit::state::LockState;
+use lockkit::{Error, Guard, Identity, LockManager, MemoryDriver, Name, Space};
+use rustix::process::Signal;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::args::TakeArgs;
+use crate::backend::Backend;
+use crate::exit::{Failure, code};
+use crate::output::{self, Verbosity, printable};
+use crate::phrase;
+use crate::run::signals::{ENDING, Signals};
+
+/// Sets on a primitive what its kinds have in common.
+macro_rules! configured {
+    ($take:expr, $primitive:expr) => {{
+        let mut primitive = $primitive;
+        if let Some(ttl) = $take.args.ttl {
+            primitive = primitive.ttl(ttl);
+        }
+        if let Some(note) = &$take.args.note {
+            primitive = primitive.note(note);
+        }
+        if let Some(max_hold) = $take.max_hold {
+            primitive = primitive.max_hold(max_hold);
+        }
+        if $take.detached {
+            primitive = primitive.detached();
+        }
+        primitive
+    }};
+}
+
+/// What is to be taken, and how.
+pub(crate) struct Take<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) args: &'a TakeArgs,
+    pub(crate) max_hold: Option<Duration>,
+    /// Whether it is to outlive this process.
+    pub(crate) detached: bool,
+}
+
+impl Take<'_> {
+    pub(crate) fn space(&self) -> Space {
+        match self.args.limit {
+            Some(_) => Space::Semaphore,
+            None => Space::Lock,
+        }
+    }
+
+    /// Refuses what cannot work before anything is touched: takes the same in a memory of its own.
+    pub(crate) async fn rehearse(&self, backend: &Backend) -> Result<(), Failure> {
+        Name::new(self.name)?;
+        let stage = backend.settings();
+        let stage = LockManager::with(std::sync::Arc::new(MemoryDriver::new()), stage)?;
+        match self.once(&stage).await {
+            // A short lease may end on the stage: that says nothing against the play.
+            Ok(_) | Err(Error::Lost { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes it, waiting as long as the arguments say.
+    pub(crate) async fn take(&self, locks: &LockManager) -> Result<Guard, Failure> {
+        let mut signals = Signals::catch(&ENDING).map_err(|e| Failure::os("signals", e))?;
+        let outcome = tokio::select! {
+            biased;
+            signal = signals.next() => Err(signal),
+            taken = self.attempt(locks) => Ok(taken),
+            () = self.tell(locks) => unreachable!("it tells until it is dropped"),
+        };
+        match outcome {
+            Ok(taken) => match taken? {
+                Some(guard) => Ok(guard),
+                None => Err(self.busy(locks).await),
+            },
+            Err(signal) => Err(self.withdraw(locks, signal, signals).await),
+        }
+    }
+
+    async fn attempt(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
+        match self.args.wait {
+            _ if self.args.once => self.once(locks).await,
+            Some(Duration::ZERO) => self.once(locks).await,
+            limit => self.patiently(locks, limit).await,
+        }
+    }
+
+    async fn once(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
+        let permits = self.args.permits.unwrap_or(1);
+        match (self.args.limit, self.args.shared) {
+            (Some(limit), _) => {
+                let semaphore = configured!(self, locks.semaphore(self.name, limit));
+                semaphore.try_acquire_many(permits).await
+            }
+            (None, true) => configured!(self, locks.rwlock(self.name)).try_read().await,
+            (None, false) => configured!(self, locks.mutex(self.name)).try_lock().await,
+        }
+    }
+
+    async fn patiently(
+        &self,
+        locks: &LockManager,
+        limit: Option<Duration>,
+    ) -> Result<Option<Guard>, Error> {
+        let permits = self.args.permits.unwrap_or(1);
+        match (self.args.limit, self.args.shared, limit) {
+            (Some(permits_in_all), _, limit) => {
+                let semaphore = configured!(self, locks.semaphore(self.name, permits_in_all));
+                match limit {
+                    Some(limit) => semaphore.try_acquire_many_for(permits, limit).await,
+                    None => semaphore.acquire_many(permits).await.map(Some),
+                }
+            }
+            (None, true, limit) => {
+                let lock = configured!(self, locks.rwlock(self.name));
+                match limit {
+                    Some(limit) => lock.try_read_for(limit).await,
+                    None => lock.read().await.map(Some),
+                }
+            }
+            (None, false, limit) => {
+                let lock = configured!(self, locks.mutex(self.name));
+                match limit {
+                    Some(limit) => lock.try_lock_for(limit).await,
+                    None => lock.lock().await.map(Some),
+                }
+            }
+        }
+    }
+
+    /// Says, after a second, who is waited for; to a terminal, goes on showing it. Never returns.
+    async fn tell(&self, locks: &LockManager) {
+        let began = Instant::now();
+        sleep(Duration::from_secs(1)).await;
+        output::note(self.waits_for(locks).await);
+        if !io::stderr().is_terminal() || !output::says(Verbosity::Normal) {
+            return std::future::pending().await;
+        }
+        let spinner = Spinner;
+        loop {
+            let line = self.waits_for(locks).await;
+            let looked = Instant::now();
+            while looked.elapsed() < Duration::from_secs(2) {
+                spinner.show(began.elapsed(), &line);
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+
+    async fn waits_for(&self, locks: &LockManager) -> String {
+        let subject = phrase::subject(self.space(), self.name);
+        match timeout(Duration::from_secs(5), locks.inspect(self.space(), self.name)).await {
+            Ok(Ok(state)) => {
+                let behind = match place(&state) {
+                    Some(ahead) if ahead > 0 => format!(", behind {ahead} who wait"),
+                    _ => String::new(),
+                };
+                match phrase::holders(&state) {
+                    Some(holders) => format!("waiting for {subject}: held by {holders}{behind}"),
+                    None => format!("waiting for {subject}{behind}"),
+                }
+            }
+            Ok(Err(error)) => format!("waiting for {subject}: {error}"),
+            Err(_) => format!("waiting for {subject}: the backend does not answer"),
+        }
+    }
+
+    /// Why it was not acquired: somebody holds it, or nothing was heard of the backend.
+    async fn busy(&self, locks: &LockManager) -> Failure {
+        let subject = phrase::subject(self.space(), self.name);
+        let look = locks.inspect(self.space(), self.name);
+        let held = match timeout(Duration::from_secs(5), look).await {
+            Ok(Ok(state)) => phrase::holders(&state),
+            Ok(Err(error)) => return error.into(),
+            Err(_) => {
+                let sentence = format!("did not acquire {subject}: the backend does not answer");
+                return Failure::new(code::UNAVAILABLE, sentence);
+            }
+        };
+        let code = self.args.busy_exit_code;
+        match (output::says(Verbosity::Normal), held) {
+            (false, _) => Failure::silent(code),
+            (true, None) => Failure::new(code, format!("did not acquire {subject}")),
+            (true, Some(by)) => {
+                Failure::new(code, format!("did not acquire {subject}: held by {by}"))
+            }
+        }
+    }
+
+    async fn withdraw(&self, locks: &LockManager, why: Signal, mut signals: Signals) -> Failure {
+        tokio::select! {
+            () = close(locks) => {}
+            // Asked for once more: then its lease has to end by itself.
+            _ = signals.next() => {}
+        }
+        let subject = phrase::subject(self.space(), self.name);
+        let code = code::SIGNAL + why.as_raw() as u8;
+        Failure::new(code, format!("interrupted while waiting for {subject}"))
+    }
+}
+
+/// Releases whatever is left, as long as the backend answers.
+pub(crate) async fn close(locks: &LockManager) {
+    let _ = timeout(Duration::from_secs(5), locks.shutdown()).await;
+}
+
+/// How many wait ahead of this process.
+fn place(state: &LockState) -> Option<usize> {
+    let me = Identity::of_this_process();
+    state.waiters().position(|s| s.identity == me)
+}
+
+/// A line on a terminal that is written again and again, and wiped at the end.
+struct Spinner;
+
+impl Spinner {
+    fn show(&self, since: Duration, line: &str) {
+        const FACES: [char; 4] = ['|', '/', '-', '\\'];
+        let face = FACES[(since.as_millis() / 100) as usize % FACES.len()];
+        let text = printable(&format!("{face} {}: {line}", phrase::duration(since)));
+        let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| size.ws_col);
+        // A line that wraps could not be written over.
+        let short: String = text.chars().take(usize::from(width.max(20)) - 1).collect();
+        let _ = write!(io::stderr(), "\r{short}\x1b[K");
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+}

@@ -1,0 +1,89 @@
+//! The JSON shape of a lock's state. Stable: programs read it. Never contains an id.
+
+use std::time::Duration;
+
+use lockkit::state::{LockState, Standing};
+use lockkit::{Identity, Mode, Space, Token};
+use serde::Serialize;
+
+use crate::exit::{Failure, code};
+
+/// A lock, or a semaphore.
+#[derive(Serialize)]
+pub(crate) struct StateView<'a> {
+    name: &'a str,
+    space: Space,
+    /// Of a semaphore in use.
+    limit: Option<u32>,
+    holders: Vec<ClaimView<'a>>,
+    /// The next first.
+    waiters: Vec<ClaimView<'a>>,
+}
+
+/// Who holds or waits.
+#[derive(Serialize)]
+struct ClaimView<'a> {
+    token: Token,
+    mode: &'static str,
+    /// How many of a semaphore's permits.
+    permits: Option<u32>,
+    identity: &'a Identity,
+    note: Option<&'a str>,
+    ttl_ms: u64,
+    expires_in_ms: u64,
+    /// Of holders.
+    held_for_ms: Option<u64>,
+    /// Of waiters.
+    waiting_for_ms: Option<u64>,
+    /// The place in the whole line, from 1; holders stand first.
+    position: usize,
+}
+
+impl<'a> StateView<'a> {
+    pub(crate) fn of(state: &'a LockState) -> Self {
+        let claims = |holding: bool| {
+            let line = state.line.iter().enumerate();
+            line.filter(move |(_, s)| s.holds() == holding)
+                .map(|(ahead, s)| ClaimView::of(s, ahead + 1))
+                .collect()
+        };
+        Self {
+            name: state.name().as_str(),
+            space: state.space(),
+            limit: state.limit(),
+            holders: claims(true),
+            waiters: claims(false),
+        }
+    }
+}
+
+impl<'a> ClaimView<'a> {
+    fn of(standing: &'a Standing, position: usize) -> Self {
+        let permits = match standing.mode {
+            Mode::Permits { permits, .. } => Some(permits),
+            _ => None,
+        };
+        Self {
+            token: standing.token,
+            mode: standing.mode.as_str(),
+            permits,
+            identity: &standing.identity,
+            note: standing.note.as_deref(),
+            ttl_ms: ms(standing.ttl),
+            expires_in_ms: ms(standing.expires_in),
+            held_for_ms: standing.held_for.map(ms),
+            waiting_for_ms: (!standing.holds()).then(|| ms(standing.queued_for)),
+            position,
+        }
+    }
+}
+
+/// As one line of JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string(value)
+        .map_err(|e| Failure::new(code::SOFTWARE, format!("cannot write JSON: {e}")))
+}
+
+fn ms(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}

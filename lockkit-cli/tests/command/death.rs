@@ -1,0 +1,156 @@
+//! The command never outlives the lease, whatever becomes of lockkit.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::stage::{Stage, children_called, process_state, stderr, wait_for, wait_for_death};
+
+/// Does not end on SIGTERM, and has a child that does not either.
+const STUBBORN: &str = "trap 'echo TERM >>got' TERM
+    sh -c 'trap : TERM; echo $$ >grandchild; while :; do sleep 0.02; done' &
+    echo $$ >command; while :; do sleep 0.02; done";
+
+fn kill(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+#[test]
+fn when_lockkit_is_killed_the_group_dies_at_once_and_the_lock_is_free_within_its_ttl() {
+    let stage = Stage::new();
+    let mut running = stage.start(&["run", "--local", "--ttl", "2", "a", "sh", "-c", STUBBORN]);
+    let (command, grandchild) = (stage.wait_for_pid("command"), stage.wait_for_pid("grandchild"));
+    running.signal(Signal::KILL);
+    running.end();
+    wait_for_death(command);
+    wait_for_death(grandchild);
+    assert!(!stage.path("got").exists(), "nobody is left who could wait for a polite end");
+    let next = stage.run(&["run", "--local", "--wait", "30", "a", "true"]);
+    assert_eq!(next.status.code(), Some(0));
+}
+
+#[test]
+fn when_lockkit_stands_still_the_group_is_dead_before_another_gets_the_lock() {
+    let stage = Stage::new();
+    let mut running = stage.start(&["run", "--local", "--ttl", "5", "a", "sh", "-c", STUBBORN]);
+    let (command, grandchild) = (stage.wait_for_pid("command"), stage.wait_for_pid("grandchild"));
+    running.signal(Signal::STOP);
+    let script = format!(
+        "for p in {command} {grandchild}; do
+             case $(cut -d' ' -f3 /proc/$p/stat 2>/dev/null) in ''|Z|X) ;; *) exit 8;; esac
+         done"
+    );
+    let next = stage.run(&["run", "--local", "--wait", "30", "a", "sh", "-c", &script]);
+    assert_eq!(next.status.code(), Some(0), "8: the first command was still alive");
+    assert_eq!(stage.wait_for_file("got"), "TERM\n", "it was asked to end before it was killed");
+    running.signal(Signal::CONT);
+    assert_eq!(running.code(), 74);
+}
+
+#[test]
+fn a_killed_supervisor_is_replaced() {
+    let stage = Stage::new();
+    let mut running = stage.start(&["run", "--local", "a", "sh", "-c", STUBBORN]);
+    let grandchild = stage.wait_for_pid("grandchild");
+    let supervisors = || children_called(running.0.id(), "lk-supervisor");
+    let first = wait_for("the supervisor", || supervisors().first().copied());
+    kill(first, Signal::TERM);
+    kill(first, Signal::HUP);
+    assert!(process_state(first).is_some(), "it leaves only after its group");
+    kill(first, Signal::KILL);
+    wait_for("another", || supervisors().first().copied().filter(|pid| *pid != first));
+    // Whose word is known to have been heard: it answers before lockkit goes on.
+    wait_for("its word", || {
+        fs::read_to_string(stage.path("stderr")).unwrap().contains("another one").then_some(())
+    });
+    running.signal(Signal::KILL);
+    running.end();
+    wait_for_death(grandchild);
+}
+
+#[test]
+fn a_broken_lock_ends_the_command_with_term_then_kill_and_74() {
+    for force in [false, true] {
+        let stage = Stage::new();
+        let mut running = stage.start(&["run", "--local", "--ttl", "3", "a", "sh", "-c", STUBBORN]);
+        let (command, grandchild) =
+            (stage.wait_for_pid("command"), stage.wait_for_pid("grandchild"));
+        let token = stage.wait_for_holder("a").to_string();
+        let mut arguments = vec!["break", "--local", "a", "--token", &token, "--reason", "enough"];
+        if force {
+            arguments.push("--force");
+        }
+        assert_eq!(stage.run(&arguments).status.code(), Some(0));
+        assert_eq!(running.code(), 74);
+        assert_eq!(stage.wait_for_file("got"), "TERM\n");
+        assert!(process_state(command).is_none() && process_state(grandchild).is_none());
+        let said = fs::read_to_string(stage.path("stderr")).unwrap();
+        assert!(said.contains("enough"), "{said}");
+        let next = stage.run(&["run", "--local", "-n", "a", "true"]);
+        assert_eq!(next.status.code(), Some(0), "free as soon as its holder is gone");
+    }
+}
+
+#[test]
+fn a_lost_lock_is_74_whatever_the_command_returns() {
+    let stage = Stage::new();
+    let script = "trap 'exit 0' TERM; echo $$ >command; while :; do sleep 0.02; done";
+    let mut running = stage.start(&["run", "--local", "--ttl", "3", "a", "sh", "-c", script]);
+    stage.wait_for_pid("command");
+    let token = stage.wait_for_holder("a").to_string();
+    assert!(stage.run(&["break", "--local", "a", "--token", &token]).status.success());
+    assert_eq!(running.code(), 74);
+    // Even when it ends before lockkit has heard of the loss.
+    let script = "\"$LOCKKIT\" break --local b --force --token $LOCKKIT_TOKEN; exit 0";
+    assert_eq!(stage.run(&["run", "--local", "b", "sh", "-c", script]).status.code(), Some(74));
+}
+
+#[test]
+fn max_hold_ends_the_command() {
+    let stage = Stage::new();
+    let options = ["run", "--local", "--ttl", "2", "--max-hold", "1500ms", "a"];
+    let mut running = stage.start(&[&options[..], &["sh", "-c", STUBBORN]].concat());
+    let grandchild = stage.wait_for_pid("grandchild");
+    assert_eq!(running.code(), 74);
+    assert_eq!(stage.wait_for_file("got"), "TERM\n");
+    assert!(process_state(grandchild).is_none());
+}
+
+#[test]
+fn when_the_backend_does_not_answer_the_command_ends_before_the_lease() {
+    let stage = Stage::new();
+    let url = format!("sqlite:{}", stage.path("locks.db").display());
+    let mut running = stage.start(&["run", "--url", &url, "--ttl", "2", "a", "sh", "-c", STUBBORN]);
+    let (command, grandchild) = (stage.wait_for_pid("command"), stage.wait_for_pid("grandchild"));
+    // Another file in the database's place, which is none.
+    for name in ["locks.db", "locks.db-wal", "locks.db-shm"] {
+        let _ = fs::write(stage.path(name), "x".repeat(100_000));
+    }
+    assert_eq!(running.code(), 74);
+    assert_eq!(stage.wait_for_file("got"), "TERM\n");
+    assert!(process_state(command).is_none() && process_state(grandchild).is_none());
+}
+
+#[test]
+fn what_the_command_leaves_behind_may_finish_but_not_stay() {
+    let stage = Stage::new();
+    let script = "(sleep 0.2; echo done >finished) & exit 6";
+    let output = stage.run(&["run", "--local", "a", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(6));
+    assert!(stage.path("finished").exists(), "it worked under the lock");
+    let script = "sleep 1000 >/dev/null 2>&1 & echo $! >left; exit 6";
+    let output = stage.run(&["run", "--local", "a", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(6));
+    assert!(process_state(stage.wait_for_pid("left")).is_none());
+}
+
+#[test]
+fn a_release_that_fails_after_success_is_only_a_warning() {
+    let stage = Stage::new();
+    let script = "for f in locks.db locks.db-wal locks.db-shm; do
+                      head -c 100000 /dev/zero | tr '\\0' x >$f
+                  done; exit 0";
+    let output = stage.run(&["run", "--url", "sqlite:locks.db", "a", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("warning: the command is done"), "{}", stderr(&output));
+}

@@ -1,0 +1,187 @@
+//! Under a terminal: a real one, with a shell that does job control.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Stdio;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::stage::{Running, Stage, process_state, wait_for};
+
+/// A terminal with a session in it.
+struct Terminal {
+    keyboard: File,
+    screen: Receiver<Vec<u8>>,
+    seen: String,
+    _session: Running,
+}
+
+impl Terminal {
+    /// Runs a program as the leader of a session on a terminal of its own.
+    fn open(stage: &Stage, program: &[&str]) -> Self {
+        let master: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let name = std::ffi::OsStr::from_bytes(name.to_bytes()).to_owned();
+        let side = || -> Stdio {
+            use rustix::fs::OFlags;
+            use std::os::unix::fs::OpenOptionsExt;
+            let flags = OFlags::NOCTTY.bits() as i32;
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(flags)
+                .open(&name)
+                .unwrap()
+                .into()
+        };
+        let mut command = stage.program("setsid");
+        command.args(["--ctty", "--wait"]).args(program).env("PS1", "prompt> ");
+        let session = command.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
+        let keyboard = File::from(master);
+        let mut output = keyboard.try_clone().unwrap();
+        let (tell, screen) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = output.read(&mut buffer) {
+                if tell.send(buffer[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { keyboard, screen, seen: String::new(), _session: Running(session) }
+    }
+
+    fn type_in(&mut self, text: &str) {
+        self.keyboard.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Returns when this was shown after what was seen before, with what was shown until then.
+    fn see(&mut self, text: &str) -> String {
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                return self.seen.drain(..at + text.len()).collect();
+            }
+            match self.screen.recv_timeout(Duration::from_secs(60)) {
+                Ok(more) => self.seen.push_str(&String::from_utf8_lossy(&more)),
+                Err(_) => panic!("{text:?} was not shown, but {:?}", self.seen),
+            }
+        }
+    }
+}
+
+const CTRL_C: &str = "\x03";
+const CTRL_Z: &str = "\x1a";
+
+/// What is typed is also shown: what a command says is put together by it.
+const UP: &str = "printf 'i am %s\\n' up";
+
+#[test]
+fn ctrl_c_reaches_the_command_once() {
+    let stage = Stage::new();
+    let script =
+        format!("trap 'echo INT >>got; sleep 0.2; exit 7' INT; {UP}; while :; do sleep 0.02; done");
+    let mut terminal = Terminal::open(&stage, &["sh", "-i"]);
+    terminal.see("prompt> ");
+    terminal.type_in(&format!("\"$LOCKKIT\" run --local a sh -c \"{script}\"; echo code=$?\n"));
+    terminal.see("i am up");
+    terminal.type_in(CTRL_C);
+    terminal.see("code=7");
+    assert_eq!(stage.wait_for_file("got"), "INT\n");
+}
+
+#[test]
+fn ctrl_c_in_a_script_reaches_command_and_script() {
+    let stage = Stage::new();
+    let inner =
+        format!("trap 'echo INT >>got; sleep 0.2; exit 7' INT; {UP}; while :; do sleep 0.02; done");
+    std::fs::write(stage.path("inner"), inner).unwrap();
+    let script = "trap 'echo script >>got' INT; \"$LOCKKIT\" run --local a sh inner; printf 'ended %s\\n' $?";
+    std::fs::write(stage.path("script"), script).unwrap();
+    let mut terminal = Terminal::open(&stage, &["sh", "-i"]);
+    terminal.see("prompt> ");
+    terminal.type_in("sh script\n");
+    terminal.see("i am up");
+    terminal.type_in(CTRL_C);
+    terminal.see("ended 7");
+    assert_eq!(stage.wait_for_file("got"), "INT\nscript\n");
+}
+
+#[test]
+fn ctrl_z_stops_the_job_and_fg_continues_it_with_the_terminal() {
+    let stage = Stage::new();
+    let script = format!("echo $$ >pid; {UP}; read x; printf 'got %s\\n' \"$x\"; exit 4");
+    std::fs::write(stage.path("script"), script).unwrap();
+    let mut terminal = Terminal::open(&stage, &["sh", "-i"]);
+    terminal.see("prompt> ");
+    terminal.type_in("\"$LOCKKIT\" run --local a sh script; echo code=$?\n");
+    terminal.see("i am up");
+    let command = stage.wait_for_pid("pid");
+    for _ in 0..2 {
+        terminal.type_in(CTRL_Z);
+        terminal.see("Stopped");
+        terminal.see("prompt> ");
+        wait_for("the stop", || (process_state(command) == Some('T')).then_some(()));
+        terminal.type_in("fg\n");
+        wait_for("it to go on", || (process_state(command) == Some('S')).then_some(()));
+    }
+    terminal.type_in("hello\n");
+    terminal.see("got hello");
+    terminal.see("prompt> ");
+    terminal.type_in("echo again=$((40+2))\n");
+    terminal.see("again=42");
+}
+
+#[test]
+fn a_background_job_stops_when_it_wants_the_terminal_and_gets_it_with_fg() {
+    let stage = Stage::new();
+    std::fs::write(stage.path("script"), "read x; printf 'got %s\\n' \"$x\"").unwrap();
+    let mut terminal = Terminal::open(&stage, &["sh", "-i"]);
+    terminal.see("prompt> ");
+    terminal.type_in("\"$LOCKKIT\" run --local a sh script &\n");
+    stage.wait_for_holder("a");
+    wait_for("the stop", || {
+        terminal.type_in("jobs\n");
+        terminal.see("prompt> ").contains("Stopped").then_some(())
+    });
+    terminal.type_in("fg\n");
+    terminal.type_in("hello\n");
+    terminal.see("got hello");
+}
+
+#[test]
+fn a_command_in_a_script_may_read_from_the_terminal_and_so_may_the_script_afterwards() {
+    let stage = Stage::new();
+    std::fs::write(stage.path("inner"), format!("{UP}; read x; printf 'inner %s\\n' \"$x\""))
+        .unwrap();
+    let script = "\"$LOCKKIT\" run --local a sh inner; read y; printf 'outer %s\\n' \"$y\"";
+    std::fs::write(stage.path("script"), script).unwrap();
+    for leader in [&["sh", "script"][..], &["sh", "-c", "sh script; true"]] {
+        let mut terminal = Terminal::open(&stage, leader);
+        terminal.see("i am up");
+        terminal.type_in("one\n");
+        terminal.see("inner one");
+        terminal.type_in("two\n");
+        terminal.see("outer two");
+    }
+}
+
+#[test]
+fn a_spinner_shows_the_wait_on_a_terminal() {
+    let stage = Stage::new();
+    let ticket = stage.run(&["acquire", "--local", "--ttl", "1000", "a"]);
+    assert!(ticket.status.success());
+    let mut terminal = Terminal::open(&stage, &["sh", "-i"]);
+    terminal.see("prompt> ");
+    terminal.type_in("\"$LOCKKIT\" run --local a true; echo code=$?\n");
+    terminal.see("waiting for the lock \"a\": held by");
+    terminal.see("\r/ ");
+    terminal.type_in(CTRL_C);
+    terminal.see("interrupted while waiting");
+    terminal.see("code=130");
+}

@@ -1,0 +1,63 @@
+//! `acquire`, `renew`, `release`.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::stage::{Stage, stderr, stdout};
+
+#[test]
+fn a_ticket_keeps_a_lock_beyond_the_process_until_it_is_released() {
+    let stage = Stage::new();
+    let output = stage.run(&["acquire", "--local", "--note", "by hand", "a b"]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+    let said = stdout(&output);
+    let (ticket, token) = said.trim_end().split_once(' ').unwrap();
+    assert_eq!(stage.state("a b")["holders"][0]["token"].to_string(), token);
+    assert_eq!(stage.run(&["run", "--local", "-n", "a b", "true"]).status.code(), Some(75));
+
+    let renewed = stage.run(&["renew", "--local", ticket]);
+    assert_eq!((renewed.status.code(), stdout(&renewed)), (Some(0), format!("{token}\n")));
+    assert_eq!(stage.run(&["run", "--local", "-n", "a b", "true"]).status.code(), Some(75));
+
+    assert_eq!(stage.run(&["release", "--local", ticket]).status.code(), Some(0));
+    assert_eq!(stage.run(&["run", "--local", "-n", "a b", "true"]).status.code(), Some(0));
+    for verb in ["release", "renew"] {
+        let gone = stage.run(&[verb, "--local", ticket]);
+        assert_eq!(gone.status.code(), Some(74), "{verb}: {}", stderr(&gone));
+    }
+}
+
+#[test]
+fn a_ticket_can_come_from_stdin_and_only_fits_its_prefix() {
+    let stage = Stage::new();
+    let said = stdout(&stage.run(&["acquire", "--local", "--prefix", "p", "a"]));
+    let ticket = said.split(' ').next().unwrap();
+    let refused = stage.run(&["release", "--local", ticket]);
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(stderr(&refused).contains("--prefix p"), "{}", stderr(&refused));
+    let mut command = stage.lockkit(&["release", "--local", "--prefix", "p", "-"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(said.as_bytes()).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_ticket_that_nobody_renews_ends_with_its_ttl() {
+    let stage = Stage::new();
+    let output = stage.run(&["acquire", "--local", "--ttl", "300ms", "a"]);
+    let token: u64 = stdout(&output).trim().split_once(' ').unwrap().1.parse().unwrap();
+    let script = "echo $LOCKKIT_TOKEN";
+    let next = stage.run(&["run", "--local", "-w", "60", "a", "sh", "-c", script]);
+    assert!(stdout(&next).trim().parse::<u64>().unwrap() > token, "{}", stderr(&next));
+}
+
+#[test]
+fn acquire_is_refused_like_run_when_the_lock_is_taken() {
+    let stage = Stage::new();
+    assert!(stage.run(&["acquire", "--local", "a"]).status.success());
+    assert_eq!(stage.run(&["acquire", "--local", "-n", "a"]).status.code(), Some(75));
+    assert_eq!(
+        stage.run(&["acquire", "--local", "-w", "50ms", "-E", "3", "a"]).status.code(),
+        Some(3)
+    );
+}

@@ -1,0 +1,97 @@
+//! The registers of the memory driver, on tokio's paused clock.
+
+use std::time::Duration;
+
+use lockkit_core::driver::{
+    Delete, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
+};
+use lockkit_core::memory::MemoryDriver;
+use lockkit_core::{Error, Name, Namespace, Token};
+use tokio::time::Instant;
+
+const HOLD: Duration = Duration::from_secs(30);
+const MS: Duration = Duration::from_millis(1);
+
+fn register(name: &str) -> RegisterKey {
+    RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
+}
+
+fn write(value: &str, expect: Expect, token: Option<u64>) -> Store {
+    Store {
+        value: value.into(),
+        expect,
+        token: token.and_then(Token::new),
+        write_id: WriteId::random(),
+        ttl: None,
+    }
+}
+
+async fn stored(driver: &MemoryDriver, at: &RegisterKey, store: &Store) -> Version {
+    match driver.store(at, store).await.unwrap() {
+        StoreOutcome::Stored(version) => version,
+        other => panic!("not stored: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_register_takes_what_is_expected_refuses_old_tokens_and_knows_repeated_writes() {
+    let driver = MemoryDriver::new();
+    let at = register("r");
+    assert_eq!(driver.load(&at).await.unwrap(), None);
+    let first = write("one", Expect::Absent, Some(5));
+    let one = stored(&driver, &at, &first).await;
+    assert_eq!(stored(&driver, &at, &first).await, one, "an answer got lost");
+    let absent = write("two", Expect::Absent, None);
+    assert_eq!(driver.store(&at, &absent).await.unwrap(), StoreOutcome::Conflict);
+    let highest = Token::new(5).unwrap();
+    let stale = write("two", Expect::Absent, Some(4));
+    let refused = driver.store(&at, &stale).await.unwrap();
+    assert_eq!(refused, StoreOutcome::Stale { highest });
+    let two = stored(&driver, &at, &write("two", Expect::Version(one), Some(5))).await;
+    let three = stored(&driver, &at, &write("three", Expect::Anything, None)).await;
+    assert!(one < two && two < three);
+    let entry = driver.load(&at).await.unwrap().unwrap();
+    assert_eq!((entry.value.as_slice(), entry.token), (&b"three"[..], Some(highest)));
+    let mut delete =
+        Delete { expect: Expect::Version(two), token: Some(highest), write_id: WriteId::random() };
+    assert_eq!(driver.delete(&at, &delete).await.unwrap(), StoreOutcome::Conflict);
+    delete.expect = Expect::Version(three);
+    let gone = driver.delete(&at, &delete).await.unwrap();
+    assert_eq!(driver.delete(&at, &delete).await.unwrap(), gone);
+    assert_eq!(driver.load(&at).await.unwrap(), None);
+    tokio::time::advance(Duration::from_secs(100_000)).await;
+    let stale = write("four", Expect::Absent, Some(4));
+    let refused = driver.store(&at, &stale).await.unwrap();
+    assert_eq!(refused, StoreOutcome::Stale { highest }, "tokens outlive values");
+    assert!(stored(&driver, &at, &write("four", Expect::Absent, Some(5))).await > three);
+    let large = write(&"x".repeat(64 * 1024 + 1), Expect::Anything, None);
+    assert!(matches!(driver.store(&at, &large).await, Err(Error::Config(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_register_s_change_is_pushed_and_none_that_came_before_is_missed() {
+    let driver = MemoryDriver::new();
+    let at = register("r");
+    let watch = |after| {
+        let (driver, at) = (driver.clone(), at.clone());
+        tokio::spawn(async move { Registers::changed(&driver, &at, after).await.unwrap() })
+    };
+    let watching = watch(None);
+    tokio::task::yield_now().await;
+    assert!(!watching.is_finished());
+    let mut store = write("one", Expect::Anything, None);
+    store.ttl = Some(HOLD);
+    let one = stored(&driver, &at, &store).await;
+    assert_eq!(watching.await.unwrap().unwrap().version, one);
+    assert_eq!(watch(None).await.unwrap().unwrap().version, one);
+    let begun = Instant::now();
+    assert_eq!(watch(Some(one)).await.unwrap(), None, "its time is over");
+    assert!(begun.elapsed() >= HOLD && begun.elapsed() < HOLD + 5 * MS);
+    let two = stored(&driver, &at, &write("two", Expect::Absent, None)).await;
+    assert!(two > one);
+    let watching = watch(Some(two));
+    tokio::task::yield_now().await;
+    let delete = Delete { expect: Expect::Anything, token: None, write_id: WriteId::random() };
+    driver.delete(&at, &delete).await.unwrap();
+    assert_eq!(watching.await.unwrap(), None);
+}

@@ -1,0 +1,130 @@
+//! How claims stand in rows: what the columns of every dialect mean, and back. No SQL and no I/O.
+
+use std::time::Duration;
+
+use lockkit_core::state::Standing;
+use lockkit_core::{BreakRecord, Identity, Key, Mode, Name, Namespace, Space, Token};
+
+/// A stretch of time in the nanoseconds of a column. What is longer than a hundred years is a
+/// hundred years, so that sums stay far from the end of an `i64`.
+pub(crate) fn nanos(d: Duration) -> i64 {
+    const CENTURY: u64 = 100 * 366 * 86_400;
+    Duration::min(d, Duration::from_secs(CENTURY)).as_nanos() as i64
+}
+
+/// What `nanos` wrote; what is negative is zero.
+pub(crate) fn duration(nanos: i64) -> Duration {
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+}
+
+/// The number of a space.
+pub(crate) const fn space_number(space: Space) -> i64 {
+    match space {
+        Space::Lock => 0,
+        Space::Semaphore => 1,
+    }
+}
+
+/// The space of a number.
+pub(crate) const fn space_of(number: i64) -> Space {
+    if number == 0 { Space::Lock } else { Space::Semaphore }
+}
+
+/// The mode of a row; weight and capacity are what [`lockkit_core::queue`] says.
+pub(crate) fn mode_of(space: Space, weight: i64, capacity: i64) -> Mode {
+    match space {
+        Space::Semaphore => Mode::Permits {
+            permits: u32::try_from(weight).unwrap_or(u32::MAX),
+            limit: u32::try_from(capacity).unwrap_or(u32::MAX),
+        },
+        Space::Lock if weight == capacity => Mode::Exclusive,
+        Space::Lock => Mode::Shared,
+    }
+}
+
+/// A token of a row. A row cannot hold 0, so a damaged one reads as the least token.
+pub(crate) fn token_of(number: i64) -> Token {
+    Token::new(number.max(1) as u64).expect("a positive i64 is a token")
+}
+
+/// A row of `lockkit_claims` as people may see it, which is without its id.
+#[derive(Debug)]
+pub(crate) struct ClaimRow {
+    pub(crate) namespace: String,
+    pub(crate) space: i64,
+    pub(crate) name: String,
+    pub(crate) token: i64,
+    pub(crate) weight: i64,
+    pub(crate) capacity: i64,
+    pub(crate) hold_ttl: i64,
+    pub(crate) wait_ttl: i64,
+    pub(crate) queued: i64,
+    pub(crate) expires: i64,
+    pub(crate) held: Option<i64>,
+    pub(crate) broken: bool,
+    pub(crate) identity: String,
+    pub(crate) note: Option<String>,
+}
+
+impl ClaimRow {
+    /// The list it stands in; `None` when the row is damaged.
+    pub(crate) fn key(&self) -> Option<Key> {
+        let namespace = Namespace::new(&self.namespace).ok()?;
+        let name = Name::new(&self.name).ok()?;
+        Some(Key::new(namespace, space_of(self.space), name))
+    }
+
+    /// How it stands at `now`, on the clock of the row.
+    pub(crate) fn standing(self, now: i64) -> Standing {
+        let mode = mode_of(space_of(self.space), self.weight, self.capacity);
+        let identity = serde_json::from_str(&self.identity).unwrap_or_else(|_| unknown());
+        let mut standing = Standing::new(token_of(self.token), mode, identity);
+        standing.ttl = duration(if self.held.is_some() { self.hold_ttl } else { self.wait_ttl });
+        standing.note = self.note;
+        standing.expires_in = duration(self.expires - now);
+        standing.queued_for = duration(now - self.queued);
+        standing.held_for = self.held.map(|since| duration(now - since));
+        standing.broken = self.broken;
+        standing
+    }
+}
+
+/// Who a row does not name.
+fn unknown() -> Identity {
+    Identity { host: "unknown".to_owned(), pid: 0, program: "unknown".to_owned() }
+}
+
+/// The text of an identity or a break record.
+pub(crate) fn to_json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("plain data becomes JSON")
+}
+
+/// What `to_json` wrote.
+pub(crate) fn break_record(json: Option<String>) -> Option<BreakRecord> {
+    serde_json::from_str(&json?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mode_survives_its_columns() {
+        let permits = Mode::Permits { permits: 3, limit: 3 };
+        for mode in [Mode::Exclusive, Mode::Shared, permits] {
+            let back = mode_of(
+                space_of(space_number(mode.space())),
+                mode.weight().into(),
+                mode.capacity().into(),
+            );
+            assert_eq!(back, mode);
+        }
+    }
+
+    #[test]
+    fn a_huge_ttl_stays_far_from_the_end_of_the_column() {
+        assert!(nanos(Duration::MAX) < i64::MAX / 2);
+        assert_eq!(duration(nanos(Duration::from_secs(30))).as_secs(), 30);
+        assert_eq!(duration(-5), Duration::ZERO);
+    }
+}

@@ -1,0 +1,366 @@
+//! Finding, checking and making the file: every way in which it can be wrong is told in one
+//! sentence, before SQLite has touched anything.
+
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lockkit_core::Error;
+use rand::Rng;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
+
+use super::BACKEND;
+use super::link::{Source, Tries, connect, explain, primary_code};
+
+/// `lkit`, in the header of every file that lockkit made.
+pub(crate) const APPLICATION_ID: u32 = 0x6c6b_6974;
+/// Of the schema that this version of the driver makes and knows.
+pub(crate) const SCHEMA_VERSION: i64 = 1;
+
+const SCHEMA: &str = include_str!("sql/schema.sql");
+const FIRST_ROW: &str = include_str!("sql/first_row.sql");
+
+/// Makes sure that there is a usable file at `path` and returns its absolute path without links.
+pub(crate) async fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
+    let path = resolve(path)?;
+    refuse_network(&path)?;
+    match fs::metadata(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => make(&path, boot).await?,
+        Err(e) => return Err(io_error("look at", &path, &e)),
+        Ok(m) if m.is_dir() => {
+            return Err(Error::config(format!(
+                "{} is a folder: name a file in it",
+                path.display()
+            )));
+        }
+        Ok(m) if !m.is_file() => {
+            return Err(Error::config(format!("{} is not a regular file", path.display())));
+        }
+        Ok(m) if m.len() == 0 => {
+            check_writable(&path)?;
+            initialise(&path, boot).await?;
+        }
+        Ok(_) => {
+            check_header(&path).await?;
+            check_writable(&path)?;
+        }
+    }
+    Ok(path)
+}
+
+/// Options for a connection to our own file. Nothing here makes a file.
+pub(crate) fn options(path: &Path, synchronous: SqliteSynchronous) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(false)
+        .foreign_keys(false)
+        // Busy is waited out by `link`, with a fresh reading of the clock for every try.
+        .busy_timeout(std::time::Duration::ZERO)
+        .synchronous(synchronous)
+        .pragma("temp_store", "memory")
+        .disable_statement_logging()
+}
+
+/// The folder without links, made if it is missing, and the file's name in it.
+fn resolve(path: &Path) -> Result<PathBuf, Error> {
+    let absolute = std::path::absolute(path)
+        .map_err(|e| Error::config(format!("{:?} is not a path: {e}", path)))?;
+    if let Ok(real) = fs::canonicalize(&absolute) {
+        return Ok(real);
+    }
+    let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(Error::config(format!("{} names no file", absolute.display())));
+    };
+    // Before anything is made: the nearest folder that exists says where it would be made.
+    if let Some(existing) = folder.ancestors().find(|f| f.exists()) {
+        refuse_network(existing)?;
+    }
+    fs::create_dir_all(folder).map_err(|e| io_error("make the folder of", &absolute, &e))?;
+    let folder =
+        fs::canonicalize(folder).map_err(|e| io_error("find the folder of", &absolute, &e))?;
+    Ok(folder.join(name))
+}
+
+fn io_error(verb: &str, path: &Path, error: &std::io::Error) -> Error {
+    let advice = match error.kind() {
+        ErrorKind::PermissionDenied => ": choose a place that this user may write to",
+        ErrorKind::ReadOnlyFilesystem => ": choose a place that is not read-only",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => ": make room on the disk",
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            ": a part of the path is a file, not a folder"
+        }
+        _ => "",
+    };
+    let message = format!("cannot {verb} {}: {error}{advice}", path.display());
+    Error::permanent(BACKEND, message)
+}
+
+/// SQLite's locks, and the shared memory of its log, do not work between the machines of a network
+/// file system.
+fn refuse_network(path: &Path) -> Result<(), Error> {
+    let on_disk = path.ancestors().find(|p| p.exists());
+    match on_disk.and_then(network_kind) {
+        None => Ok(()),
+        Some(kind) => Err(Error::config(format!(
+            "{} is on {kind}, where locks of files are not reliable between machines: choose a \
+             local disk, or a server (postgres, redis …) for several machines",
+            path.display()
+        ))),
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn network_kind(path: &Path) -> Option<&'static str> {
+    network_name(rustix::fs::statfs(path).ok()?.f_type as u64)
+}
+
+/// The network file systems among Linux's magic numbers.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn network_name(magic: u64) -> Option<&'static str> {
+    Some(match magic & 0xffff_ffff {
+        0x6969 => "NFS",
+        0x517b | 0xff53_4d42 | 0xfe53_4d42 => "SMB",
+        0x0102_1997 => "9p",
+        0x6573_5546 => "FUSE (sshfs, virtiofs and their kin)",
+        0x5346_414f | 0x6b41_4653 => "AFS",
+        0x7375_7245 => "Coda",
+        0x00c3_6400 => "Ceph",
+        0x0161_1970 | 0x0116_1970 => "GFS2",
+        0x7461_636f => "OCFS2",
+        0x0bd0_0bd0 => "Lustre",
+        0x564c => "NCP",
+        0xaad7_aaea => "PanFS",
+        0x4750_4653 => "GPFS",
+        0x786f_4256 => "VirtualBox's shared folders",
+        0xbacb_acbc => "VMware's shared folders",
+        _ => return None,
+    })
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn network_kind(_: &Path) -> Option<&'static str> {
+    None
+}
+
+/// Looks whose file it is, without a trace: `immutable` takes no lock and makes no file beside it.
+/// (Reading the header by hand would do harm: closing any handle of a file drops all locks that
+/// this process has on it, those of other connections included. SQLite's own handles know that.)
+async fn check_header(path: &Path) -> Result<(), Error> {
+    let shown = path.display();
+    let looking = options(path, SqliteSynchronous::Full).immutable(true).read_only(true);
+    let header = match looking.connect().await {
+        Ok(mut connection) => {
+            let header = sqlx::query_as::<_, (i64, i64)>(
+                "SELECT application_id, user_version FROM pragma_application_id, \
+                 pragma_user_version",
+            )
+            .fetch_one(&mut connection)
+            .await;
+            let _ = connection.close().await;
+            header
+        }
+        Err(error) => Err(error),
+    };
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    match header {
+        Ok((application, version)) if application == i64::from(APPLICATION_ID) => {
+            check_version(path, version)
+        }
+        Ok(_) => Err(Error::config(format!(
+            "{shown} is a SQLite database of another program: lockkit leaves it alone; choose \
+             another path (or hand over a pool on it, to have lockkit's tables beside others)"
+        ))),
+        Err(error) if primary_code(&error) == Some(26) => Err(Error::config(format!(
+            "{shown} is not a SQLite database: lockkit leaves it alone; choose another path"
+        ))),
+        // What looks damaged here may be whole with its log, which `immutable` does not read.
+        Err(error) if primary_code(&error) == Some(11) && Path::new(&log).exists() => Ok(()),
+        Err(error) => Err(explain(error)),
+    }
+}
+
+/// Refuses what a newer lockkit made.
+pub(crate) fn check_version(path: &Path, version: i64) -> Result<(), Error> {
+    if version > SCHEMA_VERSION {
+        return Err(Error::config(format!(
+            "{} has schema version {version}, this lockkit knows {SCHEMA_VERSION}: update lockkit \
+             here, or choose another path",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Without the right to write into the folder SQLite cannot keep its log.
+fn check_writable(path: &Path) -> Result<(), Error> {
+    use rustix::fs::{Access, access};
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    for (what, mode) in
+        [(path, Access::READ_OK | Access::WRITE_OK), (folder, Access::WRITE_OK | Access::EXEC_OK)]
+    {
+        access(what, mode).map_err(|e| io_error("write to", what, &e.into()))?;
+    }
+    Ok(())
+}
+
+/// Makes the file beside its place and then moves it there, so that nobody ever sees half a file:
+/// of many processes that start at once the first one's stays.
+async fn make(path: &Path, boot: &str) -> Result<(), Error> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    let mark = rand::rng().random::<u64>();
+    name.push(format!(".{}-{mark:016x}.new", std::process::id()));
+    let fresh = Fresh(path.with_file_name(name));
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&fresh.0)
+        .map_err(|e| io_error("make a file beside", path, &e))?;
+    initialise(&fresh.0, boot).await?;
+    match fs::hard_link(&fresh.0, path) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(_) => move_without_links(&fresh.0, path),
+    }
+}
+
+/// For file systems without hard links.
+fn move_without_links(from: &Path, to: &Path) -> Result<(), Error> {
+    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+    let moved = rustix::fs::renameat_with(
+        rustix::fs::CWD,
+        from,
+        rustix::fs::CWD,
+        to,
+        rustix::fs::RenameFlags::NOREPLACE,
+    );
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    let moved: Result<(), rustix::io::Errno> = Err(rustix::io::Errno::NOSYS);
+    match moved {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(e) => Err(io_error("make", to, &e.into())),
+    }
+}
+
+/// A file that is only on its way: gone with this value, whatever happened.
+struct Fresh(PathBuf);
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        for suffix in ["", "-journal", "-wal", "-shm"] {
+            let mut name = self.0.as_os_str().to_owned();
+            name.push(suffix);
+            let _ = fs::remove_file(name);
+        }
+    }
+}
+
+/// Puts the schema into an empty file. Everything but the last step is one transaction in a
+/// rollback journal, so that the header is in the file itself, not only in a log, and that an
+/// empty file stays empty if this fails.
+async fn initialise(path: &Path, boot: &str) -> Result<(), Error> {
+    let source = Source::Options(Box::new(options(path, SqliteSynchronous::Full)));
+    let mut tries = Tries::new();
+    loop {
+        let mut connection = connect(&source, "").await?;
+        let done = fill(&mut connection, boot).await;
+        let _ = connection.close().await;
+        match done {
+            Ok(()) => return Ok(()),
+            Err(error) => tries.after(error, &mut None).await?,
+        }
+    }
+}
+
+async fn fill(connection: &mut sqlx::SqliteConnection, boot: &str) -> Result<(), sqlx::Error> {
+    // The connection is this function's own and closed after it: a failure leaves nothing open.
+    connection.execute("BEGIN EXCLUSIVE").await?;
+    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema")
+        .fetch_one(&mut *connection)
+        .await?;
+    if tables == 0 {
+        create_tables(connection, boot).await?;
+        let ours = format!(
+            "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}"
+        );
+        connection.execute(AssertSqlSafe(ours)).await?;
+    }
+    connection.execute("COMMIT").await?;
+    connection.execute("PRAGMA journal_mode = WAL").await?;
+    Ok(())
+}
+
+async fn create_tables(
+    connection: &mut sqlx::SqliteConnection,
+    boot: &str,
+) -> Result<(), sqlx::Error> {
+    connection.execute(SCHEMA).await?;
+    sqlx::query(FIRST_ROW)
+        .bind(SCHEMA_VERSION)
+        .bind(boot.to_owned())
+        .bind(first_token())
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Tokens begin at the wall clock's microseconds, so that they grow even where somebody deletes
+/// the file: the clock is faster than any use.
+fn first_token() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as i64)
+}
+
+/// Puts the tables into a database that has others too.
+pub(crate) async fn prepare_beside(source: &Source, boot: &str) -> Result<(), Error> {
+    let mut tries = Tries::new();
+    loop {
+        let mut connection = connect(source, "").await?;
+        let done = fill_beside(&mut connection, boot).await;
+        let _ = connection.close().await;
+        match done {
+            Ok(()) => return Ok(()),
+            Err(error) => tries.after(error, &mut None).await?,
+        }
+    }
+}
+
+async fn fill_beside(
+    connection: &mut sqlx::SqliteConnection,
+    boot: &str,
+) -> Result<(), sqlx::Error> {
+    connection.execute("BEGIN IMMEDIATE").await?;
+    let there: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = 'lockkit_meta'")
+            .fetch_one(&mut *connection)
+            .await?;
+    if there == 0 {
+        create_tables(connection, boot).await?;
+    }
+    connection.execute("COMMIT").await?;
+    Ok(())
+}
+
+/// The path of the file behind a pool.
+pub(crate) async fn path_of(source: &Source) -> Result<PathBuf, Error> {
+    let mut connection = connect(source, "").await?;
+    let found: Result<String, _> =
+        sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
+            .fetch_one(&mut connection)
+            .await;
+    let _ = connection.close().await;
+    let path = found.map_err(explain)?;
+    if path.is_empty() {
+        return Err(Error::config(
+            "this pool is on a database in memory, of which every connection has its own: use \
+             `memory:` for locks within one process",
+        ));
+    }
+    let path = PathBuf::from(path);
+    refuse_network(&path)?;
+    Ok(path)
+}

@@ -1,0 +1,224 @@
+//! Notices what other processes did, and that leases end: one task a driver, alive only while
+//! claims of this driver wait. It reads what is new and the fronts of the lists concerned, so its
+//! cost does not depend on how many wait.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::{ClaimId, Error, Key};
+use sqlx::Row;
+use tokio::task::JoinHandle;
+
+use super::hub::lock;
+use super::link::explain;
+use super::{BACKEND, Inner};
+use crate::rows::{space_number, space_of};
+
+/// The pause between two looks. What another process did is known within this, the time of a look
+/// and what the machine adds: 50 ms are promised.
+const TICK: Duration = Duration::from_millis(15);
+
+/// The lists in which claims of a driver wait.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    lists: HashMap<Key, Watched>,
+    task: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    waiters: usize,
+    /// When to look at the list's front next, on the driver's clock: when the first of it ends, or
+    /// at once.
+    due: i64,
+}
+
+/// Keeps a list watched for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    inner: Arc<Inner>,
+    key: Key,
+}
+
+/// Watches a list for one waiter.
+pub(crate) fn watch(inner: &Arc<Inner>, key: &Key) -> Watching {
+    let mut watch = lock(&inner.watch);
+    let list = watch.lists.entry(key.clone()).or_insert(Watched { waiters: 0, due: 0 });
+    list.waiters += 1;
+    list.due = 0;
+    // A task whose runtime has ended is finished as well.
+    if watch.task.as_ref().is_none_or(JoinHandle::is_finished) {
+        watch.task = Some(tokio::spawn(poll(inner.clone())));
+    }
+    Watching { inner: inner.clone(), key: key.clone() }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let mut watch = lock(&self.inner.watch);
+        if let Some(list) = watch.lists.get_mut(&self.key) {
+            list.waiters -= 1;
+            if list.waiters == 0 {
+                watch.lists.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// Looks until nobody waits.
+async fn poll(inner: Arc<Inner>) {
+    let mut seen = None;
+    loop {
+        {
+            let mut watch = lock(&inner.watch);
+            if watch.lists.is_empty() {
+                // Under the lock: who comes now finds no task and starts one.
+                watch.task = None;
+                return;
+            }
+        }
+        let begun = tokio::time::Instant::now();
+        if let Err(error) = tick(&inner, &mut seen).await {
+            tracing::debug!(%error, "looking for news failed; looking again");
+        }
+        // A look that takes long takes a tenth of one core at most.
+        tokio::time::sleep(TICK.max(begun.elapsed() * 9)).await;
+    }
+}
+
+async fn tick(inner: &Arc<Inner>, seen: &mut Option<i64>) -> Result<(), Error> {
+    let news = read_news(inner, *seen).await?;
+    {
+        let mut watch = lock(&inner.watch);
+        if news.complete {
+            for key in &news.lists {
+                if let Some(list) = watch.lists.get_mut(key) {
+                    list.due = 0;
+                }
+            }
+        } else {
+            watch.lists.values_mut().for_each(|list| list.due = 0);
+        }
+    }
+    *seen = Some(news.last);
+    let now = inner.now();
+    let due: Vec<Key> = lock(&inner.watch)
+        .lists
+        .iter()
+        .filter(|(_, list)| list.due <= now)
+        .map(|(key, _)| key.clone())
+        .collect();
+    for key in due {
+        look_at(inner, &key).await?;
+    }
+    Ok(())
+}
+
+/// What happened since the last look.
+struct News {
+    /// The number of the last piece.
+    last: i64,
+    lists: Vec<Key>,
+    /// Whether nothing was removed before it was read.
+    complete: bool,
+}
+
+async fn read_news(inner: &Inner, seen: Option<i64>) -> Result<News, Error> {
+    let rows = inner
+        .reader
+        .rows(&*inner.clock, |_| sqlx::query(include_str!("sql/news.sql")).bind(seen.unwrap_or(-1)))
+        .await?;
+    let mut news = News { last: seen.unwrap_or(0), lists: Vec::new(), complete: seen.is_some() };
+    for (index, row) in rows.iter().enumerate() {
+        let n: i64 = row.try_get(0).map_err(explain)?;
+        if index == 0 && n > news.last + 1 {
+            news.complete = false;
+        }
+        news.last = n;
+        let namespace: &str = row.try_get(1).map_err(explain)?;
+        let name: &str = row.try_get(3).map_err(explain)?;
+        news.lists.push(Key::new(
+            lockkit_core::Namespace::new(namespace)?,
+            space_of(row.try_get(2).map_err(explain)?),
+            lockkit_core::Name::new(name)?,
+        ));
+    }
+    Ok(news)
+}
+
+/// Wakes the holders of a list, lets it move on if its first have ended, and notes when to look
+/// again.
+async fn look_at(inner: &Arc<Inner>, key: &Key) -> Result<(), Error> {
+    let mut front = read_front(inner, key).await?;
+    if front.ends <= inner.now() {
+        inner.settle(key).await?;
+        front = read_front(inner, key).await?;
+    }
+    if let Some(list) = lock(&inner.watch).lists.get_mut(key) {
+        list.due = front.ends;
+    }
+    inner.hub.wake(front.holders);
+    if let Some(waiter) = front.waiter {
+        // It may be gone: its owner finds out by looking.
+        inner.hub.wake([waiter]);
+    }
+    Ok(())
+}
+
+struct Front {
+    holders: Vec<ClaimId>,
+    waiter: Option<ClaimId>,
+    ends: i64,
+}
+
+async fn read_front(inner: &Inner, key: &Key) -> Result<Front, Error> {
+    let rows = inner
+        .reader
+        .rows(&*inner.clock, |_| {
+            sqlx::query(include_str!("sql/front.sql"))
+                .bind(key.namespace.as_str())
+                .bind(space_number(key.space))
+                .bind(key.name.as_str())
+        })
+        .await?;
+    let mut front = Front { holders: Vec::new(), waiter: None, ends: i64::MAX };
+    for row in rows {
+        let id: &[u8] = row.try_get(0).map_err(explain)?;
+        let id = ClaimId::from_bytes(
+            id.try_into()
+                .map_err(|_| Error::permanent(BACKEND, "an id in the file has not 16 bytes"))?,
+        );
+        let held: Option<i64> = row.try_get(1).map_err(explain)?;
+        front.ends = front.ends.min(row.try_get(2).map_err(explain)?);
+        match held {
+            Some(_) => front.holders.push(id),
+            None => front.waiter = Some(id),
+        }
+    }
+    Ok(front)
+}
+
+impl Inner {
+    /// Lets a list move on.
+    async fn settle(&self, key: &Key) -> Result<(), Error> {
+        let row = self
+            .fast
+            .row(&*self.clock, |now| {
+                sqlx::query(concat!(
+                    "INSERT INTO lockkit_look VALUES (?1, ?2, ?3, ?4, ?5); ",
+                    include_str!("sql/answer.sql")
+                ))
+                .bind(key.namespace.as_str())
+                .bind(space_number(key.space))
+                .bind(key.name.as_str())
+                .bind(now)
+                .bind(self.epoch)
+            })
+            .await?;
+        match row {
+            Some(row) => self.wake_promoted(&row),
+            None => Ok(()),
+        }
+    }
+}

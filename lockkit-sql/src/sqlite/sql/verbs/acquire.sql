@@ -1,0 +1,70 @@
+-- Puts a claim at the end of its list.
+-- Columns: id, namespace, space, name, weight, capacity, hold_ttl, wait_ttl, identity, note; try
+-- (1: leave at once if it cannot hold); now; epoch.
+-- Result in lockkit_answer: outcome 1 in line, 0 busy; token; held (NULL: waits); ahead.
+-- Fails with `lockkit: epoch`, `lockkit: ceiling`, `lockkit: limit N`; then nothing was done.
+CREATE TEMP VIEW lockkit_acquire AS
+SELECT NULL AS id, NULL AS namespace, NULL AS space, NULL AS name, NULL AS weight,
+       NULL AS capacity, NULL AS hold_ttl, NULL AS wait_ttl, NULL AS identity, NULL AS note,
+       NULL AS try, NULL AS now, NULL AS epoch;
+
+CREATE TEMP TRIGGER lockkit_on_acquire INSTEAD OF INSERT ON lockkit_acquire BEGIN
+  SELECT CASE WHEN epoch <> NEW.epoch THEN RAISE(ABORT, 'lockkit: epoch')
+              WHEN token >= ceiling THEN RAISE(ABORT, 'lockkit: ceiling') END
+  FROM lockkit_meta;
+  DELETE FROM lockkit_promoted;
+
+  -- What has ended never revives: it goes, and this claim begins anew at the end.
+  DELETE FROM lockkit_claims
+  WHERE id = NEW.id AND (expires <= NEW.now OR (held IS NULL AND NEW.try));
+  INSERT INTO lockkit_settle (namespace, space, name, now)
+  SELECT NEW.namespace, NEW.space, NEW.name, NEW.now
+  WHERE EXISTS (SELECT 1 FROM lockkit_claims
+                WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name);
+
+  SELECT RAISE(ABORT, 'lockkit: limit ' || capacity)
+  FROM (SELECT capacity FROM lockkit_claims
+        WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+        ORDER BY place LIMIT 1)
+  WHERE capacity <> NEW.capacity;
+
+  -- What is in line already stays where it is.
+  UPDATE lockkit_claims
+  SET asked = max(asked, NEW.now),
+      expires = max(expires, NEW.now + CASE WHEN held IS NULL THEN wait_ttl ELSE hold_ttl END)
+  WHERE id = NEW.id AND NOT broken;
+
+  -- `token` is the new claim's, NULL when there is none to put in; `held` whether it can hold:
+  -- nobody waits (holders come first, so the last one tells), and the sum leaves room.
+  UPDATE lockkit_answer
+  SET outcome = 1, ahead = 0, token = NULL, held = (
+    SELECT coalesce(
+      (SELECT held IS NOT NULL FROM lockkit_claims
+       WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+       ORDER BY place DESC LIMIT 1)
+      AND (SELECT sum(weight) FROM lockkit_claims
+           WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+          ) + NEW.weight <= NEW.capacity, 1));
+  UPDATE lockkit_meta SET token = token + 1
+  WHERE NOT EXISTS (SELECT 1 FROM lockkit_claims WHERE id = NEW.id)
+    AND (NOT NEW.try OR (SELECT held FROM lockkit_answer));
+  INSERT INTO lockkit_claims
+    (namespace, space, name, place, token, id, weight, capacity, hold_ttl, wait_ttl,
+     queued, asked, expires, held, identity, note)
+  SELECT NEW.namespace, NEW.space, NEW.name, m.token, m.token, NEW.id, NEW.weight, NEW.capacity,
+         NEW.hold_ttl, NEW.wait_ttl, NEW.now, NEW.now,
+         NEW.now + CASE WHEN a.held THEN NEW.hold_ttl ELSE NEW.wait_ttl END,
+         CASE WHEN a.held THEN NEW.now END, NEW.identity, NEW.note
+  FROM lockkit_answer AS a, lockkit_meta AS m
+  WHERE NOT EXISTS (SELECT 1 FROM lockkit_claims WHERE id = NEW.id)
+    AND (NOT NEW.try OR a.held);
+
+  UPDATE lockkit_answer
+  SET (outcome, token, held, ttl, ahead) = (
+    SELECT 1, c.token, c.held, c.hold_ttl,
+           CASE WHEN c.held IS NULL THEN
+             (SELECT count(*) FROM lockkit_claims
+              WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+                AND place < c.place AND expires > NEW.now) END
+    FROM lockkit_claims AS c WHERE c.id = NEW.id);
+END;

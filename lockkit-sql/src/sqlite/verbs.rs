@@ -1,0 +1,575 @@
+//! The lock: every verb of [`LockDriver`] as one execute of one statement. The rule stands in
+//! `sql/verbs/`; here are parameters in and answers out.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::clock::Clock;
+use lockkit_core::driver::{
+    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+};
+use lockkit_core::state::{
+    Cursor, Finding, Health, ListRequest, LockState, Page, Severity, Standing,
+};
+use lockkit_core::{
+    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Token,
+};
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use super::link::{Link, explain, refusal};
+use super::{BACKEND, CAPABILITIES, Inner, SqliteDriver, wants_tokens};
+use crate::rows::{ClaimRow, break_record, duration, nanos, space_number, to_json, token_of};
+
+/// For how long the record of a break is shown at least.
+const KEEP_BREAKS: Duration = Duration::from_secs(60);
+/// A raise beyond this would leave too few numbers.
+const HIGHEST_RAISE: i64 = i64::MAX / 2;
+
+#[async_trait]
+impl LockDriver for SqliteDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock.clone()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+
+    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+        let answer = match self.inner.acquire(claim, patience).await {
+            Err(error) if wants_tokens(&error) => {
+                self.inner.reserve_tokens().await?;
+                self.inner.acquire(claim, patience).await
+            }
+            other => other,
+        };
+        answer.map_err(|error| limit_error(error, claim))
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let seat = self.inner.hub.sit(claim.id);
+        let _watched = super::poller::watch(&self.inner, &claim.key);
+        loop {
+            if let Some(grant) = self.inner.look(claim).await? {
+                return Ok(grant);
+            }
+            seat.woken().await;
+        }
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+        if claims.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.inner.renew(claims).await
+    }
+
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        let released = self.inner.release(claim).await?;
+        self.inner.sweep_in_passing().await;
+        Ok(released)
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        self.inner.amend("shorten", claim, nanos(ttl)).await.map(|renewal| match renewal {
+            Renewal::Holds(grant) => Renewal::Holds(Grant { ttl, ..grant }),
+            other => other,
+        })
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.inner.amend("downgrade", claim, 0).await
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        self.inner.break_claim(key, token, force, record).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        self.inner.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.inner.list(request).await
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        if token.as_i64() > HIGHEST_RAISE {
+            return Err(Error::config(
+                "a token beyond half of the range cannot be raised to: it would leave too few",
+            ));
+        }
+        self.inner.amend("raise", claim, token.as_i64()).await
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let base = self
+            .inner
+            .reader
+            .row(&*self.inner.clock, |_| {
+                sqlx::query("SELECT base FROM lockkit_bases WHERE namespace = ?1")
+                    .bind(namespace.as_str())
+            })
+            .await?;
+        match base {
+            Some(row) => Ok(row.try_get::<i64, _>(0).map_err(explain)?.max(0) as u64),
+            None => Ok(0),
+        }
+    }
+
+    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        let base = i64::try_from(base)
+            .ok()
+            .filter(|base| *base <= HIGHEST_RAISE)
+            .ok_or_else(|| Error::config("this token base would leave too few tokens"))?;
+        self.inner
+            .durable
+            .row(&*self.inner.clock, |_| {
+                sqlx::query(include_str!("sql/raise_base.sql")).bind(namespace.as_str()).bind(base)
+            })
+            .await
+            .map(drop)
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        self.inner.health().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+impl Inner {
+    /// The connection for what concerns this claim. One that outlives its process outlives a power
+    /// failure as well.
+    fn link(&self, claim: &Claim) -> &Link {
+        match claim.lifetime {
+            Lifetime::Detached => &self.durable,
+            _ => &self.fast,
+        }
+    }
+
+    async fn acquire(&self, claim: &Claim, patience: Patience) -> Result<Acquisition, Error> {
+        let identity = to_json(&*claim.identity);
+        let row = self
+            .link(claim)
+            .row(&*self.clock, |now| {
+                sqlx::query(concat!(
+                    "INSERT INTO lockkit_acquire VALUES ",
+                    "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13); ",
+                    include_str!("sql/answer.sql")
+                ))
+                .bind(claim.id.as_bytes().as_slice())
+                .bind(claim.key.namespace.as_str())
+                .bind(space_number(claim.key.space))
+                .bind(claim.key.name.as_str())
+                .bind(i64::from(claim.mode.weight()))
+                .bind(i64::from(claim.mode.capacity()))
+                .bind(nanos(claim.hold_ttl))
+                .bind(nanos(claim.wait_ttl))
+                .bind(identity.as_str())
+                .bind(claim.note.as_deref())
+                .bind(i64::from(patience == Patience::Try))
+                .bind(now)
+                .bind(self.epoch)
+            })
+            .await?;
+        let row = answered(row)?;
+        self.wake_promoted(&row)?;
+        let answer = Answer::read(&row)?;
+        Ok(match answer.standing() {
+            None => Acquisition::Busy,
+            Some(Renewal::Waits { ahead }) => Acquisition::Queued { ahead },
+            Some(Renewal::Holds(grant)) => Acquisition::Granted(grant),
+            Some(Renewal::Ended(_)) => Acquisition::Busy,
+        })
+    }
+
+    /// Whether a queued claim holds by now.
+    async fn look(&self, claim: &Claim) -> Result<Option<Grant>, Error> {
+        let row = self
+            .reader
+            .row(&*self.clock, |_| {
+                sqlx::query(include_str!("sql/claim.sql")).bind(claim.id.as_bytes().as_slice())
+            })
+            .await?;
+        let row = answered(row)?;
+        let standing: Option<(i64, Option<i64>, i64)> = match row.try_get(0).map_err(explain)? {
+            Some(token) => {
+                Some((token, row.try_get(1).map_err(explain)?, row.try_get(2).map_err(explain)?))
+            }
+            None => None,
+        };
+        match standing {
+            Some((token, Some(_), hold_ttl)) => Ok(Some(grant(token, hold_ttl))),
+            Some(_) => Ok(None),
+            None => {
+                let record = break_record(row.try_get(3).map_err(explain)?);
+                let reason = record.map_or(LossReason::Expired, LossReason::Broken);
+                Err(Error::Lost { reason })
+            }
+        }
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+        let batch: Vec<_> =
+            claims.iter().map(|c| (c.id.to_hex(), nanos(c.hold_ttl), nanos(c.wait_ttl))).collect();
+        let batch = to_json(&batch);
+        let durable = claims.iter().any(|c| c.lifetime == Lifetime::Detached);
+        let link = if durable { &self.durable } else { &self.fast };
+        let rows = link
+            .rows(&*self.clock, |now| {
+                sqlx::query(concat!(
+                    "INSERT INTO lockkit_renew VALUES (?1, ?2, ?3); ",
+                    include_str!("sql/renewed.sql")
+                ))
+                .bind(batch.as_str())
+                .bind(now)
+                .bind(self.epoch)
+            })
+            .await?;
+        if rows.len() != claims.len() {
+            let told = "SQLite answered for another number of claims than were asked for";
+            return Err(Error::permanent(BACKEND, told));
+        }
+        if let Some(first) = rows.first() {
+            self.wake_promoted(first)?;
+        }
+        rows.iter().map(renewal).collect()
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released, Error> {
+        let row = self
+            .link(claim)
+            .row(&*self.clock, |now| {
+                sqlx::query(concat!(
+                    "INSERT INTO lockkit_release VALUES (?1, ?2, ?3, ?4, ?5, ?6); ",
+                    include_str!("sql/answer.sql")
+                ))
+                .bind(claim.id.as_bytes().as_slice())
+                .bind(claim.key.namespace.as_str())
+                .bind(space_number(claim.key.space))
+                .bind(claim.key.name.as_str())
+                .bind(now)
+                .bind(self.epoch)
+            })
+            .await?;
+        let row = answered(row)?;
+        self.wake_promoted(&row)?;
+        Ok(match Answer::read(&row)?.outcome {
+            Some(1) => Released::Removed,
+            Some(_) => Released::NotInLine,
+            None => Released::NoSuchLock,
+        })
+    }
+
+    async fn amend(&self, what: &str, claim: &Claim, value: i64) -> Result<Renewal, Error> {
+        // A raised token must not go back, so a raise waits for the disk.
+        let link = match what {
+            "raise" => &self.durable,
+            _ => self.link(claim),
+        };
+        let row = link
+            .row(&*self.clock, |now| {
+                sqlx::query(concat!(
+                    "INSERT INTO lockkit_amend VALUES (?1, ?2, ?3, ?4, ?5); ",
+                    include_str!("sql/answer.sql")
+                ))
+                .bind(what)
+                .bind(claim.id.as_bytes().as_slice())
+                .bind(value)
+                .bind(now)
+                .bind(self.epoch)
+            })
+            .await?;
+        let row = answered(row)?;
+        self.wake_promoted(&row)?;
+        let answer = Answer::read(&row)?;
+        match answer.standing() {
+            Some(standing) if answer.outcome == Some(1) => Ok(standing),
+            _ => {
+                let row = self
+                    .reader
+                    .row(&*self.clock, |_| {
+                        sqlx::query(include_str!("sql/claim.sql"))
+                            .bind(claim.id.as_bytes().as_slice())
+                    })
+                    .await?;
+                let record = break_record(answered(row)?.try_get(3).map_err(explain)?);
+                Ok(Renewal::Ended(ended(record)))
+            }
+        }
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        let record = to_json(record);
+        let row = self
+            .durable
+            .row(&*self.clock, |now| {
+                sqlx::query(concat!(
+                    "INSERT INTO lockkit_break VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9); ",
+                    include_str!("sql/answer.sql")
+                ))
+                .bind(key.namespace.as_str())
+                .bind(space_number(key.space))
+                .bind(key.name.as_str())
+                .bind(token.as_i64())
+                .bind(i64::from(force == Force::Immediate))
+                .bind(record.as_str())
+                .bind(nanos(KEEP_BREAKS))
+                .bind(now)
+                .bind(self.epoch)
+            })
+            .await?;
+        let row = answered(row)?;
+        self.wake_promoted(&row)?;
+        Ok(Answer::read(&row)?.outcome.is_some())
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        let space = space_number(key.space);
+        let rows = self
+            .reader
+            .rows(&*self.clock, |now| {
+                sqlx::query(include_str!("sql/line.sql"))
+                    .bind(key.namespace.as_str())
+                    .bind(space)
+                    .bind(key.name.as_str())
+                    .bind(now)
+            })
+            .await?;
+        let last = self
+            .reader
+            .row(&*self.clock, |_| {
+                sqlx::query(include_str!("sql/last_break.sql"))
+                    .bind(key.namespace.as_str())
+                    .bind(space)
+                    .bind(key.name.as_str())
+            })
+            .await?;
+        let now = self.now();
+        let line: Result<Vec<Standing>, Error> =
+            rows.iter().map(|row| Ok(claim_row(row)?.standing(now))).collect();
+        let last = match last {
+            Some(row) => break_record(row.try_get(0).map_err(explain)?),
+            None => None,
+        };
+        Ok(LockState::new(key.clone(), line?, last))
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let limit = request.limit.clamp(1, 10_000);
+        // Names have 512 bytes at most, so none that has the prefix is greater.
+        let end = format!("{}{}", request.prefix, "\u{10ffff}".repeat(128));
+        let (space, name) = match &request.after {
+            None => (-1, String::new()),
+            Some(cursor) => read_cursor(cursor)?,
+        };
+        let rows = self
+            .reader
+            .rows(&*self.clock, |now| {
+                sqlx::query(include_str!("sql/page.sql"))
+                    .bind(request.namespace.as_str())
+                    .bind(request.space.map(space_number))
+                    .bind(request.prefix.as_str())
+                    .bind(end.as_str())
+                    .bind(space)
+                    .bind(name.as_str())
+                    .bind(limit as i64)
+                    .bind(now)
+            })
+            .await?;
+        let states = states(rows, self.now())?;
+        let next =
+            states.last().filter(|_| states.len() == limit).map(|last| write_cursor(&last.key));
+        Ok(Page { states, next })
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        let row = self
+            .reader
+            .row(&*self.clock, |_| {
+                sqlx::query(
+                    "SELECT sqlite_version(), epoch, \
+                     (SELECT journal_mode FROM pragma_journal_mode) FROM lockkit_meta",
+                )
+            })
+            .await?;
+        let row = answered(row)?;
+        let version: String = row.try_get(0).map_err(explain)?;
+        let epoch: i64 = row.try_get(1).map_err(explain)?;
+        let journal: String = row.try_get(2).map_err(explain)?;
+        let mut health = Health::well(format!("SQLite {version}"));
+        if epoch != self.epoch {
+            health = health.with(Finding {
+                severity: Severity::Problem,
+                what: "the file was taken over by another boot or machine".to_owned(),
+                advice: "open it anew; use a server for several machines".to_owned(),
+            });
+        }
+        if journal != "wal" {
+            health = health.with(Finding {
+                severity: Severity::Note,
+                what: format!("the journal mode is {journal}"),
+                advice: "PRAGMA journal_mode = WAL makes locks faster".to_owned(),
+            });
+        }
+        Ok(health)
+    }
+}
+
+/// The columns of `answer.sql`.
+struct Answer {
+    outcome: Option<i64>,
+    token: Option<i64>,
+    held: Option<i64>,
+    ahead: Option<i64>,
+    ttl: Option<i64>,
+}
+
+impl Answer {
+    fn read(row: &SqliteRow) -> Result<Self, Error> {
+        let column = |index: usize| row.try_get::<Option<i64>, _>(index).map_err(explain);
+        Ok(Self {
+            outcome: column(0)?,
+            token: column(1)?,
+            held: column(2)?,
+            ahead: column(3)?,
+            ttl: column(4)?,
+        })
+    }
+
+    /// How the claim stands; `None` when it is not in line.
+    fn standing(&self) -> Option<Renewal> {
+        self.outcome?;
+        let token = self.token?;
+        Some(match self.held {
+            Some(_) => Renewal::Holds(grant(token, self.ttl.unwrap_or(0))),
+            None => Renewal::Waits { ahead: count(self.ahead) },
+        })
+    }
+}
+
+/// A grant counts from the last request that core sent: `settle.sql` says why that is safe.
+fn grant(token: i64, hold_ttl: i64) -> Grant {
+    Grant { token: token_of(token), ttl: duration(hold_ttl), since: None }
+}
+
+fn count(number: Option<i64>) -> u32 {
+    u32::try_from(number.unwrap_or(0)).unwrap_or(u32::MAX)
+}
+
+fn ended(record: Option<BreakRecord>) -> Ended {
+    record.map_or(Ended::NotInLine, Ended::Broken)
+}
+
+/// One row of `renewed.sql`.
+fn renewal(row: &SqliteRow) -> Result<Renewal, Error> {
+    let column = |name: &str| row.try_get::<Option<i64>, _>(name).map_err(explain);
+    let broken = column("broken")?.unwrap_or(0) != 0;
+    let Some(token) = column("token")?.filter(|_| !broken) else {
+        let record: Option<String> = row.try_get("record").map_err(explain)?;
+        return Ok(Renewal::Ended(ended(break_record(record))));
+    };
+    Ok(match column("held")? {
+        Some(_) => Renewal::Holds(grant(token, column("hold_ttl")?.unwrap_or(0))),
+        None => Renewal::Waits { ahead: count(column("ahead")?) },
+    })
+}
+
+/// A statement that always gives a row gave it.
+fn answered(row: Option<SqliteRow>) -> Result<SqliteRow, Error> {
+    row.ok_or_else(|| Error::permanent(BACKEND, "SQLite gave no answer to a statement"))
+}
+
+/// Tells which limit the semaphore has, where that is what was wrong.
+fn limit_error(error: Error, claim: &Claim) -> Error {
+    let in_use = refusal(&error)
+        .and_then(|refused| refused.strip_prefix("limit "))
+        .and_then(|limit| limit.parse().ok());
+    match in_use {
+        None => error,
+        Some(in_use) => Error::LimitMismatch {
+            name: claim.key.name.as_str().to_owned(),
+            in_use,
+            asked: claim.mode.capacity(),
+        },
+    }
+}
+
+fn claim_row(row: &SqliteRow) -> Result<ClaimRow, Error> {
+    let read = || -> Result<ClaimRow, sqlx::Error> {
+        Ok(ClaimRow {
+            namespace: row.try_get("namespace")?,
+            space: row.try_get("space")?,
+            name: row.try_get("name")?,
+            token: row.try_get("token")?,
+            weight: row.try_get("weight")?,
+            capacity: row.try_get("capacity")?,
+            hold_ttl: row.try_get("hold_ttl")?,
+            wait_ttl: row.try_get("wait_ttl")?,
+            queued: row.try_get("queued")?,
+            expires: row.try_get("expires")?,
+            held: row.try_get("held")?,
+            broken: row.try_get("broken")?,
+            identity: row.try_get("identity")?,
+            note: row.try_get("note")?,
+        })
+    };
+    read().map_err(explain)
+}
+
+/// Gathers the rows of `page.sql`, which come list by list.
+fn states(rows: Vec<SqliteRow>, now: i64) -> Result<Vec<LockState>, Error> {
+    let mut states: Vec<LockState> = Vec::new();
+    let mut index: HashMap<Key, usize> = HashMap::new();
+    for row in rows {
+        let record: Option<String> = row.try_get("record").map_err(explain)?;
+        let claim = claim_row(&row)?;
+        let Some(key) = claim.key() else {
+            continue;
+        };
+        let at = *index.entry(key.clone()).or_insert_with(|| {
+            states.push(LockState::new(key, Vec::new(), break_record(record)));
+            states.len() - 1
+        });
+        states[at].line.push(claim.standing(now));
+    }
+    Ok(states)
+}
+
+fn write_cursor(key: &Key) -> Cursor {
+    let mut bytes = vec![space_number(key.space) as u8];
+    bytes.extend_from_slice(key.name.as_str().as_bytes());
+    Cursor(bytes)
+}
+
+fn read_cursor(cursor: &Cursor) -> Result<(i64, String), Error> {
+    let (space, name) = cursor
+        .0
+        .split_first()
+        .ok_or_else(|| Error::config("this cursor is not one of the sqlite driver"))?;
+    let name = String::from_utf8(name.to_vec())
+        .map_err(|_| Error::config("this cursor is not one of the sqlite driver"))?;
+    Ok((i64::from(*space), name))
+}

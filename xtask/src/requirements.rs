@@ -1,0 +1,74 @@
+//! What the tests need on a machine, and which of Debian's packages brings it. May
+//! not install anything.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// A program or a file, and the package that it is in.
+pub(crate) struct Requirement {
+    place: Place,
+    pub(crate) package: &'static str,
+}
+
+enum Place {
+    /// Somewhere in `PATH`, or where Debian keeps servers.
+    Program(&'static str),
+    File(&'static str),
+}
+
+use Place::{File, Program};
+
+const ALL: &[Requirement] = &[
+    Requirement { place: Program("redis-server"), package: "redis-server" },
+    Requirement { place: Program("postgres"), package: "postgresql" },
+    Requirement { place: Program("initdb"), package: "postgresql" },
+    Requirement { place: Program("mariadbd"), package: "mariadb-server" },
+    Requirement { place: Program("mariadb-install-db"), package: "mariadb-server" },
+    Requirement { place: File("/usr/share/java/zookeeper.jar"), package: "zookeeper" },
+    Requirement { place: File("/usr/share/java/slf4j-log4j12.jar"), package: "libslf4j-java" },
+    Requirement { place: File("/usr/share/java/log4j-1.2.jar"), package: "liblog4j1.2-java" },
+    Requirement { place: Program("java"), package: "default-jre-headless" },
+    Requirement { place: Program("etcd"), package: "etcd-server" },
+    Requirement { place: Program("etcdctl"), package: "etcd-client" },
+    // The etcd client's code is made from these.
+    Requirement { place: Program("protoc"), package: "protobuf-compiler" },
+    Requirement {
+        place: File("/usr/include/google/protobuf/descriptor.proto"),
+        package: "libprotobuf-dev",
+    },
+    // Clocks that can be moved are compiled on the spot.
+    Requirement { place: Program("cc"), package: "gcc" },
+    Requirement { place: File("/usr/include/stdlib.h"), package: "libc6-dev" },
+    // The lab's watchdog speaks these.
+    Requirement { place: Program("find"), package: "findutils" },
+    Requirement { place: Program("ipcrm"), package: "util-linux" },
+];
+
+impl Requirement {
+    /// Those that are not met here.
+    pub(crate) fn missing() -> Vec<&'static Self> {
+        ALL.iter().filter(|requirement| !requirement.is_met()).collect()
+    }
+
+    /// What is missing.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.place {
+            Program(name) | File(name) => name,
+        }
+    }
+
+    fn is_met(&self) -> bool {
+        match self.place {
+            Program(name) => folders().iter().any(|folder| folder.join(name).is_file()),
+            File(path) => Path::new(path).exists(),
+        }
+    }
+}
+
+fn folders() -> Vec<PathBuf> {
+    let mut folders: Vec<_> = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
+    folders.extend(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    folders.extend(versions.map(|version| version.path().join("bin")));
+    folders
+}

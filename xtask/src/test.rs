@@ -1,0 +1,119 @@
+//! `cargo xtask test [ARGUMENTS]`: installs and starts the servers that tests share,
+//! and runs the tests. May not know tests or servers: `lockkit-lab` starts them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+
+use crate::install;
+
+/// Starts one server of each kind and names them in the environment of a command.
+const WITH_SERVERS: [&str; 9] = [
+    "run",
+    "--quiet",
+    "--package",
+    "lockkit-conformance",
+    "--bin",
+    "lockkit-lab",
+    "--",
+    "all",
+    "--",
+];
+
+/// The chore. Arguments go to the runner: `cargo nextest run` if there is one,
+/// `cargo test` otherwise. Examples in the documentation are tested only when there
+/// are no arguments, since the two runners understand different ones.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    install::ensure()?;
+    if !has_nextest() {
+        return summed(arguments);
+    }
+    let mut documented = ExitCode::SUCCESS;
+    if arguments.is_empty() {
+        let mut command = cargo();
+        command.args(["test", "--workspace", "--doc", "--quiet"]);
+        documented = code(status(&mut command)?);
+    }
+    let mut command = cargo();
+    command.args(WITH_SERVERS).args(["cargo", "nextest", "run"]);
+    if !names_packages(arguments) {
+        command.arg("--workspace");
+    }
+    let tested = status(command.args(arguments))?;
+    Ok(if tested.success() { documented } else { code(tested) })
+}
+
+/// Runs `cargo test`, which tells the result of each program by itself, and adds
+/// them up.
+fn summed(arguments: &[String]) -> Result<ExitCode, String> {
+    let mut command = cargo();
+    command.args(WITH_SERVERS).args(["cargo", "test", "--no-fail-fast"]);
+    if !names_packages(arguments) {
+        command.arg("--workspace");
+    }
+    command.args(arguments).stdout(Stdio::piped());
+    let broken = |error: std::io::Error| format!("cargo test: {error}");
+    let mut child = command.spawn().map_err(broken)?;
+    let mut sum = [0, 0];
+    let mut out = std::io::stdout().lock();
+    for line in child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        let line = line.map_err(broken)?;
+        writeln!(out, "{line}").map_err(broken)?;
+        let counts = counts_of(&line);
+        sum = [sum[0] + counts[0], sum[1] + counts[1]];
+    }
+    let status = child.wait().map_err(broken)?;
+    writeln!(out, "{} passed, {} failed", sum[0], sum[1]).map_err(broken)?;
+    Ok(code(status))
+}
+
+/// What `test result: ok. 3 passed; 1 failed; …` says; zeros for other lines.
+fn counts_of(line: &str) -> [u64; 2] {
+    let Some(result) = line.strip_prefix("test result: ") else {
+        return [0, 0];
+    };
+    let words: Vec<_> = result.split([' ', ';']).collect();
+    let before = |word: &str| {
+        let at = words.iter().position(|other| *other == word)?;
+        words.get(at.checked_sub(1)?)?.parse().ok()
+    };
+    [before("passed").unwrap_or(0), before("failed").unwrap_or(0)]
+}
+
+/// Whether the arguments themselves say which packages are meant.
+fn names_packages(arguments: &[String]) -> bool {
+    arguments.iter().take_while(|word| *word != "--").any(|word| {
+        word.starts_with("-p") || word.starts_with("--package") || word == "--workspace"
+    })
+}
+
+fn has_nextest() -> bool {
+    let asked = cargo().args(["nextest", "--version"]).output();
+    asked.is_ok_and(|answer| answer.status.success())
+}
+
+/// The cargo that runs this, with its toolchain.
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+fn status(command: &mut Command) -> Result<ExitStatus, String> {
+    command.status().map_err(|error| format!("{command:?}: {error}"))
+}
+
+fn code(status: ExitStatus) -> ExitCode {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    ExitCode::from(code.unwrap_or(101))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_all_programs_are_added_up() {
+        let line =
+            "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 1 filtered out";
+        assert_eq!(counts_of(line), [12, 3]);
+        assert_eq!(counts_of("test a_result ... ok"), [0, 0]);
+    }
+}
