@@ -17,4 +17,5 @@ pub mod order;
 pub mod reentrancy;
 pub mod register;
 pub mod release;
+pub mod robust;
 pub mod token;

@@ -10,12 +10,14 @@
 pub mod bench;
 pub mod broken;
 pub mod cases;
+pub mod faulty;
 mod harness;
 pub mod history;
 pub mod lab;
 pub mod listing;
 pub mod model;
 mod need;
+pub mod promises;
 pub mod run;
 pub mod storm;
 mod table;

@@ -43,6 +43,14 @@ pub enum Kind {
     Fault,
 }
 
+/// What the group's cases need.
+const fn kind_of(group: &str) -> Kind {
+    match group.as_bytes() {
+        b"robust" => Kind::Fault,
+        _ => Kind::Semantics,
+    }
+}
+
 /// Hands the list of cases to another macro of this crate, behind the tokens given.
 #[doc(hidden)]
 #[macro_export]
@@ -172,6 +180,10 @@ macro_rules! __every_case {
                 register_05_changed_wakes_on_a_store_and_misses_none: Registers,
                 register_06_a_lost_answer_is_told_from_a_conflict: Registers,
             }
+            robust {
+                robust_01_an_answer_is_lost_after_any_call_acted: Nothing,
+                robust_02_the_connection_is_cut_at_any_call: Nothing,
+            }
             model {
                 model_01_random_commands_are_answered_as_the_model_answers: Nothing,
                 model_02_semaphores_are_answered_as_the_model_answers: Permits,
@@ -188,7 +200,7 @@ macro_rules! __table {
         pub const CASES: &[Case] = &[$($(Case {
             name: stringify!($case),
             group: stringify!($group),
-            kind: Kind::Semantics,
+            kind: kind_of(stringify!($group)),
             need: Need::$need,
             run: |bench| Box::pin($crate::cases::$group::$case(bench)),
         },)*)*];

@@ -2,7 +2,10 @@
 //! calls, delays answers, loses them. It changes no answer.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -55,6 +58,12 @@ pub trait Tamper: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// After how many polls the call is dropped, its caller getting an error; `None` to let it be.
+    fn cut_after_polls(&self, verb: Verb) -> Option<u32> {
+        let _ = verb;
+        None
+    }
+
     /// Whether a call goes on when its caller drops it, as a request does that has left already.
     fn carries_on(&self, verb: Verb) -> bool {
         let _ = verb;
@@ -95,7 +104,12 @@ impl<T: Tamper> Tampered<T> {
         call: impl Future<Output = Result<R, Error>>,
     ) -> Result<R, Error> {
         self.tamper.before(verb).await?;
-        let answer = call.await;
+        let answer = match self.tamper.cut_after_polls(verb) {
+            None => call.await,
+            Some(polls) => some_polls(polls, call)
+                .await
+                .unwrap_or_else(|| Err(Error::retryable("tampered", "the connection was cut"))),
+        };
         self.tamper.after(verb).await?;
         answer
     }
@@ -104,6 +118,22 @@ impl<T: Tamper> Tampered<T> {
         let registers = self.inner.registers();
         registers.expect("asked only when the driver has registers")
     }
+}
+
+/// Polls a future so many times, each time when it asked for that; `None` if it had not ended by
+/// then.
+pub async fn some_polls<F: Future>(polls: u32, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|cx| {
+        left = left.saturating_sub(1);
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }
 
 #[async_trait]

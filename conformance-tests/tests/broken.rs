@@ -37,6 +37,42 @@ fn a_driver_that_denies_what_it_does_is_not_let_off_as_not_applicable() {
 }
 
 #[test]
+fn a_driver_that_does_twice_what_it_is_asked_twice_fails_when_answers_are_lost() {
+    let case = "robust_01_an_answer_is_lost_after_any_call_acted";
+    let outcome = outcome(ToyHarness::with(Flaw::QueuesTwiceWhenAskedTwice), case);
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+}
+
+#[test]
+fn random_commands_tell_most_flaws_of_the_list_from_the_model() {
+    let differs = [
+        Flaw::GrantsTwo,
+        Flaw::QueuesTwiceWhenAskedTwice,
+        Flaw::TokenStandsStill,
+        Flaw::TokenRepeatsAfterCleanUp,
+        Flaw::TryOvertakes,
+        Flaw::ReadersOvertakeWriters,
+        Flaw::RenewsAnothers,
+        Flaw::ReleasesWithoutId,
+        Flaw::SaysNoSuchLockToStrangers,
+        Flaw::PoliteBreakActsAtOnce,
+        Flaw::PoliteBreakIsForgotten,
+        Flaw::ForcedBreakWaits,
+    ];
+    for flaw in differs {
+        let case = "model_01_random_commands_are_answered_as_the_model_answers";
+        let outcome = outcome(ToyHarness::with(flaw), case);
+        assert!(matches!(outcome, Outcome::Failed(_)), "{flaw:?}: {outcome:?}");
+    }
+    for flaw in [Flaw::SemaphoreCountsOneMore, Flaw::SmallOvertakesLarge, Flaw::AcceptsAnotherLimit]
+    {
+        let case = "model_02_semaphores_are_answered_as_the_model_answers";
+        let outcome = outcome(ToyHarness::with(flaw), case);
+        assert!(matches!(outcome, Outcome::Failed(_)), "{flaw:?}: {outcome:?}");
+    }
+}
+
+#[test]
 fn there_are_at_least_fifteen_broken_drivers_and_no_flaw_stands_twice() {
     let flaws: std::collections::HashSet<_> = FLAWS.iter().map(|c| c.flaw).collect();
     assert!(flaws.len() >= 15 && flaws.len() == FLAWS.len());

@@ -57,12 +57,7 @@ impl Backend {
         let text = absolute(text);
         let url = BackendUrl::parse(&text)
             .map_err(|e| Failure::usage(format!("the backend's URL in {origin}: {e}")))?;
-        let backend = Self {
-            url,
-            prefix: args.prefix.clone(),
-            folder: None,
-            remark: None,
-        };
+        let backend = Self { url, prefix: args.prefix.clone(), folder: None, remark: None };
         // Before anything is touched: the library looks at it after it has connected.
         Namespace::new(backend.prefix())?;
         Ok(backend)

@@ -6,8 +6,19 @@ use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, LockManager, MemoryDriver, Settings};
 
 /// Schemes, and the cargo feature that each needs; none for what is always there.
-const SCHEMES: [(&str, Option<&str>, bool); 2] =
-    [("memory", None, true), ("sqlite", Some("sqlite"), cfg!(feature = "sqlite"))];
+const SCHEMES: &[(&str, Option<&str>, bool)] = &[
+    ("memory", None, true),
+    ("sqlite", Some("sqlite"), cfg!(feature = "sqlite")),
+    ("redis", Some("redis"), cfg!(feature = "redis")),
+    ("rediss", Some("redis"), cfg!(feature = "redis")),
+    ("redis+sentinel", Some("redis"), cfg!(feature = "redis")),
+    ("rediss+sentinel", Some("redis"), cfg!(feature = "redis")),
+    ("redis+cluster", Some("redis"), cfg!(feature = "redis")),
+    ("rediss+cluster", Some("redis"), cfg!(feature = "redis")),
+    ("zk", Some("zk"), cfg!(feature = "zk")),
+    ("etcd", Some("etcd"), cfg!(feature = "etcd")),
+    ("etcds", Some("etcd"), cfg!(feature = "etcd")),
+];
 
 /// Connects to the backend that the URL names, with the settings in its query.
 ///
@@ -20,7 +31,7 @@ const SCHEMES: [(&str, Option<&str>, bool); 2] =
 pub async fn connect(url: &str) -> Result<LockManager, Error> {
     let url = BackendUrl::parse(url)?;
     let settings = url.settings().clone();
-    LockManager::with(driver(&url).await?, settings)
+    LockManager::with(driver(&url, &settings).await?, settings)
 }
 
 /// Connects with these settings, instead of those in the URL's query.
@@ -29,15 +40,27 @@ pub async fn connect(url: &str) -> Result<LockManager, Error> {
 /// Dropping it leaves nothing behind.
 pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, Error> {
     let url = BackendUrl::parse(url)?;
-    LockManager::with(driver(&url).await?, settings)
+    LockManager::with(driver(&url, &settings).await?, settings)
 }
 
-async fn driver(url: &BackendUrl) -> Result<Arc<dyn LockDriver>, Error> {
+async fn driver(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDriver>, Error> {
+    // Most backends keep a lease for each claim, and learn its ttl from the claim.
+    let _ = settings;
     match url.scheme() {
         "memory" if url.rest() == "memory:" => Ok(Arc::new(MemoryDriver::new())),
         "memory" => Err(Error::config("the memory backend's URL is just memory:")),
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" => Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "zk")]
+        "zk" => {
+            let options = lockkit_zk::ZkOptions::parse(url.rest())?.ttl(settings.default_ttl());
+            Ok(Arc::new(lockkit_zk::ZkDriver::connect_with(options).await?))
+        }
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => Ok(Arc::new(lockkit_etcd::EtcdDriver::connect(url.rest()).await?)),
         other => Err(unknown(other)),
     }
 }

@@ -1,9 +1,7 @@
 //! Futures that are dropped, at every place where they can be, leave nothing behind.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use lockkit_core::capabilities::WakeUp;
@@ -12,8 +10,8 @@ use lockkit_core::{Claim, Error, Mode};
 
 use crate::bench::{Bench, LONG, MustSucceed, PATIENCE};
 use crate::listing::record;
-use crate::wrap::Tampered;
 use crate::wrap::tampers::{Severed, Stuck};
+use crate::wrap::{self, Tampered};
 
 pub async fn cancel_01_a_lock_dropped_while_queued_leaves_nothing(bench: Bench) {
     let manager = bench.manager().await;
@@ -195,22 +193,12 @@ async fn lock_dropped_everywhere(bench: &Bench) {
     }
 }
 
-/// Polls a future so many times, each time when it asked for that, and drops it; says whether it
-/// ended. A future that does not ask again soon counts as having had all its polls.
+/// Polls a future so many times and drops it; says whether it ended. One that waits for what does
+/// not come counts as having had all its polls.
 async fn some_polls<F: Future>(polls: u32, future: F) -> bool {
-    let mut future = pin!(future);
-    let mut left = polls;
-    let polled = poll_fn(|cx| {
-        left -= 1;
-        match future.as_mut().poll(cx) {
-            Poll::Ready(_) => Poll::Ready(true),
-            Poll::Pending if left == 0 => Poll::Ready(false),
-            Poll::Pending => Poll::Pending,
-        }
-    });
-    // Dropped while nothing happens, when it waits for something that does not come.
     let quiet = Duration::from_millis(250);
-    tokio::time::timeout(quiet, polled).await.unwrap_or(false)
+    let polled = tokio::time::timeout(quiet, wrap::some_polls(polls, future)).await;
+    matches!(polled, Ok(Some(_)))
 }
 
 pub async fn cancel_04_a_timeout_comes_in_time_and_leaves_nothing(bench: Bench) {

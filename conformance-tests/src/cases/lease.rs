@@ -256,7 +256,7 @@ async fn settled(bench: &Bench, driver: &Arc<dyn LockDriver>, enough: u64) -> u6
         if now <= enough || driver.clock().now().since(start) > limit {
             return now;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 

@@ -89,10 +89,7 @@ impl SideBySide {
         modes: &impl Fn(&mut StdRng) -> Mode,
     ) -> Result<(), String> {
         let driver = self.drivers[rng.random_range(0..2)].clone();
-        let old = match self.claims.len() {
-            0 => None,
-            n => Some(self.claims[rng.random_range(n.saturating_sub(8)..n)].clone()),
-        };
+        let old = self.known(rng);
         match (rng.random_range(0..100), old) {
             (0..40, _) | (_, None) => {
                 let claim = bench.claim(&self.name, modes(rng));
@@ -113,6 +110,17 @@ impl SideBySide {
             (86..93, Some(claim)) => self.downgrade(&driver, claim).await,
             (_, Some(_)) => self.break_one(&driver, rng).await,
         }
+    }
+
+    /// One of the last claims, and often one that stands in front.
+    fn known(&self, rng: &mut StdRng) -> Option<Arc<Claim>> {
+        let front = self.model.line().0.first().map(|m| m.id);
+        let front = self.claims.iter().find(|c| Some(c.id) == front);
+        if let (Some(claim), true) = (front, rng.random_bool(0.4)) {
+            return Some(claim.clone());
+        }
+        let last = self.claims.len().saturating_sub(8)..self.claims.len();
+        (!last.is_empty()).then(|| self.claims[rng.random_range(last)].clone())
     }
 
     /// Notes a command and both answers, and compares these.

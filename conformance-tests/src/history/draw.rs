@@ -8,15 +8,20 @@ use super::judge::{Turn, turns};
 use super::{History, Violation, What};
 
 const WIDTH: f64 = 1600.0;
-const LEFT: f64 = 130.0;
+const LEFT: f64 = 150.0;
 const ROW: f64 = 14.0;
 const COLOURS: [&str; 8] =
     ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#7f7f7f"];
 
-/// Draws the part of a history around its first violation, or its beginning when there is none.
+/// Draws what happened to the lock of the first violation, around it; all locks at the beginning
+/// when there is none.
 pub fn svg(history: &History, violations: &[Violation]) -> String {
-    let turns = turns(history, &mut Vec::new());
-    let window = Window::around(history, &turns, violations);
+    let mut turns = turns(history, &mut Vec::new());
+    let focus = violations.first();
+    if let Some(focus) = focus.filter(|focus| turns.iter().any(|t| t.lock == focus.of)) {
+        turns.retain(|turn| turn.lock == focus.of);
+    }
+    let window = Window::around(history, &turns, focus);
     let shown: Vec<&Turn> = turns.iter().filter(|t| window.shows(t)).collect();
     let mut rows: BTreeMap<(&str, u32), usize> = BTreeMap::new();
     for turn in &shown {
@@ -40,17 +45,20 @@ pub fn svg(history: &History, violations: &[Violation]) -> String {
     }
     for turn in &shown {
         let row = rows[&(turn.lock.as_str(), turn.client)];
-        let guilty = violations.iter().any(|v| v.by.contains(&(turn.client, turn.op)));
+        let guilty = focus.is_some_and(|v| v.by.contains(&(turn.client, turn.op)));
         bar(&mut out, turn, &window, 60.0 + ROW * row as f64, guilty);
     }
-    for (i, violation) in violations.iter().take(3).enumerate() {
-        let y = 14 + 14 * i;
+    if let Some(focus) = focus {
+        let more = match violations.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more violations)"),
+        };
         let _ = writeln!(
             out,
-            "<text x='4' y='{y}' fill='#c00' font-size='12' font-weight='bold'>{}</text>",
-            text(&violation.to_string())
+            "<text x='4' y='20' fill='#c00' font-size='14' font-weight='bold'>{}{more}</text>",
+            text(&focus.to_string())
         );
-        let x = window.x(violation.at);
+        let x = window.x(focus.at);
         let _ = writeln!(
             out,
             "<line x1='{x:.1}' y1='50' x2='{x:.1}' y2='{height}' stroke='#c00' stroke-width='1.5'/>"
@@ -67,10 +75,10 @@ struct Window {
 }
 
 impl Window {
-    fn around(history: &History, turns: &[Turn], violations: &[Violation]) -> Self {
+    fn around(history: &History, turns: &[Turn], focus: Option<&Violation>) -> Self {
         let first = history.events.first().map_or(0, |e| e.at);
         let last = history.events.last().map_or(1, |e| e.at).max(first + 1);
-        let Some(violation) = violations.first() else {
+        let Some(violation) = focus else {
             return Self { from: first, to: last.min(first + 10_000_000_000) };
         };
         // All of what the guilty did, and as much again on both sides, but no less than a second.

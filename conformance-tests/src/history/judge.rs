@@ -107,6 +107,7 @@ pub fn judge(history: &History, promises: Promises<'_>) -> Judgement {
     }
     registers(history, &mut found);
     free_at_end(history, &mut found);
+    found.sort_by_key(|violation| (violation.rule, violation.at));
     sentence(history, promises, found)
 }
 

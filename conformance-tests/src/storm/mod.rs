@@ -105,7 +105,7 @@ impl Storm {
             folder: self.folder.clone(),
         };
         let mut tasks = tokio::task::JoinSet::new();
-        for (locks, client) in here.into_iter().zip((1_000_000..).step_by(1000)) {
+        for (locks, client) in here.into_iter().zip((10_000..).step_by(100)) {
             tasks.spawn(client::run(locks, Orders { client, ..orders.clone() }));
         }
         let processes = Processes::start(self, &orders)?;

@@ -5,7 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkit_core::Error;
 use rand::Rng;
@@ -58,7 +58,7 @@ pub(crate) fn options(path: &Path, synchronous: SqliteSynchronous) -> SqliteConn
         .create_if_missing(false)
         .foreign_keys(false)
         // Busy is waited out by `link`, with a fresh reading of the clock for every try.
-        .busy_timeout(std::time::Duration::ZERO)
+        .busy_timeout(Duration::ZERO)
         .synchronous(synchronous)
         .pragma("temp_store", "memory")
         .disable_statement_logging()
@@ -150,23 +150,7 @@ fn network_kind(_: &Path) -> Option<&'static str> {
 /// this process has on it, those of other connections included. SQLite's own handles know that.)
 async fn check_header(path: &Path) -> Result<(), Error> {
     let shown = path.display();
-    let looking = options(path, SqliteSynchronous::Full).immutable(true).read_only(true);
-    let header = match looking.connect().await {
-        Ok(mut connection) => {
-            let header = sqlx::query_as::<_, (i64, i64)>(
-                "SELECT application_id, user_version FROM pragma_application_id, \
-                 pragma_user_version",
-            )
-            .fetch_one(&mut connection)
-            .await;
-            let _ = connection.close().await;
-            header
-        }
-        Err(error) => Err(error),
-    };
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    match header {
+    match settled_header(path).await {
         Ok((application, version)) if application == i64::from(APPLICATION_ID) => {
             check_version(path, version)
         }
@@ -178,9 +162,46 @@ async fn check_header(path: &Path) -> Result<(), Error> {
             "{shown} is not a SQLite database: lockkit leaves it alone; choose another path"
         ))),
         // What looks damaged here may be whole with its log, which `immutable` does not read.
-        Err(error) if primary_code(&error) == Some(11) && Path::new(&log).exists() => Ok(()),
+        Err(error) if looks_damaged(&error) && log_of(path).exists() => Ok(()),
         Err(error) => Err(explain(error)),
     }
+}
+
+/// The header, read again for a moment where it looks damaged and there is no log: the last of its
+/// users may just be moving the log into the file, which `immutable` sees half done.
+async fn settled_header(path: &Path) -> Result<(i64, i64), sqlx::Error> {
+    let give_up = tokio::time::Instant::now() + Duration::from_secs(1);
+    loop {
+        let header = header(path).await;
+        let unsettled = header.as_ref().is_err_and(looks_damaged) && !log_of(path).exists();
+        if !unsettled || tokio::time::Instant::now() >= give_up {
+            return header;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The application id and the version of the schema.
+async fn header(path: &Path) -> Result<(i64, i64), sqlx::Error> {
+    let looking = options(path, SqliteSynchronous::Full).immutable(true).read_only(true);
+    let mut connection = looking.connect().await?;
+    let header = sqlx::query_as(
+        "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version",
+    )
+    .fetch_one(&mut connection)
+    .await;
+    let _ = connection.close().await;
+    header
+}
+
+fn looks_damaged(error: &sqlx::Error) -> bool {
+    primary_code(error) == Some(11)
+}
+
+fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
 }
 
 /// Refuses what a newer lockkit made.

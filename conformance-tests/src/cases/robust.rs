@@ -1,0 +1,161 @@
+//! Whatever call fails, before or after it acted, nobody loses a lock by it and nothing is left
+//! behind. (The faults of servers and networks need the lab.)
+
+use std::sync::Arc;
+
+use lockkit_core::driver::{Ended, Force, LockDriver, Renewal};
+use lockkit_core::{Error, LockManager, Space, Token};
+use tokio::task::JoinSet;
+
+use crate::bench::{Bench, MustSucceed, PATIENCE};
+use crate::faulty::{Fault, Faulty, Place};
+use crate::wrap::Tampered;
+
+pub async fn robust_01_an_answer_is_lost_after_any_call_acted(bench: Bench) {
+    at_every_call(&bench, |call| vec![Fault { call, place: Place::After }]).await;
+}
+
+pub async fn robust_02_the_connection_is_cut_at_any_call(bench: Bench) {
+    at_every_call(&bench, |call| {
+        let places = [Place::Before, Place::Polls(1), Place::Polls(2), Place::Polls(3)];
+        places.map(|place| Fault { call, place }).to_vec()
+    })
+    .await;
+}
+
+/// Goes through a [`Story`] for every fault of every call that it makes, some at a time.
+async fn at_every_call(bench: &Bench, faults: impl Fn(u64) -> Vec<Fault>) {
+    const AT_ONCE: u64 = 4;
+    for first in (0..).step_by(AT_ONCE as usize) {
+        let mut stories = JoinSet::new();
+        for fault in (first..first + AT_ONCE).flat_map(&faults) {
+            let bench = bench.clone();
+            stories.spawn(async move { Story::with(&bench, fault).await.told(&bench).await });
+        }
+        let mut struck = true;
+        while let Some(told) = stories.join_next().await {
+            struck &= told.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
+        }
+        if !struck {
+            return;
+        }
+        assert!(first < 1_000, "a story without end");
+    }
+}
+
+/// A user whose driver fails once, and somebody else who wants the same lock.
+struct Story {
+    fault: Fault,
+    name: String,
+    faulty: Arc<Faulty>,
+    ours: LockManager,
+    theirs: Arc<dyn LockDriver>,
+    highest: Option<Token>,
+}
+
+impl Story {
+    async fn with(bench: &Bench, fault: Fault) -> Self {
+        let faulty = Arc::new(Faulty::at(fault));
+        let driver = Tampered::new(bench.driver().await, faulty.clone());
+        Self {
+            fault,
+            name: format!("{fault:?}"),
+            faulty,
+            ours: bench.manager_over(Arc::new(driver)),
+            theirs: bench.driver().await,
+            highest: None,
+        }
+    }
+
+    /// Says whether the fault struck.
+    async fn told(mut self, bench: &Bench) -> bool {
+        self.lock_and_release(bench).await;
+        self.wait_and_downgrade(bench).await;
+        self.try_and_break(bench).await;
+        let key = bench.key(&self.name);
+        bench.free(&self.theirs, &key, PATIENCE).await;
+        // And the lock works again.
+        let guard = bench.soon("it works again", self.ours.mutex(&self.name).lock()).await;
+        let guard = guard.expect("it works again");
+        self.grows(guard.token().expect("it holds"));
+        self.may_fail(guard.release().await);
+        bench.free(&self.theirs, &key, PATIENCE).await;
+        self.faulty.struck()
+    }
+
+    async fn lock_and_release(&mut self, bench: &Bench) {
+        let guard = bench.soon("it is locked", self.ours.mutex(&self.name).lock()).await;
+        let guard = guard.expect("a wait outlasts a fault");
+        let token = guard.token().expect("it holds");
+        self.grows(token);
+        self.may_fail(guard.renew().await);
+        self.may_fail(guard.verify().await);
+        let line = bench.line(&self.theirs, &bench.key(&self.name)).await;
+        let stands: Vec<_> = line.iter().map(|s| (s.token, s.holds())).collect();
+        assert_eq!(stands, [(token, true)], "{:?}: one claim, and it holds", self.fault);
+        let next = bench.exclusive(&self.name);
+        self.theirs.queue(&next).await;
+        assert!(guard.is_valid());
+        self.may_fail(guard.release().await);
+        // Long before the lease ends, whatever became of the release.
+        let granted = self.theirs.turn(&next).await;
+        self.grows(granted.token);
+        self.theirs.let_go(&next).await;
+    }
+
+    async fn wait_and_downgrade(&mut self, bench: &Bench) {
+        let holder = bench.exclusive(&self.name);
+        let token = self.theirs.grant(&holder).await.token;
+        self.grows(token);
+        let lock = self.ours.rwlock(&self.name);
+        let waiting = tokio::spawn(async move { lock.write().await });
+        bench.waiters(&self.theirs, &holder.key, 1).await;
+        self.theirs.let_go(&holder).await;
+        let guard = bench.soon("the waiter gets it", waiting).await.expect("no panic");
+        let guard = guard.expect("a wait outlasts a fault");
+        self.grows(guard.token().expect("it holds"));
+        if let Some(guard) = self.may_fail(guard.downgrade().await) {
+            self.may_fail(guard.release().await);
+        }
+        bench.free(&self.theirs, &holder.key, PATIENCE).await;
+    }
+
+    async fn try_and_break(&mut self, bench: &Bench) {
+        let tried = self.ours.mutex(&self.name).try_lock().await;
+        if let Some(guard) = self.may_fail(tried) {
+            let guard = guard.expect("nobody holds it");
+            self.grows(guard.token().expect("it holds"));
+            self.may_fail(guard.release().await);
+        }
+        let key = bench.key(&self.name);
+        bench.free(&self.theirs, &key, PATIENCE).await;
+        let stuck = bench.exclusive(&self.name);
+        let token = self.theirs.grant(&stuck).await.token;
+        self.grows(token);
+        self.may_fail(self.ours.inspect(Space::Lock, &self.name).await);
+        let how = Force::Immediate;
+        for _ in 0..2 {
+            // Asked again, it may have been broken already.
+            self.may_fail(self.ours.break_lock(Space::Lock, &self.name, token, how, None).await);
+        }
+        let answer = self.theirs.renew_one(&stuck).await;
+        let broken = matches!(answer, Renewal::Ended(Ended::Broken(_)));
+        assert!(broken, "{:?}: {answer:?}", self.fault);
+    }
+
+    /// What was asked once may fail by the fault, and by nothing else.
+    fn may_fail<T>(&self, result: Result<T, Error>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(e) => {
+                assert!(e.is_retryable(), "{:?} made this of it: {e}", self.fault);
+                None
+            }
+        }
+    }
+
+    fn grows(&mut self, token: Token) {
+        let before = self.highest.replace(token);
+        assert!(Some(token) > before, "{:?}: {token} after {before:?}", self.fault);
+    }
+}

@@ -1,0 +1,455 @@
+//! The driver: each verb is one call of a script. No deadlines and no rule of the queue here; the
+//! first are core's, the second is in `scripts/line.lua`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
+use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::driver::{
+    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Namespace, Token};
+use redis::{Cmd, Value};
+use tokio::task::AbortHandle;
+
+use crate::link::{Link, Source};
+use crate::listing::Listing;
+use crate::replicas::Replicas;
+use crate::script::{self, Call, Script};
+use crate::tokens::Seen;
+use crate::wake::{self, Listener, Wakes};
+use crate::{BACKEND, health, keys, reply};
+
+/// Locks in Redis or Valkey: a single server, a master that sentinels name, or a cluster.
+///
+/// Made by [`RedisDriver::connect`] from a URL, or by [`RedisOptions`](crate::RedisOptions) from
+/// the user's own client.
+pub struct RedisDriver {
+    pub(crate) shared: Arc<Shared>,
+    listening: AbortHandle,
+}
+
+/// What the driver and its subscription share.
+pub(crate) struct Shared {
+    pub(crate) link: Link,
+    pub(crate) wakes: Wakes,
+    pub(crate) seen: Seen,
+    pub(crate) replicas: Option<Replicas>,
+    pub(crate) listing: Listing,
+    pub(crate) source: Arc<Source>,
+    pub(crate) limit: Duration,
+    pub(crate) capabilities: Capabilities,
+}
+
+const CAPABILITIES: Capabilities = {
+    let mut capabilities = Capabilities::of(BACKEND);
+    capabilities.least_ttl = Duration::from_millis(20);
+    capabilities.wake_up = WakeUp::Push;
+    capabilities.token_source = TokenSource::ClockCounter;
+    capabilities.shorten = true;
+    capabilities.raise = true;
+    capabilities.detached = true;
+    capabilities.registers = true;
+    capabilities.faults = &[
+        (Fault::WritesLost, Keeps::Tokens),
+        (Fault::DataLost, Keeps::Tokens),
+        (Fault::Failover, Keeps::Tokens),
+        (Fault::LeaderLost, Keeps::Impossible),
+        // Leases end early; tokens come from a counter that does not go back with the clock.
+        (Fault::ServerClockSteps, Keeps::Tokens),
+        (Fault::BrokenByForce, Keeps::Tokens),
+    ];
+    capabilities
+};
+
+/// Claims renewed by one call of the script, so that no call holds up the server for long.
+const RENEWED_AT_ONCE: usize = 100;
+
+impl RedisDriver {
+    pub(crate) fn start(
+        link: Link,
+        source: Arc<Source>,
+        replicas: Option<Replicas>,
+        limit: Duration,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            link,
+            wakes: Wakes::new(),
+            seen: Seen::new(),
+            replicas,
+            listing: Listing::default(),
+            source,
+            limit,
+            capabilities: CAPABILITIES,
+        });
+        let listening = tokio::spawn(wake::listen(Arc::downgrade(&shared))).abort_handle();
+        Self { shared, listening }
+    }
+}
+
+impl Drop for RedisDriver {
+    fn drop(&mut self) {
+        self.listening.abort();
+    }
+}
+
+impl fmt::Debug for RedisDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { link, wakes, .. } = &*self.shared;
+        f.debug_struct("RedisDriver")
+            .field("link", link)
+            .field("wakes", wakes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Listener for Shared {
+    fn wakes(&self) -> &Wakes {
+        &self.wakes
+    }
+
+    fn source(&self) -> Arc<Source> {
+        self.source.clone()
+    }
+
+    fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    async fn catch_up(&self) {
+        self.wakes.ring_registers(None);
+        let waiters = self.wakes.all();
+        let claims: Vec<_> = waiters.iter().map(|waiter| waiter.claim.clone()).collect();
+        let sent = BootClock.now();
+        match self.renew(&claims).await {
+            Ok(answers) => {
+                for (waiter, answer) in waiters.iter().zip(answers) {
+                    match answer {
+                        Renewal::Holds(grant) => waiter.grant(Grant { since: Some(sent), ..grant }),
+                        Renewal::Waits { .. } => {}
+                        // It may be on its way into the line at this very moment: let it ask.
+                        Renewal::Ended(_) => waiter.look_in(Duration::ZERO),
+                    }
+                }
+            }
+            Err(_) => waiters.iter().for_each(|waiter| waiter.look_in(Duration::ZERO)),
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&[u8]],
+    ) -> Result<Value, Error> {
+        script.call(&self.link, Call { keys, args }).await
+    }
+
+    async fn acquire(
+        &self,
+        claim: &Claim,
+        patience: Patience,
+    ) -> Result<(Acquisition, Option<reply::Place>), Error> {
+        let (key, bucket) = keys::lock(&claim.key);
+        let (token, said) = self.seen.propose(bucket, self.link.clock());
+        let text = keys::claim(claim, &token, &self.wakes.client);
+        let ttl = keys::millis(claim.hold_ttl).to_string();
+        let patience: &[u8] = match patience {
+            Patience::Try => b"try",
+            Patience::Wait => b"wait",
+        };
+        let counter = keys::counter(bucket);
+        let keys = [key.as_str(), counter.as_str()];
+        let plain = [text.as_bytes(), ttl.as_bytes(), said.as_bytes(), patience];
+        let answer = match keys::mode_args(claim.mode) {
+            None => self.run(&script::ACQUIRE, &keys, &plain).await?,
+            Some((mode, weight, capacity)) => {
+                let (weight, capacity) = (weight.to_string(), capacity.to_string());
+                let [a, b, c, d] = plain;
+                let more = [a, b, c, d, mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()];
+                self.run(&script::ACQUIRE, &keys, &more).await?
+            }
+        };
+        let (answer, place) = reply::acquisition(claim, &token, &answer)?;
+        if let Acquisition::Granted(grant) = &answer {
+            self.seen.saw(bucket, grant.token.get());
+        }
+        Ok((answer, place))
+    }
+
+    /// Renews in one flight: a call of the script for each hundred claims, in a cluster for each
+    /// bucket, all sent before any is answered.
+    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+        let keys: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key)).collect();
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        if let Link::Cluster(..) = self.link {
+            let mut buckets: HashMap<usize, Vec<usize>> = HashMap::new();
+            for (i, (_, bucket)) in keys.iter().enumerate() {
+                buckets.entry(*bucket).or_default().push(i);
+            }
+            for group in buckets.into_values() {
+                groups.extend(group.chunks(RENEWED_AT_ONCE).map(<[usize]>::to_vec));
+            }
+        } else {
+            let all: Vec<_> = (0..claims.len()).collect();
+            groups.extend(all.chunks(RENEWED_AT_ONCE).map(<[usize]>::to_vec));
+        }
+        let calls = groups.iter().map(|group| self.renew_group(claims, &keys, group));
+        let mut answers: Vec<_> = claims.iter().map(|_| Renewal::Ended(Ended::NotInLine)).collect();
+        for (group, renewed) in groups.iter().zip(try_join_all(calls).await?) {
+            for (i, renewal) in group.iter().zip(renewed) {
+                answers[*i] = renewal;
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn renew_group(
+        &self,
+        claims: &[Arc<Claim>],
+        keys: &[(String, usize)],
+        group: &[usize],
+    ) -> Result<Vec<Renewal>, Error> {
+        let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
+        let mut words = Vec::with_capacity(3 * group.len());
+        for i in group {
+            words.extend(claim_args(&claims[*i]));
+        }
+        let args: Vec<_> = words.iter().map(String::as_bytes).collect();
+        let answers = reply::array(self.run(&script::RENEW, &locks, &args).await?)?;
+        if answers.len() != group.len() {
+            return Err(reply::unexpected(&Value::Array(answers)));
+        }
+        let each = group.iter().zip(&answers);
+        each.map(|(i, answer)| self.note(&claims[*i], reply::renewal(&claims[*i], answer)?))
+            .collect()
+    }
+
+    /// Tells the one who waits for this claim when to look next.
+    fn note(
+        &self,
+        claim: &Claim,
+        answer: (Renewal, Option<reply::Place>),
+    ) -> Result<Renewal, Error> {
+        if let (_, Some(place)) = &answer
+            && let Some(waiter) = self.wakes.find(&claim.id)
+        {
+            waiter.look_in(place.look);
+        }
+        Ok(answer.0)
+    }
+
+    /// One claim, one call of a script that answers as `renew` does.
+    async fn about(
+        &self,
+        claim: &Claim,
+        script: &Script,
+        more: &[&[u8]],
+    ) -> Result<Renewal, Error> {
+        let (key, bucket) = keys::lock(&claim.key);
+        let counter = keys::counter(bucket);
+        let words = claim_args(claim);
+        let mut args: Vec<_> = words.iter().map(String::as_bytes).collect();
+        args.extend(more);
+        let answer = self.run(script, &[&key, &counter], &args).await?;
+        self.note(claim, reply::renewal(claim, &answer)?)
+    }
+
+    /// A grant counts once enough replicas have it; otherwise it is given back.
+    async fn confirm(&self, claim: &Claim, grant: Grant) -> Result<Grant, Error> {
+        let Some(replicas) = &self.replicas else { return Ok(grant) };
+        match replicas.confirm().await {
+            Ok(()) => Ok(grant),
+            Err(error) => {
+                // Core gives it back as well, should this fail.
+                let _ = self.release(claim).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<Released, Error> {
+        self.wakes.strike(&claim.id);
+        let (key, _) = keys::lock(&claim.key);
+        let id = claim.id.to_hex();
+        match self.run(&script::RELEASE, &[&key], &[id.as_bytes()]).await? {
+            Value::Int(1) => Ok(Released::Removed),
+            Value::Int(2) => Ok(Released::NotInLine),
+            Value::Int(3) => Ok(Released::NoSuchLock),
+            other => Err(reply::unexpected(&other)),
+        }
+    }
+
+    pub(crate) async fn command(&self, cmd: &Cmd) -> Result<Value, Error> {
+        self.link.send(cmd).await.map_err(|e| self.link.error(e))
+    }
+}
+
+fn claim_args(claim: &Claim) -> [String; 3] {
+    let (hold, wait) = (keys::millis(claim.hold_ttl), keys::millis(claim.wait_ttl));
+    [claim.id.to_hex(), hold.to_string(), wait.to_string()]
+}
+
+#[async_trait]
+impl LockDriver for RedisDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &self.shared.capabilities
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+
+    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+        let shared = &*self.shared;
+        let waiter = (patience == Patience::Wait).then(|| shared.wakes.enlist(claim));
+        let answer = shared.acquire(claim, patience).await;
+        match (&answer, waiter) {
+            (Ok((Acquisition::Queued { .. }, Some(place))), Some(waiter)) => {
+                waiter.look_in(place.look);
+            }
+            // It may be in line: the bell stays until it is released.
+            (Err(Error::Backend { .. }), Some(_)) => {}
+            _ => shared.wakes.strike(&claim.id),
+        }
+        match answer?.0 {
+            Acquisition::Granted(grant) => {
+                shared.confirm(claim, grant).await.map(Acquisition::Granted)
+            }
+            other => Ok(other),
+        }
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let shared = &*self.shared;
+        let waiter = match shared.wakes.find(&claim.id) {
+            Some(waiter) => waiter,
+            None => {
+                // Nobody listened for this claim until now: ask what was missed.
+                let waiter = shared.wakes.enlist(claim);
+                waiter.look_in(Duration::ZERO);
+                waiter
+            }
+        };
+        loop {
+            let grant = match waiter.wait().await {
+                Some(grant) => grant,
+                None => {
+                    let sent = BootClock.now();
+                    match shared.renew(std::slice::from_ref(claim)).await?.pop() {
+                        Some(Renewal::Holds(grant)) => Grant { since: Some(sent), ..grant },
+                        Some(Renewal::Waits { .. }) => continue,
+                        Some(Renewal::Ended(Ended::Broken(record))) => {
+                            return Err(Error::Lost { reason: LossReason::Broken(record) });
+                        }
+                        _ => return Err(Error::Lost { reason: LossReason::Expired }),
+                    }
+                }
+            };
+            let grant = shared.confirm(claim, grant).await?;
+            shared.seen.saw(keys::lock(&claim.key).1, grant.token.get());
+            shared.wakes.strike(&claim.id);
+            return Ok(grant);
+        }
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+        self.shared.renew(claims).await
+    }
+
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.shared.release(claim).await
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        let (key, _) = keys::lock(&claim.key);
+        let (id, ms) = (claim.id.to_hex(), keys::millis(ttl));
+        let args: [&[u8]; 2] = [id.as_bytes(), &ms.to_string().into_bytes()];
+        let answer = self.shared.run(&script::SHORTEN, &[&key], &args).await?;
+        Ok(match reply::renewal(claim, &answer)?.0 {
+            Renewal::Holds(grant) => {
+                Renewal::Holds(Grant { ttl: Duration::from_millis(ms), ..grant })
+            }
+            other => other,
+        })
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.shared.about(claim, &script::DOWNGRADE, &[]).await
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        let (key, _) = keys::lock(key);
+        let record = serde_json::to_vec(record).map_err(|e| Error::permanent(BACKEND, e))?;
+        let force: &[u8] = match force {
+            Force::Polite => b"polite",
+            Force::Immediate => b"force",
+        };
+        let token = format!("{:019}", token.get());
+        let args = [token.as_bytes(), force, &record];
+        let answer = self.shared.run(&script::BREAK, &[&key], &args).await?;
+        Ok(answer == Value::Int(1))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        let answer = self.shared.run(&script::INSPECT, &[&keys::lock(key).0], &[]).await?;
+        let (line, last_break) = reply::line(answer)?;
+        Ok(LockState::new(key.clone(), line, last_break))
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let (keys, next) = self.shared.listing.page(&self.shared, request).await?;
+        let states = try_join_all(keys.iter().map(|key| self.inspect(key))).await?;
+        let states = states.into_iter().filter(|state| !state.is_free()).collect();
+        Ok(Page { states, next })
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        if matches!(claim.mode, Mode::Permits { .. }) {
+            return Err(self.unsupported("raising the tokens of permits"));
+        }
+        let token = format!("{:019}", token.get());
+        self.shared.about(claim, &script::RAISE, &[token.as_bytes()]).await
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let mut get = redis::cmd("GET");
+        get.arg(keys::base(namespace));
+        let value = self.shared.command(&get).await?;
+        match &value {
+            Value::Nil => Ok(0),
+            other => reply::text(other)
+                .and_then(|t| t.parse().ok())
+                .ok_or_else(|| reply::unexpected(other)),
+        }
+    }
+
+    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        let key = keys::base(namespace);
+        let base = base.to_string();
+        self.shared.run(&script::BASE, &[&key], &[base.as_bytes()]).await.map(drop)
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        health::examine(&self.shared).await
+    }
+
+    async fn close(&self) {
+        self.listening.abort();
+        self.shared.link.close();
+    }
+}

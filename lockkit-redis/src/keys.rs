@@ -1,0 +1,181 @@
+//! What things are called in Redis: keys with their hash tags, channels, and the text in which a
+//! claim is written. The one place that knows; the scripts say the same in their headers.
+
+use lockkit_core::driver::RegisterKey;
+use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+
+/// How many hash tags there are, and so counters of tokens. All keys of one lock bear the same, so
+/// that a cluster keeps them on one node. Never to be changed: two programs that disagree about it
+/// would have two locks of one name.
+pub(crate) const BUCKETS: usize = 256;
+
+/// The bucket of a lock or register: FNV-1a over its namespace, its space and its name.
+pub(crate) fn bucket(space: &str, namespace: &Namespace, name: &Name) -> usize {
+    let parts = [space.as_bytes(), namespace.as_str().as_bytes(), name.as_str().as_bytes()];
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for part in parts {
+        for byte in part.iter().chain(&[0]) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+    // The high bits mix best.
+    (hash >> 32) as usize % BUCKETS
+}
+
+fn word(space: Space) -> &'static str {
+    match space {
+        Space::Lock => "lock",
+        Space::Semaphore => "sem",
+    }
+}
+
+/// The key of a lock, and its bucket: `lockkit:lock:{17}:NAMESPACE:NAME`.
+pub(crate) fn lock(key: &Key) -> (String, usize) {
+    let word = word(key.space);
+    let bucket = bucket(word, &key.namespace, &key.name);
+    (format!("lockkit:{word}:{{{bucket}}}:{}:{}", escaped(&key.namespace), key.name), bucket)
+}
+
+/// The key of a register.
+pub(crate) fn register(at: &RegisterKey) -> String {
+    let bucket = bucket("register", &at.namespace, &at.name);
+    format!("lockkit:register:{{{bucket}}}:{}:{}", escaped(&at.namespace), at.name)
+}
+
+/// The counter of tokens of a bucket.
+pub(crate) fn counter(bucket: usize) -> String {
+    format!("lockkit:tokens:{{{bucket}}}")
+}
+
+/// The token base of a namespace.
+pub(crate) fn base(namespace: &Namespace) -> String {
+    format!("lockkit:base:{}", escaped(namespace))
+}
+
+/// The channel of a client.
+pub(crate) fn channel(client: &str) -> String {
+    format!("lockkit:wake:{client}")
+}
+
+/// The pattern of the keys of this space and namespace, for `SCAN`.
+pub(crate) fn pattern(space: Space, namespace: &Namespace, prefix: &str) -> String {
+    let literal = format!("{}:{prefix}", escaped(namespace));
+    let mut pattern = format!("lockkit:{}:{{*}}:", word(space));
+    for c in literal.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('*');
+    pattern
+}
+
+/// The lock's name in a key of this space and namespace; `None` for a key of another kind.
+pub(crate) fn name_in(key: &str, space: Space, namespace: &Namespace) -> Option<Name> {
+    let rest = key.strip_prefix("lockkit:")?.strip_prefix(word(space))?.strip_prefix(":{")?;
+    let (_, rest) = rest.split_once("}:")?;
+    let name = rest.strip_prefix(&escaped(namespace))?.strip_prefix(':')?;
+    Name::new(name).ok()
+}
+
+/// A namespace ends at the next colon in a key, so it has none itself.
+fn escaped(namespace: &Namespace) -> String {
+    namespace.as_str().replace('%', "%25").replace(':', "%3A")
+}
+
+/// A claim as the string that it is while it is alone:
+/// `ID TOKEN HOLD_MS WAIT_MS CLIENT PID<tab>HOST<tab>PROGRAM[<tab>NOTE]`.
+pub(crate) fn claim(claim: &Claim, token: &str, client: &str) -> String {
+    let Identity { host, pid, program } = &*claim.identity;
+    let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
+    let (host, program) = (one_word(host), one_word(program));
+    let id = claim.id.to_hex();
+    let mut text = format!("{id} {token} {hold} {wait} {client} {pid}\t{host}\t{program}");
+    if let Some(note) = &claim.note {
+        text.push('\t');
+        text.push_str(note);
+    }
+    text
+}
+
+/// What `claim` shows to people, read back.
+pub(crate) fn shown(text: &str) -> (Identity, Option<String>) {
+    let mut parts = text.splitn(4, '\t');
+    let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or_default();
+    let host = parts.next().unwrap_or_default().to_owned();
+    let program = parts.next().unwrap_or_default().to_owned();
+    (Identity { host, pid, program }, parts.next().map(str::to_owned))
+}
+
+/// The mode's letter, weight and capacity, which an exclusive claim does not need to say.
+pub(crate) fn mode_args(mode: Mode) -> Option<(&'static str, u32, u32)> {
+    let letter = match mode {
+        Mode::Exclusive => return None,
+        Mode::Shared => "s",
+        Mode::Permits { .. } => "p",
+    };
+    Some((letter, mode.weight(), mode.capacity()))
+}
+
+/// Whole milliseconds, rounded up: a lease is never shorter than what was asked for.
+pub(crate) fn millis(ttl: std::time::Duration) -> u64 {
+    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+fn one_word(text: &str) -> std::borrow::Cow<'_, str> {
+    match text.contains(char::is_control) {
+        true => text.replace(char::is_control, "?").into(),
+        false => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(namespace: &str, name: &str) -> Key {
+        Key::new(Namespace::new(namespace).unwrap(), Space::Lock, Name::new(name).unwrap())
+    }
+
+    #[test]
+    fn namespaces_and_names_never_run_into_each_other() {
+        let (a, _) = lock(&key("a:b", "c"));
+        let (b, _) = lock(&key("a", "b:c"));
+        assert_ne!(a.split_once("}:").unwrap().1, b.split_once("}:").unwrap().1);
+    }
+
+    #[test]
+    fn a_name_is_read_back_from_its_key() {
+        for (namespace, name) in [("", "a"), ("s:h%p", "{x}:y"), ("", ":"), ("x", "}:x:")] {
+            let key = key(namespace, name);
+            let (text, _) = lock(&key);
+            assert_eq!(
+                name_in(&text, Space::Lock, &key.namespace),
+                Some(key.name.clone()),
+                "{text}"
+            );
+            assert_eq!(name_in(&text, Space::Semaphore, &key.namespace), None);
+        }
+        let (text, _) = lock(&key("shop", "a"));
+        assert_eq!(name_in(&text, Space::Lock, &Namespace::default()), None);
+        let (line, _) = text.split_once(":{").unwrap();
+        let beside = text.replace(line, "lockkit:lock.line");
+        assert_eq!(name_in(&beside, Space::Lock, &Namespace::new("shop").unwrap()), None);
+    }
+
+    #[test]
+    fn what_a_claim_shows_is_read_back() {
+        let identity = Identity { host: "h\tx".into(), pid: 7, program: "a b".into() };
+        let ttl = std::time::Duration::from_micros(1_500);
+        let claim_ = Claim::new(key("", "a"), Mode::Exclusive, ttl, ttl, identity.into())
+            .with_note(Some("why not".into()));
+        let text = claim(&claim_, "0000000000000000001", "c1");
+        let (head, rest) = text.split_at(33 + 20);
+        assert!(head.ends_with(" 0000000000000000001 "), "{head}");
+        let rest = rest.strip_prefix("2 2 c1 ").unwrap();
+        let (identity, note) = shown(rest);
+        assert_eq!((identity.host.as_str(), identity.pid), ("h?x", 7));
+        assert_eq!((identity.program.as_str(), note.as_deref()), ("a b", Some("why not")));
+    }
+}

@@ -1,0 +1,38 @@
+//! lockkit on Redis and Valkey: distributed locks with fencing tokens. Every verb is one Lua script
+//! and one round trip; waiters are told by a message; nothing stays behind after a lock's use but a
+//! fixed number of counters.
+//!
+//! | URL | reaches |
+//! | --- | --- |
+//! | `redis://[USER:PASSWORD@]HOST[:PORT][/DB]` | one server |
+//! | `rediss://…` | the same over TLS |
+//! | `redis+sentinel://[USER:PASSWORD@]HOST:PORT,…/MASTER[/DB]` | the master that sentinels name |
+//! | `redis+cluster://[USER:PASSWORD@]HOST:PORT,…` | a cluster |
+//!
+//! `rediss+sentinel` and `rediss+cluster` speak TLS. Options in the query: `timeout=2s`, `strict`,
+//! `min_replicas=N` ([`RedisOptions`] has them as methods), `sentinel_login=USER:PASSWORD`.
+//!
+//! A failover to a replica that lags, lost data and a stepped clock may let two hold at once: the
+//! later one has the greater token. `docs/redis.md` in the repository says what an operator sees.
+//!
+//! `redis` is re-exported, since clients and connections of the caller's may be handed over.
+
+mod driver;
+mod health;
+mod keys;
+mod link;
+mod listing;
+mod options;
+mod registers;
+mod replicas;
+mod reply;
+mod script;
+mod tokens;
+mod wake;
+
+pub use driver::RedisDriver;
+pub use options::RedisOptions;
+pub use redis;
+
+/// The backend's name in errors, capabilities and metrics.
+const BACKEND: &str = "redis";

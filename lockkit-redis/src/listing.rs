@@ -1,0 +1,158 @@
+//! Which locks are in use: `SCAN`, since an index would cost every lock a write. One scan serves
+//! all pages of a listing for a while.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use lockkit_core::state::{Cursor, ListRequest};
+use lockkit_core::{Error, Key, Name, Space};
+use redis::Value;
+use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
+
+use crate::driver::Shared;
+use crate::link::{Link, bounded};
+use crate::{keys, reply};
+
+/// How long the names found by a scan serve later pages.
+const SERVES: Duration = Duration::from_secs(60);
+/// Keys that the server looks at in one step of a scan.
+const STEP: usize = 1000;
+
+type Names = Arc<BTreeSet<(Space, Name)>>;
+
+/// The names that the last scan found.
+#[derive(Default)]
+pub(crate) struct Listing(Mutex<Option<Scanned>>);
+
+struct Scanned {
+    of: (String, Option<Space>, String),
+    at: Instant,
+    names: Names,
+}
+
+impl Listing {
+    /// The locks of the page that this request asks for, and where the next begins.
+    pub(crate) async fn page(
+        &self,
+        shared: &Shared,
+        request: &ListRequest,
+    ) -> Result<(Vec<Key>, Option<Cursor>), Error> {
+        let names = match request.after {
+            Some(_) => self.known(request),
+            None => None,
+        };
+        let names = match names {
+            Some(names) => names,
+            None => self.scan(shared, request).await?,
+        };
+        let after = request.after.as_ref().and_then(read_cursor);
+        let mut rest =
+            names.iter().filter(|name| after.as_ref().is_none_or(|a| *name > a)).peekable();
+        let page: Vec<_> = rest.by_ref().take(request.limit.max(1)).cloned().collect();
+        let next = rest.peek().and(page.last()).map(write_cursor);
+        let keys = page
+            .into_iter()
+            .map(|(space, name)| Key::new(request.namespace.clone(), space, name))
+            .collect();
+        Ok((keys, next))
+    }
+
+    fn known(&self, request: &ListRequest) -> Option<Names> {
+        let scanned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let scanned = scanned.as_ref()?;
+        (scanned.of == subject(request) && scanned.at.elapsed() < SERVES)
+            .then(|| scanned.names.clone())
+    }
+
+    async fn scan(&self, shared: &Shared, request: &ListRequest) -> Result<Names, Error> {
+        let mut names = BTreeSet::new();
+        let nodes = nodes(shared).await?;
+        for space in [Space::Lock, Space::Semaphore] {
+            if request.space.is_some_and(|asked| asked != space) {
+                continue;
+            }
+            let pattern = keys::pattern(space, &request.namespace, &request.prefix);
+            for node in &nodes {
+                for key in scan_node(shared, node.as_ref(), &pattern).await? {
+                    let name = keys::name_in(&key, space, &request.namespace);
+                    names.extend(
+                        name.filter(|name| name.as_str().starts_with(&request.prefix))
+                            .map(|name| (space, name)),
+                    );
+                }
+            }
+        }
+        let names: Names = Arc::new(names);
+        let scanned = Scanned { of: subject(request), at: Instant::now(), names: names.clone() };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(scanned);
+        Ok(names)
+    }
+}
+
+fn subject(request: &ListRequest) -> (String, Option<Space>, String) {
+    (request.namespace.as_str().to_owned(), request.space, request.prefix.clone())
+}
+
+fn write_cursor((space, name): &(Space, Name)) -> Cursor {
+    Cursor(format!("{space}:{name}").into_bytes())
+}
+
+fn read_cursor(cursor: &Cursor) -> Option<(Space, Name)> {
+    let (space, name) = std::str::from_utf8(&cursor.0).ok()?.split_once(':')?;
+    let space = [Space::Lock, Space::Semaphore].into_iter().find(|s| s.as_str() == space)?;
+    Some((space, Name::new(name).ok()?))
+}
+
+type Node = (String, u16);
+
+/// The nodes to scan: the one, or every master of the cluster.
+async fn nodes(shared: &Shared) -> Result<Vec<Option<Node>>, Error> {
+    if !matches!(shared.link, Link::Cluster(..)) {
+        return Ok(vec![None]);
+    }
+    let mut slots = redis::cmd("CLUSTER");
+    slots.arg("SLOTS");
+    let mut nodes = BTreeSet::new();
+    for range in reply::array(shared.command(&slots).await?)? {
+        let range = reply::array(range)?;
+        let Some(Value::Array(master)) = range.get(2) else { continue };
+        if let (Some(host), Some(port)) =
+            (master.first().and_then(reply::text), master.get(1).and_then(reply::number))
+        {
+            nodes.insert((host.to_owned(), port as u16));
+        }
+    }
+    Ok(nodes.into_iter().map(Some).collect())
+}
+
+async fn scan_node(
+    shared: &Shared,
+    node: Option<&Node>,
+    pattern: &str,
+) -> Result<Vec<String>, Error> {
+    let mut found = Vec::new();
+    let mut cursor = "0".to_owned();
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
+        let answer = match (node, &shared.link) {
+            (Some((host, port)), Link::Cluster(cluster, limit)) => {
+                let to = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
+                let mut cluster = cluster.clone();
+                let answer = cluster.route_command(scan, RoutingInfo::SingleNode(to));
+                bounded(*limit, answer).await.map_err(|e| shared.link.error(e))?
+            }
+            _ => shared.command(&scan).await?,
+        };
+        let items = reply::array(answer)?;
+        let [next, Value::Array(keys)] = items.as_slice() else {
+            return Err(reply::unexpected(&Value::Array(items)));
+        };
+        found.extend(keys.iter().filter_map(reply::text).map(str::to_owned));
+        cursor = reply::text(next).unwrap_or("0").to_owned();
+        if cursor == "0" {
+            return Ok(found);
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! From a URL, or from the user's own client, to a driver.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use lockkit_core::state::Severity;
+use lockkit_core::{Error, parse_duration};
+use redis::aio::ConnectionManager;
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
+use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsMode};
+
+use crate::driver::RedisDriver;
+use crate::health;
+use crate::link::{Link, Own, Source, bounded, to_error};
+use crate::replicas::Replicas;
+
+/// How to connect. Also what stands in the query of a URL.
+#[derive(Clone, Debug)]
+pub struct RedisOptions {
+    timeout: Duration,
+    strict: bool,
+    min_replicas: u32,
+}
+
+impl Default for RedisOptions {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(2), strict: false, min_replicas: 0 }
+    }
+}
+
+impl RedisOptions {
+    /// How long one attempt to connect, and one command, may take before it counts as failed; 2 s
+    /// unless set. (`?timeout=2s`)
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Whether a server that may drop locks (by eviction), or that is a read-only replica, is
+    /// refused at connection, rather than warned of. (`?strict=true`)
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+
+    /// A grant counts only once so many replicas acknowledged it, and is given back when they do
+    /// not. Costs a second round trip (`WAIT`), on a connection of its own. (`?min_replicas=1`)
+    ///
+    /// It makes it rarer that a failover forgets a lock; only tokens make it harmless.
+    pub fn min_replicas(mut self, least: u32) -> Self {
+        self.min_replicas = least;
+        self
+    }
+
+    /// Connects to the one server, or the sentinels' master, or the cluster that the URL names;
+    /// what the URL's query says goes before these options.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves nothing behind.
+    pub async fn connect(self, url: &str) -> Result<RedisDriver, Error> {
+        let place = Place::parse(url, self)?;
+        if place.tls {
+            provide_tls();
+        }
+        place.connect().await
+    }
+
+    /// A driver over this client's server. It makes its own connections: one for commands, rebuilt
+    /// when it breaks, and one to listen for wake-ups.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves nothing behind.
+    pub async fn client(self, client: Client) -> Result<RedisDriver, Error> {
+        self.own(Source::Client(client)).await
+    }
+
+    /// A driver that sends its commands through this connection manager, and listens for wake-ups
+    /// on a connection that `client` makes. Give the manager a bounded number of retries.
+    ///
+    /// Every new token costs the server a look at its clock, since a connection manager does not
+    /// tell when it connected to another server.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves nothing behind.
+    pub async fn connection_manager(
+        self,
+        manager: ConnectionManager,
+        client: Client,
+    ) -> Result<RedisDriver, Error> {
+        let link = Link::Manager(manager, self.timeout);
+        self.finish(link, Arc::new(Source::Client(client))).await
+    }
+
+    /// A driver over this cluster connection. Wake-ups are listened for on a connection that one
+    /// of `nodes` makes: a message published at any node of a cluster reaches all of them.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves nothing behind.
+    pub async fn cluster(
+        self,
+        cluster: ClusterConnection,
+        nodes: Vec<Client>,
+    ) -> Result<RedisDriver, Error> {
+        if nodes.is_empty() {
+            return Err(Error::config("a cluster needs at least one node to listen at"));
+        }
+        let link = Link::Cluster(cluster, self.timeout);
+        self.finish(link, Arc::new(Source::Any(nodes, AtomicUsize::new(0)))).await
+    }
+
+    async fn own(self, source: Source) -> Result<RedisDriver, Error> {
+        let source = Arc::new(source);
+        let link = Link::Own(Box::new(Own::new(source.clone(), self.timeout)));
+        self.finish(link, source).await
+    }
+
+    async fn finish(self, link: Link, source: Arc<Source>) -> Result<RedisDriver, Error> {
+        let replicas = match (self.min_replicas, &link) {
+            (0, _) => None,
+            (_, Link::Cluster(..)) => {
+                return Err(Error::config("min_replicas does not work with a cluster yet"));
+            }
+            (least, _) => Some(Replicas::new(least, source.clone(), self.timeout)),
+        };
+        let driver = RedisDriver::start(link, source, replicas, self.timeout);
+        let health = health::examine(&driver.shared).await?;
+        for finding in &health.findings {
+            let (what, advice) = (&finding.what, &finding.advice);
+            match finding.severity {
+                Severity::Note => tracing::debug!(server = health.server, "{what}: {advice}"),
+                _ if self.strict => return Err(Error::Config(format!("{what}: {advice}"))),
+                _ => tracing::warn!(server = health.server, "{what}: {advice}"),
+            }
+        }
+        Ok(driver)
+    }
+}
+
+impl RedisDriver {
+    /// Connects to `redis://`, `rediss://`, `redis+sentinel://` or `redis+cluster://`; see the
+    /// crate's documentation for the forms.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves nothing behind.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        RedisOptions::default().connect(url).await
+    }
+}
+
+/// Installs a provider of cryptography unless the program has one.
+fn provide_tls() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Somebody may have been faster, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
+/// A URL, taken apart.
+struct Place {
+    kind: Kind,
+    tls: bool,
+    /// `USER:PASSWORD@`, or nothing.
+    login: String,
+    hosts: Vec<String>,
+    /// What follows the hosts, with its slash.
+    path: String,
+    /// The query, without what is ours.
+    query: String,
+    /// `USER:PASSWORD@` of the sentinels.
+    sentinel_login: String,
+    options: RedisOptions,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Single,
+    Sentinel,
+    Cluster,
+}
+
+impl Place {
+    fn parse(url: &str, options: RedisOptions) -> Result<Self, Error> {
+        let wrong = |what: &str| Error::Config(format!("this Redis URL {what}"));
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("has no ://"))?;
+        let (kind, tls) = match scheme {
+            "redis" => (Kind::Single, false),
+            "rediss" => (Kind::Single, true),
+            "redis+sentinel" => (Kind::Sentinel, false),
+            "rediss+sentinel" => (Kind::Sentinel, true),
+            "redis+cluster" => (Kind::Cluster, false),
+            "rediss+cluster" => (Kind::Cluster, true),
+            _ => {
+                return Err(wrong(
+                    "begins with none of redis, rediss, redis+sentinel, redis+cluster",
+                ));
+            }
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (login, rest) = match rest.rfind('@') {
+            Some(at) => rest.split_at(at + 1),
+            None => ("", rest),
+        };
+        let (hosts, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let hosts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
+        if kind == Kind::Single && hosts.len() > 1 {
+            return Err(wrong("has several hosts: use redis+cluster:// or redis+sentinel://"));
+        }
+        if kind == Kind::Sentinel && path.len() < 2 {
+            return Err(wrong("needs the master's name: redis+sentinel://host:26379/MASTER"));
+        }
+        let mut place = Self {
+            kind,
+            tls,
+            login: login.to_owned(),
+            hosts,
+            path: path.to_owned(),
+            query: String::new(),
+            sentinel_login: String::new(),
+            options,
+        };
+        place.read_query(query)?;
+        Ok(place)
+    }
+
+    fn read_query(&mut self, query: &str) -> Result<(), Error> {
+        let mut others = Vec::new();
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match (name, value) {
+                ("strict", "" | "true") => self.options.strict = true,
+                ("strict", "false") => self.options.strict = false,
+                ("strict", _) => return Err(Error::config("strict is true or false")),
+                ("timeout", value) => self.options.timeout = parse_duration(value)?,
+                ("min_replicas", value) => {
+                    let number = value.parse();
+                    self.options.min_replicas =
+                        number.map_err(|_| Error::config("min_replicas is a number"))?;
+                }
+                ("sentinel_login", login) => self.sentinel_login = format!("{login}@"),
+                // The client's own.
+                ("protocol" | "db" | "user" | "pass", _) => others.push(option),
+                (other, _) => {
+                    return Err(Error::Config(format!("{other} is no option of a Redis URL")));
+                }
+            }
+        }
+        if self.options.timeout < Duration::from_millis(10) {
+            return Err(Error::config("a timeout of less than 10 ms is too short for Redis"));
+        }
+        self.query = others.join("&");
+        Ok(())
+    }
+
+    async fn connect(self) -> Result<RedisDriver, Error> {
+        match self.kind {
+            Kind::Single => {
+                let client = Client::open(self.info(&self.hosts[0], &self.login, &self.path)?);
+                let client = client.map_err(config_error)?;
+                self.options.client(client).await
+            }
+            Kind::Sentinel => {
+                let source = self.sentinel()?;
+                self.options.own(source).await
+            }
+            Kind::Cluster => self.cluster().await,
+        }
+    }
+
+    fn info(&self, host: &str, login: &str, path: &str) -> Result<ConnectionInfo, Error> {
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        let query = if self.query.is_empty() { String::new() } else { format!("?{}", self.query) };
+        let url = format!("{scheme}://{login}{host}{path}{query}");
+        let info = url.as_str().into_connection_info().map_err(config_error)?;
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        Ok(info.set_tcp_settings(tcp))
+    }
+
+    fn sentinel(&self) -> Result<Source, Error> {
+        let (master, db) = match self.path[1..].split_once('/') {
+            Some((master, db)) => (master, format!("/{db}")),
+            None => (&self.path[1..], String::new()),
+        };
+        let sentinels = self.hosts.iter().map(|host| self.info(host, &self.sentinel_login, ""));
+        let sentinels = sentinels.collect::<Result<Vec<_>, _>>()?;
+        let server = self.info("master", &self.login, &db)?;
+        let mut info = SentinelNodeConnectionInfo::default()
+            .set_redis_connection_info(server.redis_settings().clone())
+            .set_tcp_settings(server.tcp_settings().clone());
+        if self.tls {
+            info = info.set_tls_mode(TlsMode::Secure);
+        }
+        let sentinel = Sentinel::build(sentinels).map_err(config_error)?;
+        let sentinel = Box::new(tokio::sync::Mutex::new(sentinel));
+        Ok(Source::Sentinel(sentinel, master.to_owned(), Box::new(info)))
+    }
+
+    async fn cluster(self) -> Result<RedisDriver, Error> {
+        let infos = self.hosts.iter().map(|host| self.info(host, &self.login, &self.path));
+        let infos = infos.collect::<Result<Vec<_>, _>>()?;
+        let limit = self.options.timeout;
+        let client = ClusterClient::builder(infos.clone())
+            .connection_timeout(limit)
+            .response_timeout(limit)
+            .retries(3)
+            .tcp_settings(infos[0].tcp_settings().clone())
+            .build()
+            .map_err(config_error)?;
+        let connection = bounded(limit, client.get_async_connection()).await.map_err(to_error)?;
+        let nodes = infos.into_iter().map(Client::open).collect::<Result<Vec<_>, _>>();
+        self.options.cluster(connection, nodes.map_err(config_error)?).await
+    }
+}
+
+/// The client's word about a URL or a setting. It does not repeat the URL.
+fn config_error(error: redis::RedisError) -> Error {
+    Error::Config(format!("redis: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Place, Error> {
+        Place::parse(url, RedisOptions::default())
+    }
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let place = parse("rediss://u:p%40@h:1/3?strict&timeout=500ms&protocol=resp3").unwrap();
+        assert_eq!((place.kind, place.tls, place.path.as_str()), (Kind::Single, true, "/3"));
+        assert!(place.options.strict);
+        assert_eq!(place.options.timeout, Duration::from_millis(500));
+        let info = place.info(&place.hosts[0], &place.login, &place.path).unwrap();
+        assert_eq!((info.redis_settings().db(), info.redis_settings().password()), (3, Some("p@")));
+        let place = parse("redis+sentinel://:p@a:1,b:2/shop/2?min_replicas=1").unwrap();
+        assert_eq!((place.kind, place.hosts.len()), (Kind::Sentinel, 2));
+        assert!(
+            matches!(place.sentinel().unwrap(), Source::Sentinel(_, name, _) if name == "shop")
+        );
+        let place = parse("redis+cluster://a:1,b:2,c:3").unwrap();
+        assert_eq!((place.kind, place.hosts.len()), (Kind::Cluster, 3));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_without_showing_the_password() {
+        for bad in [
+            "redis:secret@h",
+            "http://u:secret@h",
+            "redis://u:secret@a,b",
+            "redis+sentinel://u:secret@a:1",
+            "redis://u:secret@h?tiemout=1s",
+            "redis://u:secret@h?timeout=1ms",
+            "redis://u:secret@h?min_replicas=many",
+            "redis://u:secret@h?strict=perhaps",
+        ] {
+            let message = parse(bad).map(drop).unwrap_err().to_string();
+            assert!(!message.contains("secret"), "{message}");
+        }
+        let place = parse("redis://u:secret@h:port").unwrap();
+        let message = place.info(&place.hosts[0], &place.login, "").unwrap_err().to_string();
+        assert!(!message.contains("secret"), "{message}");
+    }
+}

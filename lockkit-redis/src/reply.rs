@@ -1,0 +1,169 @@
+//! What the scripts answer, taken apart.
+
+use std::time::Duration;
+
+use lockkit_core::driver::{Acquisition, Ended, Grant, Renewal};
+use lockkit_core::state::Standing;
+use lockkit_core::{BreakRecord, Claim, Error, LossReason, Mode, Token};
+use redis::Value;
+
+use crate::keys;
+
+/// An answer that no script of this crate gives.
+pub(crate) fn unexpected(value: &Value) -> Error {
+    Error::permanent(crate::BACKEND, format!("an answer of an unknown form: {value:?}"))
+}
+
+pub(crate) fn array(value: Value) -> Result<Vec<Value>, Error> {
+    match value {
+        Value::Array(items) => Ok(items),
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub(crate) fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+pub(crate) fn number(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(n) => Some(*n),
+        other => text(other)?.parse().ok(),
+    }
+}
+
+/// Where a claim that waits stands, and after how long it is to look by itself.
+pub(crate) struct Place {
+    pub(crate) ahead: u32,
+    pub(crate) look: Duration,
+}
+
+fn place(ahead: &Value, look: &Value) -> Option<Place> {
+    let ahead = number(ahead)?.try_into().ok()?;
+    let look = Duration::from_millis(u64::try_from(number(look)?).unwrap_or_default());
+    Some(Place { ahead, look })
+}
+
+/// An answer about one claim, and what a waiting one is to do.
+pub(crate) fn renewal(claim: &Claim, value: &Value) -> Result<(Renewal, Option<Place>), Error> {
+    let parsed = match value {
+        Value::Int(0) => Some((Renewal::Ended(Ended::NotInLine), None)),
+        Value::Array(items) => match items.as_slice() {
+            [record] => Some((Renewal::Ended(Ended::Broken(break_record(record))), None)),
+            [ahead, look] => {
+                place(ahead, look).map(|p| (Renewal::Waits { ahead: p.ahead }, Some(p)))
+            }
+            _ => None,
+        },
+        other => token(other).map(|token| (Renewal::Holds(grant(claim, token)), None)),
+    };
+    parsed.ok_or_else(|| unexpected(value))
+}
+
+pub(crate) fn grant(claim: &Claim, token: Token) -> Grant {
+    let ttl = Duration::from_millis(keys::millis(claim.hold_ttl));
+    Grant { token, ttl, since: None }
+}
+
+pub(crate) fn token(value: &Value) -> Option<Token> {
+    Token::new(u64::try_from(number(value)?).ok()?)
+}
+
+/// The answer to an acquire whose client proposed this token.
+pub(crate) fn acquisition(
+    claim: &Claim,
+    proposed: &str,
+    value: &Value,
+) -> Result<(Acquisition, Option<Place>), Error> {
+    if let (Value::Int(1), Some(token)) = (value, proposed.parse().ok().and_then(Token::new)) {
+        return Ok((Acquisition::Granted(grant(claim, token)), None));
+    }
+    let Value::Array(items) = value else {
+        return Err(unexpected(value));
+    };
+    let parsed = match (items.first().and_then(text), &items[1..]) {
+        (Some("holds"), [t]) => token(t).map(|t| (Acquisition::Granted(grant(claim, t)), None)),
+        (Some("waits"), [ahead, look]) => {
+            place(ahead, look).map(|p| (Acquisition::Queued { ahead: p.ahead }, Some(p)))
+        }
+        (Some("busy"), []) => Some((Acquisition::Busy, None)),
+        (Some("limit"), [in_use]) => return Err(limit_mismatch(claim, in_use)),
+        (Some("broken"), [record]) => {
+            let reason = LossReason::Broken(break_record(record));
+            return Err(Error::Lost { reason });
+        }
+        _ => None,
+    };
+    parsed.ok_or_else(|| unexpected(value))
+}
+
+fn limit_mismatch(claim: &Claim, in_use: &Value) -> Error {
+    Error::LimitMismatch {
+        name: claim.key.name.as_str().to_owned(),
+        in_use: number(in_use).and_then(|n| n.try_into().ok()).unwrap_or_default(),
+        asked: claim.mode.capacity(),
+    }
+}
+
+/// The record of a break; an empty one should it not be readable.
+pub(crate) fn break_record(value: &Value) -> BreakRecord {
+    let record = text(value).and_then(|json| serde_json::from_str(json).ok());
+    record.unwrap_or_else(|| {
+        let nobody = keys::shown("").0;
+        BreakRecord { by: nobody, at_unix_ms: 0, reason: None, forced: false }
+    })
+}
+
+/// One list as `inspect.lua` shows it.
+pub(crate) fn line(value: Value) -> Result<(Vec<Standing>, Option<BreakRecord>), Error> {
+    let items = array(value)?;
+    let [now, last_break, capacity, holders, claims @ ..] = items.as_slice() else {
+        return Err(unexpected(&Value::Array(items)));
+    };
+    let (now, capacity) = (number(now).unwrap_or_default(), number(capacity).unwrap_or_default());
+    let holders = number(holders).unwrap_or_default();
+    let mut line = Vec::with_capacity(claims.len());
+    for (rank, claim) in claims.iter().enumerate() {
+        let standing = standing(claim, now, capacity, (rank as i64) < holders);
+        line.extend(standing.ok_or_else(|| unexpected(claim))?);
+    }
+    let last_break = text(last_break).map(|_| break_record(last_break));
+    Ok((line, last_break))
+}
+
+/// One claim; nothing when its lease has ended.
+fn standing(value: &Value, now: i64, capacity: i64, holds: bool) -> Option<Option<Standing>> {
+    let Value::Array(items) = value else { return None };
+    let [left, words] = items.as_slice() else { return None };
+    let left = number(left)?;
+    if left <= 0 {
+        return Some(None);
+    }
+    let mut words = text(words)?.splitn(10, ' ');
+    let mut next = || words.next();
+    let (mode, token) = (next()?, Token::new(next()?.parse().ok()?)?);
+    let weight = next()?.parse().ok()?;
+    let hold: u64 = next()?.parse().ok()?;
+    let (_wait, _client) = (next()?, next()?);
+    let (queued, held): (i64, i64) = (next()?.parse().ok()?, next()?.parse().ok()?);
+    let broken = next()? == "1";
+    let (identity, note) = keys::shown(next()?);
+    let mode = match mode {
+        "x" => Mode::Exclusive,
+        "s" => Mode::Shared,
+        _ => Mode::Permits { permits: weight, limit: capacity.try_into().ok()? },
+    };
+    let ago = |then: i64| Duration::from_micros((now - then).try_into().unwrap_or_default());
+    let mut standing = Standing::new(token, mode, identity);
+    standing.note = note;
+    standing.ttl = Duration::from_millis(hold);
+    standing.expires_in = Duration::from_millis(left as u64);
+    standing.queued_for = ago(queued);
+    standing.held_for = holds.then(|| ago(held));
+    standing.broken = broken;
+    Some(Some(standing))
+}

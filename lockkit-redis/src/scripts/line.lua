@@ -1,0 +1,199 @@
+-- The rule of the queue, for lists in which somebody waits or shares. No script of its own: each
+-- verb includes it behind its fast path, so that this code runs only where it is needed.
+--
+-- A list has two forms. One exclusive claim for which nobody waits is one string at the lock's key:
+-- "ID TOKEN HOLD_MS WAIT_MS CLIENT SHOWN", which Redis itself ends. Every other list is
+--   the lock's key   hash: `holders`, `weight` (of those who hold), `capacity`, `next` (place), and
+--                    for each claim a field of the name of its id: "MODE TOKEN WEIGHT HOLD_MS WAIT_MS
+--                    CLIENT QUEUED_US HELD_US BROKEN SHOWN"
+--   ….line….         sorted set: claims by their place in line
+--   ….ends….         sorted set: claims by the millisecond at which their lease ends
+-- All three expire with the last lease, and are deleted with the last claim. Those who hold are the
+-- first `holders` of the line. The keys beside the lock's own differ from it in their first word
+-- and share its hash tag, so that they are in the same slot.
+--
+-- SHOWN is "PID<tab>HOST<tab>PROGRAM[<tab>NOTE]". Times come from TIME, the server's clock. Tokens
+-- are text of 19 digits, which compares as the numbers do: Lua's own numbers end at 2^53.
+
+local CAPACITY = '2147483647'
+
+local clock = redis.call('TIME')
+local now_us = string.format('%s%06d', clock[1], clock[2])
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local function names(key)
+  local head, tail = string.match(key, '^(lockkit:%a+)(:.*)$')
+  return { key = key, line = head .. '.line' .. tail, ends = head .. '.ends' .. tail,
+           broken = head .. '.broken' .. tail }
+end
+
+local function unpack_claim(text)
+  local mode, token, weight, hold, wait, client, queued, held, broken, shown = string.match(text,
+    '^(%a) (%d+) (%d+) (%d+) (%d+) (%S+) (%d+) (%d+) (%d) (.*)$')
+  return { mode = mode, token = token, weight = tonumber(weight), hold = hold, wait = wait, client = client,
+           queued = queued, held = held, broken = broken, shown = shown }
+end
+
+local function write_claim(list, id, c)
+  redis.call('HSET', list.key, id, table.concat({ c.mode, c.token, string.format('%d', c.weight),
+    c.hold, c.wait, c.client, c.queued, c.held, c.broken, c.shown }, ' '))
+end
+
+local function read_claim(list, id)
+  local text = redis.call('HGET', list.key, id)
+  return text and unpack_claim(text)
+end
+
+-- Leases end on whole milliseconds; the one that has begun does not count.
+local function set_end(list, id, ttl)
+  redis.call('ZADD', list.ends, string.format('%.0f', now + 1 + ttl), id)
+end
+
+-- The last in line is this one.
+local function append(list, id)
+  redis.call('ZADD', list.line, string.format('%.0f', list.next), id)
+  list.next = list.next + 1
+end
+
+-- The string becomes a hash.
+local function grow(list)
+  local id, token, hold, wait, client, shown = string.match(redis.call('GET', list.key),
+    '^(%x+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  local left = redis.call('PTTL', list.key)
+  redis.call('DEL', list.key, list.line, list.ends)
+  local since = string.sub(token, -16) -- the token is when it was taken, as good as always
+  write_claim(list, id, { mode = 'x', token = token, weight = CAPACITY, hold = hold, wait = wait,
+                          client = client, queued = since, held = since, broken = '0', shown = shown })
+  append(list, id)
+  redis.call('ZADD', list.ends, string.format('%.0f', now + 1 + left), id)
+  list.holders, list.weight, list.capacity = 1, tonumber(CAPACITY), tonumber(CAPACITY)
+end
+
+-- Takes a claim out; false when it is not there. Who follows is `promote`'s business.
+local function remove(list, id)
+  local rank = redis.call('ZRANK', list.line, id)
+  if not rank then return false end
+  if rank < list.holders then
+    list.holders = list.holders - 1
+    list.weight = list.weight - read_claim(list, id).weight
+  end
+  redis.call('HDEL', list.key, id)
+  redis.call('ZREM', list.line, id)
+  redis.call('ZREM', list.ends, id)
+  return true
+end
+
+-- Lets those begin to hold who now do, and tells their clients; not the client of `mine`, which
+-- learns it from the answer to this call.
+local function promote(list, mine)
+  while true do
+    local id = redis.call('ZRANGE', list.line, list.holders, list.holders)[1]
+    if not id then return end
+    local c = read_claim(list, id)
+    if list.weight + c.weight > list.capacity then
+      -- Usually the next one learns that it is the next from its own renewal. When the one before
+      -- it may end sooner than that, it is told.
+      local last = list.told and read_claim(list, list.told)
+      if last and id ~= mine and tonumber(last.hold) * 3 < tonumber(c.wait) then
+        redis.call('PUBLISH', 'lockkit:wake:' .. c.client, 'look ' .. id)
+      end
+      return
+    end
+    list.holders = list.holders + 1
+    list.weight = list.weight + c.weight
+    c.held = now_us
+    write_claim(list, id, c)
+    set_end(list, id, c.hold)
+    if id ~= mine then
+      list.told = id
+      redis.call('PUBLISH', 'lockkit:wake:' .. c.client,
+        'granted ' .. id .. ' ' .. c.token)
+    end
+  end
+end
+
+-- Reads what the list has in common, and takes out whose lease has ended. A lock that is free is a
+-- list without claims.
+local function open(key, mine)
+  local list = names(key)
+  list.holders, list.weight, list.next = 0, 0, 1
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'string' then
+    grow(list)
+  elseif kind == 'hash' then
+    local meta = redis.call('HMGET', key, 'holders', 'weight', 'capacity', 'next')
+    list.holders, list.weight = tonumber(meta[1]), tonumber(meta[2])
+    list.capacity, list.next = tonumber(meta[3]), tonumber(meta[4])
+  end
+  local ended = redis.call('ZRANGEBYSCORE', list.ends, '-inf', string.format('%.0f', now))
+  for _, id in ipairs(ended) do remove(list, id) end
+  if ended[1] then promote(list, mine) end
+  return list
+end
+
+-- Writes back what the list has in common. The last one out takes the keys along.
+local function close(list)
+  local last = redis.call('ZREVRANGE', list.ends, 0, 0, 'WITHSCORES')
+  if not last[1] then
+    redis.call('DEL', list.key, list.line, list.ends)
+    return
+  end
+  redis.call('HSET', list.key, 'holders', string.format('%d', list.holders), 'weight',
+    string.format('%.0f', list.weight), 'capacity', string.format('%.0f', list.capacity), 'next',
+    string.format('%.0f', list.next))
+  for _, key in ipairs({ list.key, list.line, list.ends }) do
+    redis.call('PEXPIREAT', key, last[2])
+  end
+end
+
+local function extend(list, id, ttl)
+  local old = tonumber(redis.call('ZSCORE', list.ends, id))
+  if now + 1 + ttl > old then set_end(list, id, ttl) end
+end
+
+-- Renews a claim with these ttls, and says how it stands:
+--   TOKEN            it holds
+--   {AHEAD, LOOK}    it waits behind so many, and is to look again by itself after LOOK ms, should
+--                    it not be told or renewed before: the next in line when any lease ends, others
+--                    when that of the one right before them does
+--   {RECORD}         it was broken
+--   0                it is not in line
+local function renew(list, id, hold, wait)
+  local rank = redis.call('ZRANK', list.line, id)
+  if not rank then
+    local record = redis.call('HGET', list.broken, id)
+    return record and { record } or 0
+  end
+  local c = read_claim(list, id)
+  if c.broken == '1' then return { redis.call('HGET', list.broken, id) or '' } end
+  if rank < list.holders then
+    extend(list, id, hold)
+    return c.token
+  end
+  extend(list, id, wait)
+  local look
+  if rank == list.holders then
+    look = redis.call('ZRANGE', list.ends, 0, 0, 'WITHSCORES')[2]
+  else
+    look = redis.call('ZSCORE', list.ends, redis.call('ZRANGE', list.line, rank - 1, rank - 1)[1])
+  end
+  return { rank, look - now }
+end
+
+-- The next token: greater than every one before it, at least what the client says (a "!" before it
+-- does not count), and the clock's where that is greater.
+local function next_token(counter, least, last)
+  last = last or redis.call('GET', counter)
+  least = string.gsub(least, '^!', '')
+  local token = '000' .. now_us
+  if last and last >= token then
+    -- Redis counts exactly, but text without zeros in front.
+    redis.call('SET', counter, (string.gsub(last, '^0+', '')))
+    redis.call('INCR', counter)
+    token = redis.call('GET', counter)
+    token = string.rep('0', 19 - #token) .. token
+  end
+  if least > token then token = least end
+  redis.call('SET', counter, token)
+  return token
+end

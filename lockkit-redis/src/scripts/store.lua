@@ -1,0 +1,53 @@
+-- Writes or deletes a register's value, and tells those who wait for a change.
+--
+-- KEYS[1]  the register
+-- ARGV[1]  "store" or "delete"
+-- ARGV[2]  what is expected: "any", "absent", or a version
+-- ARGV[3]  the token, or ""    ARGV[4]  the id of this write    ARGV[5]  ttl in ms, or ""
+-- ARGV[6]  the value
+--
+-- {"stored", VERSION} | {"conflict"} | {"stale", HIGHEST}
+--
+-- Versions are the server's clock in µs, or the last one plus 1: they grow also across the end of
+-- a register that leaves nothing behind. One that was written with tokens leaves the highest.
+local clock = redis.call('TIME')
+local now_us = clock[1] * 1000000 + clock[2]
+local now = math.floor(now_us / 1000)
+local r = redis.call('HMGET', KEYS[1], 'value', 'version', 'token', 'until', 'write')
+if r[5] == ARGV[4] then return { 'stored', r[2] } end
+
+local function less(a, b) -- decimal strings: Lua's numbers end at 2^53
+  if #a ~= #b then return #a < #b end
+  return a < b
+end
+if ARGV[3] ~= '' and r[3] and less(ARGV[3], r[3]) then return { 'stale', r[3] } end
+
+local there = r[1] and (not r[4] or tonumber(r[4]) > now_us)
+local expected = ARGV[2] == 'any' or (ARGV[2] == 'absent' and not there)
+  or (there and ARGV[2] == r[2])
+if not expected then return { 'conflict' } end
+
+local version = string.format('%.0f', math.max(now_us, (r[2] or 0) + 1))
+local token = r[3]
+if ARGV[3] ~= '' then token = ARGV[3] end
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'version', version, 'write', ARGV[4])
+if token then redis.call('HSET', KEYS[1], 'token', token) end
+if ARGV[1] == 'store' then
+  redis.call('HSET', KEYS[1], 'value', ARGV[6])
+  if ARGV[5] ~= '' then
+    redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now_us + 1000 * ARGV[5]))
+  end
+end
+-- What has no value and no token is only kept for as long as a write may be asked for again.
+if not token and (ARGV[1] == 'delete' or ARGV[5] ~= '') then
+  local stays = ARGV[1] == 'delete' and 0 or ARGV[5]
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', 600000 + stays))
+end
+
+local watchers, place = string.gsub(KEYS[1], '^lockkit:register:', 'lockkit:register.watchers:'), KEYS[1]
+for _, client in ipairs(redis.call('ZRANGEBYSCORE', watchers, string.format('(%.0f', now), '+inf')) do
+  redis.call('PUBLISH', 'lockkit:wake:' .. client, 'changed ' .. place)
+end
+redis.call('DEL', watchers)
+return { 'stored', version }
