@@ -47,8 +47,8 @@ impl Inner {
     pub(crate) fn new(calls: Calls, root: Root) -> Self {
         let calls = Arc::new(calls);
         Self {
+            leases: Leases::new(calls.clone(), root.bytes()),
             root,
-            leases: Leases::new(calls.clone()),
             watches: Watches::new(calls.clone()),
             calls,
             places: Mutex::default(),

@@ -18,8 +18,17 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// What one question may take with a second attempt.
 const ATTEMPTS: usize = 2;
 
-/// Whether the lease is there. `None`: the stream broke before the answer came.
-type Answer = Option<bool>;
+/// What a keep-alive was answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    /// Whether the lease is there.
+    pub(crate) alive: bool,
+    /// The term of the leader who says so, as far as the member that answered knew.
+    pub(crate) term: u64,
+}
+
+/// `None`: the stream broke before the answer came.
+type Answer = Option<Kept>;
 
 enum Ask {
     Keep(i64, oneshot::Sender<Answer>),
@@ -41,7 +50,7 @@ impl KeepAlive {
 
     /// Keeps a lease alive; says whether it is still there. The answer is one to a request that
     /// was sent after this was called.
-    pub(crate) async fn keep(&self, lease: i64) -> Result<bool, Error> {
+    pub(crate) async fn keep(&self, lease: i64) -> Result<Kept, Error> {
         for _ in 0..ATTEMPTS {
             let asks = self.asks();
             let (to, answer) = oneshot::channel();
@@ -49,7 +58,7 @@ impl KeepAlive {
                 continue;
             }
             match timeout(SILENCE, answer).await {
-                Ok(Ok(Some(alive))) => return Ok(alive),
+                Ok(Ok(Some(kept))) => return Ok(kept),
                 Ok(_) => {}
                 Err(_) => {
                     let _ = asks.send(Ask::Reopen);
@@ -83,10 +92,10 @@ impl Pending {
         self.0.entry(lease).or_default().push_back(to);
     }
 
-    fn answer(&mut self, lease: i64, alive: bool) {
+    fn answer(&mut self, lease: i64, kept: Kept) {
         if let Some(asked) = self.0.get_mut(&lease) {
             if let Some(to) = asked.pop_front() {
-                let _ = to.send(Some(alive));
+                let _ = to.send(Some(kept));
             }
             if asked.is_empty() {
                 self.0.remove(&lease);
@@ -112,13 +121,13 @@ async fn run(calls: Arc<Calls>, mut asks: mpsc::UnboundedReceiver<Ask>) {
         });
         match opened.await.map(|opened| opened.answer) {
             Ok(Some((keeper, answers))) => {
-                let _ = to.send(Some(true));
-                if !talk(keeper, answers, &mut asks).await {
+                // The client swallows the first answer, and with it the term: ask again.
+                if !talk(keeper, answers, Ask::Keep(lease, to), &mut asks).await {
                     return;
                 }
                 calls.leave(at);
             }
-            Ok(None) => drop(to.send(Some(false))),
+            Ok(None) => drop(to.send(Some(Kept { alive: false, term: 0 }))),
             Err(_) => drop(to.send(None)),
         }
     }
@@ -128,13 +137,15 @@ async fn run(calls: Arc<Calls>, mut asks: mpsc::UnboundedReceiver<Ask>) {
 async fn talk(
     mut keeper: LeaseKeeper,
     mut answers: LeaseKeepAliveStream,
+    first: Ask,
     asks: &mut mpsc::UnboundedReceiver<Ask>,
 ) -> bool {
     // Dropped at the end: whoever is not answered by then hears so at once.
     let mut pending = Pending::default();
+    let mut first = Some(first);
     loop {
         tokio::select! {
-            ask = asks.recv() => match ask {
+            ask = next(&mut first, asks) => match ask {
                 None => return false,
                 Some(Ask::Reopen) => return true,
                 Some(Ask::Keep(lease, to)) => {
@@ -147,9 +158,19 @@ async fn talk(
                 }
             },
             answer = answers.message() => match answer {
-                Ok(Some(answer)) => pending.answer(answer.id(), answer.ttl() > 0),
+                Ok(Some(answer)) => {
+                    let term = answer.header().map_or(0, |header| header.raft_term());
+                    pending.answer(answer.id(), Kept { alive: answer.ttl() > 0, term });
+                }
                 _ => return true,
             },
         }
+    }
+}
+
+async fn next(first: &mut Option<Ask>, asks: &mut mpsc::UnboundedReceiver<Ask>) -> Option<Ask> {
+    match first.take() {
+        Some(ask) => Some(ask),
+        None => asks.recv().await,
     }
 }

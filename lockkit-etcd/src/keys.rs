@@ -38,6 +38,11 @@ impl Root {
         Self(if root.is_empty() { "lockkit/".to_owned() } else { format!("{root}/") })
     }
 
+    /// The root itself.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.clone().into_bytes()
+    }
+
     /// What all claims of a list begin with.
     pub(crate) fn list(&self, key: &Key) -> Vec<u8> {
         let (space, namespace) = (key.space, part(key.namespace.as_str()));

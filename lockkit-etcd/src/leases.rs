@@ -20,14 +20,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use etcd_client::{GetOptions, Txn, TxnOp};
+use futures_util::future::join;
 use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::{Claim, Lifetime};
+use lockkit_core::{Claim, Error, Lifetime};
 
-use crate::calls::{Calls, Failure};
+use crate::calls::{BACKEND, Calls, Failure};
 use crate::keepalive::KeepAlive;
 
 /// The longest lease that etcd gives, in seconds (its limit is 9·10⁹).
 const LONGEST: u64 = 9_000_000_000;
+
+/// How often a keep-alive is repeated that met a change of leaders.
+const ATTEMPTS: usize = 2;
 
 /// A lease at etcd.
 pub(crate) struct Lease {
@@ -113,6 +118,8 @@ impl Drop for Lease {
 pub(crate) struct Leases {
     calls: Arc<Calls>,
     keep_alive: KeepAlive,
+    /// A key that this client may read.
+    root: Vec<u8>,
     /// The shared leases that new claims get, by their seconds.
     current: Mutex<HashMap<u64, Arc<Lease>>>,
     /// All leases that anybody here knows, by their id.
@@ -122,8 +129,9 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    pub(crate) fn new(calls: Arc<Calls>) -> Self {
+    pub(crate) fn new(calls: Arc<Calls>, root: Vec<u8>) -> Self {
         Self {
+            root,
             keep_alive: KeepAlive::new(calls.clone()),
             calls,
             current: Mutex::default(),
@@ -213,20 +221,36 @@ impl Leases {
     }
 
     /// Keeps a lease alive; says whether it is still there.
+    ///
+    /// A leader that was frozen or cut off, and does not know yet that there is another, answers
+    /// keep-alives all the same (until 3.4.29 and 3.5.13, see etcd's pull request 16822), while the
+    /// new one lets the lease end. So a read that needs the majority goes along. When it was
+    /// answered in the term of the keep-alive, there was no newer leader when both were sent; and
+    /// one that comes later gives the lease its full time again.
     pub(crate) async fn keep(&self, lease: &Lease) -> Result<bool, Failure> {
-        let sent = BootClock.now();
-        match self.keep_alive.keep(lease.id).await {
-            Ok(true) => {
-                lease.since.fetch_max(sent.as_nanos(), Ordering::AcqRel);
-                Ok(true)
-            }
-            Ok(false) => {
+        for _ in 0..ATTEMPTS {
+            let sent = BootClock.now();
+            let (kept, term) = join(self.keep_alive.keep(lease.id), self.term()).await;
+            let kept = kept?;
+            if !kept.alive {
                 lease.gone.store(true, Ordering::Release);
                 self.forget(lease);
-                Ok(false)
+                return Ok(false);
             }
-            Err(error) => Err(Failure::Other(error)),
+            if kept.term == term? {
+                lease.since.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+                return Ok(true);
+            }
         }
+        Err(Failure::Other(Error::retryable(BACKEND, "etcd has just changed its leader")))
+    }
+
+    /// The term in which a majority answers.
+    async fn term(&self) -> Result<u64, Failure> {
+        let any = GetOptions::new().with_count_only().with_limit(1);
+        let read = Txn::new().and_then([TxnOp::get(&*self.root, Some(any))]);
+        let answer = self.calls.txn(read).await?.answer;
+        Ok(answer.header().map_or(0, |header| header.raft_term()))
     }
 
     /// Keeps it alive if a good part of it has passed. Meant to travel beside a request that puts

@@ -51,11 +51,12 @@ impl Inner {
                 Some(place) if place.line.is_some() || place.entry.is_holding() => place,
                 _ => self.look_for(claim).await?,
             };
-            if let Some(line) = place.line.clone().filter(|_| !place.entry.is_holding()) {
-                if !line.holds(place.entry.created) && !self.wait(claim, &place, line).await? {
-                    self.look_for(claim).await?;
-                    continue;
-                }
+            if let Some(line) = place.line.clone().filter(|_| !place.entry.is_holding())
+                && !line.holds(place.entry.created)
+                && !self.wait(claim, &place, line).await?
+            {
+                self.look_for(claim).await?;
+                continue;
             }
             // Its renewals may have moved it meanwhile.
             let place = self.place(claim.id).unwrap_or(place);

@@ -237,6 +237,35 @@ async fn a_request_that_arrives_after_its_release_leaves_no_ghost_on_a_shared_le
     assert_eq!(keys(&server, "b").await, 1, "the claim that shared its lease is there");
 }
 
+/// Here the ghost is certainly there: etcd put it in, and its answer was lost. Its lease would last
+/// longer than this test waits.
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_does_not_live_on_a_shared_lease() {
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
+    let slow = driver(&server.url_at(proxy.addr())).await;
+    let other = claim("b", 120);
+    slow.acquire(&other, Patience::Wait).await.unwrap();
+    let ghost = claim("a", 120);
+    proxy.fault(Fault::Mute, When::Request(1));
+    {
+        let acquire = slow.acquire(&ghost, Patience::Wait);
+        tokio::select! {
+            answer = acquire => panic!("no answer arrives: {answer:?}"),
+            () = until("the ghost", || async { keys(&server, "a").await == 1 }) => {}
+        }
+    }
+    proxy.fault(Fault::Cut, When::Now);
+    until("the ghost's end", || async {
+        let _ = slow.renew(std::slice::from_ref(&other)).await;
+        keys(&server, "a").await == 0
+    })
+    .await;
+    assert_eq!(keys(&server, "b").await, 1, "the claim that shared its lease is there");
+    let renewed = slow.renew(std::slice::from_ref(&other)).await.unwrap();
+    assert!(matches!(renewed[0], Renewal::Holds(_)), "{renewed:?}");
+}
+
 #[tokio::test]
 async fn a_claim_that_core_forgot_does_not_live_on_a_lease_that_others_renew() {
     let server = Server::start(Kind::Etcd).await.unwrap();
