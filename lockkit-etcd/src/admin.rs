@@ -6,6 +6,7 @@ use lockkit_core::{Error, Namespace};
 
 use crate::calls::{BACKEND, Failure, ranges};
 use crate::inner::Inner;
+use crate::version::old_leaders_are_harmless;
 
 const ATTEMPTS: usize = 64;
 
@@ -51,6 +52,12 @@ impl Inner {
         Err(Error::retryable(BACKEND, "others keep raising the token base"))
     }
 
+    /// The version of the member in use.
+    pub(crate) async fn version(&self) -> Result<String, Error> {
+        let status = self.calls.call(|mut client| async move { client.status().await });
+        Ok(status.await?.answer.version().to_owned())
+    }
+
     pub(crate) async fn health(&self) -> Result<Health, Error> {
         let status = self.calls.call(|mut client| async move { client.status().await });
         let status = status.await?.answer;
@@ -60,6 +67,15 @@ impl Inner {
                 severity: Severity::Problem,
                 what: "This member sees no leader.".to_owned(),
                 advice: "See that most members run and reach each other.".to_owned(),
+            });
+        }
+        if !old_leaders_are_harmless(status.version()) {
+            health = health.with(Finding {
+                severity: Severity::Warning,
+                what: "A leader of this version that was frozen may, on waking, end leases that \
+                       live at its successor: locks are lost early, and only tokens protect then."
+                    .to_owned(),
+                advice: "Use etcd 3.4.31, 3.5.13 or later.".to_owned(),
             });
         }
         for alarm in self.alarms().await {

@@ -19,6 +19,7 @@ use crate::calls::{BACKEND, Calls};
 use crate::inner::Inner;
 use crate::keys::Root;
 use crate::url;
+use crate::version;
 
 /// Locks on etcd 3.4 and later.
 ///
@@ -27,9 +28,26 @@ use crate::url;
 #[derive(Clone)]
 pub struct EtcdDriver {
     inner: Arc<Inner>,
+    capabilities: &'static Capabilities,
 }
 
-const CAPABILITIES: Capabilities = {
+/// Of a server of which nothing more is known.
+static CAPABILITIES: Capabilities = capabilities(&[
+    (Fault::DataLost, Keeps::Nothing),
+    (Fault::Failover, Keeps::Impossible),
+    // A leader that was frozen may end leases on waking that live at its successor.
+    (Fault::LeaderLost, Keeps::Tokens),
+    (Fault::BrokenByForce, Keeps::Tokens),
+]);
+
+/// Of one in which this is mended: see [`version`].
+static MENDED: Capabilities = capabilities(&[
+    (Fault::DataLost, Keeps::Nothing),
+    (Fault::Failover, Keeps::Impossible),
+    (Fault::BrokenByForce, Keeps::Tokens),
+]);
+
+const fn capabilities(faults: &'static [(Fault, Keeps)]) -> Capabilities {
     let mut capabilities = Capabilities::of(BACKEND);
     capabilities.lease_scope = LeaseScope::Shared;
     capabilities.granularity = Duration::from_secs(1);
@@ -43,13 +61,9 @@ const CAPABILITIES: Capabilities = {
     capabilities.token_source = TokenSource::Revision;
     capabilities.detached = true;
     capabilities.registers = true;
-    capabilities.faults = &[
-        (Fault::DataLost, Keeps::Nothing),
-        (Fault::Failover, Keeps::Impossible),
-        (Fault::BrokenByForce, Keeps::Tokens),
-    ];
+    capabilities.faults = faults;
     capabilities
-};
+}
 
 impl EtcdDriver {
     /// Connects to the cluster that the URL names:
@@ -68,9 +82,13 @@ impl EtcdDriver {
     pub async fn connect(url: &str) -> Result<Self, Error> {
         let target = url::parse(url)?;
         let calls = Calls::to(target.endpoints, &target.options);
-        let driver = Self::over(calls, &target.root);
+        let mut driver = Self::over(calls, &target.root);
         // Anything that needs the leader and the right to read.
         driver.inner.token_base(&Namespace::default()).await?;
+        let version = driver.inner.version().await.unwrap_or_default();
+        if version::old_leaders_are_harmless(&version) {
+            driver.capabilities = &MENDED;
+        }
         Ok(driver)
     }
 
@@ -84,7 +102,8 @@ impl EtcdDriver {
     }
 
     fn over(calls: Calls, root: &str) -> Self {
-        Self { inner: Arc::new(Inner::new(calls, Root::new(root))) }
+        let inner = Arc::new(Inner::new(calls, Root::new(root)));
+        Self { inner, capabilities: &CAPABILITIES }
     }
 
     /// The condition "this lock is still held", for a transaction of the program's own on the same
@@ -138,7 +157,7 @@ impl fmt::Debug for EtcdDriver {
 #[async_trait]
 impl LockDriver for EtcdDriver {
     fn capabilities(&self) -> &Capabilities {
-        &CAPABILITIES
+        self.capabilities
     }
 
     fn registers(&self) -> Option<&dyn Registers> {

@@ -223,8 +223,7 @@ impl Leases {
     /// Keeps a lease alive; says whether it is still there.
     ///
     /// A leader that was frozen or cut off, and does not know yet that there is another, answers
-    /// keep-alives all the same (until 3.4.29 and 3.5.13, see etcd's pull request 16822), while the
-    /// new one lets the lease end. So a read that needs the majority goes along. When it was
+    /// keep-alives all the same, while the new one lets the lease end. So a read that needs the majority goes along. When it was
     /// answered in the term of the keep-alive, there was no newer leader when both were sent; and
     /// one that comes later gives the lease its full time again.
     pub(crate) async fn keep(&self, lease: &Lease) -> Result<bool, Failure> {
@@ -284,7 +283,7 @@ impl Leases {
 
 /// Whole seconds, rounded up.
 pub(crate) fn seconds(ttl: Duration) -> u64 {
-    (ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0)).clamp(1, LONGEST)
+    ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)).clamp(1, LONGEST)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

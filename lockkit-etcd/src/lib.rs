@@ -13,7 +13,7 @@
 //! | `driver.rs` | the outside |
 //! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `show.rs` `registers.rs` `admin.rs` | the verbs |
 //! | `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` | what they share of etcd |
-//! | `keys.rs` `value.rs` `line.rs` `url.rs` | what has no I/O |
+//! | `keys.rs` `value.rs` `line.rs` `url.rs` `version.rs` | what has no I/O |
 
 mod acquire;
 mod admin;
@@ -31,6 +31,7 @@ mod renew;
 mod show;
 mod url;
 mod value;
+mod version;
 mod wait;
 mod watches;
 
