@@ -14,6 +14,8 @@ pub(crate) fn capabilities(options: &ZkOptions, timeout: Duration) -> Capabiliti
     c.lease_scope = LeaseScope::Session;
     // The driver itself ends a claim whose ttl is shorter than the session's.
     c.least_ttl = Duration::from_millis(100);
+    // What a guard can trust a session for, unless it is renewed.
+    c.longest_ttl = options.trusted(timeout);
     // The claims of a process that died last as long as its session, whatever their own ttl; the
     // leader ends sessions in steps of a tick, and hears of them half a tick late.
     c.expiry_slack = timeout + options.tick * 3 / 2;
