@@ -16,6 +16,8 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("redis+cluster", Some("redis"), cfg!(feature = "redis")),
     ("rediss+cluster", Some("redis"), cfg!(feature = "redis")),
     ("zk", Some("zk"), cfg!(feature = "zk")),
+    ("etcd", Some("etcd"), cfg!(feature = "etcd")),
+    ("etcds", Some("etcd"), cfg!(feature = "etcd")),
 ];
 
 /// Connects to the backend that the URL names, with the settings in its query.
@@ -57,6 +59,8 @@ async fn driver(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDri
             let options = lockkit_zk::ZkOptions::parse(url.rest())?.ttl(settings.default_ttl());
             Ok(Arc::new(lockkit_zk::ZkDriver::connect_with(options).await?))
         }
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => Ok(Arc::new(lockkit_etcd::EtcdDriver::connect(url.rest()).await?)),
         other => Err(unknown(other)),
     }
 }

@@ -18,6 +18,7 @@
 //! | `sqlite:PATH` | `sqlite` | the processes of one host |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
 //! | `zk://H:P,H:P/CHROOT` | `zk` | whoever reaches the ensemble |
+//! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | whoever reaches the cluster |
 //!
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
 //! rest of the query is the driver's.
@@ -29,6 +30,9 @@ mod connect;
 pub use connect::{connect, connect_with};
 pub use lockkit_core::*;
 
+/// The etcd driver, for clients that a URL cannot name, and for fencing inside of etcd.
+#[cfg(feature = "etcd")]
+pub use lockkit_etcd as etcd;
 /// The Redis driver, with the options that its URL has as methods.
 #[cfg(feature = "redis")]
 pub use lockkit_redis as redis;
