@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, oneshot};
 
 use crate::capabilities::Capabilities;
 use crate::clock::{Clock, Moment};
@@ -264,29 +264,36 @@ impl Shared {
         let lost = || Error::Lost { reason: LossReason::Expired };
         let mut rounds = 0;
         loop {
-            tokio::time::sleep(backoff(rounds.min(PATIENT_ROUNDS))).await;
+            tokio::time::sleep(pause(rounds.min(PATIENT_ROUNDS))).await;
             rounds += 1;
             let hold = self.hold(claim).ok_or_else(lost)?;
-            let told = {
-                let mut state = hold.state();
-                match state.phase {
-                    Phase::Held { grant, .. } => return Ok(grant),
-                    Phase::Over => return Err(lost()),
-                    Phase::Trying { .. } => continue,
-                    Phase::Waiting { until } if until <= self.clock.now() => return Err(lost()),
-                    Phase::Waiting { until } => {
-                        state.phase = Phase::Trying { until: Some(until) };
-                        state.claim = self.for_members(&state.claim);
-                        state.seats.fill(hold::Seat::default());
-                    }
-                }
-                drop(state);
-                self.begin(&hold)
-            };
+            let phase = hold.state().phase;
+            match phase {
+                Phase::Held { grant, .. } => return Ok(grant),
+                Phase::Over => return Err(lost()),
+                Phase::Trying { .. } => continue,
+                Phase::Waiting { until } if until <= self.clock.now() => return Err(lost()),
+                Phase::Waiting { .. } => {}
+            }
+            let Some(told) = self.next_round(claim) else { continue };
             if let Ok(Outcome::Granted(grant)) = told.await {
                 return Ok(grant);
             }
         }
+    }
+
+    /// Begins another round for a claim that waits.
+    fn next_round(self: &Arc<Self>, claim: &Claim) -> Option<oneshot::Receiver<Outcome>> {
+        let hold = self.hold(claim)?;
+        let mut state = hold.state();
+        let Phase::Waiting { until } = state.phase else {
+            return None;
+        };
+        state.phase = Phase::Trying { until: Some(until) };
+        state.claim = self.for_members(&state.claim);
+        state.seats.fill(hold::Seat::default());
+        drop(state);
+        Some(self.begin(&hold))
     }
 
     async fn release(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Released, Error> {
@@ -332,6 +339,15 @@ impl Shared {
         } else {
             Released::NotInLine
         })
+    }
+}
+
+/// A random pause between two tries. The search must be able to repeat what it found, and draws
+/// its own times.
+fn pause(failures: u32) -> Duration {
+    match cfg!(test) {
+        true => Duration::from_millis(30) * failures.max(1),
+        false => backoff(failures),
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) struct Guards {
     pub(super) repair_raises: bool,
     /// A member that came back empty does not count for the longest ttl.
     pub(super) quarantine: bool,
+    /// A member that lost its data comes back in a greater epoch of tokens.
+    pub(super) epochs: bool,
     /// Each round has a claim id of its own.
     pub(super) fresh_ids: bool,
     /// A grant whose time is over by its arrival is given back.
@@ -26,6 +28,7 @@ impl Guards {
         raise_only_live: true,
         repair_raises: true,
         quarantine: true,
+        epochs: true,
         fresh_ids: true,
         time_left: true,
     };

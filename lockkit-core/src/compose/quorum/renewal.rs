@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::{Hold, Phase};
-use super::round::Answers;
+use super::round::{Answers, Outcome};
 use super::{BACKEND, Shared};
 use crate::clock::Moment;
 use crate::deadline::{Margin, trusted_until};
@@ -52,11 +52,23 @@ impl Shared {
     ) -> Result<Vec<Renewal>, Error> {
         let mut renewals = Vec::with_capacity(claims.len());
         let mut held = Vec::new();
+        let mut rounds = Vec::new();
         for (place, claim) in claims.iter().enumerate() {
             renewals.push(self.renew_here(place, claim, &mut held));
+            // Also those for whom nobody waits just now, or whose grant nobody heard, move on.
+            if let Renewal::Waits { .. } = renewals[place]
+                && let Some(told) = self.next_round(claim)
+            {
+                rounds.push(async move { (place, told.await) });
+            }
         }
-        if !held.is_empty() {
-            self.renew_held(held, &mut renewals).await?;
+        let rounds = futures_util::future::join_all(rounds);
+        let (rounds, renewed) = tokio::join!(rounds, self.renew_held(held, &mut renewals));
+        renewed?;
+        for (place, told) in rounds {
+            if let Ok(Outcome::Granted(grant)) = told {
+                renewals[place] = Renewal::Holds(grant);
+            }
         }
         Ok(renewals)
     }
@@ -98,6 +110,9 @@ impl Shared {
         held: Vec<Held>,
         renewals: &mut [Renewal],
     ) -> Result<(), Error> {
+        if held.is_empty() {
+            return Ok(());
+        }
         let since = self.clock.now();
         let held = Arc::new(held);
         let mut answers = Answers::of(self, 0..self.members.len(), |member| {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::hold::{Hold, Phase};
-use super::{BACKEND, Shared};
+use super::{BACKEND, Shared, pause};
 use crate::clock::{Moment, sleep_until};
-use crate::deadline::{Margin, backoff, trusted_until};
+use crate::deadline::{Margin, trusted_until};
 use crate::driver::{Acquisition, Grant, Patience, Released, Renewal};
 use crate::{Claim, Error, Token};
 
@@ -314,7 +314,7 @@ impl Shared {
         tokio::spawn(async move {
             let mut tries = 1;
             while shared.clock.now() < until {
-                tokio::time::sleep(backoff(tries)).await;
+                tokio::time::sleep(pause(tries)).await;
                 tries += 1;
                 let releasing = shared.members[member].driver.release(&claim);
                 match shared.within(shared.limit(claim.hold_ttl), releasing).await {
