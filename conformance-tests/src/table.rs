@@ -115,7 +115,7 @@ macro_rules! __every_case {
                 loss_06_lost_says_why: Nothing,
                 loss_07_run_stops_its_future: Nothing,
                 loss_08_a_stopped_process_finds_out_on_waking: Processes,
-                loss_09_the_local_deadline_passes_before_the_server_s: Nothing,
+                loss_09_the_local_deadline_passes_before_the_server_s: Fifo,
             }
             release {
                 release_01_releasing_twice_is_harmless: Nothing,
