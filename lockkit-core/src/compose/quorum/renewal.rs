@@ -218,11 +218,11 @@ impl Shared {
             self.give_back(&one.hold, &one.claim, vec![member]).await;
             return Vote::Lost;
         }
-        if !self.guards.repair_raises {
-            one.hold.seat(&one.claim, member);
-            return Vote::Repaired(grant);
-        }
-        match self.raise_at(member, &one.hold, &one.claim, one.grant.token).await {
+        let counts = match self.guards.repair_raises {
+            true => self.raise_at(member, &one.hold, &one.claim, one.grant.token).await,
+            false => self.check_sign(member, one.claim.hold_ttl).await,
+        };
+        match counts {
             Ok(()) => Vote::Repaired(grant),
             Err(_) => Vote::Unknown,
         }

@@ -28,37 +28,38 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 /// Nothing may go wrong on any seed. Also shows that the runs are about something.
 fn finds_nothing(members: usize, faults: Faults, usual: u64) {
     let plan = Plan { members, faults, guards: Guards::ALL };
-    let mut grants = 0;
+    let (mut grants, mut runs) = (0, 0);
     for seed in seeds(usual) {
+        runs += 1;
         match run(seed, plan) {
             Ok(some) => grants += some,
             Err(found) => panic!("seed {seed}: {found}"),
         }
     }
-    assert!(grants > usual, "there must be grants to judge: {grants}");
+    assert!(grants > runs, "there must be grants to judge: {grants}");
 }
 
 /// With this guard down, some seed must show it.
 fn finds(members: usize, faults: Faults, guards: Guards, what: &str) {
     let plan = Plan { members, faults, guards };
-    let found = (0..20_000).find_map(|seed| run(seed, plan).err().map(|found| (seed, found)));
+    let found = (0..5_000).find_map(|seed| run(seed, plan).err().map(|found| (seed, found)));
     let (_, found) = found.expect("the search must notice that a guard is down");
     assert!(found.contains(what), "something else was found: {found}");
 }
 
 #[test]
 fn three_members_keep_all_promises_while_one_fails_in_any_way() {
-    finds_nothing(3, Faults { data_loss: true, ..Faults::NETWORK }, 2_000);
+    finds_nothing(3, Faults { data_loss: true, ..Faults::NETWORK }, 300);
 }
 
 #[test]
 fn five_members_keep_all_promises_while_one_fails_in_any_way() {
-    finds_nothing(5, Faults { data_loss: true, ..Faults::NETWORK }, 1_000);
+    finds_nothing(5, Faults { data_loss: true, ..Faults::NETWORK }, 100);
 }
 
 #[test]
 fn tokens_grow_even_where_locks_are_broken_by_force() {
-    finds_nothing(3, Faults { breaks: true, ..Faults::NETWORK }, 1_000);
+    finds_nothing(3, Faults { breaks: true, ..Faults::NETWORK }, 200);
 }
 
 #[test]
@@ -68,21 +69,9 @@ fn without_any_raise_tokens_go_back() {
 }
 
 #[test]
-fn with_a_raise_that_does_not_ask_whether_the_claim_lives_tokens_go_back() {
-    let guards = Guards { raise_only_live: false, ..Guards::ALL };
-    finds(3, Faults { breaks: true, ..Faults::NETWORK }, guards, "token");
-}
-
-#[test]
 fn with_an_empty_member_that_votes_at_once_two_hold() {
     let guards = Guards { quarantine: false, ..Guards::ALL };
     finds(3, Faults { data_loss: true, ..Faults::NETWORK }, guards, "hold");
-}
-
-#[test]
-fn without_epochs_tokens_go_back_after_a_loss_of_data() {
-    let guards = Guards { epochs: false, ..Guards::ALL };
-    finds(3, Faults { data_loss: true, ..Faults::NETWORK }, guards, "token");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space};
 
 pub(super) const TTL: Duration = Duration::from_millis(1_000);
 const CLIENTS: u64 = 3;
-const RUN: Duration = Duration::from_secs(12);
+const RUN: Duration = Duration::from_secs(6);
 
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
@@ -37,7 +37,7 @@ pub(super) struct Faults {
 
 impl Faults {
     pub(super) const NETWORK: Self =
-        Self { trouble: 6, restarts: true, data_loss: false, breaks: false };
+        Self { trouble: 3, restarts: true, data_loss: false, breaks: false };
 }
 
 pub(super) fn key() -> Key {
@@ -94,7 +94,7 @@ async fn work(seed: u64, plan: Plan, servers: Vec<Arc<Server>>, ledger: Arc<Ledg
     let quorum = QuorumDriver::guarded(links.collect(), options(), plan.guards).unwrap();
     let end = now().after(RUN);
     while now() < end && !ledger.is_decided() {
-        let idle = rng.random_range(0..300);
+        let idle = rng.random_range(0..150);
         tokio::time::sleep(Duration::from_millis(idle)).await;
         let mode = if rng.random_ratio(1, 4) { Mode::Shared } else { Mode::Exclusive };
         let claim = claim(mode);
@@ -189,7 +189,7 @@ async fn befall(seed: u64, plan: Plan, servers: Vec<Arc<Server>>) {
 }
 
 /// Somebody breaks by force what stands at one member.
-async fn break_all(server: &Server) {
+pub(super) async fn break_all(server: &Server) {
     let by = Identity { host: String::new(), pid: 0, program: String::new() };
     let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
     let driver = server.driver();
