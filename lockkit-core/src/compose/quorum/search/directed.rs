@@ -127,7 +127,7 @@ async fn forget(guards: Guards) -> (Token, Token) {
     servers[2].set_up(true);
     // Others find it empty, and watch over it until it votes again.
     for _ in 0..40 {
-        let _ = quorum.check_sign(0, TTL).await;
+        let _ = quorum.shared.check_sign(0, TTL).await;
         nap(TTL / 10).await;
     }
     servers[1].set_up(false);
