@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use lockkit_core::compose::{QuorumDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, LockManager, MemoryDriver, Settings};
 
 /// Schemes, and the cargo feature that each needs; none for what is always there.
 const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("memory", None, true),
+    ("quorum", None, true),
     ("sqlite", Some("sqlite"), cfg!(feature = "sqlite")),
     ("redis", Some("redis"), cfg!(feature = "redis")),
     ("rediss", Some("redis"), cfg!(feature = "redis")),
@@ -21,14 +23,13 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
 ///
 /// Asks the backend for a sign of life, so that a wrong address or password is an error here. An
 /// unknown scheme is an error that lists what is compiled in. Each call with `memory:` makes a new,
-/// empty store.
+/// empty store. `quorum:URL,URL,URL` makes one of several; lockkit's options stand behind the last.
 ///
 /// # Cancel safety
 /// Dropping it leaves nothing behind.
 pub async fn connect(url: &str) -> Result<LockManager, Error> {
-    let url = BackendUrl::parse(url)?;
-    let settings = url.settings().clone();
-    LockManager::with(driver(&url).await?, settings)
+    let (driver, settings) = open(url).await?;
+    LockManager::with(driver, settings)
 }
 
 /// Connects with these settings, instead of those in the URL's query.
@@ -36,8 +37,57 @@ pub async fn connect(url: &str) -> Result<LockManager, Error> {
 /// # Cancel safety
 /// Dropping it leaves nothing behind.
 pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, Error> {
+    let (driver, _) = open(url).await?;
+    LockManager::with(driver, settings)
+}
+
+async fn open(url: &str) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
+    if let Some(members) = url.strip_prefix(QUORUM) {
+        return quorum(members).await;
+    }
     let url = BackendUrl::parse(url)?;
-    LockManager::with(driver(&url).await?, settings)
+    Ok((driver(&url).await?, url.settings().clone()))
+}
+
+const QUORUM: &str = "quorum:";
+
+/// The driver of `quorum:URL,URL,URL`. Lockkit's own options stand behind the last member.
+async fn quorum(members: &str) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
+    let mut drivers = Vec::new();
+    let mut settings = Settings::default();
+    let urls = split(members);
+    for (i, member) in urls.iter().enumerate() {
+        let url = BackendUrl::parse(member)?;
+        if i + 1 == urls.len() {
+            settings = url.settings().clone();
+        } else if url.rest() != *member {
+            let message = "options of lockkit stand behind the last member of a quorum's URL";
+            return Err(Error::config(message));
+        }
+        drivers.push(driver(&url).await?);
+    }
+    let quorum = QuorumDriver::new(drivers, QuorumOptions::default())?;
+    Ok((Arc::new(quorum), settings))
+}
+
+/// Cuts a list of URLs at the commas behind which another one begins: members may have commas of
+/// their own.
+fn split(urls: &str) -> Vec<&str> {
+    let begins = |text: &str| {
+        SCHEMES.iter().filter(|(scheme, ..)| *scheme != "quorum").any(|(scheme, ..)| {
+            let rest = text.strip_prefix(scheme);
+            let local = ["memory", "sqlite"].contains(scheme);
+            rest.is_some_and(|r| r.starts_with("://") || local && r.starts_with(':'))
+        })
+    };
+    let mut parts = Vec::new();
+    let mut from = 0;
+    for (at, _) in urls.match_indices(',').filter(|(at, _)| begins(&urls[at + 1..])) {
+        parts.push(&urls[from..at]);
+        from = at + 1;
+    }
+    parts.push(&urls[from..]);
+    parts
 }
 
 async fn driver(url: &BackendUrl) -> Result<Arc<dyn LockDriver>, Error> {
@@ -82,6 +132,25 @@ mod tests {
     async fn a_scheme_that_is_not_compiled_in_names_its_feature() {
         let message = connect("sqlite:a.db").await.unwrap_err().to_string();
         assert!(message.contains("feature \"sqlite\""), "{message}");
+    }
+
+    #[tokio::test]
+    async fn a_quorum_has_its_settings_behind_the_last_member() {
+        let url = "quorum:memory:,memory:,memory:?ttl=5s&prefix=shop";
+        let locks = connect(url).await.unwrap();
+        assert_eq!(locks.settings().prefix_str(), "shop");
+        let guard = locks.mutex("a").lock().await.unwrap();
+        assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
+        guard.release().await.unwrap();
+        assert!(connect("quorum:memory:,memory:").await.is_err());
+        assert!(connect("quorum:memory:?ttl=5s,memory:,memory:").await.is_err());
+        assert!(connect("quorum:memory:,quorum:memory:,memory:").await.is_err());
+    }
+
+    #[test]
+    fn members_may_have_commas_of_their_own() {
+        let urls = "redis+cluster://a:1,b:2,sqlite:/x,y.db,rediss://c";
+        assert_eq!(split(urls), ["redis+cluster://a:1,b:2", "sqlite:/x,y.db", "rediss://c"]);
     }
 
     #[tokio::test]
