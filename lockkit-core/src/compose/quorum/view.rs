@@ -190,7 +190,7 @@ impl Shared {
         }
         let answered = self.enough(answers)?.len();
         let server = format!("quorum: {answered} of {} members answer", self.members.len());
-        if self.members.len() % 2 == 0 {
+        if self.members.len() & 1 == 0 {
             findings.push(Finding {
                 severity: Severity::Note,
                 what: "The number of members is even.".to_owned(),

@@ -11,7 +11,7 @@ use crate::driver::{Acquisition, LockDriver, Patience, Renewal};
 use crate::{Claim, Mode, Token};
 
 fn quorum(servers: &[Arc<Server>], seed: u64, guards: Guards) -> QuorumDriver {
-    let links = servers.iter().zip(10 * seed..).map(|(s, seed)| Link::new(s, seed, 0));
+    let links = servers.iter().zip(10 * seed..).map(|(s, seed)| Link::between(s, seed, 0));
     QuorumDriver::guarded(links.collect(), options(), guards).unwrap()
 }
 

@@ -67,7 +67,7 @@ struct Fate {
 }
 
 impl Link {
-    pub(super) fn new(server: &Arc<Server>, seed: u64, trouble: u32) -> Arc<dyn LockDriver> {
+    pub(super) fn between(server: &Arc<Server>, seed: u64, trouble: u32) -> Arc<dyn LockDriver> {
         let rng = Mutex::new(StdRng::seed_from_u64(seed));
         Arc::new(Self { server: server.clone(), rng, trouble })
     }

@@ -68,7 +68,7 @@ pub(super) fn run(seed: u64, plan: Plan) -> Result<u64, String> {
     runtime().block_on(async {
         let servers: Vec<_> = (0..plan.members).map(|_| Server::new()).collect();
         // A quorum that has been in use: its members have their signs.
-        let quiet = servers.iter().map(|s| Link::new(s, 0, 0)).collect();
+        let quiet = servers.iter().map(|s| Link::between(s, 0, 0)).collect();
         let first = QuorumDriver::guarded(quiet, options(), Guards::ALL).unwrap();
         first.shared.open().await.unwrap();
         let ledger = Arc::new(Ledger::default());
@@ -90,7 +90,7 @@ pub(super) fn run(seed: u64, plan: Plan) -> Result<u64, String> {
 async fn work(seed: u64, plan: Plan, servers: Vec<Arc<Server>>, ledger: Arc<Ledger>) {
     let mut rng = StdRng::seed_from_u64(seed);
     let links = servers.iter().enumerate();
-    let links = links.map(|(m, s)| Link::new(s, seed + 1 + m as u64, plan.faults.trouble));
+    let links = links.map(|(m, s)| Link::between(s, seed + 1 + m as u64, plan.faults.trouble));
     let quorum = QuorumDriver::guarded(links.collect(), options(), plan.guards).unwrap();
     let end = now().after(RUN);
     while now() < end && !ledger.is_decided() {
