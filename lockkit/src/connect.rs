@@ -43,7 +43,7 @@ pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, 
 
 async fn open(url: &str) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
     if let Some(members) = url.strip_prefix(QUORUM) {
-        return quorum(members).await;
+        return Box::pin(quorum(members)).await;
     }
     let url = BackendUrl::parse(url)?;
     Ok((driver(&url).await?, url.settings().clone()))
@@ -64,7 +64,7 @@ async fn quorum(members: &str) -> Result<(Arc<dyn LockDriver>, Settings), Error>
             let message = "options of lockkit stand behind the last member of a quorum's URL";
             return Err(Error::config(message));
         }
-        drivers.push(driver(&url).await?);
+        drivers.push(Box::pin(driver(&url)).await?);
     }
     let quorum = QuorumDriver::new(drivers, QuorumOptions::default())?;
     Ok((Arc::new(quorum), settings))
