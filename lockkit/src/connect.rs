@@ -1,5 +1,6 @@
 //! From a URL to a manager: the one place that knows which schemes there are.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use lockkit_core::compose::{QuorumDriver, QuorumOptions};
@@ -41,12 +42,17 @@ pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, 
     LockManager::with(driver, settings)
 }
 
-async fn open(url: &str) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
-    if let Some(members) = url.strip_prefix(QUORUM) {
-        return Box::pin(quorum(members)).await;
-    }
-    let url = BackendUrl::parse(url)?;
-    Ok((driver(&url).await?, url.settings().clone()))
+/// Boxed, so that what the client crates keep in their futures is no matter of our callers' types.
+type Opening<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+fn open(url: &str) -> Opening<'_, (Arc<dyn LockDriver>, Settings)> {
+    Box::pin(async move {
+        if let Some(members) = url.strip_prefix(QUORUM) {
+            return quorum(members).await;
+        }
+        let url = BackendUrl::parse(url)?;
+        Ok((driver(&url).await?, url.settings().clone()))
+    })
 }
 
 const QUORUM: &str = "quorum:";
@@ -64,7 +70,7 @@ async fn quorum(members: &str) -> Result<(Arc<dyn LockDriver>, Settings), Error>
             let message = "options of lockkit stand behind the last member of a quorum's URL";
             return Err(Error::config(message));
         }
-        drivers.push(Box::pin(driver(&url)).await?);
+        drivers.push(driver(&url).await?);
     }
     let quorum = QuorumDriver::new(drivers, QuorumOptions::default())?;
     Ok((Arc::new(quorum), settings))
@@ -90,17 +96,21 @@ fn split(urls: &str) -> Vec<&str> {
     parts
 }
 
-async fn driver(url: &BackendUrl) -> Result<Arc<dyn LockDriver>, Error> {
-    match url.scheme() {
-        "memory" if url.rest() == "memory:" => Ok(Arc::new(MemoryDriver::new())),
-        "memory" => Err(Error::config("the memory backend's URL is just memory:")),
-        #[cfg(feature = "sqlite")]
-        "sqlite" => Ok(Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?)),
-        #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
-        | "rediss+cluster" => Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?)),
-        other => Err(unknown(other)),
-    }
+fn driver(url: &BackendUrl) -> Opening<'_, Arc<dyn LockDriver>> {
+    Box::pin(async move {
+        match url.scheme() {
+            "memory" if url.rest() == "memory:" => Ok(Arc::new(MemoryDriver::new())),
+            "memory" => Err(Error::config("the memory backend's URL is just memory:")),
+            #[cfg(feature = "sqlite")]
+            "sqlite" => Ok(Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?)),
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+            | "rediss+cluster" => {
+                Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?))
+            }
+            other => Err(unknown(other)),
+        }
+    })
 }
 
 fn unknown(scheme: &str) -> Error {
