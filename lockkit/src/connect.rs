@@ -98,18 +98,19 @@ fn split(urls: &str) -> Vec<&str> {
 
 fn driver(url: &BackendUrl) -> Opening<'_, Arc<dyn LockDriver>> {
     Box::pin(async move {
-        match url.scheme() {
-            "memory" if url.rest() == "memory:" => Ok(Arc::new(MemoryDriver::new())),
-            "memory" => Err(Error::config("the memory backend's URL is just memory:")),
+        let driver: Arc<dyn LockDriver> = match url.scheme() {
+            "memory" if url.rest() == "memory:" => Arc::new(MemoryDriver::new()),
+            "memory" => {
+                return Err(Error::config("the memory backend's URL is just memory:"));
+            }
             #[cfg(feature = "sqlite")]
-            "sqlite" => Ok(Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?)),
+            "sqlite" => Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?),
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
-            | "rediss+cluster" => {
-                Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?))
-            }
-            other => Err(unknown(other)),
-        }
+            | "rediss+cluster" => Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?),
+            other => return Err(unknown(other)),
+        };
+        Ok(driver)
     })
 }
 
