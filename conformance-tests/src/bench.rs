@@ -76,6 +76,11 @@ impl Bench {
         (self.capabilities.least_ttl * 3).max(Duration::from_secs(3))
     }
 
+    /// What is granted, at least, to a claim that asks for this ttl.
+    pub fn given(&self, ttl: Duration) -> Duration {
+        ttl.min(self.capabilities.longest_ttl)
+    }
+
     /// How long to wait for what must come once leases of `ttl` have ended.
     pub fn after(&self, ttl: Duration) -> Duration {
         PATIENCE + ttl + self.capabilities.expiry_slack + self.capabilities.granularity

@@ -19,12 +19,15 @@ pub mod model;
 mod need;
 pub mod promises;
 pub mod run;
+mod site;
 pub mod storm;
 mod table;
+pub mod trials;
 pub mod worker;
 pub mod wrap;
 
 pub use harness::{Harness, Time, Worker};
 pub use need::Need;
 pub use run::{Outcome, Report};
+pub use site::{Act, Concerns, Costs, Deletion, Refusal, Site};
 pub use table::{CASES, Case, Kind};

@@ -43,11 +43,22 @@ impl Crew {
     /// # Panics
     /// When it cannot be started.
     pub fn start(&self, args: &[&str], file: &Path) -> Process {
+        self.start_in(args, file, &[])
+    }
+
+    /// The same in this environment.
+    pub(crate) fn start_in(
+        &self,
+        args: &[&str],
+        file: &Path,
+        environment: &[(&str, &Path)],
+    ) -> Process {
         let mut child = Command::new(&self.worker.program)
             .arg("worker")
             .args([&self.worker.url, &self.prefix])
             .arg(file)
             .args(args)
+            .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

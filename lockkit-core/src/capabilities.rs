@@ -18,6 +18,9 @@ pub struct Capabilities {
     pub granularity: Duration,
     /// The shortest lease that the backend keeps. A shorter ttl is refused before any I/O.
     pub least_ttl: Duration,
+    /// The longest lease that the backend gives. A claim with a longer ttl is granted this, and
+    /// renewed as usual.
+    pub longest_ttl: Duration,
     /// How much later than its ttl a dead claim may leave, at worst, without any fault of the
     /// server: granularity, sweeps, and the grace that a new leader gives.
     pub expiry_slack: Duration,
@@ -56,6 +59,7 @@ impl Capabilities {
             lease_scope: LeaseScope::Claim,
             granularity: Duration::from_millis(1),
             least_ttl: Duration::from_millis(100),
+            longest_ttl: Duration::MAX,
             expiry_slack: Duration::from_millis(100),
             wake_up: WakeUp::Poll { within: Duration::from_secs(1) },
             fifo: true,

@@ -18,6 +18,9 @@ use crate::{keys, reply};
 const SERVES: Duration = Duration::from_secs(60);
 /// Keys that the server looks at in one step of a scan.
 const STEP: usize = 1000;
+/// The largest page: its locks are looked at in one go, which must fit into the time limit of a
+/// call on a busy machine.
+const LARGEST_PAGE: usize = 500;
 
 type Names = Arc<BTreeSet<(Space, Name)>>;
 
@@ -49,7 +52,8 @@ impl Listing {
         let after = request.after.as_ref().and_then(read_cursor);
         let mut rest =
             names.iter().filter(|name| after.as_ref().is_none_or(|a| *name > a)).peekable();
-        let page: Vec<_> = rest.by_ref().take(request.limit.max(1)).cloned().collect();
+        let page: Vec<_> =
+            rest.by_ref().take(request.limit.clamp(1, LARGEST_PAGE)).cloned().collect();
         let next = rest.peek().and(page.last()).map(write_cursor);
         let keys = page
             .into_iter()

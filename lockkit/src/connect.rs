@@ -18,6 +18,9 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("rediss+sentinel", Some("redis"), cfg!(feature = "redis")),
     ("redis+cluster", Some("redis"), cfg!(feature = "redis")),
     ("rediss+cluster", Some("redis"), cfg!(feature = "redis")),
+    ("zk", Some("zk"), cfg!(feature = "zk")),
+    ("etcd", Some("etcd"), cfg!(feature = "etcd")),
+    ("etcds", Some("etcd"), cfg!(feature = "etcd")),
 ];
 
 /// Connects to the backend that the URL names, with the settings in its query.
@@ -29,7 +32,7 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
 /// # Cancel safety
 /// Dropping it leaves nothing behind.
 pub async fn connect(url: &str) -> Result<LockManager, Error> {
-    let (driver, settings) = open(url).await?;
+    let (driver, settings) = open(url, None).await?;
     LockManager::with(driver, settings)
 }
 
@@ -38,39 +41,42 @@ pub async fn connect(url: &str) -> Result<LockManager, Error> {
 /// # Cancel safety
 /// Dropping it leaves nothing behind.
 pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, Error> {
-    let (driver, _) = open(url).await?;
+    let (driver, settings) = open(url, Some(settings)).await?;
     LockManager::with(driver, settings)
 }
 
 /// Boxed, so that what the client crates keep in their futures is no matter of our callers' types.
 type Opening<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
-fn open(url: &str) -> Opening<'_, (Arc<dyn LockDriver>, Settings)> {
+fn open(url: &str, settings: Option<Settings>) -> Opening<'_, (Arc<dyn LockDriver>, Settings)> {
     Box::pin(async move {
         if let Some(members) = url.strip_prefix(QUORUM) {
-            return quorum(members).await;
+            return quorum(members, settings).await;
         }
         let url = BackendUrl::parse(url)?;
-        Ok((driver(&url).await?, url.settings().clone()))
+        let settings = settings.unwrap_or_else(|| url.settings().clone());
+        Ok((driver(&url, &settings).await?, settings))
     })
 }
 
 const QUORUM: &str = "quorum:";
 
 /// The driver of `quorum:URL,URL,URL`. Lockkit's own options stand behind the last member.
-async fn quorum(members: &str) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
+async fn quorum(
+    members: &str,
+    settings: Option<Settings>,
+) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
     let mut drivers = Vec::new();
-    let mut settings = Settings::default();
-    let urls = split(members);
-    for (i, member) in urls.iter().enumerate() {
-        let url = BackendUrl::parse(member)?;
-        if i + 1 == urls.len() {
-            settings = url.settings().clone();
-        } else if url.rest() != *member {
-            let message = "options of lockkit stand behind the last member of a quorum's URL";
-            return Err(Error::config(message));
-        }
-        drivers.push(driver(&url).await?);
+    let urls = split(members).into_iter().map(|member| Ok((member, BackendUrl::parse(member)?)));
+    let urls = urls.collect::<Result<Vec<_>, Error>>()?;
+    let (last, before) = urls.split_last().ok_or_else(|| Error::config("a quorum of nobody"))?;
+    if before.iter().any(|(given, url)| url.rest() != *given) {
+        let message = "options of lockkit stand behind the last member of a quorum's URL";
+        return Err(Error::config(message));
+    }
+    let settings = settings.unwrap_or_else(|| last.1.settings().clone());
+    for (_, url) in &urls {
+        drivers.push(driver(url, &settings).await?);
     }
     let quorum = QuorumDriver::new(drivers, QuorumOptions::default())?;
     Ok((Arc::new(quorum), settings))
@@ -96,22 +102,30 @@ fn split(urls: &str) -> Vec<&str> {
     parts
 }
 
-fn driver(url: &BackendUrl) -> Opening<'_, Arc<dyn LockDriver>> {
-    Box::pin(async move {
-        let driver: Arc<dyn LockDriver> = match url.scheme() {
-            "memory" if url.rest() == "memory:" => Arc::new(MemoryDriver::new()),
-            "memory" => {
-                return Err(Error::config("the memory backend's URL is just memory:"));
-            }
-            #[cfg(feature = "sqlite")]
-            "sqlite" => Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?),
-            #[cfg(feature = "redis")]
-            "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
-            | "rediss+cluster" => Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?),
-            other => return Err(unknown(other)),
-        };
-        Ok(driver)
-    })
+fn driver<'a>(url: &'a BackendUrl, settings: &'a Settings) -> Opening<'a, Arc<dyn LockDriver>> {
+    Box::pin(made(url, settings))
+}
+
+async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDriver>, Error> {
+    // Most backends keep a lease for each claim, and learn its ttl from the claim.
+    let _ = settings;
+    match url.scheme() {
+        "memory" if url.rest() == "memory:" => Ok(Arc::new(MemoryDriver::new())),
+        "memory" => Err(Error::config("the memory backend's URL is just memory:")),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Ok(Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" => Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "zk")]
+        "zk" => {
+            let options = lockkit_zk::ZkOptions::parse(url.rest())?.ttl(settings.default_ttl());
+            Ok(Arc::new(lockkit_zk::ZkDriver::connect_with(options).await?))
+        }
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => Ok(Arc::new(lockkit_etcd::EtcdDriver::connect(url.rest()).await?)),
+        other => Err(unknown(other)),
+    }
 }
 
 fn unknown(scheme: &str) -> Error {

@@ -17,6 +17,8 @@
 //! | `memory:` | always there | this process |
 //! | `sqlite:PATH` | `sqlite` | the processes of one host |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
+//! | `zk://H:P,H:P/CHROOT` | `zk` | whoever reaches the ensemble |
+//! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | whoever reaches the cluster |
 //!
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
 //! rest of the query is the driver's.
@@ -28,9 +30,16 @@ mod connect;
 pub use connect::{connect, connect_with};
 pub use lockkit_core::*;
 
+/// The etcd driver, for clients that a URL cannot name, and for fencing inside of etcd.
+#[cfg(feature = "etcd")]
+pub use lockkit_etcd as etcd;
 /// The Redis driver, with the options that its URL has as methods.
 #[cfg(feature = "redis")]
 pub use lockkit_redis as redis;
 /// The SQLite driver, with the options that its URL has as methods.
 #[cfg(feature = "sqlite")]
 pub use lockkit_sql as sql;
+
+/// The ZooKeeper driver, for options and clients that a URL cannot name.
+#[cfg(feature = "zk")]
+pub use lockkit_zk as zk;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use lockkit_core::capabilities::LeaseScope;
 use lockkit_core::driver::{Acquisition, Ended, Force, LockDriver, Patience, Released, Renewal};
 use lockkit_core::{Claim, ClaimId, Error, Mode, Token};
 use rand::rngs::StdRng;
@@ -88,28 +89,39 @@ impl SideBySide {
         rng: &mut StdRng,
         modes: &impl Fn(&mut StdRng) -> Mode,
     ) -> Result<(), String> {
-        let driver = self.drivers[rng.random_range(0..2)].clone();
         let old = self.known(rng);
         match (rng.random_range(0..100), old) {
             (0..40, _) | (_, None) => {
                 let claim = bench.claim(&self.name, modes(rng));
                 self.claims.push(claim.clone());
-                self.acquire(&driver, claim, rng.random_bool(0.6)).await
+                self.acquire(&self.driver_for(&claim, rng), claim, rng.random_bool(0.6)).await
             }
             (40..46, Some(claim)) => {
                 let gone = self.model.renew(claim.id) == Answer::Gone;
                 // The fate of a claim that is asked for anew after its end is nobody's business.
                 let asked = (!gone).then_some(claim);
                 match asked.filter(|claim| self.model.renew(claim.id) != Answer::Broken) {
-                    Some(claim) => self.acquire(&driver, claim, rng.random_bool(0.8)).await,
+                    Some(claim) => {
+                        let driver = self.driver_for(&claim, rng);
+                        self.acquire(&driver, claim, rng.random_bool(0.8)).await
+                    }
                     None => Ok(()),
                 }
             }
-            (46..62, Some(claim)) => self.renew(&driver, &claim).await,
-            (62..86, Some(claim)) => self.release(&driver, &claim).await,
-            (86..93, Some(claim)) => self.downgrade(&driver, claim).await,
-            (_, Some(_)) => self.break_one(&driver, rng).await,
+            (46..62, Some(claim)) => self.renew(&self.driver_for(&claim, rng), &claim).await,
+            (62..86, Some(claim)) => self.release(&self.driver_for(&claim, rng), &claim).await,
+            (86..93, Some(claim)) => self.downgrade(&self.driver_for(&claim, rng), claim).await,
+            (_, Some(claim)) => self.break_one(&self.driver_for(&claim, rng), rng).await,
         }
+    }
+
+    /// Any driver may be asked about any claim; but where claims live in sessions, only the one
+    /// that made it can renew it.
+    fn driver_for(&self, claim: &Claim, rng: &mut StdRng) -> Arc<dyn LockDriver> {
+        let any = rng.random_range(0..2);
+        let same = usize::from(claim.id.as_bytes()[0] % 2);
+        let sessions = self.drivers[0].capabilities().lease_scope == LeaseScope::Session;
+        self.drivers[if sessions { same } else { any }].clone()
     }
 
     /// One of the last claims, and often one that stands in front.

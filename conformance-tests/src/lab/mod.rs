@@ -46,6 +46,7 @@ mod server;
 mod servers;
 mod shared;
 
+pub(crate) use clock::Clock;
 pub use clock::Shift;
 pub use error::{LabError, Result};
 pub use folder::processes_in;

@@ -43,8 +43,8 @@ pub(crate) async fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
             check_writable(&path)?;
             initialise(&path, boot).await?;
         }
-        Ok(_) => {
-            check_header(&path).await?;
+        Ok(m) => {
+            check_header(&path, m.len()).await?;
             check_writable(&path)?;
         }
     }
@@ -148,9 +148,16 @@ fn network_kind(_: &Path) -> Option<&'static str> {
 /// Looks whose file it is, without a trace: `immutable` takes no lock and makes no file beside it.
 /// (Reading the header by hand would do harm: closing any handle of a file drops all locks that
 /// this process has on it, those of other connections included. SQLite's own handles know that.)
-async fn check_header(path: &Path) -> Result<(), Error> {
+async fn check_header(path: &Path, length: u64) -> Result<(), Error> {
     let shown = path.display();
+    let not_sqlite = || {
+        Error::config(format!(
+            "{shown} is not a SQLite database: lockkit leaves it alone; choose another path"
+        ))
+    };
     match settled_header(path).await {
+        // SQLite takes what is shorter than its least page for an empty database.
+        Ok(_) if length < 512 => Err(not_sqlite()),
         Ok((application, version)) if application == i64::from(APPLICATION_ID) => {
             check_version(path, version)
         }
@@ -158,9 +165,7 @@ async fn check_header(path: &Path) -> Result<(), Error> {
             "{shown} is a SQLite database of another program: lockkit leaves it alone; choose \
              another path (or hand over a pool on it, to have lockkit's tables beside others)"
         ))),
-        Err(error) if primary_code(&error) == Some(26) => Err(Error::config(format!(
-            "{shown} is not a SQLite database: lockkit leaves it alone; choose another path"
-        ))),
+        Err(error) if primary_code(&error) == Some(26) => Err(not_sqlite()),
         // What looks damaged here may be whole with its log, which `immutable` does not read.
         Err(error) if looks_damaged(&error) && log_of(path).exists() => Ok(()),
         Err(error) => Err(explain(error)),

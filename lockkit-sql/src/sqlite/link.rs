@@ -15,8 +15,10 @@ use lockkit_core::Error;
 use lockkit_core::clock::Clock;
 use rand::Rng;
 use sqlx::query::Query;
-use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteRow};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Sqlite, SqlitePool};
+use sqlx::sqlite::{
+    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteQueryResult, SqliteRow,
+};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Either, Executor, Sqlite, SqlitePool};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::BACKEND;
@@ -67,6 +69,29 @@ impl Link {
             let now = clock.now().as_nanos() as i64;
             match make(now).fetch_optional(connection).await {
                 Ok(row) => return Ok(row),
+                Err(error) => tries.after(error, &mut held).await?,
+            }
+        }
+    }
+
+    /// Runs one statement that changes something, and says what it changed. This waits for one
+    /// message of the connection's thread, where a row would be a second one.
+    pub(crate) async fn change<'q>(
+        &self,
+        clock: &dyn Clock,
+        make: impl Fn(i64) -> Statement<'q>,
+    ) -> Result<SqliteQueryResult, Error> {
+        let mut tries = Tries::new();
+        loop {
+            let mut held = self.ready().await?;
+            let connection = held.as_mut().expect("ready means connected");
+            let now = clock.now().as_nanos() as i64;
+            // The end of the statement is told after its commit. What follows is only the end of
+            // the string.
+            let ended = connection.fetch_many(make(now)).try_next().await;
+            match ended {
+                Ok(Some(Either::Left(result))) => return Ok(result),
+                Ok(_) => return Err(Error::permanent(BACKEND, "SQLite did not end a statement")),
                 Err(error) => tries.after(error, &mut held).await?,
             }
         }

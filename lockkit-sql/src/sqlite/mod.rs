@@ -1,15 +1,17 @@
 //! Locks in a SQLite file, for the processes of one machine. This file opens it and says what it
-//! can do; [`verbs`] has the lock, [`registers`] the values, [`file`] the checks of the file.
+//! can do; `verbs` has the lock, `registers` the values, `file` the checks of the file.
 #![doc = include_str!("guide.md")]
 
 mod boot;
 mod file;
 mod hub;
 mod link;
+mod look;
 mod poller;
 mod registers;
 mod verbs;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,7 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Keeps, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
-use lockkit_core::{Capabilities, ClaimId, Error};
+use lockkit_core::{Capabilities, ClaimId, Error, Key};
 use sqlx::sqlite::{SqlitePool, SqliteSynchronous};
 use sqlx::{Connection, Row};
 
@@ -35,8 +37,10 @@ const TOKEN_BLOCK: i64 = 1 << 20;
 /// What every connection of ours makes for itself, in memory: the verbs, as triggers.
 const SET_UP: &str = concat!(
     include_str!("sql/scratch.sql"),
+    include_str!("sql/verbs/find.sql"),
     include_str!("sql/verbs/settle.sql"),
     include_str!("sql/verbs/look.sql"),
+    include_str!("sql/verbs/swift_acquire.sql"),
     include_str!("sql/verbs/acquire.sql"),
     include_str!("sql/verbs/release.sql"),
     include_str!("sql/verbs/renew.sql"),
@@ -157,6 +161,8 @@ struct Inner {
     reader: Link,
     hub: Arc<Hub>,
     watch: Mutex<poller::Watch>,
+    /// The lists that were found in use a moment ago, for which the swift way is not tried.
+    crowded: Mutex<HashSet<Key>>,
     sweeper: Sweeper,
 }
 
@@ -237,6 +243,7 @@ impl SqliteDriver {
             reader: Link::new(reader, pragmas.to_owned(), mark.clone()),
             file: mark,
             watch: Mutex::default(),
+            crowded: Mutex::default(),
             sweeper: Sweeper::default(),
         });
         let driver = Self { inner };
@@ -323,7 +330,7 @@ impl Inner {
 
     /// Looks at some rows that nobody may visit any more, and removes what has ended.
     async fn sweep(&self) -> Result<(), Error> {
-        const BITE: i64 = 256;
+        const BITE: i64 = 2048;
         let (namespace, space, name) = hub::lock(&self.sweeper.at).clone();
         let begin = (namespace.as_str(), space, name.as_str());
         let next = self
@@ -375,6 +382,25 @@ impl Inner {
             })
             .await
             .map(drop)
+    }
+
+    /// Whether this list was found in use when it was last looked at.
+    fn is_crowded(&self, key: &Key) -> bool {
+        hub::lock(&self.crowded).contains(key)
+    }
+
+    /// Remembers whether a list is in use. A wrong memory costs a statement, nothing else.
+    fn set_crowded(&self, key: &Key, crowded: bool) {
+        const MOST: usize = 1024;
+        let mut lists = hub::lock(&self.crowded);
+        if !crowded {
+            lists.remove(key);
+        } else if !lists.contains(key) {
+            if lists.len() >= MOST {
+                lists.clear();
+            }
+            lists.insert(key.clone());
+        }
     }
 
     /// Wakes the claims that a verb made holders, as far as they wait in this process.

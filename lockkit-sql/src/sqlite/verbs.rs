@@ -1,7 +1,6 @@
 //! The lock: every verb of [`LockDriver`] as one execute of one statement. The rule stands in
 //! `sql/verbs/`; here are parameters in and answers out.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,18 +9,16 @@ use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
     Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
 };
-use lockkit_core::state::{
-    Cursor, Finding, Health, ListRequest, LockState, Page, Severity, Standing,
-};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Token,
+    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Mode, Namespace, Token,
 };
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::link::{Link, explain, refusal};
+use super::link::{Link, Statement, explain, refusal};
 use super::{BACKEND, CAPABILITIES, Inner, SqliteDriver, wants_tokens};
-use crate::rows::{ClaimRow, break_record, duration, nanos, space_number, to_json, token_of};
+use crate::rows::{break_record, duration, nanos, space_number, to_json, token_of};
 
 /// For how long the record of a break is shown at least.
 const KEEP_BREAKS: Duration = Duration::from_secs(60);
@@ -165,49 +162,53 @@ impl Inner {
 
     async fn acquire(&self, claim: &Claim, patience: Patience) -> Result<Acquisition, Error> {
         let identity = to_json(&*claim.identity);
-        let row = self
-            .link(claim)
-            .row(&*self.clock, |now| {
-                sqlx::query(concat!(
-                    "INSERT INTO lockkit_acquire VALUES ",
-                    "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13); ",
-                    include_str!("sql/answer.sql")
-                ))
-                .bind(claim.id.as_bytes().as_slice())
-                .bind(claim.key.namespace.as_str())
+        let link = self.link(claim);
+        let filled = |statement: Statement<'static>, now: i64| -> Statement<'static> {
+            statement
+                .bind(claim.id.as_bytes().to_vec())
+                .bind(claim.key.namespace.as_str().to_owned())
                 .bind(space_number(claim.key.space))
-                .bind(claim.key.name.as_str())
+                .bind(claim.key.name.as_str().to_owned())
                 .bind(i64::from(claim.mode.weight()))
                 .bind(i64::from(claim.mode.capacity()))
                 .bind(nanos(claim.hold_ttl))
                 .bind(nanos(claim.wait_ttl))
-                .bind(identity.as_str())
-                .bind(claim.note.as_deref())
+                .bind(identity.clone())
+                .bind(claim.note.as_deref().map(str::to_owned))
                 .bind(i64::from(patience == Patience::Try))
                 .bind(now)
                 .bind(self.epoch)
-            })
-            .await?;
+        };
+        if !self.is_crowded(&claim.key) {
+            let swift = |now| filled(sqlx::query(include_str!("sql/swift_acquire.sql")), now);
+            let done = link.change(&*self.clock, swift).await?;
+            if done.rows_affected() == 1 {
+                let ttl = nanos(claim.hold_ttl);
+                return Ok(Acquisition::Granted(grant(done.last_insert_rowid(), ttl)));
+            }
+        }
+        let full = concat!(
+            "INSERT INTO lockkit_acquire VALUES ",
+            "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13); ",
+            include_str!("sql/answer.sql")
+        );
+        let row = link.row(&*self.clock, |now| filled(sqlx::query(full), now)).await?;
         let row = answered(row)?;
         self.wake_promoted(&row)?;
         let answer = Answer::read(&row)?;
-        Ok(match answer.standing() {
-            None => Acquisition::Busy,
+        let standing = answer.standing();
+        let free = matches!(standing, Some(Renewal::Holds(_))) && claim.mode == Mode::Exclusive;
+        self.set_crowded(&claim.key, !free);
+        Ok(match standing {
             Some(Renewal::Waits { ahead }) => Acquisition::Queued { ahead },
             Some(Renewal::Holds(grant)) => Acquisition::Granted(grant),
-            Some(Renewal::Ended(_)) => Acquisition::Busy,
+            Some(Renewal::Ended(_)) | None => Acquisition::Busy,
         })
     }
 
     /// Whether a queued claim holds by now.
     async fn look(&self, claim: &Claim) -> Result<Option<Grant>, Error> {
-        let row = self
-            .reader
-            .row(&*self.clock, |_| {
-                sqlx::query(include_str!("sql/claim.sql")).bind(claim.id.as_bytes().as_slice())
-            })
-            .await?;
-        let row = answered(row)?;
+        let row = self.read_claim(claim).await?;
         let standing: Option<(i64, Option<i64>, i64)> = match row.try_get(0).map_err(explain)? {
             Some(token) => {
                 Some((token, row.try_get(1).map_err(explain)?, row.try_get(2).map_err(explain)?))
@@ -225,9 +226,31 @@ impl Inner {
         }
     }
 
+    /// The row of `claim.sql`.
+    async fn read_claim(&self, claim: &Claim) -> Result<SqliteRow, Error> {
+        let row = self
+            .reader
+            .row(&*self.clock, |_| {
+                sqlx::query(include_str!("sql/claim.sql"))
+                    .bind(claim.id.as_bytes().as_slice())
+                    .bind(claim.key.namespace.as_str())
+                    .bind(space_number(claim.key.space))
+                    .bind(claim.key.name.as_str())
+            })
+            .await?;
+        answered(row)
+    }
+
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        let batch: Vec<_> =
-            claims.iter().map(|c| (c.id.to_hex(), nanos(c.hold_ttl), nanos(c.wait_ttl))).collect();
+        let batch: Vec<_> = claims
+            .iter()
+            .map(|c| {
+                let space = space_number(c.key.space);
+                let (namespace, name) = (c.key.namespace.as_str(), c.key.name.as_str());
+                let (hold, wait) = (nanos(c.hold_ttl), nanos(c.wait_ttl));
+                (c.id.to_hex(), hold, wait, namespace, space, name)
+            })
+            .collect();
         let batch = to_json(&batch);
         let durable = claims.iter().any(|c| c.lifetime == Lifetime::Detached);
         let link = if durable { &self.durable } else { &self.fast };
@@ -253,24 +276,32 @@ impl Inner {
     }
 
     async fn release(&self, claim: &Claim) -> Result<Released, Error> {
-        let row = self
-            .link(claim)
-            .row(&*self.clock, |now| {
-                sqlx::query(concat!(
-                    "INSERT INTO lockkit_release VALUES (?1, ?2, ?3, ?4, ?5, ?6); ",
-                    include_str!("sql/answer.sql")
-                ))
-                .bind(claim.id.as_bytes().as_slice())
-                .bind(claim.key.namespace.as_str())
+        let link = self.link(claim);
+        let filled = |statement: Statement<'static>, now: i64| -> Statement<'static> {
+            statement
+                .bind(claim.id.as_bytes().to_vec())
+                .bind(claim.key.namespace.as_str().to_owned())
                 .bind(space_number(claim.key.space))
-                .bind(claim.key.name.as_str())
+                .bind(claim.key.name.as_str().to_owned())
                 .bind(now)
                 .bind(self.epoch)
-            })
-            .await?;
+        };
+        if !self.is_crowded(&claim.key) {
+            let swift = |now| filled(sqlx::query(include_str!("sql/swift_release.sql")), now);
+            if link.change(&*self.clock, swift).await?.rows_affected() == 1 {
+                return Ok(Released::Removed);
+            }
+        }
+        let full = concat!(
+            "INSERT INTO lockkit_release VALUES (?1, ?2, ?3, ?4, ?5, ?6); ",
+            include_str!("sql/answer.sql")
+        );
+        let row = link.row(&*self.clock, |now| filled(sqlx::query(full), now)).await?;
         let row = answered(row)?;
         self.wake_promoted(&row)?;
-        Ok(match Answer::read(&row)?.outcome {
+        let answer = Answer::read(&row)?;
+        self.set_crowded(&claim.key, answer.ahead == Some(1));
+        Ok(match answer.outcome {
             Some(1) => Released::Removed,
             Some(_) => Released::NotInLine,
             None => Released::NoSuchLock,
@@ -286,11 +317,14 @@ impl Inner {
         let row = link
             .row(&*self.clock, |now| {
                 sqlx::query(concat!(
-                    "INSERT INTO lockkit_amend VALUES (?1, ?2, ?3, ?4, ?5); ",
+                    "INSERT INTO lockkit_amend VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8); ",
                     include_str!("sql/answer.sql")
                 ))
                 .bind(what)
                 .bind(claim.id.as_bytes().as_slice())
+                .bind(claim.key.namespace.as_str())
+                .bind(space_number(claim.key.space))
+                .bind(claim.key.name.as_str())
                 .bind(value)
                 .bind(now)
                 .bind(self.epoch)
@@ -302,14 +336,8 @@ impl Inner {
         match answer.standing() {
             Some(standing) if answer.outcome == Some(1) => Ok(standing),
             _ => {
-                let row = self
-                    .reader
-                    .row(&*self.clock, |_| {
-                        sqlx::query(include_str!("sql/claim.sql"))
-                            .bind(claim.id.as_bytes().as_slice())
-                    })
-                    .await?;
-                let record = break_record(answered(row)?.try_get(3).map_err(explain)?);
+                let row = self.read_claim(claim).await?;
+                let record = break_record(row.try_get(3).map_err(explain)?);
                 Ok(Renewal::Ended(ended(record)))
             }
         }
@@ -344,97 +372,6 @@ impl Inner {
         let row = answered(row)?;
         self.wake_promoted(&row)?;
         Ok(Answer::read(&row)?.outcome.is_some())
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let space = space_number(key.space);
-        let rows = self
-            .reader
-            .rows(&*self.clock, |now| {
-                sqlx::query(include_str!("sql/line.sql"))
-                    .bind(key.namespace.as_str())
-                    .bind(space)
-                    .bind(key.name.as_str())
-                    .bind(now)
-            })
-            .await?;
-        let last = self
-            .reader
-            .row(&*self.clock, |_| {
-                sqlx::query(include_str!("sql/last_break.sql"))
-                    .bind(key.namespace.as_str())
-                    .bind(space)
-                    .bind(key.name.as_str())
-            })
-            .await?;
-        let now = self.now();
-        let line: Result<Vec<Standing>, Error> =
-            rows.iter().map(|row| Ok(claim_row(row)?.standing(now))).collect();
-        let last = match last {
-            Some(row) => break_record(row.try_get(0).map_err(explain)?),
-            None => None,
-        };
-        Ok(LockState::new(key.clone(), line?, last))
-    }
-
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let limit = request.limit.clamp(1, 10_000);
-        // Names have 512 bytes at most, so none that has the prefix is greater.
-        let end = format!("{}{}", request.prefix, "\u{10ffff}".repeat(128));
-        let (space, name) = match &request.after {
-            None => (-1, String::new()),
-            Some(cursor) => read_cursor(cursor)?,
-        };
-        let rows = self
-            .reader
-            .rows(&*self.clock, |now| {
-                sqlx::query(include_str!("sql/page.sql"))
-                    .bind(request.namespace.as_str())
-                    .bind(request.space.map(space_number))
-                    .bind(request.prefix.as_str())
-                    .bind(end.as_str())
-                    .bind(space)
-                    .bind(name.as_str())
-                    .bind(limit as i64)
-                    .bind(now)
-            })
-            .await?;
-        let states = states(rows, self.now())?;
-        let next =
-            states.last().filter(|_| states.len() == limit).map(|last| write_cursor(&last.key));
-        Ok(Page { states, next })
-    }
-
-    async fn health(&self) -> Result<Health, Error> {
-        let row = self
-            .reader
-            .row(&*self.clock, |_| {
-                sqlx::query(
-                    "SELECT sqlite_version(), epoch, \
-                     (SELECT journal_mode FROM pragma_journal_mode) FROM lockkit_meta",
-                )
-            })
-            .await?;
-        let row = answered(row)?;
-        let version: String = row.try_get(0).map_err(explain)?;
-        let epoch: i64 = row.try_get(1).map_err(explain)?;
-        let journal: String = row.try_get(2).map_err(explain)?;
-        let mut health = Health::well(format!("SQLite {version}"));
-        if epoch != self.epoch {
-            health = health.with(Finding {
-                severity: Severity::Problem,
-                what: "the file was taken over by another boot or machine".to_owned(),
-                advice: "open it anew; use a server for several machines".to_owned(),
-            });
-        }
-        if journal != "wal" {
-            health = health.with(Finding {
-                severity: Severity::Note,
-                what: format!("the journal mode is {journal}"),
-                advice: "PRAGMA journal_mode = WAL makes locks faster".to_owned(),
-            });
-        }
-        Ok(health)
     }
 }
 
@@ -498,7 +435,7 @@ fn renewal(row: &SqliteRow) -> Result<Renewal, Error> {
 }
 
 /// A statement that always gives a row gave it.
-fn answered(row: Option<SqliteRow>) -> Result<SqliteRow, Error> {
+pub(super) fn answered(row: Option<SqliteRow>) -> Result<SqliteRow, Error> {
     row.ok_or_else(|| Error::permanent(BACKEND, "SQLite gave no answer to a statement"))
 }
 
@@ -515,61 +452,4 @@ fn limit_error(error: Error, claim: &Claim) -> Error {
             asked: claim.mode.capacity(),
         },
     }
-}
-
-fn claim_row(row: &SqliteRow) -> Result<ClaimRow, Error> {
-    let read = || -> Result<ClaimRow, sqlx::Error> {
-        Ok(ClaimRow {
-            namespace: row.try_get("namespace")?,
-            space: row.try_get("space")?,
-            name: row.try_get("name")?,
-            token: row.try_get("token")?,
-            weight: row.try_get("weight")?,
-            capacity: row.try_get("capacity")?,
-            hold_ttl: row.try_get("hold_ttl")?,
-            wait_ttl: row.try_get("wait_ttl")?,
-            queued: row.try_get("queued")?,
-            expires: row.try_get("expires")?,
-            held: row.try_get("held")?,
-            broken: row.try_get("broken")?,
-            identity: row.try_get("identity")?,
-            note: row.try_get("note")?,
-        })
-    };
-    read().map_err(explain)
-}
-
-/// Gathers the rows of `page.sql`, which come list by list.
-fn states(rows: Vec<SqliteRow>, now: i64) -> Result<Vec<LockState>, Error> {
-    let mut states: Vec<LockState> = Vec::new();
-    let mut index: HashMap<Key, usize> = HashMap::new();
-    for row in rows {
-        let record: Option<String> = row.try_get("record").map_err(explain)?;
-        let claim = claim_row(&row)?;
-        let Some(key) = claim.key() else {
-            continue;
-        };
-        let at = *index.entry(key.clone()).or_insert_with(|| {
-            states.push(LockState::new(key, Vec::new(), break_record(record)));
-            states.len() - 1
-        });
-        states[at].line.push(claim.standing(now));
-    }
-    Ok(states)
-}
-
-fn write_cursor(key: &Key) -> Cursor {
-    let mut bytes = vec![space_number(key.space) as u8];
-    bytes.extend_from_slice(key.name.as_str().as_bytes());
-    Cursor(bytes)
-}
-
-fn read_cursor(cursor: &Cursor) -> Result<(i64, String), Error> {
-    let (space, name) = cursor
-        .0
-        .split_first()
-        .ok_or_else(|| Error::config("this cursor is not one of the sqlite driver"))?;
-    let name = String::from_utf8(name.to_vec())
-        .map_err(|_| Error::config("this cursor is not one of the sqlite driver"))?;
-    Ok((i64::from(*space), name))
 }

@@ -7,18 +7,25 @@ CREATE TABLE lockkit_meta (
   version INTEGER NOT NULL,   -- of this schema
   boot    TEXT    NOT NULL,   -- whose clock the times are of
   epoch   INTEGER NOT NULL,   -- counts the boots; every verb names the one it knows
-  token   INTEGER NOT NULL,   -- the last that was given
+  token   INTEGER NOT NULL,   -- the floor: a list that has no row goes on above it
   ceiling INTEGER NOT NULL    -- on disk before any token up to it is given
 );
 
 -- One row a claim, in the order of its list: the whole queue of a lock is one range of this tree.
+--
+-- What a write costs is the pages that it touches, so an uncontended acquire touches one and its
+-- release the same one. Therefore there is no counter that every acquire writes: a place is one
+-- more than the last of its list and than the floor in lockkit_meta. And therefore the last claim
+-- to leave a list stays as a row that has ended (`expires` 0), which remembers the place. It is
+-- always alone in its list. The next claim takes it away; so does the sweep, which raises the floor
+-- first, as everybody does who removes the last row of a list.
 CREATE TABLE lockkit_claims (
   namespace TEXT    NOT NULL,
   space     INTEGER NOT NULL, -- 0 lock, 1 semaphore
   name      TEXT    NOT NULL,
   place     INTEGER NOT NULL, -- the order
   token     INTEGER NOT NULL, -- the place, unless raised
-  id        BLOB    NOT NULL UNIQUE,
+  id        BLOB    NOT NULL,
   weight    INTEGER NOT NULL,
   capacity  INTEGER NOT NULL,
   hold_ttl  INTEGER NOT NULL,
@@ -32,6 +39,8 @@ CREATE TABLE lockkit_claims (
   note      TEXT,
   PRIMARY KEY (namespace, space, name, place)
 ) WITHOUT ROWID;
+-- Holders are found at the front of their list.
+CREATE UNIQUE INDEX lockkit_waiters ON lockkit_claims (id) WHERE held IS NULL;
 
 -- Who broke which claim; kept until its owner must know by himself.
 CREATE TABLE lockkit_breaks (
@@ -80,4 +89,4 @@ SELECT namespace, CASE space WHEN 0 THEN 'lock' ELSE 'semaphore' END AS space, n
        CASE WHEN space = 1 THEN 'permits' WHEN weight = capacity THEN 'exclusive' ELSE 'shared' END
          AS mode,
        weight, capacity, identity, note
-FROM lockkit_claims ORDER BY namespace, space, name, place;
+FROM lockkit_claims WHERE expires > 0 ORDER BY namespace, space, name, place;

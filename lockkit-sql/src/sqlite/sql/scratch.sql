@@ -10,7 +10,7 @@ CREATE TEMP TABLE lockkit_answer (
   held    INTEGER,
   ahead   INTEGER,
   ttl     INTEGER,
-  record  TEXT
+  place   INTEGER
 );
 INSERT INTO temp.lockkit_answer (one) VALUES (1);
 
@@ -29,8 +29,10 @@ CREATE TEMP TABLE lockkit_batch (
   namespace TEXT,
   space     INTEGER,
   name      TEXT,
+  place     INTEGER,
   settle    INTEGER NOT NULL DEFAULT 0,
   token     INTEGER,
   held      INTEGER,
-  broken    INTEGER NOT NULL DEFAULT 0
+  broken    INTEGER
 );
+CREATE INDEX temp.lockkit_batch_by_id ON lockkit_batch (id);

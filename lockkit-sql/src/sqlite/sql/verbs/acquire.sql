@@ -9,14 +9,35 @@ SELECT NULL AS id, NULL AS namespace, NULL AS space, NULL AS name, NULL AS weigh
        NULL AS try, NULL AS now, NULL AS epoch;
 
 CREATE TEMP TRIGGER lockkit_on_acquire INSTEAD OF INSERT ON lockkit_acquire BEGIN
-  SELECT CASE WHEN epoch <> NEW.epoch THEN RAISE(ABORT, 'lockkit: epoch')
-              WHEN token >= ceiling THEN RAISE(ABORT, 'lockkit: ceiling') END
-  FROM lockkit_meta;
+  INSERT INTO lockkit_find VALUES (NEW.id, NEW.namespace, NEW.space, NEW.name);
+  UPDATE lockkit_answer
+  SET (token, outcome) = (
+    SELECT 1 + max(m.token, coalesce(
+             (SELECT place FROM lockkit_claims
+              WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+              ORDER BY place DESC LIMIT 1), 0)),
+           CASE WHEN m.epoch <> NEW.epoch THEN RAISE(ABORT, 'lockkit: epoch') END
+    FROM lockkit_meta AS m);
+  SELECT RAISE(ABORT, 'lockkit: ceiling') FROM lockkit_answer AS a, lockkit_meta AS m
+  WHERE a.token > m.ceiling;
   DELETE FROM lockkit_promoted;
 
-  -- What has ended never revives: it goes, and this claim begins anew at the end.
+  -- What has ended never revives: it goes, and this claim begins anew at the end. The floor
+  -- remembers its place, in case it was the last and a try leaves nothing in it.
+  UPDATE lockkit_meta SET token = gone.place
+  FROM (SELECT place FROM lockkit_claims
+        WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+          AND place = (SELECT place FROM lockkit_answer)
+          AND (expires <= NEW.now OR (held IS NULL AND NEW.try))) AS gone
+  WHERE gone.place > lockkit_meta.token;
   DELETE FROM lockkit_claims
-  WHERE id = NEW.id AND (expires <= NEW.now OR (held IS NULL AND NEW.try));
+  WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+    AND place = (SELECT place FROM lockkit_answer)
+    AND (expires <= NEW.now OR (held IS NULL AND NEW.try));
+  -- The row that only remembers the last place: from here on the new claim does.
+  DELETE FROM lockkit_claims
+  WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name AND expires = 0
+    AND place = (SELECT token - 1 FROM lockkit_answer);
   INSERT INTO lockkit_settle (namespace, space, name, now)
   SELECT NEW.namespace, NEW.space, NEW.name, NEW.now
   WHERE EXISTS (SELECT 1 FROM lockkit_claims
@@ -32,32 +53,31 @@ CREATE TEMP TRIGGER lockkit_on_acquire INSTEAD OF INSERT ON lockkit_acquire BEGI
   UPDATE lockkit_claims
   SET asked = max(asked, NEW.now),
       expires = max(expires, NEW.now + CASE WHEN held IS NULL THEN wait_ttl ELSE hold_ttl END)
-  WHERE id = NEW.id AND NOT broken;
+  WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+    AND place = (SELECT place FROM lockkit_answer)
+    AND NOT broken;
 
-  -- `token` is the new claim's, NULL when there is none to put in; `held` whether it can hold:
-  -- nobody waits (holders come first, so the last one tells), and the sum leaves room.
+  -- `held`: whether a new claim can hold. Nobody waits (holders come first, so the last row
+  -- tells), and the sum leaves room. `place` becomes NULL where there is none to keep.
   UPDATE lockkit_answer
-  SET outcome = 1, ahead = 0, token = NULL, held = (
-    SELECT coalesce(
-      (SELECT held IS NOT NULL FROM lockkit_claims
-       WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
-       ORDER BY place DESC LIMIT 1)
-      AND (SELECT sum(weight) FROM lockkit_claims
-           WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
-          ) + NEW.weight <= NEW.capacity, 1));
-  UPDATE lockkit_meta SET token = token + 1
-  WHERE NOT EXISTS (SELECT 1 FROM lockkit_claims WHERE id = NEW.id)
-    AND (NOT NEW.try OR (SELECT held FROM lockkit_answer));
+  SET held = coalesce(
+        (SELECT held IS NOT NULL FROM lockkit_claims
+         WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+         ORDER BY place DESC LIMIT 1)
+        AND (SELECT sum(weight) FROM lockkit_claims
+             WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+            ) + NEW.weight <= NEW.capacity, 1),
+      place = (SELECT place FROM lockkit_claims
+               WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+                 AND place = lockkit_answer.place);
   INSERT INTO lockkit_claims
     (namespace, space, name, place, token, id, weight, capacity, hold_ttl, wait_ttl,
      queued, asked, expires, held, identity, note)
-  SELECT NEW.namespace, NEW.space, NEW.name, m.token, m.token, NEW.id, NEW.weight, NEW.capacity,
+  SELECT NEW.namespace, NEW.space, NEW.name, a.token, a.token, NEW.id, NEW.weight, NEW.capacity,
          NEW.hold_ttl, NEW.wait_ttl, NEW.now, NEW.now,
          NEW.now + CASE WHEN a.held THEN NEW.hold_ttl ELSE NEW.wait_ttl END,
          CASE WHEN a.held THEN NEW.now END, NEW.identity, NEW.note
-  FROM lockkit_answer AS a, lockkit_meta AS m
-  WHERE NOT EXISTS (SELECT 1 FROM lockkit_claims WHERE id = NEW.id)
-    AND (NOT NEW.try OR a.held);
+  FROM lockkit_answer AS a WHERE a.place IS NULL AND (NOT NEW.try OR a.held);
 
   UPDATE lockkit_answer
   SET (outcome, token, held, ttl, ahead) = (
@@ -66,5 +86,7 @@ CREATE TEMP TRIGGER lockkit_on_acquire INSTEAD OF INSERT ON lockkit_acquire BEGI
              (SELECT count(*) FROM lockkit_claims
               WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
                 AND place < c.place AND expires > NEW.now) END
-    FROM lockkit_claims AS c WHERE c.id = NEW.id);
+    FROM lockkit_claims AS c
+    WHERE c.namespace = NEW.namespace AND c.space = NEW.space AND c.name = NEW.name
+      AND c.place = coalesce(lockkit_answer.place, lockkit_answer.token));
 END;

@@ -10,7 +10,6 @@ SELECT NULL AS namespace, NULL AS space, NULL AS name, NULL AS token, NULL AS fo
 CREATE TEMP TRIGGER lockkit_on_break INSTEAD OF INSERT ON lockkit_break BEGIN
   SELECT RAISE(ABORT, 'lockkit: epoch') FROM lockkit_meta WHERE epoch <> NEW.epoch;
   DELETE FROM lockkit_promoted;
-  DELETE FROM lockkit_front;
   INSERT INTO lockkit_settle (namespace, space, name, now)
   VALUES (NEW.namespace, NEW.space, NEW.name, NEW.now);
 
@@ -25,6 +24,8 @@ CREATE TEMP TRIGGER lockkit_on_break INSTEAD OF INSERT ON lockkit_break BEGIN
   FROM lockkit_claims AS c, lockkit_answer AS a
   WHERE c.namespace = NEW.namespace AND c.space = NEW.space AND c.name = NEW.name
     AND c.place = a.token;
+  UPDATE lockkit_meta SET token = a.token FROM lockkit_answer AS a
+  WHERE NEW.force AND a.token > lockkit_meta.token;
   DELETE FROM lockkit_claims
   WHERE NEW.force
     AND namespace = NEW.namespace AND space = NEW.space AND name = NEW.name

@@ -10,12 +10,22 @@ SELECT NULL AS namespace, NULL AS space, NULL AS name, NULL AS bite, NULL AS gra
 CREATE TEMP TRIGGER lockkit_on_sweep INSTEAD OF INSERT ON lockkit_sweep BEGIN
   SELECT RAISE(ABORT, 'lockkit: epoch') FROM lockkit_meta WHERE epoch <> NEW.epoch;
   DELETE FROM lockkit_promoted;
-  INSERT INTO lockkit_settle (namespace, space, name, now)
-  SELECT DISTINCT namespace, space, name, NEW.now FROM (
-    SELECT namespace, space, name, expires FROM lockkit_claims
+  -- The lists to clear, kept aside since clearing them moves the rows.
+  DELETE FROM lockkit_batch;
+  INSERT INTO lockkit_batch (id, hold_ttl, wait_ttl, namespace, space, name, place, settle)
+  SELECT x'', 0, 0, namespace, space, name, place, expires > 0 FROM (
+    SELECT namespace, space, name, place, expires FROM lockkit_claims
     WHERE (namespace, space, name) > (NEW.namespace, NEW.space, NEW.name)
     ORDER BY namespace, space, name, place LIMIT NEW.bite)
   WHERE expires <= NEW.now;
+  UPDATE lockkit_meta SET token = max(token, top)
+  FROM (SELECT max(place) AS top FROM lockkit_batch) WHERE top > token;
+  DELETE FROM lockkit_claims
+  WHERE (namespace, space, name, place) IN (
+      SELECT namespace, space, name, place FROM lockkit_batch WHERE NOT settle)
+    AND expires = 0;
+  INSERT INTO lockkit_settle (namespace, space, name, now)
+  SELECT DISTINCT namespace, space, name, NEW.now FROM lockkit_batch WHERE settle;
 
   DELETE FROM lockkit_breaks WHERE n IN (
     SELECT n FROM lockkit_breaks AS b

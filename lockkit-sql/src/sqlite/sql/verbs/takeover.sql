@@ -10,6 +10,7 @@ CREATE TEMP VIEW lockkit_takeover AS SELECT NULL AS boot, NULL AS now, NULL AS e
 CREATE TEMP TRIGGER lockkit_on_takeover INSTEAD OF INSERT ON lockkit_takeover
 WHEN (SELECT epoch FROM lockkit_meta) = NEW.epoch
 BEGIN
+  DELETE FROM lockkit_claims WHERE expires = 0;
   UPDATE lockkit_claims
   SET expires = NEW.now + CASE WHEN held IS NULL THEN wait_ttl ELSE hold_ttl END,
       asked = NEW.now, queued = NEW.now, held = CASE WHEN held IS NOT NULL THEN NEW.now END;

@@ -1,0 +1,158 @@
+//! What a trial has in its hands: a server, proxies before it, drivers through them and past them.
+//! Knows nothing of locks.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lockkit_core::Error;
+use lockkit_core::driver::LockDriver;
+
+use crate::bench::Bench;
+use crate::lab::proxy::Proxy;
+use crate::lab::{LabError, Server, Shared};
+use crate::{Harness, Site, Worker};
+
+/// What a trial stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// A server that others use at the same time: nothing is done to it.
+    Shared,
+    /// A server of its own.
+    Own,
+    /// The same with a clock that can be moved; plain where there is none.
+    OwnWithClock,
+    /// It starts what it needs by itself.
+    Nothing,
+}
+
+/// The stage of one trial. What it started ends with it.
+pub struct Stage {
+    site: Arc<dyn Site>,
+    bench: Bench,
+    server: Option<Server>,
+    addr: SocketAddr,
+    url_at: Box<dyn Fn(SocketAddr) -> String + Send + Sync>,
+}
+
+impl Stage {
+    pub(super) async fn set(site: Arc<dyn Site>, ground: Ground) -> Result<Self, String> {
+        let stage = match ground {
+            Ground::Shared | Ground::Nothing => Self::on_shared(site).await,
+            Ground::Own => Self::on_own(site, false).await,
+            Ground::OwnWithClock => Self::on_own(site, true).await,
+        };
+        stage.map_err(|e| e.to_string())
+    }
+
+    async fn on_shared(site: Arc<dyn Site>) -> Result<Self, Box<dyn std::error::Error>> {
+        let shared = Shared::server(site.kind()).await?;
+        let (url, addr) = (shared.url().to_owned(), shared.addr());
+        let bench = Self::bench_at(&site, url).await?;
+        let url_at = Box::new(move |addr| shared.url_at(addr));
+        Ok(Self { site, bench, server: None, addr, url_at })
+    }
+
+    async fn on_own(site: Arc<dyn Site>, clock: bool) -> Result<Self, Box<dyn std::error::Error>> {
+        let kind = site.kind();
+        let server = match clock && kind.has_movable_clock() {
+            true => Server::start_with_clock(kind).await?,
+            false => Server::start(kind).await?,
+        };
+        let bench = Self::bench_at(&site, server.url()).await?;
+        let addr = server.addr();
+        let url = server.url();
+        let url_at = Box::new(move |proxy: SocketAddr| {
+            url.replacen(&addr.to_string(), &proxy.to_string(), 1)
+        });
+        Ok(Self { site, bench, server: Some(server), addr, url_at })
+    }
+
+    async fn bench_at(site: &Arc<dyn Site>, url: String) -> Result<Bench, Error> {
+        let url = url + site.options();
+        Bench::new(Arc::new(At { site: site.clone(), url })).await
+    }
+
+    /// The site.
+    pub fn site(&self) -> &dyn Site {
+        &*self.site
+    }
+
+    /// A bench whose drivers reach the server past all proxies.
+    pub fn bench(&self) -> &Bench {
+        &self.bench
+    }
+
+    /// A bench over another place that the site's driver reaches: a group of servers.
+    ///
+    /// # Panics
+    /// When the driver cannot be made.
+    pub async fn bench_over(&self, url: String) -> Bench {
+        let bench = Self::bench_at(&self.site, url).await;
+        bench.expect("the driver connects to a group that is complete")
+    }
+
+    /// The trial's own server.
+    ///
+    /// # Panics
+    /// When the trial stands on a shared one.
+    pub fn server(&self) -> &Server {
+        self.server.as_ref().expect("the trial has a server of its own")
+    }
+
+    /// A proxy of its own before the server.
+    ///
+    /// # Panics
+    /// When none can be started.
+    pub async fn proxy(&self) -> Proxy {
+        let proxy = Proxy::start(self.addr, self.site.protocol()).await;
+        proxy.expect("a proxy can be started")
+    }
+
+    /// Tries to make a driver of its own through this proxy.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub async fn connect(&self, proxy: &Proxy) -> Result<Arc<dyn LockDriver>, Error> {
+        self.connect_to((self.url_at)(proxy.addr())).await
+    }
+
+    /// Tries to make a driver of its own onto this URL.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub async fn connect_to(&self, url: String) -> Result<Arc<dyn LockDriver>, Error> {
+        self.site.connect(&(url + self.site.options())).await
+    }
+
+    /// A driver of its own through this proxy.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub async fn through(&self, proxy: &Proxy) -> Arc<dyn LockDriver> {
+        self.connect(proxy).await.expect("the driver connects through a proxy in good order")
+    }
+}
+
+/// The site's driver at one place, for benches.
+struct At {
+    site: Arc<dyn Site>,
+    url: String,
+}
+
+#[async_trait]
+impl Harness for At {
+    async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
+        self.site.connect(&self.url).await
+    }
+
+    fn worker(&self) -> Option<Worker> {
+        let program = self.site.worker()?;
+        Some(Worker { program, url: self.url.clone() })
+    }
+}
+
+/// The lab's failures are no verdict on the driver, but end the trial.
+pub(super) fn staged<T>(result: Result<T, LabError>) -> T {
+    result.unwrap_or_else(|e| panic!("the fault could not be staged: {e}"))
+}

@@ -1,0 +1,85 @@
+//! ZooKeeper, a server alone and an ensemble: what its operations cost, and what happens when server
+//! or network misbehave.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use lockkit_conformance::lab::{Kind, Layout, Server};
+use lockkit_conformance::{Costs, Deletion, Site};
+use lockkit_core::Error;
+use lockkit_core::capabilities::Fault;
+use lockkit_core::driver::LockDriver;
+use lockkit_zk::ZkDriver;
+use lockkit_zk::zookeeper_client::Client;
+
+struct ZooKeeper;
+
+#[async_trait]
+impl Site for ZooKeeper {
+    fn kind(&self) -> Kind {
+        Kind::ZooKeeper
+    }
+
+    /// Sessions that a busy machine does not end, and that end soon enough for a test.
+    fn options(&self) -> &'static str {
+        "?session_timeout=10s&tick=500ms"
+    }
+
+    async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {
+        Ok(Arc::new(ZkDriver::connect(url).await?))
+    }
+
+    /// Over the budget, as counted. The client leaves Nagle's algorithm on, so that requests that
+    /// leave back to back are often two round trips.
+    fn costs(&self) -> Costs {
+        let mut costs = Costs::BUDGET;
+        // It lists first, so that nobody sees a claim that will not stay.
+        costs.granted_try = 2;
+        // A create, and a list.
+        costs.acquire_shared = 2;
+        // Its folder is made.
+        costs.first_use = 6;
+        // A sync, and a list behind it.
+        costs.renew_thousand = 2;
+        costs.look_when_woken = 1;
+        costs.fewer_at_times = 2;
+        costs
+    }
+
+    fn layouts(&self) -> Vec<Layout> {
+        vec![Layout::ZooKeeperEnsemble]
+    }
+
+    fn deletions(&self) -> Vec<Deletion> {
+        vec![Deletion {
+            what: "deleteall /lockkit",
+            fault: Some(Fault::DataLost),
+            act: |server| Box::pin(delete_all(server)),
+        }]
+    }
+
+    fn worker(&self) -> Option<PathBuf> {
+        Some(env!("CARGO_BIN_EXE_lockkit-conformance").into())
+    }
+}
+
+async fn delete_all(server: &Server) -> io::Result<()> {
+    let client = Client::connect(&server.addr().to_string()).await.map_err(io::Error::other)?;
+    delete_below(&client, "/lockkit".to_owned()).await;
+    Ok(())
+}
+
+/// Children first; what comes anew meanwhile stays.
+fn delete_below(client: &Client, path: String) -> BoxFuture<'_, ()> {
+    Box::pin(async move {
+        for child in client.list_children(&path).await.unwrap_or_default() {
+            delete_below(client, format!("{path}/{child}")).await;
+        }
+        let _ = client.delete(&path, None).await;
+    })
+}
+
+lockkit_conformance::trials!(ZooKeeper);

@@ -1,0 +1,266 @@
+//! What the ZooKeeper driver sends, and what becomes of its claims when something of that is lost:
+//! counted and staged by the proxy between driver and server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_conformance::lab::proxy::{Counts, Fault, Protocol, Proxy, When};
+use lockkit_conformance::lab::{Data, Kind, Server, Shared};
+use lockkit_core::driver::{Acquisition, Ended, LockDriver, Patience, Released, Renewal};
+use lockkit_core::{
+    Claim, Error, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
+};
+use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode};
+use lockkit_zk::{ZkDriver, ZkOptions};
+
+const TTL: Duration = Duration::from_secs(6);
+const TICK: Duration = Duration::from_millis(500);
+const LATENCY: Duration = Duration::from_millis(10);
+
+async fn proxied() -> (Shared, Proxy, ZkDriver) {
+    let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+    let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+    let driver = driver(proxy.addr().to_string()).await;
+    (server, proxy, driver)
+}
+
+async fn driver(hosts: impl Into<String>) -> ZkDriver {
+    let options = ZkOptions::new(hosts).ttl(TTL).tick(TICK);
+    ZkDriver::connect_with(options).await.unwrap()
+}
+
+fn key(name: &str) -> Key {
+    let unique = &lockkit_core::ClaimId::random().to_hex()[..8];
+    let namespace = Namespace::new(format!("wire-{unique}")).unwrap();
+    Key::new(namespace, Space::Lock, Name::new(name).unwrap())
+}
+
+fn claim(key: &Key, mode: Mode) -> Arc<Claim> {
+    let identity = Arc::new(Identity::of_this_process());
+    let long = Duration::from_secs(60);
+    Arc::new(Claim::new(key.clone(), mode, long, long, identity))
+}
+
+async fn take(driver: &ZkDriver, claim: &Arc<Claim>) {
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap();
+    assert!(matches!(answer, Acquisition::Granted(_)), "{answer:?}");
+}
+
+/// Requests and round trips.
+fn brief(counts: Counts) -> [u64; 2] {
+    [counts.requests, counts.round_trips]
+}
+
+#[tokio::test]
+async fn acquiring_releasing_and_a_refused_try_take_one_round_trip_each() {
+    let (_server, proxy, driver) = proxied().await;
+    let key = key("a");
+    let warm = claim(&key, Mode::Exclusive);
+    take(&driver, &warm).await;
+    driver.release(&warm).await.unwrap();
+    proxy.latency(LATENCY);
+    let mine = claim(&key, Mode::Exclusive);
+    proxy.reset();
+    take(&driver, &mine).await;
+    assert_eq!(brief(proxy.counts()), [1, 1]);
+    proxy.reset();
+    let other = claim(&key, Mode::Exclusive);
+    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(brief(proxy.counts()), [1, 1], "a try that is refused only looks");
+    proxy.reset();
+    assert_eq!(driver.release(&mine).await.unwrap(), Released::Removed);
+    assert_eq!(brief(proxy.counts()), [1, 1]);
+}
+
+#[tokio::test]
+async fn a_thousand_claims_are_renewed_by_three_requests() {
+    let (_server, proxy, driver) = proxied().await;
+    let claims: Vec<_> = (0..1000).map(|n| claim(&key(&format!("{n}")), Mode::Exclusive)).collect();
+    // Of one namespace, as the claims of one manager are.
+    let namespace = claims[0].key.namespace.clone();
+    let claims: Vec<_> = claims
+        .iter()
+        .map(|c| claim(&Key { namespace: namespace.clone(), ..c.key.clone() }, Mode::Exclusive))
+        .collect();
+    for claim in &claims {
+        take(&driver, claim).await;
+    }
+    proxy.latency(LATENCY);
+    proxy.reset();
+    let answers = driver.renew(&claims).await.unwrap();
+    assert!(answers.iter().all(|answer| matches!(answer, Renewal::Holds(_))));
+    let [requests, round_trips] = brief(proxy.counts());
+    assert_eq!(requests, 3, "sync, the session's nodes, the breaks");
+    // They leave at once, but the client does not set TCP_NODELAY.
+    assert!(round_trips <= 2, "{round_trips}");
+}
+
+#[tokio::test]
+async fn the_next_in_line_knows_that_it_holds_without_another_look() {
+    let (server, proxy, driver) = proxied().await;
+    let other = self::driver(server.addr().to_string()).await;
+    let key = key("a");
+    let (first, second) = (claim(&key, Mode::Exclusive), claim(&key, Mode::Exclusive));
+    take(&other, &first).await;
+    let queued = driver.acquire(&second, Patience::Wait).await.unwrap();
+    assert_eq!(queued, Acquisition::Queued { ahead: 1 });
+    let driver = Arc::new(driver);
+    let waiting = tokio::spawn({
+        let (driver, second) = (driver.clone(), second.clone());
+        async move { driver.granted(&second).await }
+    });
+    // Its two watches, on itself and on the one ahead, are answered.
+    while proxy.counts().requests > proxy.counts().answers || proxy.counts().requests < 4 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.reset();
+    other.release(&first).await.unwrap();
+    let grant = waiting.await.unwrap().unwrap();
+    assert!(grant.token.get() > 0);
+    let counts = proxy.counts();
+    assert_eq!(counts.pushes, 1, "{counts:?}");
+    // What may follow is the removal of the watch on its own node, which nobody waits for.
+    assert!(counts.requests <= 1, "{counts:?}");
+}
+
+#[tokio::test]
+async fn whatever_message_is_lost_nothing_is_left_and_the_lock_works() {
+    let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+    let witness = driver(server.addr().to_string()).await;
+    for nth in 1..=6 {
+        for when in [When::Request(nth), When::Answer(nth)] {
+            let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+            let driver = driver(proxy.addr().to_string()).await;
+            let key = key("a");
+            let settings = Settings::default().prefix(key.namespace.as_str()).ttl(TTL);
+            let locks = LockManager::with(Arc::new(driver), settings).unwrap();
+            let strike = proxy.fault(Fault::Cut, when);
+            let guard = locks.mutex("a").lock().await.unwrap();
+            assert!(guard.is_valid(), "{when:?}");
+            let line = witness.inspect(&key).await.unwrap().line;
+            assert_eq!(line.len(), 1, "{when:?}: one claim, one node: {line:?}");
+            // Lost after the cut it may be, but not for the lock.
+            let _ = guard.release().await;
+            let again = locks.mutex("a").lock().await.unwrap();
+            again.release().await.unwrap();
+            locks.shutdown().await;
+            let line = witness.inspect(&key).await.unwrap().line;
+            assert!(line.is_empty(), "{when:?} (struck: {}): {line:?}", strike.has_struck());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_vanishes_between_two_calls_is_made_again() {
+    let (server, _proxy, driver) = proxied().await;
+    let client = Client::connect(&server.addr().to_string()).await.unwrap();
+    let key = key("a");
+    let folder = format!("/lockkit/n-{}", key.namespace);
+    for _ in 0..20 {
+        let mine = claim(&key, Mode::Exclusive);
+        take(&driver, &mine).await;
+        driver.release(&mine).await.unwrap();
+        for path in [format!("{folder}/lock/a"), format!("{folder}/lock"), folder.clone()] {
+            client.delete(&path, None).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_ended_ends_its_guards_and_the_next_lock_works() {
+    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let driver = driver(server.addr().to_string()).await;
+    let locks = LockManager::with(Arc::new(driver), Settings::default().ttl(TTL)).unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let token = guard.token().unwrap();
+    server.kill().await;
+    let why = tokio::time::timeout(TTL * 2, guard.lost()).await.expect("it is lost in time");
+    assert!(matches!(why, LossReason::Unreachable | LossReason::SessionEnded), "{why:?}");
+    server.restart(Data::Keep).await.unwrap();
+    let again = tokio::time::timeout(TTL * 4, locks.mutex("a").lock()).await;
+    let again = again.expect("a new session is made").unwrap();
+    assert!(again.token().unwrap() > token, "tokens grow across a restart");
+}
+
+#[tokio::test]
+async fn a_server_that_stood_still_beyond_the_session_has_ended_it() {
+    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let ours = driver(server.addr().to_string()).await;
+    let key = key("a");
+    let mine = claim(&key, Mode::Exclusive);
+    take(&ours, &mine).await;
+    let settings = Settings::default().prefix(key.namespace.as_str()).ttl(TTL);
+    let locks = LockManager::with(Arc::new(ours), settings).unwrap();
+    let guard = locks.mutex("b").lock().await.unwrap();
+    server.freeze().await;
+    tokio::time::timeout(TTL * 2, guard.lost()).await.expect("it is lost by its own deadline");
+    tokio::time::sleep(TTL).await;
+    server.thaw();
+    let next = tokio::time::timeout(TTL * 4, locks.mutex("b").lock()).await;
+    drop(next.expect("the next lock works").unwrap());
+    // The claim of the old session is told that it ended.
+    let answer = locks.driver().renew(&[mine]).await.unwrap();
+    let told = matches!(answer[..], [Renewal::Ended(Ended::SessionEnded | Ended::NotInLine)]);
+    assert!(told || matches!(answer[..], [Renewal::Holds(_)]), "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_users_own_client_and_a_chroot_work() {
+    let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+    let client = Client::connect(&server.addr().to_string()).await.unwrap();
+    let options = || ZkOptions::new("").chroot("/apps/shop").unwrap().tick(TICK);
+    let driver = ZkDriver::from_client(client.clone(), options());
+    let key = key("a");
+    let mine = claim(&key, Mode::Exclusive);
+    take(&driver, &mine).await;
+    let folder = format!("/apps/shop/lockkit/n-{}/lock/a", key.namespace);
+    let children = client.list_children(&folder).await.unwrap();
+    assert_eq!(children.len(), 1);
+    assert!(!children[0].contains(&mine.id.to_hex()), "the id is nobody's business");
+    // Another driver on the same client leaves these nodes alone when it renews.
+    let second = ZkDriver::from_client(client.clone(), options());
+    second.renew(&[]).await.unwrap();
+    assert!(matches!(driver.renew(&[mine]).await.unwrap()[..], [Renewal::Holds(_)]));
+    // From a URL, the same chroot is the same place.
+    let url = format!("zk://{}/apps/shop?tick=500ms", server.addr());
+    let third = ZkDriver::connect(&url).await.unwrap();
+    let busy = third.acquire(&claim(&key, Mode::Shared), Patience::Try).await.unwrap();
+    assert_eq!(busy, Acquisition::Busy);
+}
+
+#[tokio::test]
+async fn with_a_login_others_are_refused_and_told_so_for_good() {
+    let server = Shared::server(Kind::ZooKeeper).await.unwrap();
+    let unique = lockkit_core::ClaimId::random().to_hex();
+    let place = format!("{}/private-{unique}", server.addr());
+    let mine = ZkDriver::connect(&format!("zk://me:secret@{place}")).await.unwrap();
+    let key = key("a");
+    take(&mine, &claim(&key, Mode::Exclusive)).await;
+    let stranger = ZkDriver::connect(&format!("zk://me:guess@{place}")).await.unwrap();
+    let refused = stranger.acquire(&claim(&key, Mode::Exclusive), Patience::Wait).await;
+    match refused {
+        Err(error @ Error::Backend { retryable: false, .. }) => {
+            assert!(!error.to_string().contains("guess"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_node_in_a_folder_disturbs_nobody() {
+    let (server, _proxy, driver) = proxied().await;
+    let client = Client::connect(&server.addr().to_string()).await.unwrap();
+    let key = key("a");
+    let mine = claim(&key, Mode::Exclusive);
+    take(&driver, &mine).await;
+    let foreign = format!("/lockkit/n-{}/lock/a/notes", key.namespace);
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    client.create(&foreign, b"", &options).await.unwrap();
+    assert!(matches!(
+        driver.renew(std::slice::from_ref(&mine)).await.unwrap()[..],
+        [Renewal::Holds(_)]
+    ));
+    assert_eq!(driver.release(&mine).await.unwrap(), Released::Removed);
+    take(&driver, &claim(&key, Mode::Exclusive)).await;
+}

@@ -1,0 +1,280 @@
+//! Putting claims in line.
+//!
+//! One transaction does all of it: it puts the key on the lease of a holder if the list is empty;
+//! otherwise on the lease of one that waits, unless it is there already, and shows the list.
+//! Nobody can come in between, so what stands ahead is known and can only become less.
+
+use std::sync::Arc;
+
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
+use lockkit_core::driver::{Acquisition, Patience};
+use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
+
+use crate::calls::{Answered, BACKEND, Failure, ranges, revision};
+use crate::inner::{Inner, Place, created, delete, get_last, get_list, none_in, none_of, odd, put};
+use crate::keys::{end_of, other_limits};
+use crate::leases::{Lease, Leases};
+use crate::line::{Entry, Line};
+use crate::value::Value;
+use crate::wait::Moved;
+
+/// How often a try looks again when others change the list under its eyes.
+const TRIES: usize = 32;
+/// How often leases are made anew that were over.
+const RENEWALS: usize = 4;
+
+impl Inner {
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Acquisition, Error> {
+        for _ in 0..RENEWALS {
+            let answer = match patience {
+                Patience::Wait => self.stand_in_line(claim).await,
+                Patience::Try => self.try_once(claim).await,
+            };
+            match answer {
+                Err(Failure::LeaseGone) => {}
+                Err(failure) => return Err(failure.into()),
+                Ok(acquisition) => return Ok(acquisition),
+            }
+        }
+        Err(Error::retryable(BACKEND, "the leases ended again and again"))
+    }
+
+    async fn stand_in_line(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
+        let (hold, wait) = (self.leases.holding(claim).await?, self.leases.waiting(claim).await?);
+        let (key, list) = (self.root.claim(claim), self.root.list(&claim.key));
+        let value = Value::of(claim);
+        let mut absent = vec![created(&key, 0)];
+        if let Some(limit) = claim.mode.limit() {
+            absent.extend(other_limits(&list, limit).iter().map(|(from, to)| none_in(from, to)));
+        }
+        let at_the_end = Txn::new().when(absent).and_then([put(&key, value.to_bytes(), wait.id)]);
+        // Who waits alone for all to go needs no more than the one before him and their number.
+        let show = match claim.mode {
+            Mode::Exclusive => get_last(&list, 2),
+            _ => get_list(&list),
+        };
+        let first = value.clone().holding();
+        let txn = Txn::new()
+            .when([none_of(&list)])
+            .and_then([put(&key, first.to_bytes(), hold.id)])
+            .or_else([TxnOp::txn(at_the_end), show]);
+        let answer = self.put_in(txn, [&hold, &wait]).await?;
+        if answer.succeeded() {
+            let entry = made(&key, first, claim, hold.id, revision(&answer));
+            return self.granted_at_once(claim, &entry, hold);
+        }
+        abandon(claim, &hold);
+        let shown = ranges(&answer).pop().ok_or_else(odd)?;
+        let line = Line::of(shown.kvs(), shown.count(), revision(&answer));
+        match line.entries.last() {
+            // The usual case: it has just been put at the end.
+            Some(own) if own.key == key && own.lease == wait.id && own.created == line.revision => {
+                let own = own.clone();
+                self.answer(claim, &own, wait, line).await
+            }
+            _ => self.already_there(claim, line).await,
+        }
+    }
+
+    /// Sends a request that may put in a claim. Where more than one may be under way, the leases
+    /// are retired that it names: see [`Leases`].
+    async fn put_in(&self, txn: Txn, leases: [&Arc<Lease>; 2]) -> Result<TxnResponse, Failure> {
+        let unanswered = Unanswered { leases: &self.leases, named: Some(leases) };
+        let fresh = futures_util::future::join(self.leases.freshen(leases[0]), async {
+            if leases[1].id != leases[0].id {
+                self.leases.freshen(leases[1]).await;
+            }
+        });
+        let (answer, _) = futures_util::future::join(self.calls.txn(txn), fresh).await;
+        let Answered { answer, repeated } = answer?;
+        if !repeated {
+            unanswered.disarm();
+        }
+        Ok(answer)
+    }
+
+    fn granted_at_once(
+        self: &Arc<Self>,
+        claim: &Claim,
+        entry: &Entry,
+        lease: Arc<Lease>,
+    ) -> Result<Acquisition, Failure> {
+        let place = self.settle(claim, entry, lease, None);
+        Ok(Acquisition::Granted(self.grant_of(claim, &place)?))
+    }
+
+    /// The answer about a claim that stands in this line, on the lease of one that waits.
+    async fn answer(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        own: &Entry,
+        lease: Arc<Lease>,
+        line: Line,
+    ) -> Result<Acquisition, Failure> {
+        let (holds, ahead) = (line.holds(own.created), line.ahead(own.created));
+        let place = self.settle(claim, own, lease, Some(line));
+        match holds {
+            true => Ok(Acquisition::Granted(self.begin(claim, place).await?)),
+            false => Ok(Acquisition::Queued { ahead }),
+        }
+    }
+
+    /// The claim was there before, or was refused: an answer got lost, or a limit is another.
+    async fn already_there(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        line: Line,
+    ) -> Result<Acquisition, Failure> {
+        let key = self.root.claim(claim);
+        if line.find(&key).is_none() && line.hidden == 0 {
+            line.check_limit(&claim.key, claim.mode)?;
+        }
+        let look = self.look(claim).await?;
+        if let Some(record) = look.broken {
+            return Err(Failure::Other(Error::Lost { reason: LossReason::Broken(record) }));
+        }
+        match look.own {
+            Some(own) => {
+                let place = self.adopt(claim, &own, look.line.clone()).await?;
+                let renewed = self.leases.keep(&place.lease).await?;
+                if !renewed {
+                    return Err(Failure::LeaseGone);
+                }
+                match look.line.holds(own.created) {
+                    true => Ok(Acquisition::Granted(self.begin(claim, place).await?)),
+                    false => Ok(Acquisition::Queued { ahead: look.line.ahead(own.created) }),
+                }
+            }
+            None => {
+                look.line.check_limit(&claim.key, claim.mode)?;
+                // It ended between the two looks, or who was in its way did: begin again.
+                Err(Failure::LeaseGone)
+            }
+        }
+    }
+
+    async fn try_once(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
+        let hold = self.leases.holding(claim).await?;
+        let (key, list) = (self.root.claim(claim), self.root.list(&claim.key));
+        let value = Value::of(claim).holding();
+        let put_in = || put(&key, value.to_bytes(), hold.id);
+        let mut free = vec![none_of(&list)];
+        for _ in 0..TRIES {
+            let show = [
+                TxnOp::get(key.clone(), None),
+                match claim.mode {
+                    // Whoever wants it alone need not know who is there.
+                    Mode::Exclusive => get_last(&list, 1),
+                    _ => get_list(&list),
+                },
+            ];
+            let txn = Txn::new().when(free).and_then([put_in()]).or_else(show);
+            let answer = self.put_in(txn, [&hold, &hold]).await?;
+            if answer.succeeded() {
+                let entry = made(&key, value, claim, hold.id, revision(&answer));
+                return self.granted_at_once(claim, &entry, hold);
+            }
+            let [own, shown] = crate::inner::pair(ranges(&answer))?;
+            let line = Line::of(shown.kvs(), shown.count(), revision(&answer));
+            if !own.kvs().is_empty() {
+                abandon(claim, &hold);
+                return self.tried_before(claim).await;
+            }
+            if line.hidden == 0 {
+                line.check_limit(&claim.key, claim.mode).inspect_err(|_| abandon(claim, &hold))?;
+            }
+            if !line.admits(claim.mode) {
+                abandon(claim, &hold);
+                return Ok(Acquisition::Busy);
+            }
+            // It would hold beside those who are there: put it in if nobody has come or changed
+            // since. That somebody left does not matter.
+            let unchanged = Compare::mod_revision(list.clone(), CompareOp::Less, line.revision + 1);
+            free = vec![created(&key, 0), unchanged.with_range(end_of(&list))];
+        }
+        abandon(claim, &hold);
+        Ok(Acquisition::Busy)
+    }
+
+    /// A try for a claim that is in line: it stays if it holds.
+    async fn tried_before(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
+        let look = self.look(claim).await?;
+        match look.own {
+            Some(own) if look.broken.is_none() && !look.line.holds(own.created) => {
+                let gone =
+                    Txn::new().when([created(&own.key, own.created)]).and_then([delete(&own.key)]);
+                self.calls.txn(gone).await?;
+                self.forget(claim.id);
+                Ok(Acquisition::Busy)
+            }
+            _ => self.already_there(claim, look.line).await,
+        }
+    }
+
+    /// Notes a claim that was found in line, on a lease that this driver keeps alive.
+    ///
+    /// A claim may stand on a lease that is retired, and about to be revoked, or on one of another
+    /// driver, which may revoke it. It is moved to one of ours then, unless it has one of its own.
+    pub(crate) async fn adopt(
+        self: &Arc<Self>,
+        claim: &Claim,
+        own: &Entry,
+        line: Line,
+    ) -> Result<Place, Failure> {
+        let of_its_own = claim.lifetime != Lifetime::Renewed && own.is_holding();
+        let lease = match self.leases.known(own.lease) {
+            Some(lease) if !lease.is_gone() && !lease.is_retired() => Some(lease),
+            _ if of_its_own => self.leases.find(own.lease).await?,
+            _ => None,
+        };
+        if let Some(lease) = lease {
+            return Ok(self.settle(claim, own, lease, Some(line)));
+        }
+        let target = match own.is_holding() {
+            true => self.leases.holding(claim).await?,
+            false => self.leases.waiting(claim).await?,
+        };
+        match self.move_to(own, &target, own.value.clone()).await? {
+            Moved::Done(moved) => Ok(self.settle(claim, &moved, target, Some(line))),
+            // Others were at it as well: it is worth another look.
+            Moved::Elsewhere | Moved::Gone => Err(Failure::LeaseGone),
+        }
+    }
+}
+
+/// A key as it was put just now.
+fn made(key: &[u8], value: Value, claim: &Claim, lease: i64, revision: i64) -> Entry {
+    let (created, modified) = (revision, revision);
+    Entry { key: key.to_vec(), created, modified, lease, mode: claim.mode, value: Some(value) }
+}
+
+/// A lease that was made for a claim which does not need it.
+fn abandon(claim: &Claim, lease: &Lease) {
+    if claim.lifetime != Lifetime::Renewed {
+        lease.end();
+    }
+}
+
+/// A request that may put in a claim. Dropped unanswered, it retires the leases that it names.
+struct Unanswered<'a> {
+    leases: &'a Leases,
+    named: Option<[&'a Arc<Lease>; 2]>,
+}
+
+impl Unanswered<'_> {
+    fn disarm(mut self) {
+        self.named = None;
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        for lease in self.named.iter().flatten() {
+            self.leases.retire(lease);
+        }
+    }
+}

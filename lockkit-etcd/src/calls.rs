@@ -1,0 +1,218 @@
+//! Requests to etcd: on which endpoint, for how long, and what their failures mean. Knows nothing
+//! of locks.
+//!
+//! Each endpoint has a client of its own, and one of them is in use until it fails. (One client
+//! over all endpoints spreads its calls, and one dead endpoint then fails a part of them all the
+//! time.) The client library waits for ever by itself, so every call here ends in bounded time.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use etcd_client::{Client, ConnectOptions, Txn, TxnOpResponse, TxnResponse};
+use lockkit_core::Error;
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
+
+pub(crate) const BACKEND: &str = "etcd";
+
+/// What a call may take with all its attempts.
+const LIMIT: Duration = Duration::from_millis(4_500);
+/// What one attempt may take where there is another endpoint to try.
+const ATTEMPT: Duration = Duration::from_millis(1_500);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Clients, one an endpoint.
+pub(crate) struct Calls {
+    endpoints: Vec<Endpoint>,
+    /// The one in use.
+    current: AtomicUsize,
+}
+
+struct Endpoint {
+    url: String,
+    options: ConnectOptions,
+    client: OnceCell<Client>,
+}
+
+/// An answer, and whether an attempt before it failed that may yet reach the server.
+pub(crate) struct Answered<T> {
+    pub(crate) answer: T,
+    pub(crate) repeated: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The lease that the request named is not there. Nothing was done.
+    LeaseGone,
+    /// The revision that the request named was compacted away. Nothing was done.
+    Compacted,
+    /// Anything else; the request may have been carried out.
+    Other(Error),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::LeaseGone => Error::retryable(BACKEND, "the lease is gone"),
+            Failure::Compacted => Error::retryable(BACKEND, "the revision was compacted away"),
+            Failure::Other(error) => error,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl fmt::Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<_> = self.endpoints.iter().map(|e| &e.url).collect();
+        f.debug_struct("Calls").field("endpoints", &urls).finish_non_exhaustive()
+    }
+}
+
+impl Calls {
+    /// Clients that connect when they are first used.
+    pub(crate) fn to(urls: Vec<String>, options: &ConnectOptions) -> Self {
+        let endpoint = |url| Endpoint { url, options: options.clone(), client: OnceCell::new() };
+        Self { endpoints: urls.into_iter().map(endpoint).collect(), current: AtomicUsize::new(0) }
+    }
+
+    /// A client that somebody else made.
+    pub(crate) fn with(client: Client) -> Self {
+        let (url, options) = ("a client of the program".to_owned(), ConnectOptions::new());
+        let client = OnceCell::new_with(Some(client));
+        let endpoints = vec![Endpoint { url, options, client }];
+        Self { endpoints, current: AtomicUsize::new(0) }
+    }
+
+    /// One transaction. It must be harmless to repeat.
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<Answered<TxnResponse>, Failure> {
+        self.call(|mut client| {
+            let txn = txn.clone();
+            async move { client.txn(txn).await }
+        })
+        .await
+    }
+
+    /// One call, which must be harmless to repeat: on the endpoint in use, then on the others.
+    pub(crate) async fn call<T, F>(
+        &self,
+        request: impl Fn(Client) -> F,
+    ) -> Result<Answered<T>, Failure>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let start = Instant::now();
+        let mut repeated = false;
+        loop {
+            let at = self.current.load(Ordering::Relaxed);
+            let left = LIMIT.saturating_sub(start.elapsed());
+            let limit = if self.endpoints.len() > 1 { left.min(ATTEMPT) } else { left };
+            let error = match timeout(limit, self.attempt(at, &request)).await {
+                Ok(Ok(answer)) => return Ok(Answered { answer, repeated }),
+                Ok(Err(error)) => failure_of(error),
+                Err(_) => Failure::Other(Error::retryable(BACKEND, "etcd did not answer in time")),
+            };
+            match &error {
+                Failure::Other(e) if e.is_retryable() => self.leave(at),
+                _ => return Err(error),
+            }
+            repeated = true;
+            // A single server that was silent has had its time: core knows when to ask again.
+            let enough = if self.endpoints.len() > 1 { LIMIT } else { LIMIT / 8 };
+            if start.elapsed() + PAUSE >= enough {
+                return Err(error);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Chooses another endpoint than this one.
+    pub(crate) fn leave(&self, at: usize) {
+        let next = (at + 1) % self.endpoints.len();
+        let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The number of the endpoint in use.
+    pub(crate) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed)
+    }
+
+    async fn attempt<T, F>(
+        &self,
+        at: usize,
+        request: &impl Fn(Client) -> F,
+    ) -> Result<T, etcd_client::Error>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let endpoint = &self.endpoints[at];
+        let connect = || Client::connect([&endpoint.url], Some(endpoint.options.clone()));
+        let client = endpoint.client.get_or_try_init(connect).await?.clone();
+        request(client).await
+    }
+}
+
+/// The answers to the operations of a transaction, of which the ranges are wanted.
+pub(crate) fn ranges(response: &TxnResponse) -> Vec<etcd_client::GetResponse> {
+    response.op_responses().into_iter().flat_map(flatten).collect()
+}
+
+fn flatten(response: TxnOpResponse) -> Vec<etcd_client::GetResponse> {
+    match response {
+        TxnOpResponse::Get(get) => vec![get],
+        TxnOpResponse::Txn(inner) => ranges(&inner),
+        _ => Vec::new(),
+    }
+}
+
+pub(crate) fn revision(response: &TxnResponse) -> i64 {
+    response.header().map_or(0, etcd_client::ResponseHeader::revision)
+}
+
+/// Numbers of gRPC's status codes.
+mod code {
+    pub(super) const INVALID_ARGUMENT: i32 = 3;
+    pub(super) const NOT_FOUND: i32 = 5;
+    pub(super) const PERMISSION_DENIED: i32 = 7;
+    pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
+    pub(super) const FAILED_PRECONDITION: i32 = 9;
+    pub(super) const OUT_OF_RANGE: i32 = 11;
+    pub(super) const UNIMPLEMENTED: i32 = 12;
+    pub(super) const UNAUTHENTICATED: i32 = 16;
+}
+
+pub(crate) fn failure_of(error: etcd_client::Error) -> Failure {
+    use etcd_client::Error as E;
+    let status = match error {
+        E::GRpcStatus(status) => status,
+        E::InvalidArgs(_) | E::InvalidUri(_) | E::InvalidMetadataValue(_) | E::Utf8Error(_) => {
+            return Failure::Other(Error::permanent(BACKEND, error));
+        }
+        _ => return Failure::Other(Error::retryable(BACKEND, error)),
+    };
+    let message = status.message().to_owned();
+    // Both pass by themselves.
+    if message.contains("too many requests") || message.contains("auth store is old") {
+        return Failure::Other(Error::retryable(BACKEND, message));
+    }
+    match status.code() as i32 {
+        code::NOT_FOUND if message.contains("lease") => Failure::LeaseGone,
+        code::OUT_OF_RANGE if message.contains("compacted") => Failure::Compacted,
+        code::INVALID_ARGUMENT
+        | code::PERMISSION_DENIED
+        | code::RESOURCE_EXHAUSTED
+        | code::FAILED_PRECONDITION
+        | code::UNIMPLEMENTED
+        | code::UNAUTHENTICATED => Failure::Other(Error::permanent(BACKEND, message)),
+        _ if message.is_empty() => {
+            Failure::Other(Error::retryable(BACKEND, "the connection failed"))
+        }
+        _ => Failure::Other(Error::retryable(BACKEND, message)),
+    }
+}

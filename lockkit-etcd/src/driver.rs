@@ -1,0 +1,247 @@
+//! The driver's outside: how it is made, what it says that it can do, and the verbs of the trait,
+//! each of which is done in a file of its own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use etcd_client::{Client, Compare, CompareOp};
+use lockkit_core::capabilities::{Fault, Keeps, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::driver::{
+    Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
+    Released, Renewal, Store, StoreOutcome, Version,
+};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
+
+use crate::calls::{BACKEND, Calls};
+use crate::inner::Inner;
+use crate::keys::Root;
+use crate::url;
+use crate::version;
+
+/// Locks on etcd 3.4 and later.
+///
+/// Clones share their connections and leases. What it keeps is under `lockkit/`, or under the path
+/// in the URL.
+#[derive(Clone)]
+pub struct EtcdDriver {
+    inner: Arc<Inner>,
+    capabilities: &'static Capabilities,
+}
+
+/// Of a server of which nothing more is known.
+static CAPABILITIES: Capabilities = capabilities(&[
+    (Fault::DataLost, Keeps::Nothing),
+    (Fault::Failover, Keeps::Impossible),
+    // A leader that was frozen may end leases on waking that live at its successor.
+    (Fault::LeaderLost, Keeps::Tokens),
+    (Fault::BrokenByForce, Keeps::Tokens),
+]);
+
+/// Of one in which this is mended: see [`version`].
+static MENDED: Capabilities = capabilities(&[
+    (Fault::DataLost, Keeps::Nothing),
+    (Fault::Failover, Keeps::Impossible),
+    (Fault::BrokenByForce, Keeps::Tokens),
+]);
+
+const fn capabilities(faults: &'static [(Fault, Keeps)]) -> Capabilities {
+    let mut capabilities = Capabilities::of(BACKEND);
+    capabilities.lease_scope = LeaseScope::Shared;
+    capabilities.granularity = Duration::from_secs(1);
+    // With its usual election timeout of a second, etcd gives no lease of less.
+    capabilities.least_ttl = Duration::from_secs(2);
+    // It looks for ended leases twice a second and deletes their keys through its log; a lease
+    // that was broken politely lives two seconds longer. (A new leader gives all leases their
+    // full time again: then it is that much later, once.)
+    capabilities.expiry_slack = Duration::from_secs(3);
+    capabilities.wake_up = WakeUp::Push;
+    capabilities.token_source = TokenSource::Revision;
+    capabilities.detached = true;
+    capabilities.registers = true;
+    capabilities.faults = faults;
+    capabilities
+}
+
+impl EtcdDriver {
+    /// Connects to the cluster that the URL names:
+    /// `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/ROOT]`.
+    ///
+    /// `etcds:` is for TLS, and takes the options `ca=FILE` (the authority's certificate), `cert=FILE`
+    /// and `key=FILE` (this client's), and `domain=NAME` (the server's name if the host is not).
+    /// One member that is down does no harm where several are named. Asks for a sign of life, so
+    /// that a wrong address or password is an error here.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a URL that cannot work, [`Error::Backend`] when no member answers.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves nothing behind.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        let target = url::parse(url)?;
+        let calls = Calls::to(target.endpoints, &target.options);
+        let mut driver = Self::over(calls, &target.root);
+        // Anything that needs the leader and the right to read.
+        driver.inner.token_base(&Namespace::default()).await?;
+        let version = driver.inner.version().await.unwrap_or_default();
+        if version::old_leaders_are_harmless(&version) {
+            driver.capabilities = &MENDED;
+        }
+        Ok(driver)
+    }
+
+    /// A driver over a client that the program has already, with its keys under `root`
+    /// (`lockkit` when empty).
+    ///
+    /// Make the client with `with_require_leader(true)`, so that its watches end on a member that
+    /// was cut off, and with `with_keep_alive`, so that they end on one that stands still.
+    pub fn with_client(client: Client, root: &str) -> Self {
+        Self::over(Calls::with(client), root)
+    }
+
+    fn over(calls: Calls, root: &str) -> Self {
+        let inner = Arc::new(Inner::new(calls, Root::new(root)));
+        Self { inner, capabilities: &CAPABILITIES }
+    }
+
+    /// The condition "this lock is still held", for a transaction of the program's own on the same
+    /// etcd: what is written under it is written by the holder, or not at all.
+    ///
+    /// `token` is what the guard says. No I/O.
+    ///
+    /// ```no_run
+    /// use etcd_client::{Client, Txn, TxnOp};
+    /// use lockkit_core::{Guard, Key, Namespace, Space};
+    /// # async fn example(driver: lockkit_etcd::EtcdDriver, guard: Guard, mut client: Client)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let key = Key::new(Namespace::default(), Space::Lock, guard.name().clone());
+    /// let held = driver.fence(&key, guard.token()?)?;
+    /// let write = Txn::new().when([held]).and_then([TxnOp::put("balance", "100", None)]);
+    /// if !client.txn(write).await?.succeeded() {
+    ///     // The lock was lost, and nothing was written.
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when this driver has no claim with this token in this list.
+    pub fn fence(&self, key: &Key, token: Token) -> Result<Compare, Error> {
+        let bases = self.inner.bases.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let base = bases.get(key.namespace.as_str()).copied().unwrap_or(0);
+        drop(bases);
+        let list = self.inner.root.list(key);
+        let created = token.get().checked_sub(base).and_then(|n| i64::try_from(n).ok());
+        let places = self.inner.places();
+        let mine = places
+            .values()
+            .map(|place| &place.entry)
+            .find(|entry| Some(entry.created) == created && entry.key.starts_with(&list));
+        match mine {
+            Some(entry) => {
+                Ok(Compare::create_revision(&*entry.key, CompareOp::Equal, entry.created))
+            }
+            None => Err(Error::Lost { reason: LossReason::Vanished }),
+        }
+    }
+}
+
+impl fmt::Debug for EtcdDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdDriver").field("calls", &self.inner.calls).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl LockDriver for EtcdDriver {
+    fn capabilities(&self) -> &Capabilities {
+        self.capabilities
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+
+    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+        self.inner.acquire(claim, patience).await
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        self.inner.granted(claim).await
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+        self.inner.renew(claims).await
+    }
+
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.inner.release(claim).await
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.inner.downgrade(claim).await
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        self.inner.break_claim(key, token, force, record).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        self.inner.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.inner.list(request).await
+    }
+
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        self.inner.changed(key, seen).await
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.inner.token_base(namespace).await
+    }
+
+    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        self.inner.raise_token_base(namespace, base).await
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        self.inner.health().await
+    }
+
+    async fn close(&self) {
+        self.inner.leases.close();
+    }
+}
+
+#[async_trait]
+impl Registers for EtcdDriver {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        self.inner.load(at).await
+    }
+
+    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+        self.inner.store(at, store).await
+    }
+
+    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+        self.inner.delete(at, delete).await
+    }
+
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        self.inner.register_changed(at, after).await
+    }
+}

@@ -1,0 +1,176 @@
+//! Keep-alives of all leases over one stream, each answered. It is reopened when it breaks, and
+//! left for another endpoint when it falls silent. It decides nothing: it says what was answered,
+//! and keeps nothing alive of its own accord.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
+use lockkit_core::Error;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::calls::{BACKEND, Calls};
+
+/// How long an answer may take before the stream is taken for dead.
+const SILENCE: Duration = Duration::from_secs(2);
+/// What one question may take with a second attempt.
+const ATTEMPTS: usize = 2;
+
+/// What a keep-alive was answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    /// Whether the lease is there.
+    pub(crate) alive: bool,
+    /// The term of the leader who says so, as far as the member that answered knew.
+    pub(crate) term: u64,
+}
+
+/// `None`: the stream broke before the answer came.
+type Answer = Option<Kept>;
+
+enum Ask {
+    Keep(i64, oneshot::Sender<Answer>),
+    /// Nobody answers on this stream.
+    Reopen,
+}
+
+/// The stream, opened when it is first needed.
+#[derive(Debug)]
+pub(crate) struct KeepAlive {
+    calls: Arc<Calls>,
+    asks: Mutex<Option<mpsc::UnboundedSender<Ask>>>,
+}
+
+impl KeepAlive {
+    pub(crate) fn new(calls: Arc<Calls>) -> Self {
+        Self { calls, asks: Mutex::new(None) }
+    }
+
+    /// Keeps a lease alive; says whether it is still there. The answer is one to a request that
+    /// was sent after this was called.
+    pub(crate) async fn keep(&self, lease: i64) -> Result<Kept, Error> {
+        for _ in 0..ATTEMPTS {
+            let asks = self.asks();
+            let (to, answer) = oneshot::channel();
+            if asks.send(Ask::Keep(lease, to)).is_err() {
+                continue;
+            }
+            match timeout(SILENCE, answer).await {
+                Ok(Ok(Some(kept))) => return Ok(kept),
+                Ok(_) => {}
+                Err(_) => {
+                    let _ = asks.send(Ask::Reopen);
+                }
+            }
+        }
+        Err(Error::retryable(BACKEND, "etcd did not answer a keep-alive in time"))
+    }
+
+    /// The way to the task of the stream, which ends with its runtime and is started again then.
+    fn asks(&self) -> mpsc::UnboundedSender<Ask> {
+        let mut asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*asks {
+            Some(open) if !open.is_closed() => open.clone(),
+            _ => {
+                let (to, from) = mpsc::unbounded_channel();
+                tokio::spawn(run(self.calls.clone(), from));
+                *asks = Some(to.clone());
+                to
+            }
+        }
+    }
+}
+
+/// Questions that were sent and not answered, in the order of their sending for each lease.
+#[derive(Default)]
+struct Pending(HashMap<i64, VecDeque<oneshot::Sender<Answer>>>);
+
+impl Pending {
+    fn add(&mut self, lease: i64, to: oneshot::Sender<Answer>) {
+        self.0.entry(lease).or_default().push_back(to);
+    }
+
+    fn answer(&mut self, lease: i64, kept: Kept) {
+        if let Some(asked) = self.0.get_mut(&lease) {
+            if let Some(to) = asked.pop_front() {
+                let _ = to.send(Some(kept));
+            }
+            if asked.is_empty() {
+                self.0.remove(&lease);
+            }
+        }
+    }
+}
+
+async fn run(calls: Arc<Calls>, mut asks: mpsc::UnboundedReceiver<Ask>) {
+    while let Some(ask) = asks.recv().await {
+        let Ask::Keep(lease, to) = ask else {
+            continue;
+        };
+        let at = calls.current();
+        let opened = calls.call(|mut client| async move {
+            // The client tells a lease that is gone by an error, like a broken stream.
+            match client.lease_keep_alive(lease).await {
+                Err(etcd_client::Error::LeaseKeepAliveError(e)) if e.contains("not found") => {
+                    Ok(None)
+                }
+                opened => opened.map(Some),
+            }
+        });
+        match opened.await.map(|opened| opened.answer) {
+            Ok(Some((keeper, answers))) => {
+                // The client swallows the first answer, and with it the term: ask again.
+                if !talk(keeper, answers, Ask::Keep(lease, to), &mut asks).await {
+                    return;
+                }
+                calls.leave(at);
+            }
+            Ok(None) => drop(to.send(Some(Kept { alive: false, term: 0 }))),
+            Err(_) => drop(to.send(None)),
+        }
+    }
+}
+
+/// Asks and answers until the stream breaks. `false` when nobody can ask any more.
+async fn talk(
+    mut keeper: LeaseKeeper,
+    mut answers: LeaseKeepAliveStream,
+    first: Ask,
+    asks: &mut mpsc::UnboundedReceiver<Ask>,
+) -> bool {
+    // Dropped at the end: whoever is not answered by then hears so at once.
+    let mut pending = Pending::default();
+    let mut first = Some(first);
+    loop {
+        tokio::select! {
+            ask = next(&mut first, asks) => match ask {
+                None => return false,
+                Some(Ask::Reopen) => return true,
+                Some(Ask::Keep(lease, to)) => {
+                    pending.add(lease, to);
+                    // The client binds a keeper to one lease; a stream of etcd takes any.
+                    keeper.id = lease;
+                    if !matches!(timeout(SILENCE, keeper.keep_alive()).await, Ok(Ok(()))) {
+                        return true;
+                    }
+                }
+            },
+            answer = answers.message() => match answer {
+                Ok(Some(answer)) => {
+                    let term = answer.header().map_or(0, |header| header.raft_term());
+                    pending.answer(answer.id(), Kept { alive: answer.ttl() > 0, term });
+                }
+                _ => return true,
+            },
+        }
+    }
+}
+
+async fn next(first: &mut Option<Ask>, asks: &mut mpsc::UnboundedReceiver<Ask>) -> Option<Ask> {
+    match first.take() {
+        Some(ask) => Some(ask),
+        None => asks.recv().await,
+    }
+}

@@ -1,0 +1,187 @@
+//! Where things are kept in etcd: from names to keys and back. No I/O.
+//!
+//! | what | key |
+//! | --- | --- |
+//! | a claim on a lock | `R lock/NAMESPACE/NAME/HASH` |
+//! | a claim on a semaphore | `R semaphore/NAMESPACE/NAME/LIMIT-HASH` |
+//! | word of a break | `R broken/SPACE/NAMESPACE/NAME/` + the last part of the claim's key |
+//! | a register | `R register/NAMESPACE/NAME/value` and `…/meta` |
+//! | the token base | `R base/NAMESPACE` |
+//!
+//! `R` is the root, `lockkit/` unless the URL says otherwise. Namespaces and names are encoded so
+//! that they contain no slash: otherwise the keys of `a/b` would stand under the prefix of `a`.
+//! The encoding goes byte by byte, so a prefix of a name becomes a prefix of its encoding.
+//!
+//! `HASH` is a digest of the claim's id. Whoever may read the keys learns from it nothing that
+//! renews or releases a claim: the id is 128 random bits, so the digest cannot be undone by
+//! guessing. (Whoever may *write* the keys needs no id; that is for etcd's own access rights.)
+//!
+//! A semaphore's limit stands in its keys so that one comparison over two ranges can ask "is
+//! there a claim with another limit?" in the very transaction that puts a claim in.
+
+use lockkit_core::driver::RegisterKey;
+use lockkit_core::{Claim, ClaimId, Key, Mode, Name, Namespace, Space};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
+use sha2::{Digest, Sha256};
+
+/// What must not stand in one part of a key.
+const PART: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
+
+/// The first part of every key.
+#[derive(Clone, Debug)]
+pub(crate) struct Root(String);
+
+impl Root {
+    /// A root that ends with a slash.
+    pub(crate) fn new(root: &str) -> Self {
+        let root = root.trim_matches('/');
+        Self(if root.is_empty() { "lockkit/".to_owned() } else { format!("{root}/") })
+    }
+
+    /// The root itself.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.clone().into_bytes()
+    }
+
+    /// What all claims of a list begin with.
+    pub(crate) fn list(&self, key: &Key) -> Vec<u8> {
+        let (space, namespace) = (key.space, part(key.namespace.as_str()));
+        format!("{}{space}/{namespace}/{}/", self.0, part(key.name.as_str())).into_bytes()
+    }
+
+    /// The key of a claim.
+    pub(crate) fn claim(&self, claim: &Claim) -> Vec<u8> {
+        [self.list(&claim.key), tail(claim)].concat()
+    }
+
+    /// What all words of breaks of a list begin with.
+    pub(crate) fn breaks(&self, key: &Key) -> Vec<u8> {
+        let namespace = part(key.namespace.as_str());
+        let name = part(key.name.as_str());
+        format!("{}broken/{}/{namespace}/{name}/", self.0, key.space).into_bytes()
+    }
+
+    /// The word of the break of a claim, given the claim's key.
+    pub(crate) fn broken(&self, key: &Key, claim: &[u8]) -> Vec<u8> {
+        let tail = claim.get(self.list(key).len()..).unwrap_or_default();
+        [self.breaks(key), tail.to_vec()].concat()
+    }
+
+    /// What all lists begin with whose names begin with `prefix`.
+    pub(crate) fn lists(&self, space: Space, namespace: &Namespace, prefix: &str) -> Vec<u8> {
+        let namespace = part(namespace.as_str());
+        format!("{}{space}/{namespace}/{}", self.0, part(prefix)).into_bytes()
+    }
+
+    /// The list that a claim's key belongs to; `None` for what is no such key.
+    pub(crate) fn list_of(&self, space: Space, namespace: &Namespace, key: &[u8]) -> Option<Key> {
+        let rest = key.strip_prefix(&*self.lists(space, namespace, ""))?;
+        let end = rest.iter().position(|b| *b == b'/')?;
+        let name = percent_decode(&rest[..end]).decode_utf8().ok()?;
+        Some(Key::new(namespace.clone(), space, Name::new(&*name).ok()?))
+    }
+
+    /// The keys of a register: its value, and what is remembered about its writes.
+    pub(crate) fn register(&self, at: &RegisterKey) -> (Vec<u8>, Vec<u8>) {
+        let (namespace, name) = (part(at.namespace.as_str()), part(at.name.as_str()));
+        let base = format!("{}register/{namespace}/{name}/", self.0);
+        (format!("{base}value").into_bytes(), format!("{base}meta").into_bytes())
+    }
+
+    /// The key of a namespace's token base.
+    pub(crate) fn base(&self, namespace: &Namespace) -> Vec<u8> {
+        format!("{}base/{}", self.0, part(namespace.as_str())).into_bytes()
+    }
+}
+
+/// The end of the range of all keys that begin with `prefix`.
+pub(crate) fn end_of(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    vec![0]
+}
+
+/// The ranges of a semaphore's list in which claims with another limit stand.
+pub(crate) fn other_limits(list: &[u8], limit: u32) -> [(Vec<u8>, Vec<u8>); 2] {
+    let mine = [list, format!("{limit:08x}-").as_bytes()].concat();
+    [(list.to_vec(), mine.clone()), (end_of(&mine), end_of(list))]
+}
+
+fn tail(claim: &Claim) -> Vec<u8> {
+    let digest = digest(claim.id);
+    match claim.mode {
+        Mode::Permits { limit, .. } => format!("{limit:08x}-{digest}").into_bytes(),
+        _ => digest.into_bytes(),
+    }
+}
+
+fn digest(id: ClaimId) -> String {
+    use std::fmt::Write;
+    let digest = Sha256::new().chain_update(b"lockkit claim ").chain_update(id.as_bytes());
+    digest.finalize().iter().take(16).fold(String::with_capacity(32), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+fn part(text: &str) -> String {
+    utf8_percent_encode(text, PART).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use lockkit_core::Identity;
+
+    fn key(name: &str) -> Key {
+        Key::new(Namespace::new("n/s").unwrap(), Space::Lock, Name::new(name).unwrap())
+    }
+
+    #[test]
+    fn no_list_is_the_prefix_of_another() {
+        let root = Root::new("");
+        let names = ["a", "a/b", "a%2Fb", "a ", "..", "é", "a/", "%"];
+        for a in names {
+            for b in names {
+                let begins = root.list(&key(b)).starts_with(&root.list(&key(a)));
+                assert_eq!(begins, a == b, "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_comes_back_from_its_keys() {
+        let root = Root::new("/x/");
+        for name in ["a", "a/b", "a%2Fb", "é*?[", "..", " "] {
+            let at = [root.list(&key(name)), b"abc".to_vec()].concat();
+            let found = root.list_of(Space::Lock, &key(name).namespace, &at);
+            assert_eq!(found, Some(key(name)), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_of_a_name_is_a_prefix_of_its_keys() {
+        let root = Root::new("");
+        let of = |prefix: &str| root.lists(Space::Lock, &key("x").namespace, prefix);
+        assert!(root.list(&key("a/b")).starts_with(&of("a/")));
+        assert!(!root.list(&key("a")).starts_with(&of("a/")));
+        assert!(!root.list(&key("a%2Fb")).starts_with(&of("a/")));
+    }
+
+    #[test]
+    fn no_key_shows_the_id_of_a_claim() {
+        let me = Arc::new(Identity::of_this_process());
+        let second = Duration::from_secs(1);
+        let claim = Claim::new(key("a"), Mode::Exclusive, second, second, me);
+        let shown = String::from_utf8(Root::new("").claim(&claim)).unwrap();
+        assert!(!shown.contains(&claim.id.to_hex()[..8]), "{shown}");
+    }
+}

@@ -1,0 +1,304 @@
+//! Leases: which there are, since when they count, and which claims may share them.
+//!
+//! All renewed claims of a driver with the same ttl share one lease, so that a thousand of them are
+//! renewed by one message. Two dangers come with that, and both are dealt with here:
+//!
+//! - **Ghosts.** A request that was given up may still reach etcd and put in a claim that nobody
+//!   knows. On a lease that is kept alive for others it would stand there for ever. So a lease that
+//!   such a request named is *retired*: new claims get another, those who live on it are moved away
+//!   at their next renewal, and when the last has gone it is revoked. That takes the ghost along,
+//!   and what arrives later still is refused, as it names a lease that is no more.
+//! - **Old leases.** A claim that is put on a lease has only what is left of that. So a lease is
+//!   kept alive along with the request when a tenth of it has passed; and what a grant says counts
+//!   from the keep-alive that was answered ([`Lease::since`]).
+//!
+//! Nothing here renews on its own: a driver that core forgets about lets its leases end.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use etcd_client::{GetOptions, Txn, TxnOp};
+use futures_util::future::join;
+use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::{Claim, Error, Lifetime};
+
+use crate::calls::{BACKEND, Calls, Failure};
+use crate::keepalive::KeepAlive;
+
+/// The longest lease that etcd gives, in seconds (its limit is 9·10⁹).
+const LONGEST: u64 = 9_000_000_000;
+
+/// How often a keep-alive is repeated that met a change of leaders.
+const ATTEMPTS: usize = 2;
+
+/// A lease at etcd.
+pub(crate) struct Lease {
+    pub(crate) id: i64,
+    /// What etcd granted, which may be more than was asked for.
+    pub(crate) ttl: Duration,
+    /// When the last request was sent that etcd answered by giving it its full ttl.
+    since: AtomicU64,
+    gone: AtomicBool,
+    retired: AtomicBool,
+    /// Whether it is of no use to anybody once nobody here knows it.
+    revoke: AtomicBool,
+    calls: Arc<Calls>,
+}
+
+impl Lease {
+    fn new(id: i64, ttl: Duration, since: Moment, calls: &Arc<Calls>) -> Self {
+        Self {
+            id,
+            ttl,
+            since: AtomicU64::new(since.as_nanos()),
+            gone: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+            revoke: AtomicBool::new(false),
+            calls: calls.clone(),
+        }
+    }
+
+    /// From when on its ttl counts at the latest.
+    pub(crate) fn since(&self) -> Moment {
+        Moment::from_nanos(self.since.load(Ordering::Acquire))
+    }
+
+    /// Until when it certainly is there, unless somebody revokes it.
+    pub(crate) fn until(&self) -> Moment {
+        // A hundredth less, as core has it, for clocks of different rates.
+        self.since().after(self.ttl - self.ttl / 100)
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// Whether claims are to leave it.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// Whether a good part of it has passed.
+    fn is_old(&self, now: Moment) -> bool {
+        now.since(self.since()) > self.ttl / 10
+    }
+
+    /// Has it revoked once nobody here knows it any more.
+    pub(crate) fn end(&self) {
+        self.revoke.store(true, Ordering::Release);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({:x}, {:?})", self.id, self.ttl)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !*self.revoke.get_mut() || *self.gone.get_mut() {
+            return;
+        }
+        // Outside a runtime it ends by itself.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let (calls, id) = (self.calls.clone(), self.id);
+            runtime.spawn(async move {
+                let _ = calls.call(|mut client| async move { client.lease_revoke(id).await }).await;
+            });
+        }
+    }
+}
+
+/// The leases of one driver.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    calls: Arc<Calls>,
+    keep_alive: KeepAlive,
+    /// A key that this client may read.
+    root: Vec<u8>,
+    /// The shared leases that new claims get, by their seconds.
+    current: Mutex<HashMap<u64, Arc<Lease>>>,
+    /// All leases that anybody here knows, by their id.
+    known: Mutex<HashMap<i64, Weak<Lease>>>,
+    /// Held while a shared lease is made, so that one is made and not many.
+    making: tokio::sync::Mutex<()>,
+}
+
+impl Leases {
+    pub(crate) fn new(calls: Arc<Calls>, root: Vec<u8>) -> Self {
+        Self {
+            root,
+            keep_alive: KeepAlive::new(calls.clone()),
+            calls,
+            current: Mutex::default(),
+            known: Mutex::default(),
+            making: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// The lease for a claim that waits: shared, whatever becomes of the claim when it holds.
+    pub(crate) async fn waiting(&self, claim: &Claim) -> Result<Arc<Lease>, Failure> {
+        self.shared(seconds(claim.wait_ttl)).await
+    }
+
+    /// The lease for a claim that holds: shared, or one of its own if it is not renewed, or not by
+    /// this process only.
+    pub(crate) async fn holding(&self, claim: &Claim) -> Result<Arc<Lease>, Failure> {
+        match claim.lifetime {
+            Lifetime::Renewed => self.shared(seconds(claim.hold_ttl)).await,
+            _ => self.grant(seconds(claim.hold_ttl)).await,
+        }
+    }
+
+    /// The shared lease of so many seconds that new claims get.
+    async fn shared(&self, seconds: u64) -> Result<Arc<Lease>, Failure> {
+        if let Some(lease) = self.usable(seconds) {
+            return Ok(lease);
+        }
+        let _making = self.making.lock().await;
+        if let Some(lease) = self.usable(seconds) {
+            return Ok(lease);
+        }
+        let lease = self.grant(seconds).await?;
+        locked(&self.current).insert(seconds, lease.clone());
+        Ok(lease)
+    }
+
+    fn usable(&self, seconds: u64) -> Option<Arc<Lease>> {
+        let current = locked(&self.current);
+        // One that may be over costs a refused request, so a new one is cheaper.
+        let now = BootClock.now();
+        current.get(&seconds).filter(|l| !l.is_gone() && l.until() > now).cloned()
+    }
+
+    /// A new lease.
+    pub(crate) async fn grant(&self, seconds: u64) -> Result<Arc<Lease>, Failure> {
+        let seconds = i64::try_from(seconds.min(LONGEST)).unwrap_or(i64::MAX);
+        let sent = BootClock.now();
+        let granted =
+            self.calls.call(|mut client| async move { client.lease_grant(seconds, None).await });
+        let granted = granted.await?.answer;
+        let ttl = Duration::from_secs(u64::try_from(granted.ttl()).unwrap_or(0));
+        // What a repeated request gave counts from the first one: earlier, so on the safe side.
+        Ok(self.note(Lease::new(granted.id(), ttl, sent, &self.calls)))
+    }
+
+    /// The lease with this id: known here, or somebody else's. `None` if it is gone.
+    pub(crate) async fn find(&self, id: i64) -> Result<Option<Arc<Lease>>, Failure> {
+        if let Some(lease) = self.known(id) {
+            return Ok((!lease.is_gone()).then_some(lease));
+        }
+        let sent = BootClock.now();
+        let ask =
+            self.calls.call(|mut client| async move { client.lease_time_to_live(id, None).await });
+        let answer = ask.await?.answer;
+        if answer.ttl() <= 0 {
+            return Ok(None);
+        }
+        let ttl = Duration::from_secs(u64::try_from(answer.granted_ttl()).unwrap_or(0));
+        let left = Duration::from_secs(u64::try_from(answer.ttl()).unwrap_or(0));
+        let since = sent.before(ttl.saturating_sub(left));
+        Ok(Some(self.note(Lease::new(id, ttl, since, &self.calls))))
+    }
+
+    /// The lease with this id, if it is one of those that are known here.
+    pub(crate) fn known(&self, id: i64) -> Option<Arc<Lease>> {
+        locked(&self.known).get(&id).and_then(Weak::upgrade)
+    }
+
+    fn note(&self, lease: Lease) -> Arc<Lease> {
+        let lease = Arc::new(lease);
+        let mut known = locked(&self.known);
+        if known.len() > 64 && known.len() == known.capacity() {
+            known.retain(|_, lease| lease.strong_count() > 0);
+        }
+        known.insert(lease.id, Arc::downgrade(&lease));
+        lease
+    }
+
+    /// Keeps a lease alive; says whether it is still there.
+    ///
+    /// A leader that was frozen or cut off, and does not know yet that there is another, answers
+    /// keep-alives all the same, while the new one lets the lease end. So a read that needs the majority goes along. When it was
+    /// answered in the term of the keep-alive, there was no newer leader when both were sent; and
+    /// one that comes later gives the lease its full time again.
+    pub(crate) async fn keep(&self, lease: &Lease) -> Result<bool, Failure> {
+        for _ in 0..ATTEMPTS {
+            let sent = BootClock.now();
+            let (kept, term) = join(self.keep_alive.keep(lease.id), self.term()).await;
+            let kept = kept?;
+            if !kept.alive {
+                lease.gone.store(true, Ordering::Release);
+                self.forget(lease);
+                return Ok(false);
+            }
+            if kept.term == term? {
+                lease.since.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+                return Ok(true);
+            }
+        }
+        Err(Failure::Other(Error::retryable(BACKEND, "etcd has just changed its leader")))
+    }
+
+    /// The term in which a majority answers.
+    async fn term(&self) -> Result<u64, Failure> {
+        let any = GetOptions::new().with_count_only().with_limit(1);
+        let read = Txn::new().and_then([TxnOp::get(&*self.root, Some(any))]);
+        let answer = self.calls.txn(read).await?.answer;
+        Ok(answer.header().map_or(0, |header| header.raft_term()))
+    }
+
+    /// Keeps it alive if a good part of it has passed. Meant to travel beside a request that puts
+    /// a claim on it; what it does not achieve shows in [`Lease::since`].
+    pub(crate) async fn freshen(&self, lease: &Lease) {
+        if lease.is_old(BootClock.now()) {
+            let _ = self.keep(lease).await;
+        }
+    }
+
+    /// New claims get another lease than this one from now on, and those on it leave it.
+    pub(crate) fn retire(&self, lease: &Lease) {
+        lease.retired.store(true, Ordering::Release);
+        lease.end();
+        self.forget(lease);
+    }
+
+    fn forget(&self, lease: &Lease) {
+        locked(&self.current).retain(|_, current| current.id != lease.id);
+    }
+
+    /// Lets go of the shared leases. Those on which no claim lives are revoked.
+    pub(crate) fn close(&self) {
+        let current = std::mem::take(&mut *locked(&self.current));
+        for (_, lease) in current {
+            // The claims that live on it keep it, and it is revoked only when the last is released.
+            lease.end();
+        }
+    }
+}
+
+/// Whole seconds, rounded up.
+pub(crate) fn seconds(ttl: Duration) -> u64 {
+    ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)).clamp(1, LONGEST)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_up_and_bounded() {
+        for (ms, s) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (2000, 2)] {
+            assert_eq!(seconds(Duration::from_millis(ms)), s);
+        }
+        assert_eq!(seconds(Duration::MAX), LONGEST);
+    }
+}

@@ -1,0 +1,284 @@
+//! Waiting in line, and what happens when it ends.
+//!
+//! A waiter watches the one key that is in its way (for permits: all of the list) and its own. What
+//! stood ahead is known from the transaction that put it in line, and only becomes less, so when
+//! its obstacle goes it often knows that it holds without asking.
+//!
+//! # The lease of a waiter, and of a holder
+//! The two ttls of a claim are two leases. It is put in line on that of a waiter (unless it holds
+//! at once), and when it holds its key is moved to that of a holder, from one revision of the key
+//! to the next, so that no late or repeated request can move it back. That takes a round trip, for
+//! which nobody waits: until it is done the claim may be trusted for as long as its old lease
+//! lasts. Only claims that nobody renews wait for the move, since the old lease may be too short
+//! for them.
+
+use std::sync::Arc;
+
+use etcd_client::{KeyValue, Txn, TxnOp};
+use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::driver::{Ended, Grant};
+use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
+use tokio::sync::mpsc;
+
+use crate::calls::{Failure, ranges, revision};
+use crate::inner::{Inner, Place, put, put_lease, unchanged};
+use crate::keys::end_of;
+use crate::leases::Lease;
+use crate::line::{Entry, Line};
+use crate::value::Value;
+use crate::watches::{News, Sight, Watching};
+
+/// What became of a key that was to be moved to another lease.
+pub(crate) enum Moved {
+    Done(Entry),
+    /// It was written by somebody else.
+    Elsewhere,
+    Gone,
+}
+
+/// What a piece of news means to a waiter.
+enum Turn {
+    Wait,
+    Hold,
+    Look,
+}
+
+impl Inner {
+    /// Returns once the claim holds.
+    pub(crate) async fn granted(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        loop {
+            let place = match self.place(claim.id) {
+                Some(place) if place.line.is_some() || place.entry.is_holding() => place,
+                _ => self.look_for(claim).await?,
+            };
+            if let Some(line) = place.line.clone().filter(|_| !place.entry.is_holding())
+                && !line.holds(place.entry.created)
+                && !self.wait(claim, &place, line).await?
+            {
+                self.look_for(claim).await?;
+                continue;
+            }
+            // Its renewals may have moved it meanwhile.
+            let place = self.place(claim.id).unwrap_or(place);
+            if !place.entry.is_holding() && place.lease.until() <= BootClock.now() {
+                self.check(claim, &place).await?;
+            }
+            return Ok(self.begin(claim, place).await?);
+        }
+    }
+
+    /// Waits for the one that is in the way. `true` when the claim then holds, `false` when that
+    /// has to be looked up.
+    async fn wait(&self, claim: &Claim, place: &Place, mut line: Line) -> Result<bool, Error> {
+        let own = &place.entry;
+        let (to, mut news) = mpsc::unbounded_channel();
+        let _watching = self.watch(claim, own, &line, to);
+        loop {
+            let turn = match news.recv().await {
+                None | Some(News::Missed) => Turn::Look,
+                Some(News::Gone(key)) if key == own.key => {
+                    return Err(self.lost(claim, place).await);
+                }
+                // It was moved by a renewal, or broken politely.
+                Some(News::Changed(kv)) if kv.key() == own.key => Turn::Look,
+                Some(News::Gone(key)) => {
+                    line.remove(&key);
+                    turn(&line, own)
+                }
+                Some(News::Changed(kv)) => changed(&mut line, &kv, own),
+            };
+            match turn {
+                Turn::Wait => {}
+                Turn::Hold => return Ok(true),
+                Turn::Look => return Ok(false),
+            }
+        }
+    }
+
+    fn watch(
+        &self,
+        claim: &Claim,
+        own: &Entry,
+        line: &Line,
+        to: mpsc::UnboundedSender<News>,
+    ) -> [Watching; 2] {
+        let from = line.revision + 1;
+        let obstacle = match line.obstacle(own.created) {
+            // Who reads may go on when a writer becomes a reader; others wait until it has gone.
+            Some(entry) => Sight {
+                key: entry.key.clone(),
+                end: Vec::new(),
+                from,
+                changes: own.mode == Mode::Shared,
+            },
+            None => {
+                let list = self.root.list(&claim.key);
+                Sight { end: end_of(&list), key: list, from, changes: false }
+            }
+        };
+        let mine = Sight { key: own.key.clone(), end: Vec::new(), from, changes: true };
+        [self.watches.watch(mine, to.clone()), self.watches.watch(obstacle, to)]
+    }
+
+    /// Looks where a claim stands, for one that waits.
+    async fn look_for(self: &Arc<Self>, claim: &Claim) -> Result<Place, Error> {
+        let look = self.look(claim).await?;
+        if let Some(record) = look.broken {
+            self.forget(claim.id);
+            return Err(Error::Lost { reason: LossReason::Broken(record) });
+        }
+        match look.own {
+            Some(own) => Ok(self.adopt(claim, &own, look.line).await?),
+            None => {
+                let place = self.forget(claim.id);
+                Err(Error::Lost { reason: reason(self.why_gone(place.as_ref()).await) })
+            }
+        }
+    }
+
+    /// Its lease may have ended while nothing was heard: asks, before a late grant.
+    async fn check(self: &Arc<Self>, claim: &Claim, place: &Place) -> Result<(), Error> {
+        let alive = self.leases.keep(&place.lease).await?;
+        match alive {
+            true => self.look_for(claim).await.map(drop),
+            false => Err(self.lost(claim, place).await),
+        }
+    }
+
+    /// The error for a claim whose key is gone.
+    async fn lost(&self, claim: &Claim, place: &Place) -> Error {
+        self.forget(claim.id);
+        let broken = self.look(claim).await.ok().and_then(|look| look.broken);
+        let reason = match broken {
+            Some(record) => LossReason::Broken(record),
+            None => reason(self.why_gone(Some(place)).await),
+        };
+        Error::Lost { reason }
+    }
+
+    /// Why a key is gone that nobody broke: with its lease, and before that was over?
+    pub(crate) async fn why_gone(&self, place: Option<&Place>) -> Ended {
+        let Some(place) = place.filter(|place| place.lease.until() > BootClock.now()) else {
+            return Ended::NotInLine;
+        };
+        let until = place.lease.until();
+        match self.leases.keep(&place.lease).await {
+            Ok(false) if until > BootClock.now() => Ended::SessionEnded,
+            _ => Ended::NotInLine,
+        }
+    }
+
+    /// A claim begins to hold.
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        place: Place,
+    ) -> Result<Grant, Failure> {
+        if place.entry.is_holding() {
+            return Ok(self.grant_of(claim, &place)?);
+        }
+        if claim.lifetime != Lifetime::Renewed {
+            self.promote(claim).await?;
+            let place = self.place(claim.id).ok_or(Failure::LeaseGone)?;
+            return Ok(self.grant_of(claim, &place)?);
+        }
+        let grant = self.grant_of(claim, &place)?;
+        let (inner, claim) = (self.clone(), claim.clone());
+        // When it fails, the next renewal does it.
+        tokio::spawn(async move { inner.promote(&claim).await });
+        Ok(grant)
+    }
+
+    /// Moves a claim that holds to the lease of a holder. What it was told before counts on that
+    /// lease being kept alive from now on, so this comes first.
+    pub(crate) async fn promote(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<(), Failure> {
+        let Some(place) = self.place(claim.id).filter(|place| !place.entry.is_holding()) else {
+            return Ok(());
+        };
+        let target = self.leases.holding(claim).await?;
+        if claim.lifetime == Lifetime::Renewed && !self.leases.keep(&target).await? {
+            return Err(Failure::LeaseGone);
+        }
+        let value = place.entry.value.clone().unwrap_or_else(|| Value::of(claim)).holding();
+        match self.move_to(&place.entry, &target, Some(value)).await? {
+            Moved::Done(moved) => {
+                if let Some(place) = self.places().get_mut(&claim.id) {
+                    place.entry = moved;
+                    place.lease = target;
+                }
+                Ok(())
+            }
+            Moved::Elsewhere | Moved::Gone => {
+                if claim.lifetime != Lifetime::Renewed {
+                    target.end();
+                }
+                Err(Failure::LeaseGone)
+            }
+        }
+    }
+
+    /// Writes a key anew, on this lease, if nobody has written it since.
+    pub(crate) async fn move_to(
+        &self,
+        entry: &Entry,
+        target: &Lease,
+        value: Option<Value>,
+    ) -> Result<Moved, Failure> {
+        let put = match &value {
+            Some(value) => put(&entry.key, value.to_bytes(), target.id),
+            None => put_lease(&entry.key, target.id),
+        };
+        let txn = Txn::new()
+            .when([unchanged(entry)])
+            .and_then([put])
+            .or_else([TxnOp::get(&*entry.key, None)]);
+        let answer = self.calls.txn(txn).await?.answer;
+        if answer.succeeded() {
+            let mut moved = entry.clone();
+            moved.lease = target.id;
+            moved.modified = revision(&answer);
+            if let Some(value) = value {
+                moved.mode = value.mode();
+                moved.value = Some(value);
+            }
+            return Ok(Moved::Done(moved));
+        }
+        Ok(match ranges(&answer).first().and_then(|range| range.kvs().first().map(Entry::of)) {
+            None => Moved::Gone,
+            Some(now) if now.created != entry.created => Moved::Gone,
+            // The first attempt did it, and its answer was lost.
+            Some(now) if now.lease == target.id => Moved::Done(now),
+            Some(_) => Moved::Elsewhere,
+        })
+    }
+}
+
+/// One of those ahead has gone.
+fn turn(line: &Line, own: &Entry) -> Turn {
+    match (line.holds(own.created), own.mode) {
+        (true, _) => Turn::Hold,
+        // All of them are watched, so the list is still complete.
+        (false, Mode::Permits { .. }) => Turn::Wait,
+        (false, _) => Turn::Look,
+    }
+}
+
+/// One of those ahead was written: renewed in its lease, or downgraded.
+fn changed(line: &mut Line, kv: &KeyValue, own: &Entry) -> Turn {
+    line.update(kv);
+    if line.holds(own.created) {
+        return Turn::Hold;
+    }
+    match line.obstacle(own.created).is_some_and(|entry| entry.key == kv.key()) {
+        true => Turn::Wait,
+        false => Turn::Look,
+    }
+}
+
+fn reason(ended: Ended) -> LossReason {
+    match ended {
+        Ended::SessionEnded => LossReason::SessionEnded,
+        Ended::Broken(record) => LossReason::Broken(record),
+        _ => LossReason::Expired,
+    }
+}

@@ -1,0 +1,116 @@
+//! Others who lock on the same etcd: `etcdctl lock`, which is Go's `concurrency.Mutex`. And the
+//! program's own writes, under the condition that its lock is held.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_conformance::lab::{Kind, Server};
+use lockkit_core::driver::{Force, LockDriver};
+use lockkit_core::{BreakRecord, Identity, Key, LockManager, Name, Namespace, Settings, Space};
+use lockkit_etcd::EtcdDriver;
+use lockkit_etcd::etcd_client::{Client, GetOptions, Txn, TxnOp};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, event).await.unwrap_or_else(|_| panic!("{what} never came"))
+}
+
+async fn start() -> (Server, Arc<EtcdDriver>, LockManager) {
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let driver = Arc::new(EtcdDriver::connect(&server.url()).await.unwrap());
+    let locks = LockManager::with(driver.clone(), Settings::default()).unwrap();
+    (server, driver, locks)
+}
+
+/// `etcdctl lock` on the lock of this name; it says the key that it got.
+fn etcdctl_lock(server: &Server, name: &str) -> Child {
+    Command::new("etcdctl")
+        .env("ETCDCTL_API", "3")
+        .arg(format!("--endpoints={}", server.addr()))
+        .args(["lock", &format!("lockkit/lock//{name}")])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("etcdctl is installed beside etcd")
+}
+
+async fn keys(server: &Server) -> i64 {
+    let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
+    let options = GetOptions::new().with_prefix().with_count_only();
+    client.get("lockkit/lock//a/", Some(options)).await.unwrap().count()
+}
+
+#[tokio::test]
+async fn etcdctl_and_lockkit_exclude_each_other_and_hand_over() {
+    let (server, _, locks) = start().await;
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let mut theirs = etcdctl_lock(&server, "a");
+    let mut said = BufReader::new(theirs.stdout.take().unwrap()).lines();
+    soon("etcdctl in line", async {
+        while keys(&server).await < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let early = tokio::time::timeout(Duration::from_millis(300), said.next_line()).await;
+    assert!(early.is_err(), "etcdctl got a lock that is held: {early:?}");
+    guard.release().await.unwrap();
+    let key = soon("etcdctl's turn", said.next_line()).await.unwrap().unwrap();
+    assert!(key.starts_with("lockkit/lock//a/"), "{key}");
+
+    assert!(locks.mutex("a").try_lock().await.unwrap().is_none(), "etcdctl holds it");
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.mutex("a").lock().await }
+    });
+    soon("a place in line", async {
+        while keys(&server).await < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    // Told to end, it gives the lock back.
+    let pid = theirs.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    let guard = soon("our turn", waiting).await.unwrap().unwrap();
+    assert!(guard.is_valid());
+    soon("etcdctl's end", theirs.wait()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stale_holder_does_not_get_its_write_through() {
+    let (server, driver, locks) = start().await;
+    let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());
+    let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let token = guard.token().unwrap();
+    let held = driver.fence(&key, token).unwrap();
+    let write =
+        |held, value: &str| Txn::new().when([held]).and_then([TxnOp::put("x", value, None)]);
+    assert!(client.txn(write(held.clone(), "mine")).await.unwrap().succeeded());
+
+    // Somebody breaks the lock, another gets it and writes; the first one knows nothing of that.
+    let record =
+        BreakRecord { by: Identity::of_this_process(), at_unix_ms: 0, reason: None, forced: true };
+    assert!(driver.break_claim(&key, token, Force::Immediate, &record).await.unwrap());
+    let next = locks.mutex("a").lock().await.unwrap();
+    let theirs = driver.fence(&key, next.token().unwrap()).unwrap();
+    assert!(client.txn(write(theirs, "theirs")).await.unwrap().succeeded());
+    assert!(!client.txn(write(held, "stale")).await.unwrap().succeeded());
+    let stored = client.get("x", None).await.unwrap();
+    assert_eq!(stored.kvs()[0].value(), b"theirs");
+}
+
+#[tokio::test]
+async fn a_driver_can_be_made_from_the_programs_own_client() {
+    let (server, _, locks) = start().await;
+    let client = Client::connect([server.addr().to_string()], None).await.unwrap();
+    let own = LockManager::with(Arc::new(EtcdDriver::with_client(client, "")), Settings::default());
+    let guard = locks.mutex("a").lock().await.unwrap();
+    assert!(own.unwrap().mutex("a").try_lock().await.unwrap().is_none(), "they meet");
+    guard.release().await.unwrap();
+}

@@ -1,0 +1,138 @@
+//! Breaking: a record of who, when and why, named after the claim's token; by force, the claim's
+//! node goes in the same step.
+
+use futures_util::future::join_all;
+use lockkit_core::driver::Force;
+use lockkit_core::{BreakRecord, Error, Key, Token};
+use zookeeper_client::{CreateMode, Error as ZkError};
+
+use crate::driver::Inner;
+use crate::failure::failed;
+use crate::line::Line;
+use crate::node::{read_record, record_bytes};
+use crate::paths::{Child, break_name, breaks_of};
+use crate::session::Session;
+
+/// How long a record is kept at least.
+const KEPT_MS: i64 = 15 * 60 * 1000;
+
+impl Inner {
+    pub(crate) async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        let session = self.sessions.get().await?;
+        session.answer(session.sync(self.layout.root())).await.map_err(failed)?;
+        let Some(child) = self.child_of(&session, key, token).await? else {
+            return Ok(false);
+        };
+        let breaks = self.layout.breaks(&key.namespace);
+        let path = format!("{breaks}/{}", break_name(key, token, &child.tag));
+        self.make_folder(&session, &breaks).await.map_err(failed)?;
+        self.write_record(&session, &path, record).await?;
+        if force == Force::Polite {
+            self.drop_old_records(&session, &breaks, &path).await?;
+            return Ok(true);
+        }
+        let folder = self.layout.list(key);
+        // The node goes after its record is there: whoever misses it then learns why.
+        let broken = self.delete(&session, &format!("{folder}/{}", child.name)).await?;
+        self.delete(&session, &format!("{folder}/{}", child.tag.marker())).await?;
+        self.drop_old_records(&session, &breaks, &path).await?;
+        Ok(broken)
+    }
+
+    /// The claim of this list that has this token.
+    async fn child_of(
+        &self,
+        session: &Session,
+        key: &Key,
+        token: Token,
+    ) -> Result<Option<Child>, Error> {
+        let folder = self.layout.list(key);
+        let line = Line::of(self.children(session, &folder).await?);
+        let paths: Vec<_> = line.claims().iter().map(|c| format!("{folder}/{}", c.name)).collect();
+        let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
+        let stats = session.answers(join_all(stats)).await?;
+        for (child, stat) in line.claims().iter().zip(stats) {
+            let stat = stat.map_err(failed)?;
+            if stat.is_some_and(|stat| stat.czxid as u64 == token.get()) {
+                return Ok(Some(child.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn write_record(
+        &self,
+        session: &Session,
+        path: &str,
+        record: &BreakRecord,
+    ) -> Result<(), Error> {
+        let data = record_bytes(record);
+        let options = CreateMode::Persistent.with_acls(self.sessions.options().acls());
+        match session.answer(session.client.create(path, &data, &options)).await {
+            Ok(_) => Ok(()),
+            Err(ZkError::NodeExists) => {
+                let written = session.answer(session.client.set_data(path, &data, None)).await;
+                written.map(drop).map_err(failed)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Deletes the records that are much older than the newest, by the server's clock.
+    async fn drop_old_records(
+        &self,
+        session: &Session,
+        breaks: &str,
+        newest: &str,
+    ) -> Result<(), Error> {
+        let Some(now) = session.answer(session.client.check_stat(newest)).await.map_err(failed)?
+        else {
+            return Ok(());
+        };
+        for name in self.children(session, breaks).await? {
+            let path = format!("{breaks}/{name}");
+            let stat = session.answer(session.client.check_stat(&path)).await.map_err(failed)?;
+            if stat.is_some_and(|stat| now.mtime - stat.mtime > KEPT_MS) {
+                self.delete(session, &path).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the record of this name says.
+    pub(crate) async fn break_record(
+        &self,
+        session: &Session,
+        key: &Key,
+        name: &str,
+    ) -> Result<Option<BreakRecord>, Error> {
+        let path = format!("{}/{name}", self.layout.breaks(&key.namespace));
+        match session.answer(session.client.get_data(&path)).await {
+            Ok((data, _)) => Ok(read_record(&data)),
+            Err(ZkError::NoNode) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// The records about one list: by their names, and the last that was written.
+    pub(crate) async fn records_of(
+        &self,
+        session: &Session,
+        key: &Key,
+    ) -> Result<(Vec<String>, Option<BreakRecord>), Error> {
+        let folder = self.layout.breaks(&key.namespace);
+        let mut names = self.children(session, &folder).await?;
+        names.retain(|name| name.starts_with(&breaks_of(key)));
+        let paths: Vec<_> = names.iter().map(|name| format!("{folder}/{name}")).collect();
+        let read: Vec<_> = paths.iter().map(|path| session.client.get_data(path)).collect();
+        let read = session.answers(join_all(read)).await?;
+        let last = read.into_iter().flatten().max_by_key(|(_, stat)| stat.mzxid);
+        Ok((names, last.and_then(|(data, _)| read_record(&data))))
+    }
+}

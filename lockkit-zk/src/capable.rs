@@ -1,0 +1,48 @@
+//! What this backend does and does not do, and what each fault may cost. Data only.
+
+use std::time::Duration;
+
+use lockkit_core::Capabilities;
+use lockkit_core::capabilities::{Fault, Keeps, LeaseScope, TokenSource, WakeUp};
+
+use crate::ZkOptions;
+use crate::failure::BACKEND;
+
+/// The capabilities of a driver whose session got this timeout.
+pub(crate) fn capabilities(options: &ZkOptions, timeout: Duration) -> Capabilities {
+    let mut c = Capabilities::of(BACKEND);
+    c.lease_scope = LeaseScope::Session;
+    // The driver itself ends a claim whose ttl is shorter than the session's.
+    c.least_ttl = Duration::from_millis(100);
+    // What a guard can trust a session for, unless it is renewed.
+    c.longest_ttl = options.trusted(timeout);
+    // The claims of a process that died last as long as its session, whatever their own ttl; the
+    // leader ends sessions in steps of a tick, and hears of them half a tick late.
+    c.expiry_slack = timeout + options.tick * 3 / 2;
+    c.wake_up = WakeUp::Push;
+    c.token_source = TokenSource::Revision;
+    c.registers = true;
+    c.faults = &FAULTS;
+    c
+}
+
+const FAULTS: [(Fault, Keeps); 13] = [
+    (Fault::ConnectionCut, Keeps::All),
+    (Fault::Partition, Keeps::All),
+    (Fault::ServerStandsStill, Keeps::All),
+    (Fault::ClientStandsStill, Keeps::All),
+    (Fault::ClientDies, Keeps::All),
+    // Sessions are part of the data, and begin their time anew.
+    (Fault::ServerRestarts, Keeps::All),
+    // Every write is on the disks of a majority before it is answered (unless `forceSync=no`).
+    (Fault::WritesLost, Keeps::All),
+    // A new ensemble counts its changes from the beginning.
+    (Fault::DataLost, Keeps::Nothing),
+    // There are no replicas but those of the ensemble.
+    (Fault::Failover, Keeps::Impossible),
+    (Fault::LeaderLost, Keeps::All),
+    // Sessions are timed on the monotonic clock.
+    (Fault::ServerClockSteps, Keeps::All),
+    (Fault::ClientClockSteps, Keeps::All),
+    (Fault::BrokenByForce, Keeps::Tokens),
+];

@@ -1,0 +1,42 @@
+//! What the client's errors mean for a caller.
+
+use lockkit_core::Error;
+use zookeeper_client::Error as ZkError;
+
+pub(crate) const BACKEND: &str = "zookeeper";
+
+/// The error for what went wrong. Everything that is not known to stay may pass.
+pub(crate) fn failed(error: ZkError) -> Error {
+    match error {
+        ZkError::NoAuth
+        | ZkError::AuthFailed
+        | ZkError::InvalidAcl
+        | ZkError::BadArguments(_)
+        | ZkError::QuotaExceeded
+        | ZkError::Unimplemented
+        | ZkError::NoChildrenForEphemerals => Error::permanent(BACKEND, error),
+        _ => Error::retryable(BACKEND, error),
+    }
+}
+
+/// Whether a write that failed so was certainly not done, and will not be.
+pub(crate) fn not_done(error: &ZkError) -> bool {
+    matches!(
+        error,
+        ZkError::NoNode
+            | ZkError::NoAuth
+            | ZkError::InvalidAcl
+            | ZkError::BadArguments(_)
+            | ZkError::QuotaExceeded
+            | ZkError::NotReadOnly
+            | ZkError::Unimplemented
+            | ZkError::NoChildrenForEphemerals
+            | ZkError::NodeExists
+            | ZkError::NotEmpty
+            | ZkError::BadVersion
+    )
+}
+
+pub(crate) fn no_answer() -> Error {
+    Error::retryable(BACKEND, "the server did not answer in time")
+}

@@ -1,0 +1,36 @@
+//! The ZooKeeper driver of [lockkit](https://docs.rs/lockkit): one ephemeral sequential node per
+//! claim, one round trip to acquire, one to release, and a watch on the one node that matters.
+//!
+//! ```no_run
+//! # async fn f() -> Result<(), lockkit_core::Error> {
+//! let driver = lockkit_zk::ZkDriver::connect("zk://zk1:2181,zk2:2181,zk3:2181/shop").await?;
+//! let locks = lockkit_core::LockManager::new(driver);
+//! let guard = locks.mutex("invoice/42").lock().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! What surprises: **all locks of one driver live in one session**, whose time is chosen when it
+//! connects ([`ZkOptions::ttl`]) and bounded by the servers; a ttl given to a single lock does not
+//! change it, and a guard reports what it got. Locks that outlive their process do not exist here.
+
+mod acquire;
+mod breaks;
+mod capable;
+mod driver;
+mod failure;
+mod leases;
+mod line;
+mod look;
+mod node;
+mod options;
+mod paths;
+mod places;
+mod registers;
+mod renew;
+mod session;
+mod wait;
+
+pub use driver::ZkDriver;
+pub use options::ZkOptions;
+/// The client underneath, for [`ZkDriver::from_client`] and [`ZkOptions::connector`].
+pub use zookeeper_client;

@@ -1,0 +1,157 @@
+//! A list of claims as one look at its folder shows it, and what the rule says about one of them.
+//! No I/O.
+
+use std::collections::HashSet;
+
+use lockkit_core::Mode;
+use lockkit_core::queue;
+
+use crate::paths::{Child, Kind, Tag};
+
+/// The claims of a folder, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Line {
+    claims: Vec<Child>,
+}
+
+/// What a claim's place means for it.
+#[derive(Clone, Debug)]
+pub(crate) enum Verdict {
+    Holds,
+    Waits(Ahead),
+    /// The semaphore is in use with this limit.
+    OtherLimit(u32),
+}
+
+/// What stands ahead of a claim that must wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Ahead {
+    /// How many claims.
+    pub(crate) count: u32,
+    /// The node whose leaving is to be watched: the last one ahead that conflicts. None for
+    /// permits, where any holder may make room.
+    pub(crate) blocker: Option<String>,
+    /// Whether nothing else ahead conflicts, so that the claim holds as soon as it is gone.
+    pub(crate) sole: bool,
+}
+
+impl Line {
+    /// Reads the names of the children. What is not ours is left out.
+    pub(crate) fn of(names: Vec<String>) -> Self {
+        let mut claims = Vec::with_capacity(names.len());
+        let mut downgraded = HashSet::new();
+        for name in names {
+            match Kind::of(name) {
+                Kind::Claim(child) => claims.push(child),
+                Kind::Downgraded(tag) => drop(downgraded.insert(tag)),
+                Kind::Foreign => {}
+            }
+        }
+        for child in claims.iter_mut().filter(|c| downgraded.contains(&c.tag)) {
+            child.mode = Mode::Shared;
+        }
+        claims.sort_by(Child::order);
+        Self { claims }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+
+    pub(crate) fn claims(&self) -> &[Child] {
+        &self.claims
+    }
+
+    /// How many claims hold.
+    pub(crate) fn holders(&self) -> usize {
+        queue::holders(self.claims.iter().map(|c| c.mode))
+    }
+
+    /// The nodes of a claim, first the one that counts. More than one there are only when a create
+    /// was repeated whose first attempt came late.
+    pub(crate) fn find(&self, tag: &Tag) -> Vec<&Child> {
+        self.claims.iter().filter(|c| c.tag == *tag).collect()
+    }
+
+    /// The verdict on the claim whose node has this name; `None` when it is not there.
+    pub(crate) fn verdict(&self, name: &str) -> Option<Verdict> {
+        let place = self.claims.iter().position(|c| c.name == name)?;
+        Some(self.verdict_at(place, self.claims[place].mode))
+    }
+
+    /// The verdict on a claim that would come now.
+    pub(crate) fn verdict_at_end(&self, mode: Mode) -> Verdict {
+        self.verdict_at(self.claims.len(), mode)
+    }
+
+    fn verdict_at(&self, place: usize, mode: Mode) -> Verdict {
+        let ahead = &self.claims[..place];
+        if let (Some(asked), Some(first)) =
+            (mode.limit(), ahead.first().and_then(|c| c.mode.limit()))
+            && asked != first
+        {
+            return Verdict::OtherLimit(first);
+        }
+        let weight = ahead.iter().map(|c| u64::from(c.mode.weight())).sum();
+        if queue::admits(weight, mode) {
+            return Verdict::Holds;
+        }
+        let count = place as u32;
+        if mode.limit().is_some() {
+            return Verdict::Waits(Ahead { count, blocker: None, sole: false });
+        }
+        let mut conflicting = ahead.iter().rev().filter(|c| queue::conflict(c.mode, mode));
+        let blocker = conflicting.next().map(|c| c.name.clone());
+        Verdict::Waits(Ahead { count, blocker, sole: conflicting.next().is_none() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkit_core::ClaimId;
+
+    fn line(modes: &[Mode]) -> (Line, Vec<String>) {
+        let names: Vec<_> = (0..)
+            .zip(modes)
+            .map(|(n, mode)| format!("{}{n:010}", Tag::of(ClaimId::random()).prefix(*mode)))
+            .collect();
+        (Line::of(names.iter().rev().cloned().collect()), names)
+    }
+
+    #[test]
+    fn a_writer_watches_the_last_ahead_and_a_reader_the_last_writer() {
+        use Mode::{Exclusive as X, Shared as S};
+        let (line, names) = line(&[S, X, S, X]);
+        assert_eq!(line.holders(), 1);
+        assert!(matches!(line.verdict(&names[0]), Some(Verdict::Holds)));
+        for (claim, blocker, sole) in [(1, 0, true), (2, 1, true), (3, 2, false)] {
+            let Some(Verdict::Waits(ahead)) = line.verdict(&names[claim]) else {
+                panic!("{claim} holds");
+            };
+            assert_eq!((ahead.blocker.as_ref(), ahead.sole), (Some(&names[blocker]), sole));
+            assert_eq!(ahead.count as usize, claim);
+        }
+        assert!(line.verdict("x-gone").is_none());
+    }
+
+    #[test]
+    fn a_marker_makes_a_writer_a_reader_in_its_place() {
+        let tag = Tag::of(ClaimId::random());
+        let writer = format!("{}0000000001", tag.prefix(Mode::Exclusive));
+        let reader = format!("{}0000000002", Tag::of(ClaimId::random()).prefix(Mode::Shared));
+        let names = vec![reader.clone(), writer, tag.marker(), "somebody's".to_owned()];
+        let line = Line::of(names);
+        assert_eq!((line.claims().len(), line.holders()), (2, 2));
+        assert!(matches!(line.verdict(&reader), Some(Verdict::Holds)));
+    }
+
+    #[test]
+    fn permits_add_up_and_another_limit_is_told() {
+        let two = Mode::Permits { permits: 2, limit: 3 };
+        let (line, names) = line(&[two, two]);
+        assert!(matches!(line.verdict(&names[1]), Some(Verdict::Waits(a)) if a.blocker.is_none()));
+        let other = Mode::Permits { permits: 1, limit: 4 };
+        assert!(matches!(line.verdict_at_end(other), Verdict::OtherLimit(3)));
+    }
+}

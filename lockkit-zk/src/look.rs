@@ -1,0 +1,224 @@
+//! Looking: one list, all lists, a change of a list, the ensemble's health. Changes nothing.
+
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::{join_all, try_join_all};
+use lockkit_core::state::{Cursor, Finding, Health, ListRequest, LockState, Page, Severity};
+use lockkit_core::{Error, Key, Name, Namespace, Space, Token};
+use zookeeper_client::{CreateMode, Error as ZkError};
+
+use crate::driver::Inner;
+use crate::failure::failed;
+use crate::line::Line;
+use crate::node::Label;
+use crate::paths::{break_name, decode_name};
+use crate::session::Session;
+
+/// Lists looked at in one flight.
+const AT_ONCE: usize = 64;
+
+/// How long a change may go unnoticed that moves no child: a polite break.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+impl Inner {
+    pub(crate) async fn inspect(&self, session: &Session, key: &Key) -> Result<LockState, Error> {
+        let folder = self.layout.list(key);
+        let line = Line::of(self.children(session, &folder).await?);
+        let holders = line.holders();
+        let paths: Vec<_> =
+            line.claims().iter().map(|child| format!("{folder}/{}", child.name)).collect();
+        let read: Vec<_> = paths.iter().map(|path| session.client.get_data(path)).collect();
+        let read = session.answers(join_all(read)).await?;
+        let (broken, last_break) = self.records_of(session, key).await?;
+        let mut standings = Vec::with_capacity(read.len());
+        for (place, (child, read)) in line.claims().iter().zip(read).enumerate() {
+            let (data, stat) = match read {
+                Err(ZkError::NoNode) => continue, // it left while we looked
+                other => other.map_err(failed)?,
+            };
+            let Some(token) = Token::new(stat.czxid as u64) else {
+                continue;
+            };
+            let mut standing = Label::standing(&data, token, child.mode);
+            // The leader's clock, read with ours: for people, who forgive some milliseconds.
+            standing.queued_for = since_unix_ms(stat.ctime);
+            standing.held_for = (place < holders).then_some(standing.queued_for);
+            standing.broken = broken.contains(&break_name(key, token, &child.tag));
+            standings.push(standing);
+        }
+        Ok(LockState::new(key.clone(), standings, last_break))
+    }
+
+    pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let session = self.sessions.get().await?;
+        let mut keys = Vec::new();
+        for space in [Space::Lock, Space::Semaphore] {
+            if request.space.is_none_or(|asked| asked == space) {
+                keys.extend(self.keys(&session, &request.namespace, space, &request.prefix).await?);
+            }
+        }
+        keys.sort_by_cached_key(cursor);
+        if let Some(Cursor(after)) = &request.after {
+            keys.retain(|key| cursor(key) > *after);
+        }
+        let mut page = Page { states: Vec::new(), next: None };
+        let limit = request.limit.max(1);
+        for some in keys.chunks(AT_ONCE.min(limit)) {
+            let looks = some.iter().map(|key| self.inspect(&session, key));
+            for state in try_join_all(looks).await? {
+                if state.is_free() {
+                    continue; // a folder outlives its last claim by some time
+                }
+                if page.states.len() == limit {
+                    page.next =
+                        page.states.last().map(|last: &LockState| Cursor(cursor(&last.key)));
+                    return Ok(page);
+                }
+                page.states.push(state);
+            }
+        }
+        Ok(page)
+    }
+
+    async fn keys(
+        &self,
+        session: &Session,
+        namespace: &Namespace,
+        space: Space,
+        prefix: &str,
+    ) -> Result<Vec<Key>, Error> {
+        let folders = self.children(session, &self.layout.space(namespace, space)).await?;
+        let names = folders.iter().filter_map(|folder| decode_name(folder));
+        let names = names.filter(|name| name.starts_with(prefix));
+        let names = names.filter_map(|name| Name::new(name).ok());
+        Ok(names.map(|name| Key::new(namespace.clone(), space, name)).collect())
+    }
+
+    pub(crate) async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        let folder = self.layout.list(key);
+        loop {
+            let session = self.sessions.get().await?;
+            // The watch is set before the look, so that no change falls between them.
+            let watched = session.client.list_and_watch_children(&folder);
+            let watcher = match session.answer(watched).await {
+                Ok((_, watcher)) => Some(watcher),
+                Err(ZkError::NoNode) => None,
+                Err(error) => return Err(failed(error)),
+            };
+            let now = self.inspect(&session, key).await?;
+            if !now.same_line(seen) {
+                return Ok(now);
+            }
+            match watcher {
+                Some(watcher) => {
+                    let _ = tokio::time::timeout(LOOK_EVERY, watcher.changed()).await;
+                }
+                None => tokio::time::sleep(LOOK_EVERY / 5).await,
+            }
+        }
+    }
+
+    pub(crate) async fn health(&self) -> Result<Health, Error> {
+        let session = self.sessions.get().await?;
+        session.answer(session.sync(self.layout.root())).await.map_err(failed)?;
+        let servers = match session.answer(session.client.get_config()).await {
+            Ok((config, _)) => {
+                let config = String::from_utf8_lossy(&config).into_owned();
+                config.lines().filter(|line| line.starts_with("server.")).count()
+            }
+            Err(_) => 0, // it may be hidden from us
+        };
+        let (got, ttl) = (session.timeout(), session.ttl);
+        let mut health = Health::well(match servers {
+            0 => format!("ZooKeeper (a session of {got:?})"),
+            n => format!("ZooKeeper (an ensemble of {n}, a session of {got:?})"),
+        });
+        let asked = self.sessions.options().ttl;
+        if self.sessions.options().session_timeout.is_none()
+            && ttl + Duration::from_millis(2) < asked
+        {
+            health = health.with(Finding {
+                severity: Severity::Warning,
+                what: format!("locks last {ttl:?} without news, not the {asked:?} asked for"),
+                advice: "raise maxSessionTimeout on the servers, or ask for less".to_owned(),
+            });
+        }
+        Ok(health)
+    }
+
+    pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let session = self.sessions.get().await?;
+        Ok(self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base))
+    }
+
+    async fn read_base(
+        &self,
+        session: &Session,
+        namespace: &Namespace,
+    ) -> Result<Option<(u64, i32)>, Error> {
+        match session.answer(session.client.get_data(&self.layout.base(namespace))).await {
+            Ok((data, stat)) => {
+                let number = std::str::from_utf8(&data).ok().and_then(|text| text.parse().ok());
+                let wrong = || Error::permanent("zookeeper", "the token base is not a number");
+                Ok(Some((number.ok_or_else(wrong)?, stat.version)))
+            }
+            Err(ZkError::NoNode) => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    pub(crate) async fn raise_token_base(
+        &self,
+        namespace: &Namespace,
+        base: u64,
+    ) -> Result<(), Error> {
+        let session = self.sessions.get().await?;
+        let path = self.layout.base(namespace);
+        let data = base.to_string();
+        loop {
+            let written = match self.read_base(&session, namespace).await? {
+                Some((now, _)) if now >= base => return Ok(()),
+                Some((_, version)) => {
+                    let set = session.client.set_data(&path, data.as_bytes(), Some(version));
+                    session.answer(set).await.map(drop)
+                }
+                None => self.create_kept(&session, &path, data.as_bytes()).await,
+            };
+            match written {
+                Err(ZkError::BadVersion | ZkError::NodeExists | ZkError::NoNode) => {}
+                other => return other.map_err(failed),
+            }
+        }
+    }
+
+    /// Creates a node that stays, and the folders above it.
+    pub(crate) async fn create_kept(
+        &self,
+        session: &Session,
+        path: &str,
+        data: &[u8],
+    ) -> Result<(), ZkError> {
+        let options = CreateMode::Persistent.with_acls(self.sessions.options().acls());
+        let created = session.answer(session.client.create(path, data, &options)).await;
+        if created != Err(ZkError::NoNode) {
+            return created.map(drop);
+        }
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        self.make_folder(session, folder).await?;
+        session.answer(session.client.create(path, data, &options)).await.map(drop)
+    }
+}
+
+/// Where a list stands in the listing.
+fn cursor(key: &Key) -> Vec<u8> {
+    let space = match key.space {
+        Space::Lock => 0,
+        Space::Semaphore => 1,
+    };
+    std::iter::once(space).chain(key.name.as_str().bytes()).collect()
+}
+
+fn since_unix_ms(then: i64) -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(Duration::from_millis(u64::try_from(then).unwrap_or(0)))
+}

@@ -1,0 +1,158 @@
+//! What this process remembers of its claims: in which session they were put in line, where they
+//! stand, and until when their own leases last. A memory: what counts is what ZooKeeper says.
+//!
+//! # Two leases
+//! A claim's node lives as long as the session, which this process keeps alive for all its claims
+//! together. So that a claim that nobody renews ends all the same, its own lease is kept here, and
+//! the node is deleted when it is over (`leases.rs`). The session is what ends the claims of a
+//! process that died.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::driver::Grant;
+use lockkit_core::{Claim, ClaimId, Token};
+use tokio::sync::Notify;
+
+use crate::line::Ahead;
+use crate::paths::Tag;
+use crate::session::Session;
+
+/// One claim's place.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The session that its node lives in, or would if it was created.
+    pub(crate) session: Arc<Session>,
+    pub(crate) tag: Tag,
+    /// The folder of its list.
+    pub(crate) folder: String,
+    /// `None` when it is not known whether its node was created.
+    pub(crate) node: Option<Node>,
+    /// When its own lease is over.
+    ends: Moment,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) path: String,
+    pub(crate) name: String,
+    pub(crate) token: Token,
+    /// Whether it is known to hold.
+    pub(crate) holds: bool,
+    /// What the last look saw ahead of it, while it waits.
+    pub(crate) ahead: Option<Ahead>,
+}
+
+impl Place {
+    pub(crate) fn is_over(&self) -> bool {
+        self.ends <= BootClock.now()
+    }
+
+    /// Whether it is known to hold.
+    pub(crate) fn holds(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.holds)
+    }
+
+    /// The grant of the claim in this place: both leases have to last.
+    pub(crate) fn grant(&self, token: Token, asked: Duration) -> Grant {
+        let ttl = asked.min(self.session.ttl);
+        let since = self.session.confirmed().min(self.ends.before(ttl));
+        Grant { token, ttl, since: Some(since) }
+    }
+
+    /// The same, of which it is not known whether there is a node.
+    pub(crate) fn unsettled(mut self) -> Self {
+        self.node = None;
+        self
+    }
+
+    /// Sets the claim's lease at a moment at which it holds, or waits. A lease is never shortened,
+    /// but the time of a waiter says nothing about that of a holder.
+    fn begin(&mut self, claim: &Claim, holds: bool, fresh: bool) {
+        let now = BootClock.now();
+        let was = if fresh || holds != self.holds() { now } else { self.ends };
+        self.ends = was.max(now.after(if holds { claim.hold_ttl } else { claim.wait_ttl }));
+    }
+
+    /// Where the marker lies that says that this claim was downgraded.
+    pub(crate) fn marker(&self) -> String {
+        format!("{}/{}", self.folder, self.tag.marker())
+    }
+}
+
+/// The places of all claims of a driver.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    all: Mutex<HashMap<ClaimId, Place>>,
+    /// Told when a lease may end earlier than all others.
+    pub(crate) earlier: Arc<Notify>,
+}
+
+impl Places {
+    fn all(&self) -> MutexGuard<'_, HashMap<ClaimId, Place>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn of(&self, id: ClaimId) -> Option<Place> {
+        self.all().get(&id).cloned()
+    }
+
+    /// Remembers that a claim's node is about to be created. Called before the request goes out,
+    /// so that whatever becomes of it, somebody knows.
+    pub(crate) fn expect(&self, claim: &Claim, folder: &str, session: &Arc<Session>) {
+        let place = Place {
+            session: session.clone(),
+            tag: Tag::of(claim.id),
+            folder: folder.to_owned(),
+            node: None,
+            ends: BootClock.now().after(claim.wait_ttl.max(claim.hold_ttl)),
+        };
+        self.all().insert(claim.id, place);
+        self.earlier.notify_one();
+    }
+
+    /// The claim stands here now: its lease begins.
+    pub(crate) fn settle(&self, claim: &Claim, node: Node) -> Option<Place> {
+        let mut all = self.all();
+        let place = all.get_mut(&claim.id)?;
+        place.begin(claim, node.holds, place.node.is_none());
+        place.node = Some(node);
+        let settled = place.clone();
+        drop(all);
+        self.earlier.notify_one();
+        Some(settled)
+    }
+
+    /// Renews a claim's own lease; `None` when it is over already. What holds stays so.
+    pub(crate) fn renew(&self, claim: &Claim, holds: bool) -> Option<Place> {
+        let mut all = self.all();
+        let place = all.get_mut(&claim.id).filter(|place| !place.is_over())?;
+        place.begin(claim, holds || place.holds(), false);
+        place.node.as_mut()?.holds |= holds;
+        let renewed = place.clone();
+        drop(all);
+        self.earlier.notify_one();
+        Some(renewed)
+    }
+
+    pub(crate) fn forget(&self, id: ClaimId) {
+        self.all().remove(&id);
+    }
+
+    /// The tags of all claims that somebody here owns.
+    pub(crate) fn tags(&self) -> HashSet<Tag> {
+        self.all().values().map(|place| place.tag.clone()).collect()
+    }
+
+    /// Forgets the claims whose leases are over, and hands their places out; with the moment at
+    /// which the next one will be.
+    pub(crate) fn take_over(&self) -> (Vec<Place>, Option<Moment>) {
+        let now = BootClock.now();
+        let mut all = self.all();
+        let over: Vec<_> = all.iter().filter(|(_, p)| p.ends <= now).map(|(id, _)| *id).collect();
+        let over = over.iter().filter_map(|id| all.remove(id)).collect();
+        (over, all.values().map(|place| place.ends).min())
+    }
+}

@@ -1,0 +1,182 @@
+//! Sessions: one at a time, replaced when it has ended, each with the moment up to which its leader
+//! is known to have been there. May not know of locks.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lockkit_core::Error;
+use lockkit_core::clock::{BootClock, Clock, Moment};
+use zookeeper_client::{Client, Error as ZkError, SessionState};
+
+use crate::ZkOptions;
+use crate::failure::{BACKEND, failed, no_answer};
+
+/// One session of ZooKeeper. Ephemeral nodes live exactly as long as it does.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    /// What one can count on, from the sending of a request that the leader answered.
+    pub(crate) ttl: Duration,
+    /// When the last request was sent that the leader answered.
+    confirmed: AtomicU64,
+    /// No request is waited for any longer than this.
+    patience: Duration,
+}
+
+impl Session {
+    fn new(client: Client, options: &ZkOptions, sent: Moment) -> Self {
+        let timeout = client.session_timeout();
+        let patience = (timeout / 2).clamp(Duration::from_secs(1), Duration::from_secs(5));
+        let ttl = options.trusted(timeout);
+        // A new session is a write, which the leader answered.
+        Self { client, ttl, confirmed: AtomicU64::new(sent.as_nanos()), patience }
+    }
+
+    pub(crate) fn id(&self) -> i64 {
+        self.client.session_id().0
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.client.session_timeout()
+    }
+
+    /// The leader answered a request that was sent at this moment.
+    pub(crate) fn confirm(&self, sent: Moment) {
+        self.confirmed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// When the last request was sent that the leader answered.
+    pub(crate) fn confirmed(&self) -> Moment {
+        Moment::from_nanos(self.confirmed.load(Ordering::Acquire))
+    }
+
+    /// Whether it has ended as far as this process can tell.
+    ///
+    /// The client says so late, or never while no server answers; so a session that is not
+    /// connected and whose time is over counts as ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        let state = self.client.state();
+        let over = BootClock.now().since(self.confirmed()) > self.timeout();
+        state.is_terminated() || (state == SessionState::Disconnected && over)
+    }
+
+    /// Waits for an answer, in bounded time. (The request went out when the future was made.)
+    pub(crate) async fn answer<T>(
+        &self,
+        answer: impl Future<Output = Result<T, ZkError>>,
+    ) -> Result<T, ZkError> {
+        tokio::time::timeout(self.patience, answer).await.unwrap_or(Err(ZkError::Timeout))
+    }
+
+    /// Waits for the answers to several requests, in bounded time.
+    pub(crate) async fn answers<T>(&self, answers: impl Future<Output = T>) -> Result<T, Error> {
+        tokio::time::timeout(self.patience, answers).await.map_err(|_| no_answer())
+    }
+
+    /// Asks the leader for a sign of life, and has the server catch up with it before it answers
+    /// what is sent later. The request goes out now, as those of the client do.
+    pub(crate) fn sync<'a>(
+        &'a self,
+        path: &'a str,
+    ) -> impl Future<Output = Result<(), ZkError>> + Send + 'a {
+        let sent = BootClock.now();
+        let answer = self.client.sync(path);
+        async move {
+            answer.await?;
+            self.confirm(sent);
+            Ok(())
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({:#x}, {:?})", self.id(), self.client.state())
+    }
+}
+
+/// Where sessions come from.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    options: ZkOptions,
+    /// Whether sessions are made here; otherwise there is the user's one, and no other.
+    own: bool,
+    current: Mutex<Option<Arc<Session>>>,
+    /// Held while a session is being made.
+    making: tokio::sync::Mutex<()>,
+}
+
+impl Sessions {
+    pub(crate) async fn open(options: ZkOptions) -> Result<Self, Error> {
+        let making = tokio::sync::Mutex::default();
+        let sessions = Self { options, own: true, current: Mutex::default(), making };
+        sessions.get().await?;
+        Ok(sessions)
+    }
+
+    pub(crate) fn of(client: Client, options: ZkOptions) -> Self {
+        let session = Session::new(client, &options, Moment::from_nanos(0));
+        let current = Mutex::new(Some(Arc::new(session)));
+        Self { options, own: false, current, making: tokio::sync::Mutex::default() }
+    }
+
+    pub(crate) fn options(&self) -> &ZkOptions {
+        &self.options
+    }
+
+    /// Whether all ephemeral nodes of the session are this driver's.
+    pub(crate) fn are_own(&self) -> bool {
+        self.own
+    }
+
+    /// The session there is, ended or not.
+    pub(crate) fn latest(&self) -> Option<Arc<Session>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn live(&self) -> Option<Arc<Session>> {
+        self.latest().filter(|session| !session.has_ended())
+    }
+
+    /// A session that has not ended: the one there is, or a new one.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves things as they were.
+    pub(crate) async fn get(&self) -> Result<Arc<Session>, Error> {
+        if let Some(session) = self.live() {
+            return Ok(session);
+        }
+        let _making = self.making.lock().await;
+        if let Some(session) = self.live() {
+            return Ok(session);
+        }
+        if !self.own {
+            let given = self.latest().filter(|session| !session.client.state().is_terminated());
+            let ended = || Error::permanent(BACKEND, "the session of the given client has ended");
+            return given.ok_or_else(ended);
+        }
+        // The old client is let go first, so that it closes its session should it reach it again.
+        self.set(None);
+        let sent = BootClock.now();
+        let connector = self.options.connector.clone().with_fail_eagerly();
+        let connector = connector.with_session_timeout(self.options.asked_timeout());
+        let connecting = connector.connect(&self.options.hosts);
+        let client = tokio::time::timeout(Duration::from_secs(5), connecting);
+        let client = client.await.map_err(|_| no_answer())?.map_err(failed)?;
+        let session = Arc::new(Session::new(client, &self.options, sent));
+        tracing::debug!(?session, timeout = ?session.timeout(), "session established");
+        self.set(Some(session.clone()));
+        Ok(session)
+    }
+
+    /// Lets go of the session. Its nodes go with it.
+    pub(crate) fn close(&self) {
+        self.set(None);
+    }
+
+    fn set(&self, session: Option<Arc<Session>>) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = session;
+    }
+}

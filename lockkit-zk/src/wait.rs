@@ -1,0 +1,205 @@
+//! Waiting for a claim's turn: a watch on the one node that matters, and one on the own node.
+
+use std::pin::Pin;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use lockkit_core::driver::Grant;
+use lockkit_core::{Claim, Error, LossReason, Mode};
+use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher, WatchedEvent};
+
+use crate::acquire::owned;
+use crate::driver::Inner;
+use crate::failure::failed;
+use crate::line::{Ahead, Line, Verdict};
+use crate::node::Label;
+use crate::paths::{Tag, break_name};
+use crate::places::{Node, Place};
+use crate::session::Session;
+
+type Event = BoxFuture<'static, WatchedEvent>;
+
+/// What became of the node ahead.
+enum Blocker {
+    Left,
+    Changed,
+}
+
+impl Inner {
+    pub(crate) async fn granted(&self, claim: &Claim) -> Result<Grant, Error> {
+        let Some(place) = self.places.of(claim.id) else {
+            return Err(Error::Lost { reason: LossReason::Expired });
+        };
+        let Some(node) = &place.node else {
+            return Err(Error::Lost { reason: LossReason::Vanished });
+        };
+        let session = &place.session;
+        if session.has_ended() {
+            return Err(Error::Lost { reason: LossReason::SessionEnded });
+        }
+        if node.holds {
+            return Ok(place.grant(node.token, claim.hold_ttl));
+        }
+        match claim.mode {
+            Mode::Permits { .. } => self.permits_granted(&place, claim, node).await?,
+            _ => self.turn_came(&place, claim, node).await?,
+        }
+        // Its lease as a holder begins.
+        match self.places.renew(claim, true) {
+            Some(place) => Ok(place.grant(node.token, claim.hold_ttl)),
+            None => Err(Error::Lost { reason: LossReason::Expired }),
+        }
+    }
+
+    /// Returns when nothing ahead of an exclusive or shared claim conflicts with it.
+    async fn turn_came(&self, place: &Place, claim: &Claim, node: &Node) -> Result<(), Error> {
+        let session = &*place.session;
+        let mut known = node.ahead.clone();
+        let mut own: Option<Event> = None;
+        loop {
+            let ahead = match known.take() {
+                Some(ahead) => ahead,
+                None => match self.look(place, claim, node).await? {
+                    Some(ahead) => ahead,
+                    None => return Ok(()),
+                },
+            };
+            let Some(blocker) = ahead.blocker.as_ref() else {
+                return Ok(()); // locks always have one
+            };
+            let path = format!("{}/{blocker}", place.folder);
+            let own_watched = match own.take() {
+                Some(event) => event,
+                None => self.watch_own(session, claim, node).await?,
+            };
+            let mut own_event = own_watched;
+            let what = tokio::select! {
+                // First the own node: it may have gone before the other did.
+                biased;
+                event = &mut own_event => {
+                    self.own_changed(session, claim, node, &event).await?;
+                    known = Some(ahead);
+                    continue;
+                }
+                what = leaving(session, &path, claim.mode) => what?,
+            };
+            own = Some(own_event);
+            match what {
+                // Nothing can come between two sequence numbers, so nobody else is ahead now.
+                Blocker::Left if ahead.sole => return Ok(()),
+                Blocker::Left | Blocker::Changed => {}
+            }
+        }
+    }
+
+    /// One look: what is ahead, or nothing that conflicts.
+    async fn look(
+        &self,
+        place: &Place,
+        claim: &Claim,
+        node: &Node,
+    ) -> Result<Option<Ahead>, Error> {
+        let session = &*place.session;
+        let line = Line::of(self.children(session, &place.folder).await?);
+        match line.verdict(&node.name) {
+            Some(Verdict::Holds) => Ok(None),
+            Some(Verdict::Waits(ahead)) => Ok(Some(ahead)),
+            Some(Verdict::OtherLimit(_)) | None => Err(self.gone(session, claim, node).await),
+        }
+    }
+
+    /// Makes sure that the own node is there and this session's, and watches it.
+    async fn watch_own(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        node: &Node,
+    ) -> Result<Event, Error> {
+        match session.answer(session.client.get_and_watch_data(&node.path)).await {
+            Ok((_, stat, watcher)) => {
+                owned(session, &stat)?;
+                Ok(event(watcher))
+            }
+            Err(ZkError::NoNode) => Err(self.gone(session, claim, node).await),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    async fn own_changed(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        node: &Node,
+        event: &WatchedEvent,
+    ) -> Result<(), Error> {
+        match event.event_type {
+            EventType::NodeDeleted => Err(self.gone(session, claim, node).await),
+            EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns when there are permits enough. Any holder may make room, so all who wait watch the
+    /// folder.
+    async fn permits_granted(
+        &self,
+        place: &Place,
+        claim: &Claim,
+        node: &Node,
+    ) -> Result<(), Error> {
+        let session = &*place.session;
+        drop(self.watch_own(session, claim, node).await?);
+        loop {
+            let listed = session.client.list_and_watch_children(&place.folder);
+            let (names, watcher) = match session.answer(listed).await {
+                Ok(listed) => listed,
+                Err(ZkError::NoNode) => return Err(self.gone(session, claim, node).await),
+                Err(error) => return Err(failed(error)),
+            };
+            match Line::of(names).verdict(&node.name) {
+                Some(Verdict::Holds) => return Ok(()),
+                Some(Verdict::Waits(_)) => {}
+                _ => return Err(self.gone(session, claim, node).await),
+            }
+            if watcher.changed().await.event_type == EventType::Session {
+                return Err(Error::Lost { reason: LossReason::SessionEnded });
+            }
+        }
+    }
+
+    /// Why a claim is not in line any more.
+    async fn gone(&self, session: &Session, claim: &Claim, node: &Node) -> Error {
+        if session.has_ended() {
+            return Error::Lost { reason: LossReason::SessionEnded };
+        }
+        let record = break_name(&claim.key, node.token, &Tag::of(claim.id));
+        match self.break_record(session, &claim.key, &record).await {
+            Ok(Some(record)) => Error::Lost { reason: LossReason::Broken(record) },
+            Ok(None) => Error::Lost { reason: LossReason::Vanished },
+            Err(error) => error,
+        }
+    }
+}
+
+/// Returns when the node has left or changed.
+async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<Blocker, Error> {
+    // Reading rather than asking whether it exists: that leaves no watch behind when it does not.
+    let watcher = match session.answer(session.client.get_and_watch_data(path)).await {
+        // It may have been downgraded before anybody watched. (That makes no room for a writer.)
+        Ok((data, ..)) if mode == Mode::Shared && Label::says_downgraded(&data) => {
+            return Ok(Blocker::Changed);
+        }
+        Ok((_, _, watcher)) => watcher,
+        Err(ZkError::NoNode) => return Ok(Blocker::Left),
+        Err(error) => return Err(failed(error)),
+    };
+    let event: Pin<Box<_>> = event(watcher);
+    match event.await.event_type {
+        EventType::NodeDeleted => Ok(Blocker::Left),
+        EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
+        _ => Ok(Blocker::Changed),
+    }
+}
+
+fn event(watcher: OneshotWatcher) -> Event {
+    watcher.changed().boxed()
+}
