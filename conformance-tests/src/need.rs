@@ -15,7 +15,7 @@ use crate::harness::Time;
 pub enum Need {
     /// Applies to every driver.
     Nothing,
-    /// `Capabilities::fifo`.
+    /// `Capabilities::fifo`: the backend keeps a line in which those who wait can be seen.
     Fifo,
     /// `Capabilities::permits`.
     Permits,
@@ -42,7 +42,7 @@ impl Need {
         let can = bench.capabilities();
         let paused = bench.harness().time() == Time::Paused;
         Ok(match self {
-            Self::Fifo if !can.fifo => Some("the driver keeps no order"),
+            Self::Fifo if !can.fifo => Some("the driver keeps no line of those who wait"),
             Self::Permits if !can.permits => Some("the driver has no semaphores"),
             Self::Raise if !can.raise => Some("the driver cannot raise tokens"),
             Self::Detached if !can.detached => Some("claims end with their process"),

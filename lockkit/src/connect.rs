@@ -1,13 +1,16 @@
 //! From a URL to a manager: the one place that knows which schemes there are.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
+use lockkit_core::compose::{QuorumDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, LockManager, MemoryDriver, Settings};
 
 /// Schemes, and the cargo feature that each needs; none for what is always there.
 const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("memory", None, true),
+    ("quorum", None, true),
     ("sqlite", Some("sqlite"), cfg!(feature = "sqlite")),
     ("redis", Some("redis"), cfg!(feature = "redis")),
     ("rediss", Some("redis"), cfg!(feature = "redis")),
@@ -24,14 +27,13 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
 ///
 /// Asks the backend for a sign of life, so that a wrong address or password is an error here. An
 /// unknown scheme is an error that lists what is compiled in. Each call with `memory:` makes a new,
-/// empty store.
+/// empty store. `quorum:URL,URL,URL` makes one of several; lockkit's options stand behind the last.
 ///
 /// # Cancel safety
 /// Dropping it leaves nothing behind.
 pub async fn connect(url: &str) -> Result<LockManager, Error> {
-    let url = BackendUrl::parse(url)?;
-    let settings = url.settings().clone();
-    LockManager::with(driver(&url, &settings).await?, settings)
+    let (driver, settings) = open(url, None).await?;
+    LockManager::with(driver, settings)
 }
 
 /// Connects with these settings, instead of those in the URL's query.
@@ -39,11 +41,72 @@ pub async fn connect(url: &str) -> Result<LockManager, Error> {
 /// # Cancel safety
 /// Dropping it leaves nothing behind.
 pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, Error> {
-    let url = BackendUrl::parse(url)?;
-    LockManager::with(driver(&url, &settings).await?, settings)
+    let (driver, settings) = open(url, Some(settings)).await?;
+    LockManager::with(driver, settings)
 }
 
-async fn driver(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDriver>, Error> {
+/// Boxed, so that what the client crates keep in their futures is no matter of our callers' types.
+type Opening<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+fn open(url: &str, settings: Option<Settings>) -> Opening<'_, (Arc<dyn LockDriver>, Settings)> {
+    Box::pin(async move {
+        if let Some(members) = url.strip_prefix(QUORUM) {
+            return quorum(members, settings).await;
+        }
+        let url = BackendUrl::parse(url)?;
+        let settings = settings.unwrap_or_else(|| url.settings().clone());
+        Ok((driver(&url, &settings).await?, settings))
+    })
+}
+
+const QUORUM: &str = "quorum:";
+
+/// The driver of `quorum:URL,URL,URL`. Lockkit's own options stand behind the last member.
+async fn quorum(
+    members: &str,
+    settings: Option<Settings>,
+) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
+    let mut drivers = Vec::new();
+    let urls = split(members).into_iter().map(|member| Ok((member, BackendUrl::parse(member)?)));
+    let urls = urls.collect::<Result<Vec<_>, Error>>()?;
+    let (last, before) = urls.split_last().ok_or_else(|| Error::config("a quorum of nobody"))?;
+    if before.iter().any(|(given, url)| url.rest() != *given) {
+        let message = "options of lockkit stand behind the last member of a quorum's URL";
+        return Err(Error::config(message));
+    }
+    let settings = settings.unwrap_or_else(|| last.1.settings().clone());
+    for (_, url) in &urls {
+        drivers.push(driver(url, &settings).await?);
+    }
+    let quorum = QuorumDriver::new(drivers, QuorumOptions::default())?;
+    Ok((Arc::new(quorum), settings))
+}
+
+/// Cuts a list of URLs at the commas behind which another one begins: members may have commas of
+/// their own.
+fn split(urls: &str) -> Vec<&str> {
+    let begins = |text: &str| {
+        SCHEMES.iter().filter(|(scheme, ..)| *scheme != "quorum").any(|(scheme, ..)| {
+            let rest = text.strip_prefix(scheme);
+            let local = ["memory", "sqlite"].contains(scheme);
+            rest.is_some_and(|r| r.starts_with("://") || local && r.starts_with(':'))
+        })
+    };
+    let mut parts = Vec::new();
+    let mut from = 0;
+    for (at, _) in urls.match_indices(',').filter(|(at, _)| begins(&urls[at + 1..])) {
+        parts.push(&urls[from..at]);
+        from = at + 1;
+    }
+    parts.push(&urls[from..]);
+    parts
+}
+
+fn driver<'a>(url: &'a BackendUrl, settings: &'a Settings) -> Opening<'a, Arc<dyn LockDriver>> {
+    Box::pin(made(url, settings))
+}
+
+async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDriver>, Error> {
     // Most backends keep a lease for each claim, and learn its ttl from the claim.
     let _ = settings;
     match url.scheme() {
@@ -94,6 +157,25 @@ mod tests {
     async fn a_scheme_that_is_not_compiled_in_names_its_feature() {
         let message = connect("sqlite:a.db").await.unwrap_err().to_string();
         assert!(message.contains("feature \"sqlite\""), "{message}");
+    }
+
+    #[tokio::test]
+    async fn a_quorum_has_its_settings_behind_the_last_member() {
+        let url = "quorum:memory:,memory:,memory:?ttl=5s&prefix=shop";
+        let locks = connect(url).await.unwrap();
+        assert_eq!(locks.settings().prefix_str(), "shop");
+        let guard = locks.mutex("a").lock().await.unwrap();
+        assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
+        guard.release().await.unwrap();
+        assert!(connect("quorum:memory:,memory:").await.is_err());
+        assert!(connect("quorum:memory:?ttl=5s,memory:,memory:").await.is_err());
+        assert!(connect("quorum:memory:,quorum:memory:,memory:").await.is_err());
+    }
+
+    #[test]
+    fn members_may_have_commas_of_their_own() {
+        let urls = "redis+cluster://a:1,b:2,sqlite:/x,y.db,rediss://c";
+        assert_eq!(split(urls), ["redis+cluster://a:1,b:2", "sqlite:/x,y.db", "rediss://c"]);
     }
 
     #[tokio::test]

@@ -1,0 +1,5 @@
+//! Drivers made of drivers. They do no I/O of their own and know no backend.
+
+pub mod quorum;
+
+pub use quorum::{QuorumDriver, QuorumOptions};

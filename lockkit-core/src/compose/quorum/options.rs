@@ -1,0 +1,85 @@
+//! What a user of a quorum decides, and what follows from its members for its capabilities.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::Error;
+use crate::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
+use crate::driver::LockDriver;
+
+pub(super) const BACKEND: &str = "quorum";
+
+/// What a quorum is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuorumOptions {
+    pub(super) longest_ttl: Duration,
+    pub(super) member_limit: Duration,
+}
+
+impl QuorumOptions {
+    /// The longest lease that anybody takes here, 60 s by default. Longer ones are refused.
+    ///
+    /// A member that lost its data grants nothing for this long, so it is a choice between long
+    /// leases and a quick return. Give all programs that share the quorum the same.
+    pub fn longest_ttl(mut self, ttl: Duration) -> Self {
+        self.longest_ttl = ttl;
+        self
+    }
+
+    /// How long a member may take for one answer, 500 ms by default and never more than a quarter
+    /// of the lease. What a member that hangs costs at most.
+    pub fn member_limit(mut self, limit: Duration) -> Self {
+        self.member_limit = limit;
+        self
+    }
+}
+
+impl Default for QuorumOptions {
+    fn default() -> Self {
+        Self { longest_ttl: Duration::from_secs(60), member_limit: Duration::from_millis(500) }
+    }
+}
+
+/// What may go wrong *at a minority of the members at a time*, and what it costs then.
+const FAULTS: &[(Fault, Keeps)] = &[
+    // The member comes back with old data, which nothing tells from new data.
+    (Fault::WritesLost, Keeps::Nothing),
+    (Fault::Failover, Keeps::Nothing),
+    (Fault::ServerClockSteps, Keeps::Tokens),
+    (Fault::BrokenByForce, Keeps::Tokens),
+];
+
+/// Refuses members that cannot make a quorum; says what the others can do together.
+pub(super) fn capabilities_of(
+    members: &[Arc<dyn LockDriver>],
+    options: QuorumOptions,
+) -> Result<Capabilities, Error> {
+    if members.len() < 3 {
+        return Err(Error::config("a quorum has three members at least, better an odd number"));
+    }
+    if options.member_limit.is_zero() || options.longest_ttl.is_zero() {
+        return Err(Error::config("a quorum's longest ttl and member limit are longer than zero"));
+    }
+    let all = || members.iter().map(|m| m.capabilities());
+    if let Some(member) = all().find(|c| !c.raise) {
+        let message =
+            format!("{} cannot raise tokens, so it cannot be in a quorum", member.backend);
+        return Err(Error::Config(message));
+    }
+    let mut c = Capabilities::of(BACKEND);
+    c.granularity = all().map(|m| m.granularity).max().unwrap_or_default();
+    c.least_ttl = all().map(|m| m.least_ttl).max().unwrap_or_default();
+    let slack = all().map(|m| m.expiry_slack).max().unwrap_or_default();
+    c.expiry_slack = slack + options.member_limit;
+    c.wake_up = WakeUp::Poll { within: Duration::from_secs(1) };
+    c.fifo = false;
+    c.token_source = TokenSource::Counter;
+    c.permits = false;
+    c.shorten = all().all(|m| m.shorten);
+    c.raise = false;
+    c.detached = false;
+    c.shared_between_processes = all().all(|m| m.shared_between_processes);
+    c.registers = false;
+    c.faults = FAULTS;
+    Ok(c)
+}

@@ -1,0 +1,328 @@
+//! One round for one claim: try all members, raise a majority to the greatest token it gave, check
+//! that time is left; or give everything back. Runs as a task of its own, so that whoever asked
+//! may go away at any moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::hold::{Hold, Phase};
+use super::{BACKEND, Shared, pause};
+use crate::clock::{Moment, sleep_until};
+use crate::deadline::{Margin, trusted_until};
+use crate::driver::{Acquisition, Grant, Patience, Released, Renewal};
+use crate::{Claim, Error, Token};
+
+pub(super) enum Outcome {
+    Granted(Grant),
+    Busy,
+    Failed(Error),
+}
+
+/// Answers of members, in the order in which they come.
+pub(super) struct Answers<T> {
+    coming: mpsc::UnboundedReceiver<(usize, T)>,
+    since: Moment,
+    /// Once enough have answered, the others get as long again and no more.
+    grace: Option<Moment>,
+}
+
+impl<T: Send + 'static> Answers<T> {
+    /// Asks these members at once, each in a task of its own: an answer that comes when nobody
+    /// listens any more has still been acted upon.
+    pub(super) fn of<F>(
+        shared: &Arc<Shared>,
+        members: impl IntoIterator<Item = usize>,
+        ask: impl Fn(usize) -> F,
+    ) -> Self
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (send, coming) = mpsc::unbounded_channel();
+        for member in members {
+            let (asking, send) = (ask(member), send.clone());
+            tokio::spawn(async move {
+                let answer = asking.await;
+                let _ = send.send((member, answer)); // whoever asked may be gone
+            });
+        }
+        Self { coming, since: shared.clock.now(), grace: None }
+    }
+
+    /// The next answer; `None` when all have come, or the time for stragglers is over.
+    pub(super) async fn next(&mut self, shared: &Shared) -> Option<(usize, T)> {
+        let Some(grace) = self.grace else {
+            return self.coming.recv().await;
+        };
+        tokio::select! {
+            biased;
+            answer = self.coming.recv() => answer,
+            () = sleep_until(&*shared.clock, grace) => None,
+        }
+    }
+
+    pub(super) fn enough(&mut self, shared: &Shared) {
+        let now = shared.clock.now();
+        let took = now.since(self.since);
+        self.grace.get_or_insert(now.after(took + Duration::from_millis(1)));
+    }
+
+    async fn late(&mut self) -> Option<(usize, T)> {
+        self.coming.recv().await
+    }
+}
+
+impl Shared {
+    /// Begins a round for a claim that is [`Phase::Trying`].
+    pub(super) fn begin(self: &Arc<Self>, hold: &Arc<Hold>) -> oneshot::Receiver<Outcome> {
+        let (tell, told) = oneshot::channel();
+        let (shared, hold, claim) = (self.clone(), hold.clone(), hold.claim());
+        tokio::spawn(async move { shared.round(&hold, &claim, tell).await });
+        told
+    }
+
+    async fn round(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        claim: &Arc<Claim>,
+        tell: oneshot::Sender<Outcome>,
+    ) {
+        let since = self.clock.now();
+        let limit = self.limit(claim.hold_ttl);
+        let mut answers = Answers::of(self, 0..self.members.len(), |member| {
+            let (shared, claim, hold) = (self.clone(), claim.clone(), hold.clone());
+            async move { shared.try_at(member, &hold, &claim, limit).await }
+        });
+        let (granted, mut outcome) = self.first_majority(&mut answers).await;
+        if granted.len() >= self.majority() {
+            outcome = self.settle(hold, claim, since, &granted).await;
+        }
+        if !matches!(outcome, Outcome::Granted(_)) {
+            let members: Vec<_> = granted.iter().map(|(member, _)| *member).collect();
+            self.give_back(hold, claim, members).await;
+            let mut state = hold.state();
+            state.phase = match state.phase {
+                Phase::Trying { until: Some(until) } => Phase::Waiting { until },
+                _ => Phase::Over,
+            };
+        }
+        let _ = tell.send(outcome);
+        while let Some((member, answer)) = answers.late().await {
+            if let Ok(Acquisition::Granted(_)) = answer {
+                self.welcome(hold, claim, member).await;
+            }
+        }
+    }
+
+    /// Collects answers until a majority has granted, or cannot any more.
+    async fn first_majority(
+        &self,
+        answers: &mut Answers<Result<Acquisition, Error>>,
+    ) -> (Vec<(usize, Grant)>, Outcome) {
+        let (mut granted, mut busy, mut failed) = (Vec::new(), 0, None);
+        let mut failures = 0;
+        while let Some((member, answer)) = answers.next(self).await {
+            match answer {
+                Ok(Acquisition::Granted(grant)) => granted.push((member, grant)),
+                Ok(_) => busy += 1,
+                Err(error) => {
+                    failures += 1;
+                    failed = Some(error);
+                }
+            }
+            let lost = busy + failures > self.members.len() - self.majority();
+            if granted.len() >= self.majority() || lost {
+                answers.enough(self);
+            }
+        }
+        let outcome = match failed {
+            Some(error) if busy + granted.len() < self.majority() => {
+                let message = format!("no majority of the members answered; one said: {error}");
+                Outcome::Failed(Error::retryable(BACKEND, message))
+            }
+            _ => Outcome::Busy,
+        };
+        (granted, outcome)
+    }
+
+    /// Raises those who granted, and makes it a grant if a majority of them counts in time.
+    async fn settle(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        claim: &Arc<Claim>,
+        since: Moment,
+        granted: &[(usize, Grant)],
+    ) -> Outcome {
+        let tokens = granted.iter().filter_map(|(member, g)| self.outward(*member, g.token));
+        let Some(token) = tokens.max() else {
+            return Outcome::Busy;
+        };
+        let mut raises = Answers::of(self, granted.iter().map(|(member, _)| *member), |member| {
+            let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
+            async move { shared.raise_at(member, &hold, &claim, token).await }
+        });
+        let (mut counted, mut last) = (Vec::new(), None);
+        while let Some((member, answer)) = raises.next(self).await {
+            match answer {
+                Ok(()) => counted.push(member),
+                Err(error) => last = Some(error),
+            }
+            if counted.len() >= self.majority() {
+                raises.enough(self);
+            }
+        }
+        let by_counted = granted.iter().filter(|(member, _)| counted.contains(member));
+        let since = by_counted
+            .clone()
+            .filter_map(|(member, grant)| self.began(*member, grant))
+            .fold(since, Moment::min);
+        let ttl = by_counted.map(|(_, grant)| grant.ttl).min().unwrap_or_default();
+        let until = trusted_until(since, ttl, Margin::default());
+        let in_time = self.clock.now() < until || !self.guards.time_left;
+        if counted.len() < self.majority() || !in_time {
+            let error =
+                last.unwrap_or_else(|| Error::retryable(BACKEND, "the round took too long"));
+            return Outcome::Failed(error);
+        }
+        let grant = Grant { token, ttl, since: Some(since) };
+        let mut state = hold.state();
+        if !matches!(state.phase, Phase::Trying { .. }) {
+            return Outcome::Busy; // it was given back meanwhile
+        }
+        state.phase = Phase::Held { grant, until };
+        Outcome::Granted(grant)
+    }
+
+    /// Puts a claim in line at a member if it can hold there at once.
+    pub(super) async fn try_at(
+        &self,
+        member: usize,
+        hold: &Hold,
+        claim: &Arc<Claim>,
+        limit: Duration,
+    ) -> Result<Acquisition, Error> {
+        let driver = &self.members[member].driver;
+        let trying = async {
+            if self.guards.never_queue {
+                return driver.acquire(claim, Patience::Try).await;
+            }
+            match driver.acquire(claim, Patience::Wait).await? {
+                Acquisition::Queued { .. } => driver.granted(claim).await.map(Acquisition::Granted),
+                other => Ok(other),
+            }
+        };
+        let limit = if self.guards.never_queue { limit } else { claim.hold_ttl };
+        let answer = self.within(limit, trying).await;
+        let mut state = hold.state();
+        if answer.is_err() && state.claim.id == claim.id {
+            let until = self.clock.now().after(claim.hold_ttl);
+            state.seats[member].ghost_until = Some(until);
+        }
+        answer
+    }
+
+    /// Raises a claim that a member has just granted, and makes sure that the member is not one
+    /// that came back empty. Only then does it count.
+    ///
+    /// The sign is looked for *after* the grant: a member that lost its data before granting has
+    /// lost its sign as well.
+    pub(super) async fn raise_at(
+        self: &Arc<Self>,
+        member: usize,
+        hold: &Hold,
+        claim: &Arc<Claim>,
+        token: Token,
+    ) -> Result<(), Error> {
+        let limit = self.limit(claim.hold_ttl);
+        let driver = &self.members[member].driver;
+        let raising = async {
+            if !self.guards.raise {
+                return Ok(());
+            }
+            let token = self.inward(member, token);
+            match self.within(limit, driver.raise(claim, token)).await? {
+                Renewal::Holds(grant) if grant.token >= token => Ok(()),
+                _ if !self.guards.raise_only_live => Ok(()),
+                _ => Err(Error::retryable(BACKEND, "a member lost the claim while it was raised")),
+            }
+        };
+        let (raised, sign) = tokio::join!(raising, self.check_sign(member, claim.hold_ttl));
+        raised.and(sign)?;
+        hold.seat(claim, member);
+        Ok(())
+    }
+
+    /// A member granted late: it joins those who hold, or the claim is given back there.
+    async fn welcome(self: &Arc<Self>, hold: &Arc<Hold>, claim: &Arc<Claim>, member: usize) {
+        if let Some(token) = hold.token_of(claim) {
+            let _ = self.raise_at(member, hold, claim, token).await; // a renewal tries again
+        }
+        if hold.token_of(claim).is_none() {
+            self.give_back(hold, claim, vec![member]).await;
+        }
+    }
+
+    /// Releases a claim at these members. What is not answered in time is released on in the
+    /// background, and so is what may yet arrive there.
+    pub(super) async fn give_back(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        claim: &Arc<Claim>,
+        members: Vec<usize>,
+    ) -> Vec<Result<Released, Error>> {
+        let limit = self.limit(claim.hold_ttl);
+        let asked = members.len();
+        let mut answers = Answers::of(self, members, |member| {
+            let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
+            async move {
+                let releasing = shared.members[member].driver.release(&claim);
+                let answer = shared.within(limit, releasing).await;
+                shared.sweep(member, &hold, &claim, &answer);
+                answer
+            }
+        });
+        let mut all = Vec::with_capacity(asked);
+        while let Some((_, answer)) = answers.next(self).await {
+            all.push(answer);
+            if all.iter().flatten().count() >= self.majority() {
+                answers.enough(self);
+            }
+        }
+        all
+    }
+
+    /// Goes on releasing while something of the claim may be at the member, or on its way there.
+    fn sweep(
+        self: &Arc<Self>,
+        member: usize,
+        hold: &Hold,
+        claim: &Arc<Claim>,
+        answer: &Result<Released, Error>,
+    ) {
+        let ghost = {
+            let state = hold.state();
+            let same = state.claim.id == claim.id;
+            state.seats[member].ghost_until.filter(|_| same)
+        };
+        let until = match (answer, ghost) {
+            (Err(_), _) => self.clock.now().after(claim.hold_ttl),
+            (Ok(Released::Removed), _) | (_, None) => return,
+            (_, Some(until)) => until,
+        };
+        let (shared, claim, failed) = (self.clone(), claim.clone(), answer.is_err());
+        tokio::spawn(async move {
+            let mut tries = 1;
+            while shared.clock.now() < until {
+                tokio::time::sleep(pause(tries)).await;
+                tries += 1;
+                let releasing = shared.members[member].driver.release(&claim);
+                match shared.within(shared.limit(claim.hold_ttl), releasing).await {
+                    Ok(Released::Removed) => return,
+                    Ok(_) if failed && ghost.is_none() => return,
+                    _ => {}
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,184 @@
+//! Counterexamples that need a certain history, told step by step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::network::{Link, Server};
+use super::world::{TTL, break_all, claim, key, options, runtime};
+use crate::compose::quorum::QuorumDriver;
+use crate::compose::quorum::guards::Guards;
+use crate::driver::{Acquisition, LockDriver, Patience, Renewal};
+use crate::{Claim, Mode, Token};
+
+fn quorum(servers: &[Arc<Server>], seed: u64, guards: Guards) -> QuorumDriver {
+    let links = servers.iter().zip(10 * seed..).map(|(s, seed)| Link::between(s, seed, 0));
+    QuorumDriver::guarded(links.collect(), options(), guards).unwrap()
+}
+
+fn servers() -> Vec<Arc<Server>> {
+    (0..3).map(|_| Server::new()).collect()
+}
+
+async fn take(quorum: &QuorumDriver, claim: &Arc<Claim>) -> Token {
+    match quorum.acquire(claim, Patience::Try).await {
+        Ok(Acquisition::Granted(grant)) => grant.token,
+        other => panic!("it is free: {other:?}"),
+    }
+}
+
+async fn nap(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// A lock wanders: first at members 0 and 1, then member 2 is repaired while it is held, member 0
+/// loses its data, and the next holder meets 0 and 2. What remembers the token is member 2 alone.
+async fn wander(guards: Guards) -> (Token, Token) {
+    let servers = servers();
+    let quorum = quorum(&servers, 0, guards);
+    // Use the members unevenly, so that their counters differ.
+    quorum.shared.open().await.unwrap();
+    servers[2].set_up(false);
+    for _ in 0..20 {
+        let other = claim(Mode::Exclusive);
+        take(&quorum, &other).await;
+        quorum.release(&other).await.unwrap();
+    }
+    let first = claim(Mode::Exclusive);
+    let token = take(&quorum, &first).await;
+    servers[2].set_up(true);
+    let renew = async || {
+        let answers = quorum.renew(std::slice::from_ref(&first)).await.unwrap();
+        assert!(matches!(answers[0], Renewal::Holds(_)), "{answers:?}");
+    };
+    renew().await;
+    nap(TTL / 10).await;
+    servers[0].lose_data();
+    for _ in 0..40 {
+        renew().await;
+        nap(TTL / 10).await;
+    }
+    quorum.release(&first).await.unwrap();
+    servers[1].set_up(false);
+    nap(TTL * 2).await;
+    let next = claim(Mode::Exclusive);
+    (token, take(&quorum, &next).await)
+}
+
+#[test]
+fn a_repaired_member_that_counts_before_its_raise_forgets_the_token() {
+    let without_epochs = Guards { epochs: false, ..Guards::ALL };
+    let (first, next) = runtime().block_on(wander(without_epochs));
+    assert!(next > first, "the raise alone suffices here: {next} after {first}");
+    let unguarded = Guards { repair_raises: false, ..without_epochs };
+    let (first, next) = runtime().block_on(wander(unguarded));
+    assert!(next <= first, "without it tokens go back: {next} after {first}");
+    let (first, next) = runtime().block_on(wander(Guards::ALL));
+    assert!(next > first);
+}
+
+/// Two come at once while one member is down, so that each may get one of the other two. Says
+/// whether either holds within half a lease.
+async fn split_vote(seed: u64, guards: Guards) -> bool {
+    let servers = servers();
+    quorum(&servers, 0, guards).shared.open().await.unwrap();
+    servers[2].set_up(false);
+    let waits = async |seed: u64| {
+        let quorum = quorum(&servers, seed, guards);
+        let claim = claim(Mode::Exclusive);
+        match quorum.acquire(&claim, Patience::Wait).await {
+            Ok(Acquisition::Granted(_)) => true,
+            _ => quorum.granted(&claim).await.is_ok(),
+        }
+    };
+    let either = async {
+        tokio::select! {
+            biased;
+            got = waits(2 * seed) => got,
+            got = waits(2 * seed + 1) => got,
+        }
+    };
+    tokio::time::timeout(TTL / 2, either).await.unwrap_or(false)
+}
+
+#[test]
+fn a_split_vote_is_decided_soon_and_never_if_members_are_queued_at() {
+    let decided = |seed, guards| runtime().block_on(split_vote(seed, guards));
+    assert!((0..200).all(|seed| decided(seed, Guards::ALL)));
+    let queueing = Guards { never_queue: false, ..Guards::ALL };
+    assert!((0..200).any(|seed| !decided(seed, queueing)), "each waits for the other");
+}
+
+/// A holder at members 0 and 1 gives the lock back, member 0 loses its data, and the next holder
+/// meets 0 and 2: nobody there has heard of the first token.
+async fn forget(guards: Guards) -> (Token, Token) {
+    let servers = servers();
+    let quorum = quorum(&servers, 0, guards);
+    quorum.shared.open().await.unwrap();
+    servers[2].set_up(false);
+    for _ in 0..20 {
+        let other = claim(Mode::Exclusive);
+        take(&quorum, &other).await;
+        quorum.release(&other).await.unwrap();
+    }
+    let first = claim(Mode::Exclusive);
+    let token = take(&quorum, &first).await;
+    quorum.release(&first).await.unwrap();
+    servers[0].lose_data();
+    servers[2].set_up(true);
+    // Others find it empty, and watch over it until it votes again.
+    for _ in 0..40 {
+        let _ = quorum.shared.check_sign(0, TTL).await;
+        nap(TTL / 10).await;
+    }
+    servers[1].set_up(false);
+    let next = claim(Mode::Exclusive);
+    (token, take(&quorum, &next).await)
+}
+
+#[test]
+fn a_member_that_lost_its_data_and_keeps_its_epoch_forgets_the_token() {
+    let (first, next) = runtime().block_on(forget(Guards::ALL));
+    assert!(next > first, "{next} after {first}");
+    let unguarded = Guards { epochs: false, ..Guards::ALL };
+    let (first, next) = runtime().block_on(forget(unguarded));
+    assert!(next <= first, "without epochs tokens go back: {next} after {first}");
+}
+
+/// A claim is broken by force at member 0 between its grant there and its raise, which makes the
+/// token that member 1 gave the greatest. Gives the tokens of those who got through.
+async fn broken_before_the_raise(guards: Guards) -> (Option<Token>, Token) {
+    let servers = servers();
+    let quorum = quorum(&servers, 0, guards);
+    quorum.shared.open().await.unwrap();
+    for _ in 0..20 {
+        let (driver, other) = (servers[1].driver(), claim(Mode::Exclusive));
+        driver.acquire(&other, Patience::Try).await.unwrap();
+        driver.release(&other).await.unwrap();
+    }
+    servers[2].set_up(false);
+    let first = claim(Mode::Exclusive);
+    let breaking = async {
+        while servers[0].driver().inspect(&key()).await.unwrap().is_free() {
+            nap(Duration::from_millis(1)).await;
+        }
+        break_all(&servers[0]).await;
+    };
+    let (taken, ()) = tokio::join!(quorum.acquire(&first, Patience::Try), breaking);
+    let taken = match taken {
+        Ok(Acquisition::Granted(grant)) => Some(grant.token),
+        _ => None,
+    };
+    servers[2].set_up(true);
+    servers[1].set_up(false);
+    let next = claim(Mode::Exclusive);
+    (taken, take(&quorum, &next).await)
+}
+
+#[test]
+fn a_raise_of_a_claim_that_is_gone_does_not_count() {
+    let (first, _) = runtime().block_on(broken_before_the_raise(Guards::ALL));
+    assert_eq!(first, None, "it was not there any more");
+    let unguarded = Guards { raise_only_live: false, ..Guards::ALL };
+    let (first, next) = runtime().block_on(broken_before_the_raise(unguarded));
+    assert!(first.is_some_and(|first| first >= next), "tokens go back: {next} after {first:?}");
+}
