@@ -137,10 +137,10 @@ impl Holding {
         let ghost_possible = under_way > 0 && registry.clock.now() < until;
         self.armed.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
         match (answer, lost) {
-            (Ok(_), Some(reason)) => Err(Error::Lost { reason }),
+            (_, Some(reason)) => Err(Error::Lost { reason }),
             (Ok(Released::Removed), None) => Ok(()),
             (Ok(_), None) => Err(Error::Lost { reason: LossReason::Vanished }),
-            (Err(error), _) => Err(error),
+            (Err(error), None) => Err(error),
         }
     }
 }

@@ -2,9 +2,10 @@
 //! behind. (The faults of servers and networks need the lab.)
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use lockkit_core::driver::{Ended, Force, LockDriver, Renewal};
-use lockkit_core::{Error, LockManager, Space, Token};
+use lockkit_core::driver::{Acquisition, Ended, Force, LockDriver, Patience, Renewal};
+use lockkit_core::{Claim, Error, LockManager, Space, Token};
 use tokio::task::JoinSet;
 
 use crate::bench::{Bench, MustSucceed, PATIENCE};
@@ -105,7 +106,7 @@ impl Story {
 
     async fn wait_and_downgrade(&mut self, bench: &Bench) {
         let holder = bench.exclusive(&self.name);
-        let token = self.theirs.grant(&holder).await.token;
+        let token = self.theirs_soon(&holder).await;
         self.grows(token);
         let lock = self.ours.rwlock(&self.name);
         let waiting = tokio::spawn(async move { lock.write().await });
@@ -120,6 +121,20 @@ impl Story {
         bench.free(&self.theirs, &holder.key, PATIENCE).await;
     }
 
+    /// Somebody else gets the lock. A request of ours that was cut off may arrive only now, and be
+    /// in the way until its claim is released again.
+    async fn theirs_soon(&self, claim: &Arc<Claim>) -> Token {
+        let give_up = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            match self.theirs.acquire(claim, Patience::Try).await {
+                Ok(Acquisition::Granted(grant)) => return grant.token,
+                Ok(Acquisition::Busy) if tokio::time::Instant::now() < give_up => {}
+                other => panic!("{:?}: somebody else gets {other:?}", self.fault),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     async fn try_and_break(&mut self, bench: &Bench) {
         let tried = self.ours.mutex(&self.name).try_lock().await;
         if let Some(guard) = self.may_fail(tried) {
@@ -130,7 +145,7 @@ impl Story {
         let key = bench.key(&self.name);
         bench.free(&self.theirs, &key, PATIENCE).await;
         let stuck = bench.exclusive(&self.name);
-        let token = self.theirs.grant(&stuck).await.token;
+        let token = self.theirs_soon(&stuck).await;
         self.grows(token);
         self.may_fail(self.ours.inspect(Space::Lock, &self.name).await);
         let how = Force::Immediate;
