@@ -88,6 +88,22 @@ async fn readers_share_and_a_waiting_writer_is_not_overtaken() {
     assert!(matches!(d.downgrade(&writer).await.unwrap(), Renewal::Holds(_)));
 }
 
+/// Its token is the name under which a waiter may be broken: given again, a late break would hit
+/// somebody new.
+#[tokio::test]
+async fn the_place_of_a_last_waiter_that_gave_up_by_a_try_is_not_given_again() {
+    let folder = folder();
+    let d = open(&folder).await;
+    let (holder, gave_up, next) = (exclusive("a"), exclusive("a"), exclusive("a"));
+    take(&d, &holder).await;
+    queue(&d, &gave_up).await;
+    let last = async || d.inspect(&holder.key).await.unwrap().line.last().unwrap().token;
+    let place = last().await;
+    assert_eq!(d.acquire(&gave_up, Patience::Try).await.unwrap(), Acquisition::Busy);
+    queue(&d, &next).await;
+    assert!(last().await > place);
+}
+
 #[tokio::test]
 async fn permits_are_counted_and_a_large_request_is_not_overtaken() {
     let folder = folder();
