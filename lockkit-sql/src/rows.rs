@@ -57,7 +57,6 @@ pub(crate) struct ClaimRow {
     pub(crate) weight: i64,
     pub(crate) capacity: i64,
     pub(crate) hold_ttl: i64,
-    pub(crate) wait_ttl: i64,
     pub(crate) queued: i64,
     pub(crate) expires: i64,
     pub(crate) held: Option<i64>,
@@ -79,7 +78,7 @@ impl ClaimRow {
         let mode = mode_of(space_of(self.space), self.weight, self.capacity);
         let identity = serde_json::from_str(&self.identity).unwrap_or_else(|_| unknown());
         let mut standing = Standing::new(token_of(self.token), mode, identity);
-        standing.ttl = duration(if self.held.is_some() { self.hold_ttl } else { self.wait_ttl });
+        standing.ttl = duration(self.hold_ttl);
         standing.note = self.note;
         standing.expires_in = duration(self.expires - now);
         standing.queued_for = duration(now - self.queued);

@@ -117,7 +117,6 @@ fn claim_row(row: &SqliteRow) -> Result<ClaimRow, Error> {
             weight: row.try_get("weight")?,
             capacity: row.try_get("capacity")?,
             hold_ttl: row.try_get("hold_ttl")?,
-            wait_ttl: row.try_get("wait_ttl")?,
             queued: row.try_get("queued")?,
             expires: row.try_get("expires")?,
             held: row.try_get("held")?,

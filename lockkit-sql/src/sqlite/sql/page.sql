@@ -1,7 +1,7 @@
 -- A page of the lists in use, claim by claim.
 -- Parameters: ?1 namespace, ?2 space or NULL, ?3 prefix, ?4 greater than any name that has the
 -- prefix, ?5 ?6 space and name after which to begin, ?7 how many lists, ?8 now.
-SELECT c.namespace, c.space, c.name, c.token, c.weight, c.capacity, c.hold_ttl, c.wait_ttl,
+SELECT c.namespace, c.space, c.name, c.token, c.weight, c.capacity, c.hold_ttl,
        c.queued, c.expires, c.held, c.broken, c.identity, c.note,
        (SELECT record FROM lockkit_breaks AS b
         WHERE b.namespace = c.namespace AND b.space = c.space AND b.name = c.name
