@@ -68,4 +68,5 @@ async fn an_unsafe_lock_on_a_real_redis_is_convicted_and_drawn() {
     assert!(rules.contains(&Rule::TokenOnce), "{rules:?}");
     let drawing = std::fs::read_to_string(report.drawing.unwrap()).unwrap();
     assert!(drawing.contains("#c00"), "the violation is not marked");
+    assert!(folder.path().join("server.log").exists(), "what the server said is missing");
 }

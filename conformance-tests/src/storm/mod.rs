@@ -31,6 +31,10 @@ pub trait Saboteur: Send + Sync {
     fn faults(&self) -> Vec<Fault>;
     /// Begins a fault, lets it last, and ends it.
     async fn strike(&self, fault: Fault, lasts: Duration);
+    /// What the server wrote into its log last, for who looks for the cause of a violation.
+    fn log(&self) -> String {
+        String::new()
+    }
 }
 
 /// Nobody strikes but at clients.
@@ -116,7 +120,11 @@ impl Storm {
             result??;
         }
         self.look(look, &recorder).await?;
-        self.conclude(look)
+        let report = self.conclude(look)?;
+        if !report.judgement.acquitted() {
+            std::fs::write(self.folder.join("server.log"), saboteur.log())?;
+        }
+        Ok(report)
     }
 
     async fn carry_out(

@@ -47,6 +47,10 @@ impl Saboteur for ServerSaboteur {
         self.faults.clone()
     }
 
+    fn log(&self) -> String {
+        self.server.log_tail()
+    }
+
     async fn strike(&self, fault: Fault, lasts: Duration) {
         match fault {
             Fault::ServerStandsStill => {
