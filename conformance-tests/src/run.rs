@@ -113,7 +113,6 @@ pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
 ///
 /// # Panics
 /// When the case fails, or there is none of this name.
-#[allow(clippy::print_stdout, reason = "tests report to their captured output")]
 pub fn as_test<H: Harness>(name: &str, harness: impl FnOnce() -> Arc<H>) {
     let found = Case::named(name).expect("the list has this case");
     let harness = harness();

@@ -98,7 +98,6 @@ pub async fn trial(site: Arc<dyn Site>, trial: &'static Trial) -> Report {
 ///
 /// # Panics
 /// When the trial fails, or there is none of this name.
-#[allow(clippy::print_stdout, reason = "tests report to their captured output")]
 pub fn as_test(name: &str, site: Arc<dyn Site>) {
     let found = Trial::named(name).expect("the list has this trial");
     let runtime = crate::run::runtime(crate::Time::Real);

@@ -198,7 +198,6 @@ async fn count(
 
 /// Holds the lock and says, many times a second, under which token it would write now; ends when
 /// it has lost it.
-#[allow(clippy::print_stdout, reason = "that is how it talks to the case")]
 async fn hold(manager: &LockManager, name: &str, ttl: Duration) -> Result<(), Error> {
     let guard = manager.mutex(name).ttl(ttl).lock().await?;
     while let Ok(token) = guard.token() {

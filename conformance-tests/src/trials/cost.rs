@@ -260,7 +260,6 @@ fn costs(what: &str, counts: Vec<Counts>, budget: u64, of: Costs) {
     costs_by(what, counts, least..=budget, |count| count.round_trips);
 }
 
-#[allow(clippy::print_stdout, reason = "figures for who reads the test's output")]
 fn costs_by(
     what: &str,
     mut counts: Vec<Counts>,

@@ -85,7 +85,6 @@ pub async fn robust_09_a_refusal_is_a_clear_error(stage: Stage) -> Applied {
     Ok(())
 }
 
-#[allow(clippy::print_stdout, reason = "errors for who reads the test's output")]
 async fn refused(stage: &Stage, refusal: &Refusal) {
     let (bench, server, what) = (stage.bench(), stage.server(), refusal.what);
     let mut tokens = Tokens::new(Keeps::All);

@@ -54,7 +54,6 @@ enum Then {
 
 type Faults = fn(&Counts) -> Vec<(Network, When)>;
 
-#[allow(clippy::print_stdout, reason = "figures for who reads the test's output")]
 async fn everywhere(stage: Stage, faults: Faults) -> Applied {
     keeps(stage.bench(), Fault::ConnectionCut)?;
     let stage = Arc::new(stage);

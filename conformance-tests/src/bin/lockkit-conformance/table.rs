@@ -1,7 +1,5 @@
 //! The forms in which results are printed.
 
-#![allow(clippy::print_stdout, reason = "printing is what this is for")]
-
 use lockkit::Capabilities;
 use lockkit_conformance::broken::Caught;
 use lockkit_conformance::{Case, Outcome, Report};
