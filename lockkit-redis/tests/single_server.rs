@@ -206,15 +206,25 @@ async fn a_grant_counts_only_when_enough_replicas_have_it() {
     while !ask(&master, &["INFO", "replication"]).await.text().contains("state=online") {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let url = format!("{}?min_replicas=1&timeout=1s", master.url());
-    let driver = RedisDriver::connect(&url).await.unwrap();
+    let connect = async |timeout: &str| {
+        let url = format!("{}?min_replicas=1&timeout={timeout}", master.url());
+        RedisDriver::connect(&url).await.unwrap()
+    };
+    let patient = connect("60s").await;
     let claim_ = claim("a", Mode::Exclusive);
-    take(&driver, &claim_).await;
-    driver.release(&claim_).await.unwrap();
+    take(&patient, &claim_).await;
+    patient.release(&claim_).await.unwrap();
     replica.freeze().await;
-    let error = driver.acquire(&claim_, Patience::Try).await.unwrap_err();
-    assert!(error.is_retryable() && error.to_string().contains("replicas"), "{error}");
-    let state = driver.inspect(&claim_.key).await.unwrap();
+    // A stall of this machine may show as a time limit of another kind; then it is asked again.
+    let driver = connect("1s").await;
+    loop {
+        let error = driver.acquire(&claim_, Patience::Try).await.unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+        if error.to_string().contains("replicas") {
+            break;
+        }
+    }
+    let state = patient.inspect(&claim_.key).await.unwrap();
     assert!(state.is_free(), "given back: {state:?}");
     replica.thaw();
     let error = RedisOptions::default().strict(true).connect(&replica.url()).await.unwrap_err();
