@@ -167,17 +167,13 @@ impl Shared {
             Patience::Wait => b"wait",
         };
         let counter = keys::counter(bucket);
-        let keys = [key.as_str(), counter.as_str()];
-        let plain = [text.as_bytes(), ttl.as_bytes(), said.as_bytes(), patience];
-        let answer = match keys::mode_args(claim.mode) {
-            None => self.run(&script::ACQUIRE, &keys, &plain).await?,
-            Some((mode, weight, capacity)) => {
-                let (weight, capacity) = (weight.to_string(), capacity.to_string());
-                let [a, b, c, d] = plain;
-                let more = [a, b, c, d, mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()];
-                self.run(&script::ACQUIRE, &keys, &more).await?
-            }
-        };
+        let mut args = vec![text.as_bytes(), ttl.as_bytes(), said.as_bytes(), patience];
+        let (weight, capacity);
+        if let Some((mode, w, c)) = keys::mode_args(claim.mode) {
+            (weight, capacity) = (w.to_string(), c.to_string());
+            args.extend([mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()]);
+        }
+        let answer = self.run(&script::ACQUIRE, &[&key, &counter], &args).await?;
         let (answer, place) = reply::acquisition(claim, &token, &answer)?;
         if let Acquisition::Granted(grant) = &answer {
             self.seen.saw(bucket, grant.token.get());
@@ -321,8 +317,8 @@ impl LockDriver for RedisDriver {
             _ => shared.wakes.strike(&claim.id),
         }
         match answer?.0 {
-            Acquisition::Granted(grant) => {
-                shared.confirm(claim, grant).await.map(Acquisition::Granted)
+            Acquisition::Granted(grant) if shared.replicas.is_some() => {
+                Box::pin(shared.confirm(claim, grant)).await.map(Acquisition::Granted)
             }
             other => Ok(other),
         }

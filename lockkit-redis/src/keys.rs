@@ -1,6 +1,9 @@
 //! What things are called in Redis: keys with their hash tags, channels, and the text in which a
 //! claim is written. The one place that knows; the scripts say the same in their headers.
 
+use std::borrow::Cow;
+use std::fmt::Write;
+
 use lockkit_core::driver::RegisterKey;
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 
@@ -75,13 +78,17 @@ pub(crate) fn pattern(space: Space, namespace: &Namespace, prefix: &str) -> Stri
 pub(crate) fn name_in(key: &str, space: Space, namespace: &Namespace) -> Option<Name> {
     let rest = key.strip_prefix("lockkit:")?.strip_prefix(word(space))?.strip_prefix(":{")?;
     let (_, rest) = rest.split_once("}:")?;
-    let name = rest.strip_prefix(&escaped(namespace))?.strip_prefix(':')?;
+    let name = rest.strip_prefix(&*escaped(namespace))?.strip_prefix(':')?;
     Name::new(name).ok()
 }
 
 /// A namespace ends at the next colon in a key, so it has none itself.
-fn escaped(namespace: &Namespace) -> String {
-    namespace.as_str().replace('%', "%25").replace(':', "%3A")
+fn escaped(namespace: &Namespace) -> Cow<'_, str> {
+    let text = namespace.as_str();
+    match text.contains(['%', ':']) {
+        true => text.replace('%', "%25").replace(':', "%3A").into(),
+        false => text.into(),
+    }
 }
 
 /// A claim as the string that it is while it is alone:
@@ -91,7 +98,8 @@ pub(crate) fn claim(claim: &Claim, token: &str, client: &str) -> String {
     let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
     let (host, program) = (one_word(host), one_word(program));
     let id = claim.id.to_hex();
-    let mut text = format!("{id} {token} {hold} {wait} {client} {pid}\t{host}\t{program}");
+    let mut text = String::with_capacity(192); // all of it, mostly: it is made for every acquire
+    let _ = write!(text, "{id} {token} {hold} {wait} {client} {pid}\t{host}\t{program}");
     if let Some(note) = &claim.note {
         text.push('\t');
         text.push_str(note);
@@ -123,7 +131,7 @@ pub(crate) fn millis(ttl: std::time::Duration) -> u64 {
     u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-fn one_word(text: &str) -> std::borrow::Cow<'_, str> {
+fn one_word(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.replace(char::is_control, "?").into(),
         false => text.into(),

@@ -54,16 +54,18 @@ pub(crate) enum Link {
 impl Link {
     /// Sends a command. When the connection turns out to be dead, once more on a new one: all
     /// commands of this crate may be repeated.
+    ///
+    /// What is rare, or costs more anyway, is boxed: every lock and release carries this future.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Own(own) => own.send(cmd).await,
             Self::Manager(manager, limit) => {
                 let mut connection = manager.clone();
-                bounded(*limit, ask(&mut connection, cmd)).await
+                Box::pin(bounded(*limit, ask(&mut connection, cmd))).await
             }
             Self::Cluster(cluster, limit) => {
                 let mut connection = cluster.clone();
-                bounded(*limit, ask(&mut connection, cmd)).await
+                Box::pin(bounded(*limit, ask(&mut connection, cmd))).await
             }
         }
     }
@@ -187,12 +189,16 @@ impl Own {
         if error.is_timeout() {
             return Err(error); // it has taken its time already
         }
+        Box::pin(self.send_again(cmd)).await
+    }
+
+    async fn send_again(&self, cmd: &Cmd) -> RedisResult<Value> {
         let mut live = self.connected().await?;
-        let again = ask(&mut live.connection, cmd).await;
-        if again.as_ref().is_err_and(|e| self.is_useless(e)) {
+        let answer = ask(&mut live.connection, cmd).await;
+        if answer.as_ref().is_err_and(|e| self.is_useless(e)) {
             self.forget(live.number);
         }
-        again
+        answer
     }
 
     /// Commands that leave at once and whose answers come together.
@@ -227,6 +233,10 @@ impl Own {
         if let Some(live) = self.live().clone() {
             return Ok(live);
         }
+        Box::pin(self.connect_once()).await
+    }
+
+    async fn connect_once(&self) -> RedisResult<Live> {
         let asked = Instant::now();
         let mut failed = self.connecting.lock().await;
         if let Some(live) = self.live().clone() {
