@@ -159,22 +159,23 @@ impl Shared {
         patience: Patience,
     ) -> Result<(Acquisition, Option<reply::Place>), Error> {
         let (key, bucket) = keys::lock(&claim.key);
-        let (token, said) = self.seen.propose(bucket, self.link.clock());
-        let text = keys::claim(claim, &token, &self.wakes.client);
+        let proposal = self.seen.propose(bucket, self.link.clock());
+        let text = keys::claim(claim, proposal.token(), &self.wakes.client);
         let ttl = keys::millis(claim.hold_ttl).to_string();
         let patience: &[u8] = match patience {
             Patience::Try => b"try",
             Patience::Wait => b"wait",
         };
         let counter = keys::counter(bucket);
-        let mut args = vec![text.as_bytes(), ttl.as_bytes(), said.as_bytes(), patience];
+        let said = proposal.said().as_bytes();
+        let mut args = vec![text.as_bytes(), ttl.as_bytes(), said, patience];
         let (weight, capacity);
         if let Some((mode, w, c)) = keys::mode_args(claim.mode) {
             (weight, capacity) = (w.to_string(), c.to_string());
             args.extend([mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()]);
         }
-        let answer = self.run(&script::ACQUIRE, &[&key, &counter], &args).await?;
-        let (answer, place) = reply::acquisition(claim, &token, &answer)?;
+        let answer = self.run(&script::ACQUIRE, &[&key, counter], &args).await?;
+        let (answer, place) = reply::acquisition(claim, proposal.token(), &answer)?;
         if let Acquisition::Granted(grant) = &answer {
             self.seen.saw(bucket, grant.token.get());
         }
@@ -255,7 +256,7 @@ impl Shared {
         let words = claim_args(claim);
         let mut args: Vec<_> = words.iter().map(String::as_bytes).collect();
         args.extend(more);
-        let answer = self.run(script, &[&key, &counter], &args).await?;
+        let answer = self.run(script, &[&key, counter], &args).await?;
         self.note(claim, reply::renewal(claim, &answer)?)
     }
 

@@ -2,7 +2,7 @@
 //! claim is written. The one place that knows; the scripts say the same in their headers.
 
 use std::borrow::Cow;
-use std::fmt::Write;
+use std::sync::LazyLock;
 
 use lockkit_core::driver::RegisterKey;
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
@@ -36,7 +36,17 @@ fn word(space: Space) -> &'static str {
 pub(crate) fn lock(key: &Key) -> (String, usize) {
     let word = word(key.space);
     let bucket = bucket(word, &key.namespace, &key.name);
-    (format!("lockkit:{word}:{{{bucket}}}:{}:{}", escaped(&key.namespace), key.name), bucket)
+    let (namespace, name) = (escaped(&key.namespace), key.name.as_str());
+    // By hand, as all that is written for every acquire and release: formatting takes longer.
+    let mut text = String::with_capacity(24 + namespace.len() + name.len());
+    for part in ["lockkit:", word, ":{"] {
+        text.push_str(part);
+    }
+    push_number(&mut text, bucket as u64);
+    for part in ["}:", &*namespace, ":", name] {
+        text.push_str(part);
+    }
+    (text, bucket)
 }
 
 /// The key of a register.
@@ -46,8 +56,11 @@ pub(crate) fn register(at: &RegisterKey) -> String {
 }
 
 /// The counter of tokens of a bucket.
-pub(crate) fn counter(bucket: usize) -> String {
-    format!("lockkit:tokens:{{{bucket}}}")
+pub(crate) fn counter(bucket: usize) -> &'static str {
+    static COUNTERS: LazyLock<Vec<String>> = LazyLock::new(|| {
+        (0..BUCKETS).map(|bucket| format!("lockkit:tokens:{{{bucket}}}")).collect()
+    });
+    &COUNTERS[bucket]
 }
 
 /// The token base of a namespace.
@@ -98,8 +111,20 @@ pub(crate) fn claim(claim: &Claim, token: &str, client: &str) -> String {
     let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
     let (host, program) = (one_word(host), one_word(program));
     let id = claim.id.to_hex();
-    let mut text = String::with_capacity(192); // all of it, mostly: it is made for every acquire
-    let _ = write!(text, "{id} {token} {hold} {wait} {client} {pid}\t{host}\t{program}");
+    let mut text = String::with_capacity(192); // room for all of it, mostly
+    for part in [id.as_str(), " ", token, " "] {
+        text.push_str(part);
+    }
+    for millis in [hold, wait] {
+        push_number(&mut text, millis);
+        text.push(' ');
+    }
+    text.push_str(client);
+    text.push(' ');
+    push_number(&mut text, u64::from(*pid));
+    for part in ["\t", &*host, "\t", &*program] {
+        text.push_str(part);
+    }
     if let Some(note) = &claim.note {
         text.push('\t');
         text.push_str(note);
@@ -128,7 +153,22 @@ pub(crate) fn mode_args(mode: Mode) -> Option<(&'static str, u32, u32)> {
 
 /// Whole milliseconds, rounded up: a lease is never shorter than what was asked for.
 pub(crate) fn millis(ttl: std::time::Duration) -> u64 {
-    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    let more = u64::from(ttl.subsec_nanos().div_ceil(1_000_000));
+    ttl.as_secs().saturating_mul(1_000).saturating_add(more)
+}
+
+fn push_number(text: &mut String, number: u64) {
+    let (mut digits, mut rest) = ([0; 20], number);
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    text.extend(digits[first..].iter().map(|digit| char::from(*digit)));
 }
 
 fn one_word(text: &str) -> Cow<'_, str> {
@@ -170,6 +210,25 @@ mod tests {
         let (line, _) = text.split_once(":{").unwrap();
         let beside = text.replace(line, "lockkit:lock.line");
         assert_eq!(name_in(&beside, Space::Lock, &Namespace::new("shop").unwrap()), None);
+    }
+
+    #[test]
+    fn numbers_are_written_in_full() {
+        for number in [0, 9, 10, 255, 30_000, u64::MAX] {
+            let mut text = "x".to_owned();
+            push_number(&mut text, number);
+            assert_eq!(text, format!("x{number}"));
+        }
+        assert_eq!(counter(17), "lockkit:tokens:{17}");
+    }
+
+    #[test]
+    fn a_lease_is_rounded_up_to_milliseconds() {
+        use std::time::Duration;
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+        assert_eq!(millis(Duration::from_micros(1_999_001)), 2_000);
+        assert_eq!(millis(Duration::from_secs(30)), 30_000);
+        assert_eq!(millis(Duration::MAX), u64::MAX);
     }
 
     #[test]
