@@ -174,7 +174,7 @@ impl Shared {
             (weight, capacity) = (w.to_string(), c.to_string());
             args.extend([mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()]);
         }
-        let answer = self.run(&script::ACQUIRE, &[&key, counter], &args).await?;
+        let answer = self.run(&script::ACQUIRE, &[&key, &counter], &args).await?;
         let (answer, place) = reply::acquisition(claim, proposal.token(), &answer)?;
         if let Acquisition::Granted(grant) = &answer {
             self.seen.saw(bucket, grant.token.get());
@@ -256,7 +256,7 @@ impl Shared {
         let words = claim_args(claim);
         let mut args: Vec<_> = words.iter().map(String::as_bytes).collect();
         args.extend(more);
-        let answer = self.run(script, &[&key, counter], &args).await?;
+        let answer = self.run(script, &[&key, &counter], &args).await?;
         self.note(claim, reply::renewal(claim, &answer)?)
     }
 

@@ -54,18 +54,16 @@ pub(crate) enum Link {
 impl Link {
     /// Sends a command. When the connection turns out to be dead, once more on a new one: all
     /// commands of this crate may be repeated.
-    ///
-    /// What is rare, or costs more anyway, is boxed: every lock and release carries this future.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Own(own) => own.send(cmd).await,
             Self::Manager(manager, limit) => {
                 let mut connection = manager.clone();
-                Box::pin(bounded(*limit, ask(&mut connection, cmd))).await
+                bounded(*limit, ask(&mut connection, cmd)).await
             }
             Self::Cluster(cluster, limit) => {
                 let mut connection = cluster.clone();
-                Box::pin(bounded(*limit, ask(&mut connection, cmd))).await
+                bounded(*limit, ask(&mut connection, cmd)).await
             }
         }
     }
@@ -189,6 +187,7 @@ impl Own {
         if error.is_timeout() {
             return Err(error); // it has taken its time already
         }
+        // What is rare is boxed, here and below: every lock and release carries this future.
         Box::pin(self.send_again(cmd)).await
     }
 
