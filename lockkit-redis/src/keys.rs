@@ -209,6 +209,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_claim_shows_is_read_back() {
+        let identity = Identity { host: "h\tx".into(), pid: 7, program: "a b".into() };
+        let ttl = std::time::Duration::from_micros(1_500);
+        let claim_ = Claim::new(key("", "a"), Mode::Exclusive, ttl, ttl, identity.into())
+            .with_note(Some("why not".into()));
+        let text = claim(&claim_, "0000000000000000001", "c1");
+        let (head, rest) = text.split_at(33 + 20);
+        assert!(head.ends_with(" 0000000000000000001 "), "{head}");
+        let rest = rest.strip_prefix("2 2 c1 ").unwrap();
+        let (identity, note) = shown(rest);
+        assert_eq!((identity.host.as_str(), identity.pid), ("h?x", 7));
+        assert_eq!((identity.program.as_str(), note.as_deref()), ("a b", Some("why not")));
+    }
+
+    #[test]
     fn numbers_are_written_in_full() {
         for number in [0, 9, 10, 255, 30_000, u64::MAX] {
             let mut text = "x".to_owned();
@@ -224,20 +239,5 @@ mod tests {
         assert_eq!(millis(Duration::from_micros(1_999_001)), 2_000);
         assert_eq!(millis(Duration::from_secs(30)), 30_000);
         assert_eq!(millis(Duration::MAX), u64::MAX);
-    }
-
-    #[test]
-    fn what_a_claim_shows_is_read_back() {
-        let identity = Identity { host: "h\tx".into(), pid: 7, program: "a b".into() };
-        let ttl = std::time::Duration::from_micros(1_500);
-        let claim_ = Claim::new(key("", "a"), Mode::Exclusive, ttl, ttl, identity.into())
-            .with_note(Some("why not".into()));
-        let text = claim(&claim_, "0000000000000000001", "c1");
-        let (head, rest) = text.split_at(33 + 20);
-        assert!(head.ends_with(" 0000000000000000001 "), "{head}");
-        let rest = rest.strip_prefix("2 2 c1 ").unwrap();
-        let (identity, note) = shown(rest);
-        assert_eq!((identity.host.as_str(), identity.pid), ("h?x", 7));
-        assert_eq!((identity.program.as_str(), note.as_deref()), ("a b", Some("why not")));
     }
 }
