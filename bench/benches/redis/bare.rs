@@ -29,10 +29,11 @@ impl Bare {
         Self { connection, take, give_back }
     }
 
-    pub(crate) async fn pair(mut self, lock: &str) {
+    /// The counter is that of the lock's hash tag, as a cluster needs it.
+    pub(crate) async fn pair(mut self, lock: &str, counter: &str) {
         const ID: &str = "0123456789abcdef0123456789abcdef";
         let mut take = redis::cmd("EVALSHA");
-        take.arg(&self.take).arg(2).arg(lock).arg("bare:tokens").arg(ID).arg(30_000);
+        take.arg(&self.take).arg(2).arg(lock).arg(counter).arg(ID).arg(30_000);
         let token: u64 = take.query_async(&mut self.connection).await.unwrap();
         assert!(token > 0);
         let mut give_back = redis::cmd("EVALSHA");

@@ -40,10 +40,12 @@ pub(crate) async fn lockkit(server: &Server, tasks: usize) -> Way {
 
 pub(crate) async fn bare(server: &Server, tasks: usize) -> Way {
     let bare = Bare::new(&server.url()).await;
-    let names: Arc<[_]> = (0..tasks).map(|n| format!("bare:invoice/{n}")).collect();
+    let names: Arc<[_]> = (0..tasks)
+        .map(|n| (format!("lock:{{{n}}}:invoice/{n}"), format!("tokens:{{{n}}}")))
+        .collect();
     Way::new("bare scripts", tasks, move |task| {
         let (bare, names) = (bare.clone(), names.clone());
-        async move { bare.pair(&names[task]).await }
+        async move { bare.pair(&names[task].0, &names[task].1).await }
     })
 }
 
