@@ -179,6 +179,22 @@ macro_rules! __every_case {
                 register_04_tokens_are_remembered_across_overwriting: Registers,
                 register_05_changed_wakes_on_a_store_and_misses_none: Registers,
                 register_06_a_lost_answer_is_told_from_a_conflict: Registers,
+                register_07_a_stale_holder_cannot_store: Registers,
+                register_08_a_write_whose_answer_was_lost_is_done_once: Registers,
+                register_09_a_watcher_sees_what_came_last: Registers,
+            }
+            latch {
+                latch_01_it_opens_at_zero_for_all: Registers,
+                latch_02_a_participant_counts_once: Registers,
+                latch_03_counting_below_zero_is_an_error: Registers,
+                latch_04_all_of_many_at_once_are_counted: Registers,
+                latch_05_a_reset_closes_it_for_everybody: Registers,
+            }
+            once {
+                once_01_of_many_one_runs_and_all_learn_the_decision: Registers,
+                once_02_after_a_failure_the_next_begins_at_once: Registers,
+                once_03_a_runner_that_died_is_followed_after_its_lease: Registers,
+                once_04_what_was_decided_is_kept_for_a_time: Registers,
             }
             robust {
                 robust_01_an_answer_is_lost_after_any_call_acted: Fifo,

@@ -18,7 +18,7 @@ use crate::record::{How, Record};
 use crate::registry::{Registry, Release};
 use crate::settings::Settings;
 use crate::state::{Health, ListRequest, LockState};
-use crate::sync::{Entrance, Mutex, Reentrant, RwLock, Semaphore, Slot};
+use crate::sync::{Entrance, Latch, Mutex, Once, Reentrant, Register, RwLock, Semaphore, Slot};
 use crate::ticket::Ticket;
 use crate::{BreakRecord, Error, Identity, Key, LossReason, Name, Namespace, Space, Token};
 
@@ -103,6 +103,22 @@ impl LockManager {
     /// Locks for this owner, who can enter again what it holds. See [`Reentrant`].
     pub fn reentrant(&self, owner: impl Into<String>) -> Reentrant {
         Reentrant::new(&self.core, owner.into())
+    }
+
+    /// The register of this name: a value that a stale holder cannot overwrite. No I/O.
+    pub fn register(&self, name: impl AsRef<str>) -> Register {
+        Register::new(&self.core, name.as_ref())
+    }
+
+    /// The count-down latch of this name, which opens when so many have counted. No I/O. The count
+    /// must be the same wherever it is used.
+    pub fn latch(&self, name: impl AsRef<str>, count: u32) -> Latch {
+        Latch::new(&self.core, name.as_ref(), count)
+    }
+
+    /// The job of this key, which one among many does, once. No I/O.
+    pub fn once(&self, key: impl AsRef<str>) -> Once {
+        Once::new(&self.core, key.as_ref())
     }
 
     /// Goes on with a detached lock: renews it, and holds it as if it had been made here.
@@ -363,7 +379,8 @@ fn rebased(mut state: LockState, base: u64) -> LockState {
     state
 }
 
-fn unix_ms() -> u64 {
+/// Now, for people.
+pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or(Duration::ZERO).as_millis() as u64
 }

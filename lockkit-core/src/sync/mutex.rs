@@ -37,6 +37,11 @@ impl Mutex {
         Self { handle: Handle::new(core, name, owner) }
     }
 
+    /// The lock of a primitive that is made of one.
+    pub(crate) fn of(handle: Handle) -> Self {
+        Self { handle }
+    }
+
     options!();
 
     /// Waits until the lock is held.
