@@ -190,6 +190,26 @@ macro_rules! __every_case {
                 latch_04_all_of_many_at_once_are_counted: Registers,
                 latch_05_a_reset_closes_it_for_everybody: Registers,
             }
+            barrier {
+                barrier_01_nobody_leaves_before_all_have_entered: Registers,
+                barrier_02_one_too_few_wait_on: Registers,
+                barrier_03_a_participant_that_died_does_not_count: Registers,
+                barrier_04_who_lost_its_claim_is_not_let_through: Registers,
+            }
+            multi {
+                multi_01_it_gets_all_or_none: Nothing,
+                multi_02_crossing_callers_never_deadlock: Nothing,
+                multi_03_it_is_lost_when_one_is_lost: Nothing,
+                multi_04_dropped_while_it_waits_it_leaves_nothing: Nothing,
+                multi_05_several_managers_are_taken_in_the_order_of_their_ids: Nothing,
+            }
+            election {
+                election_01_there_is_one_leader_and_its_tokens_grow: Nothing,
+                election_02_observers_see_the_leaders_in_order: Nothing,
+                election_03_resigning_hands_over_at_once: Nothing,
+                election_04_a_leader_that_is_cut_off_knows_and_is_followed: Nothing,
+                election_05_run_campaigns_again_after_a_loss: Nothing,
+            }
             once {
                 once_01_of_many_one_runs_and_all_learn_the_decision: Registers,
                 once_02_after_a_failure_the_next_begins_at_once: Registers,

@@ -18,7 +18,10 @@ use crate::record::{How, Record};
 use crate::registry::{Registry, Release};
 use crate::settings::Settings;
 use crate::state::{Health, ListRequest, LockState};
-use crate::sync::{Entrance, Latch, Mutex, Once, Reentrant, Register, RwLock, Semaphore, Slot};
+use crate::sync::{
+    Barrier, Election, Entrance, Latch, MultiLock, Mutex, Once, Reentrant, Register, RwLock,
+    Semaphore, Slot,
+};
 use crate::ticket::Ticket;
 use crate::{BreakRecord, Error, Identity, Key, LossReason, Name, Namespace, Space, Token};
 
@@ -119,6 +122,24 @@ impl LockManager {
     /// The job of this key, which one among many does, once. No I/O.
     pub fn once(&self, key: impl AsRef<str>) -> Once {
         Once::new(&self.core, key.as_ref())
+    }
+
+    /// The election of this name. No I/O.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(&self.core, name.as_ref())
+    }
+
+    /// The mutexes of these names, held together: all or none, in an order in which those who name
+    /// the same locks never wait for each other in a circle. No I/O. [`MultiLock::new`] takes those
+    /// of several managers.
+    pub fn multi<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
+        MultiLock::of_names(&self.core, names)
+    }
+
+    /// The barrier of this name, which so many leave together. No I/O. The count must be the same
+    /// wherever it is used.
+    pub fn barrier(&self, name: impl AsRef<str>, count: u32) -> Barrier {
+        Barrier::new(&self.core, name.as_ref(), count)
     }
 
     /// Goes on with a detached lock: renews it, and holds it as if it had been made here.
@@ -369,7 +390,7 @@ impl Drop for Core {
 }
 
 /// A state as users see it: with the namespace's base added to the tokens.
-fn rebased(mut state: LockState, base: u64) -> LockState {
+pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
     if base > 0 {
         for standing in &mut state.line {
             let number = standing.token.get().saturating_add(base);

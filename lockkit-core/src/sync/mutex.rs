@@ -42,6 +42,10 @@ impl Mutex {
         Self { handle }
     }
 
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     options!();
 
     /// Waits until the lock is held.

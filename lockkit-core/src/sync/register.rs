@@ -110,7 +110,7 @@ impl Register {
     /// # Cancel safety
     /// Dropping it leaves open whether the value was stored.
     pub async fn store(&self, value: impl AsRef<[u8]>) -> Result<Version, Error> {
-        self.write(Some(value.as_ref()), Expect::Anything, None).await
+        self.write(Some(value.as_ref()), Expect::Anything, Fence::None).await
     }
 
     /// Stores a value if what is there is as expected: the version that was read, or
@@ -123,7 +123,7 @@ impl Register {
         expect: impl Into<Expect>,
         value: impl AsRef<[u8]>,
     ) -> Result<Version, Error> {
-        self.write(Some(value.as_ref()), expect.into(), None).await
+        self.write(Some(value.as_ref()), expect.into(), Fence::None).await
     }
 
     /// Stores a value under the fence of this lock, or is refused: with [`Error::Lost`] when the
@@ -140,7 +140,7 @@ impl Register {
         lock: &Lease,
         value: impl AsRef<[u8]>,
     ) -> Result<Version, Error> {
-        self.write(Some(value.as_ref()), Expect::Anything, Some(lock)).await
+        self.write(Some(value.as_ref()), Expect::Anything, Fence::Lock(lock)).await
     }
 
     /// Both: fenced by this lock, and only over what is expected. A stale token is told first.
@@ -154,7 +154,22 @@ impl Register {
         expect: impl Into<Expect>,
         value: impl AsRef<[u8]>,
     ) -> Result<Version, Error> {
-        self.write(Some(value.as_ref()), expect.into(), Some(lock)).await
+        self.write(Some(value.as_ref()), expect.into(), Fence::Lock(lock)).await
+    }
+
+    /// As [`store_with`](Self::store_with), for who was handed the token of a lock and has no guard:
+    /// another process, a service. Nobody checks here whether that lock is still held, nor whether
+    /// it was held alone. One round trip.
+    ///
+    /// # Cancel safety
+    /// As [`store`](Self::store).
+    pub async fn store_with_token(
+        &self,
+        token: Token,
+        expect: impl Into<Expect>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Version, Error> {
+        self.write(Some(value.as_ref()), expect.into(), Fence::Token(token)).await
     }
 
     /// Deletes the value; that there is none is fine. The fence stays where it is, and versions go
@@ -163,7 +178,7 @@ impl Register {
     /// # Cancel safety
     /// Dropping it leaves open whether the value was deleted.
     pub async fn delete(&self) -> Result<(), Error> {
-        self.write(None, Expect::Anything, None).await.map(drop)
+        self.write(None, Expect::Anything, Fence::None).await.map(drop)
     }
 
     /// Deletes the value if it is as expected. One round trip.
@@ -171,7 +186,7 @@ impl Register {
     /// # Cancel safety
     /// As [`delete`](Self::delete).
     pub async fn compare_and_delete(&self, expect: impl Into<Expect>) -> Result<(), Error> {
-        self.write(None, expect.into(), None).await.map(drop)
+        self.write(None, expect.into(), Fence::None).await.map(drop)
     }
 
     /// Deletes the value under the fence of this lock. One round trip.
@@ -179,7 +194,7 @@ impl Register {
     /// # Cancel safety
     /// As [`delete`](Self::delete).
     pub async fn delete_with(&self, lock: &Lease) -> Result<(), Error> {
-        self.write(None, Expect::Anything, Some(lock)).await.map(drop)
+        self.write(None, Expect::Anything, Fence::Lock(lock)).await.map(drop)
     }
 
     /// Returns what is there once its version is not `after`: at once when it changed before this
@@ -220,12 +235,16 @@ impl Register {
         &self,
         value: Option<&[u8]>,
         expect: Expect,
-        lock: Option<&Lease>,
+        fence: Fence<'_>,
     ) -> Result<Version, Error> {
         let at = self.at()?;
         let registers = self.registers()?;
         self.check(value)?;
-        let token = lock.map(|lock| self.fence(lock)).transpose()?;
+        let (token, lock) = match fence {
+            Fence::None => (None, None),
+            Fence::Lock(lock) => (Some(self.token_of(lock)?), Some(lock)),
+            Fence::Token(token) => (Some(token), None),
+        };
         let write_id = WriteId::random();
         let (outcome, failures) = match value {
             Some(value) => {
@@ -270,7 +289,7 @@ impl Register {
     }
 
     /// The token of a lock that can fence this register.
-    fn fence(&self, lock: &Lease) -> Result<Token, Error> {
+    fn token_of(&self, lock: &Lease) -> Result<Token, Error> {
         let token = lock.token()?;
         if lock.mode() != Mode::Exclusive {
             return Err(Error::config(
@@ -329,6 +348,13 @@ impl Register {
         let driver = self.core.driver();
         driver.registers().ok_or_else(|| driver.unsupported("registers"))
     }
+}
+
+/// What a write is fenced by.
+enum Fence<'a> {
+    None,
+    Lock(&'a Lease),
+    Token(Token),
 }
 
 /// A call of a driver.
