@@ -247,9 +247,10 @@ impl Hold {
         if let Some(supervisor) = self.supervisor.take() {
             supervisor.bury();
         }
-        output::note("warning: the supervisor was killed; starting another one");
         match Supervisor::start(self.group.id(), self.due) {
             Ok(supervisor) => {
+                // Said once the group is guarded again: who reads it may count on that.
+                output::note("warning: the supervisor was killed; another one has taken over");
                 self.supervisor = Some(supervisor);
                 Ok(())
             }

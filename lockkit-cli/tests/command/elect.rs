@@ -9,7 +9,7 @@ use crate::stage::{Stage, stderr, wait_for};
 /// A candidate whose command writes its token, a line for each term, and works on.
 fn candidate(name: &str) -> [String; 10] {
     let script = format!("echo $LOCKKIT_TOKEN >>{name}; exec sleep 1000");
-    ["elect", "--local", "--ttl", "60s", "--value", name, "e", "sh", "-c", &script]
+    ["elect", "--local", "--ttl", "20s", "--value", name, "e", "sh", "-c", &script]
         .map(str::to_owned)
 }
 

@@ -23,8 +23,11 @@ use crate::{Error, Lease, Mode, Token};
 ///
 /// - **Fenced**: [`store_with`](Self::store_with) gives the token of a lock along. A holder that
 ///   lost its lock without noticing is refused ([`Error::Stale`]) from the first write of its
-///   successor on: the checked resource of the books, ready to use. Use the guards of *one* lock
-///   for one register: tokens of different locks do not compare.
+///   successor on: the checked resource of the books, ready to use. What was computed from the
+///   value that was there is stored with
+///   [`compare_and_store_with`](Self::compare_and_store_with): until the successor's first write,
+///   one of the predecessor may still land between its load and its store. Use the guards of *one*
+///   lock for one register: tokens of different locks do not compare.
 /// - **Compared**: [`compare_and_store`](Self::compare_and_store) stores only over the version that
 ///   was read ([`Error::Conflict`] otherwise), also without a lock. Versions of a name only grow,
 ///   across deletion too.
@@ -55,7 +58,7 @@ use crate::{Error, Lease, Mode, Token};
 /// let successor = locks.mutex("consumer").lock().await?;
 /// let entry = cursor.load().await?.expect("there is a checkpoint");
 /// assert_eq!(entry.value, b"event 41");
-/// cursor.store_with(&successor, "event 42").await?;
+/// cursor.compare_and_store_with(&successor, entry.version, "event 42").await?;
 ///
 /// // The first one wakes up, and does no harm.
 /// assert!(cursor.store_with(&stale, "event 42").await.is_err());
