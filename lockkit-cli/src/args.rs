@@ -85,6 +85,8 @@ pub(crate) enum Verb {
     Watch(ShowArgs),
     /// Check the backend and say what to do about what is wrong
     Doctor(DoctorArgs),
+    /// Print the statements that make lockkit's tables, for who may make them
+    Schema(DoctorArgs),
     /// Print the completions for a shell
     Completions {
         /// For which shell
@@ -315,7 +317,7 @@ pub(crate) struct BreakArgs {
     pub(crate) backend: BackendArgs,
 }
 
-/// `doctor`.
+/// `doctor`, `schema`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]

@@ -37,7 +37,7 @@ use crate::{Error, Lease, Mode, Token};
 ///   that is [retryable](Error::is_retryable) after that leaves open whether it was done. (Where
 ///   somebody else overwrote the value meanwhile, a plain [`store`](Self::store) may be applied
 ///   again after theirs; one that compares or is fenced never is.)
-/// - Any backend but a quorum has registers, see
+/// - Any backend has registers, but a quorum and a mirror; see
 ///   [`Capabilities::registers`](crate::Capabilities::registers).
 ///
 /// A name is 1 to 512 bytes, as a lock's; `lockkit.` at its beginning is reserved. A register has
