@@ -88,7 +88,7 @@ pub async fn election_04_a_leader_that_is_cut_off_knows_and_is_followed(bench: B
     let line = Arc::new(Severed::passing());
     let ours = bench.manager_over(Arc::new(Tampered::new(bench.driver().await, line.clone())));
     let theirs = bench.manager().await;
-    let ttl = bench.lively();
+    let ttl = bench.lively() * 2;
     let stalled = ours.election("e").ttl(ttl).campaign().await.expect("it is free");
     let token = stalled.token().expect("it leads");
     let campaign = tokio::spawn({
@@ -107,7 +107,8 @@ pub async fn election_04_a_leader_that_is_cut_off_knows_and_is_followed(bench: B
 pub async fn election_05_run_campaigns_again_after_a_loss(bench: Bench) {
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
     let (tell, mut told) = mpsc::unbounded_channel();
-    let election = ours.election("e").ttl(bench.lively());
+    let ttl = bench.lively() * 3;
+    let election = ours.election("e").ttl(ttl);
     let running = tokio::spawn(async move {
         let mut terms = 0;
         let work = |leadership: lockkit_core::Lease| {
@@ -126,7 +127,7 @@ pub async fn election_05_run_campaigns_again_after_a_loss(bench: Bench) {
     let first = bench.soon("it leads", told.recv()).await.expect("it was told");
     let broken = theirs.break_lock(Space::Lock, "e", first, Force::Immediate, None).await;
     assert!(broken.expect("it works"), "it is deposed");
-    let second = bench.within(bench.after(bench.lively()), "it leads again", told.recv()).await;
+    let second = bench.within(bench.after(ttl), "it leads again", told.recv()).await;
     assert!(second.expect("it was told") > first, "with a greater token");
     let terms = bench.soon("its work ends", running).await.expect("no panic");
     assert_eq!(terms.expect("it led until the end"), 2);

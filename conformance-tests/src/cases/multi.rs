@@ -76,7 +76,8 @@ pub async fn multi_02_crossing_callers_never_deadlock(bench: Bench) {
 
 pub async fn multi_03_it_is_lost_when_one_is_lost(bench: Bench) {
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
-    let both = ours.multi(["b", "a"]).ttl(bench.lively()).lock().await.expect("they are free");
+    let ttl = bench.lively() * 3;
+    let both = ours.multi(["b", "a"]).ttl(ttl).lock().await.expect("they are free");
     let token = both.tokens().expect("both are held")[0];
     let broken = theirs.break_lock(Space::Lock, "b", token, Force::Immediate, None).await;
     assert!(broken.expect("it works"));
@@ -87,7 +88,7 @@ pub async fn multi_03_it_is_lost_when_one_is_lost(bench: Bench) {
     let released = both.release().await;
     assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
     let driver = bench.driver().await;
-    bench.free(&driver, &bench.key("a"), bench.after(bench.lively())).await;
+    bench.free(&driver, &bench.key("a"), bench.after(ttl)).await;
 }
 
 pub async fn multi_04_dropped_while_it_waits_it_leaves_nothing(bench: Bench) {

@@ -56,11 +56,11 @@ fn whoever_waits_does_nothing_once_it_was_done() {
 #[test]
 fn a_runner_that_died_is_followed_after_its_lease() {
     let stage = Stage::new();
-    let job = |script| ["run", "--local", "--ttl", "3s", "--once", "job", "sh", "-c", script];
-    let first = stage.start(&job("echo >>ran; echo >up; sleep 1000"));
+    let job = |ttl, script| ["run", "--local", "--ttl", ttl, "--once", "job", "sh", "-c", script];
+    let first = stage.start(&job("6s", "echo >>ran; echo >up; sleep 1000"));
     stage.wait_for_file("up");
     first.signal(Signal::KILL);
-    let mut second = stage.start(&job("echo >>ran"));
+    let mut second = stage.start(&job("60s", "echo >>ran"));
     assert_eq!(second.code(), 0);
     wait_for("the second run", || (runs(&stage) == 2).then_some(()));
 }
