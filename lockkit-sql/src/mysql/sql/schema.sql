@@ -1,6 +1,6 @@
 -- The tables, version 1. Each statement ends with a line of two hyphens and a semicolon.
 -- Parameters: none; `lockkit_` is replaced by the prefix of choice.
--- Times are nanoseconds since 1970 on the server's clock, in UTC.
+-- Times are microseconds since 1970 on the server's clock, in UTC.
 
 -- One row for a set of tables.
 CREATE TABLE IF NOT EXISTS lockkit_meta (
@@ -102,7 +102,7 @@ SELECT CONVERT(namespace USING utf8mb4) AS namespace,
        CASE WHEN space = 1 THEN 'permits' WHEN weight = capacity THEN 'exclusive' ELSE 'shared' END
          AS mode,
        weight, capacity,
-       (expires DIV 1000 - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) / 1000000
+       (expires - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) / 1000000
          AS left_s,
        CONVERT(identity USING utf8mb4) AS identity, CONVERT(note USING utf8mb4) AS note
 FROM (
@@ -112,7 +112,7 @@ FROM (
   SELECT namespace, space, name, last, last, weight, capacity, expires, since, identity, note
   FROM lockkit_names WHERE id IS NOT NULL
 ) AS everybody
-WHERE expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) * 1000
+WHERE expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 ORDER BY namespace, space, name, place
 --;
 INSERT INTO lockkit_meta (one, version, floor) VALUES (1, 1, 0)

@@ -1,18 +1,19 @@
--- Changes one claim that is in line: `what` is 'shorten' (its lease ends `value` ns from now),
--- 'downgrade' (it becomes shared in its place), 'raise' (its token becomes at least `value`, and
--- every later one of its list greater) or 'fence' (transactions of its owner's may rely on it).
--- Row: outcome NULL it is not there, 1 it is, 2 it was broken; token; held; ahead; ttl; record: how
--- it was broken; promoted.
+-- Changes one claim that is in line: `what` is 0, its lease ends `value` from now; 1, it becomes
+-- shared in its place; 2, its token becomes at least `value`, and every later one of its list
+-- greater; 3, transactions of its owner's may rely on it.
+-- Row: n 0; state 1 it holds, 2 it waits, 3 it was broken or is not there; token; ttl; ahead; look;
+-- record: how it was broken; woken.
 CREATE PROCEDURE lockkit_amend(
-  IN p_what VARCHAR(16) CHARACTER SET ascii, IN p_id BINARY(16), IN p_namespace VARBINARY(128),
-  IN p_space TINYINT, IN p_name VARBINARY(512), IN p_value BIGINT)
+  IN p_namespace VARBINARY(128), IN p_space TINYINT, IN p_name VARBINARY(512), IN p_id BINARY(16),
+  IN p_what TINYINT, IN p_value BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_now, v_place, v_token, v_held, v_ttl, v_ahead, v_expires, v_top BIGINT DEFAULT NULL;
   DECLARE v_there, v_outcome, v_broken TINYINT DEFAULT NULL;
   DECLARE v_record BLOB DEFAULT NULL;
-  DECLARE v_promoted TEXT CHARACTER SET ascii DEFAULT '';
+  DECLARE v_woken BLOB DEFAULT '';
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
   CALL lockkit_enter(p_namespace, p_space, p_name, v_now, v_there);
@@ -24,7 +25,7 @@ BEGIN
     SET v_place = NULL;
   END IF;
   IF v_place IS NOT NULL THEN
-    IF p_what = 'shorten' THEN
+    IF p_what = 0 THEN
       UPDATE lockkit_claims
       SET expires = IF(broken, LEAST(expires, v_now + p_value), v_now + p_value)
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place
@@ -35,16 +36,16 @@ BEGIN
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place
         AND NOT broken;
     END IF;
-    IF p_what = 'downgrade' AND p_space = 0 THEN
+    IF p_what = 1 AND p_space = 0 THEN
       UPDATE lockkit_claims SET weight = 1
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
     END IF;
-    IF p_what = 'fence' AND v_held IS NOT NULL AND NOT v_broken THEN
+    IF p_what = 3 AND v_held IS NOT NULL AND NOT v_broken THEN
       INSERT INTO lockkit_fences (id) VALUES (p_id) ON DUPLICATE KEY UPDATE id = id;
       UPDATE lockkit_claims SET fenced = 1
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
     END IF;
-    IF p_what = 'raise' AND v_token < p_value THEN
+    IF p_what = 2 AND v_token < p_value THEN
       -- A raise lifts the waiters behind it as well, or they would get lower tokens later; their
       -- distances stay, so the order does. Shared claims that hold already do not conflict with it.
       UPDATE lockkit_claims SET token = GREATEST(token, p_value + (place - v_place))
@@ -57,21 +58,21 @@ BEGIN
     END IF;
   END IF;
   IF v_there THEN
-    CALL lockkit_settle(p_namespace, p_space, p_name, v_now, v_promoted);
+    CALL lockkit_settle(p_namespace, p_space, p_name, v_now, v_woken);
   END IF;
-  SELECT 1 + broken, token, held, hold_ttl INTO v_outcome, v_token, v_held, v_ttl
+  SET v_outcome = 3;
+  SELECT CASE WHEN broken THEN 3 WHEN held IS NULL THEN 2 ELSE 1 END, token, hold_ttl
+  INTO v_outcome, v_token, v_ttl
   FROM lockkit_claims
   WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
-  IF v_outcome IS NOT NULL AND v_held IS NULL THEN
+  IF v_outcome = 2 THEN
     SET v_ahead = (SELECT COUNT(*) FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place < v_place
-        AND expires > v_now);
-  END IF;
-  IF COALESCE(v_outcome, 2) = 2 THEN
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place < v_place);
+  ELSEIF v_outcome <> 1 THEN
     SET v_record = (SELECT record FROM lockkit_breaks WHERE id = p_id ORDER BY n DESC LIMIT 1);
   END IF;
   COMMIT;
-  SELECT v_outcome AS outcome, v_token AS token, v_held AS held, v_ahead AS ahead, v_ttl AS ttl,
-         v_record AS record, v_promoted AS promoted;
+  SELECT 0 AS n, v_outcome AS state, v_token AS token, v_ttl AS ttl, COALESCE(v_ahead, 0) AS ahead,
+         NULL AS look, v_record AS record, v_woken AS woken;
 END
 --;

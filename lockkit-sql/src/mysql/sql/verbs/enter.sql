@@ -11,7 +11,7 @@ BEGIN
   DECLARE v_id BINARY(16) DEFAULT NULL;
   SELECT crowd, id INTO v_crowd, v_id FROM lockkit_names
   WHERE namespace = p_namespace AND space = p_space AND name = p_name FOR UPDATE;
-  SET p_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) * 1000;
+  SET p_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   SET p_there = v_crowd IS NOT NULL;
   IF v_id IS NOT NULL THEN
     INSERT INTO lockkit_claims

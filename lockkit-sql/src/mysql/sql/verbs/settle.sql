@@ -1,13 +1,14 @@
 -- Lets a list of lockkit_claims move on: removes the holders that have ended, then walks along the
 -- first waiters, removing the ended ones and making holders of those who fit, up to the first that
 -- must wait. Inside a transaction that has locked the name's row.
--- InOut: promoted: the new holders' ids, 32 digits each, appended (as many as fit).
+-- InOut: woken: the tags of the new holders, 8 bytes each, appended (as many as fit): what stands for
+-- a claim where others can see it, made of its id, and no way back.
 --
 -- Costs one look at each holder and some statements for each claim that leaves or begins to hold;
 -- those behind are not looked at.
 CREATE PROCEDURE lockkit_settle(
   IN p_namespace VARBINARY(128), IN p_space TINYINT, IN p_name VARBINARY(512),
-  IN p_now BIGINT, INOUT p_promoted TEXT CHARACTER SET ascii)
+  IN p_now BIGINT, INOUT p_woken BLOB)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_first, v_place, v_weight, v_capacity, v_expires, v_ends BIGINT DEFAULT NULL;
@@ -32,7 +33,7 @@ BEGIN
   END LOOP;
 
   SELECT COALESCE(SUM(weight), 0), COUNT(*),
-         MIN(IF(expires <= p_now, p_now + 100000000, expires))
+         MIN(IF(expires <= p_now, p_now + 100000, expires))
   INTO v_used, v_holders, v_ends
   FROM lockkit_claims
   WHERE namespace = p_namespace AND space = p_space AND name = p_name
@@ -52,8 +53,8 @@ BEGIN
       SET v_used = v_used + v_weight, v_holders = v_holders + 1;
       SET v_ends = (SELECT LEAST(COALESCE(v_ends, expires), expires) FROM lockkit_claims
         WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first);
-      IF LENGTH(p_promoted) < 32000 THEN
-        SET p_promoted = CONCAT(p_promoted, LOWER(HEX(v_id)));
+      IF LENGTH(p_woken) < 8000 THEN
+        SET p_woken = CONCAT(p_woken, UNHEX(LEFT(SHA2(v_id, 256), 16)));
       END IF;
     ELSE
       SET v_ends = LEAST(COALESCE(v_ends, v_expires), v_expires);

@@ -1,6 +1,6 @@
 -- Writes or deletes a register.
 -- In: value (NULL: delete); expect (0 anything, 1 absent, 2 version); version; token; write_id; ttl;
--- grace: ns for which a deletion is remembered.
+-- grace: for how long a deletion is remembered.
 -- Row: outcome 1 stored (number: the version), 2 stale (number: the highest token), 0 conflict.
 --
 -- Versions begin at the clock's microseconds, so they grow although the row of a register without a
@@ -15,12 +15,13 @@ BEGIN
   DECLARE v_there, v_same TINYINT DEFAULT 0;
   DECLARE v_outcome TINYINT DEFAULT 9;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
   INSERT INTO lockkit_registers (namespace, name, version, write_id) VALUES
     (p_namespace, p_name, 0, '')
   ON DUPLICATE KEY UPDATE version = version;
-  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) * 1000;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   SELECT version, highest, version > 0 AND write_id = p_write_id,
          value IS NOT NULL AND (expires IS NULL OR expires > v_now)
   INTO v_version, v_highest, v_same, v_there
@@ -37,7 +38,7 @@ BEGIN
     IF v_version = 0 THEN
       SET v_version = (SELECT floor FROM lockkit_meta WHERE one = 1);
     END IF;
-    SET v_outcome = 1, v_number = GREATEST(v_version + 1, v_now DIV 1000);
+    SET v_outcome = 1, v_number = GREATEST(v_version + 1, v_now);
     UPDATE lockkit_registers
     SET value = p_value, version = v_number, write_id = p_write_id,
         expires = v_now + p_ttl,

@@ -1,11 +1,11 @@
 -- Removes what nobody needs any more, a bite at a time: names unused for long, claims of lists that
 -- nobody visits, old records of breaks, registers that are gone.
--- In: namespace, space, name: where the last bite ended; bite: how many names to look at; idle: ns
--- after which an unused name goes; grace: ns for which an empty register's last write is remembered.
+-- In: namespace, space, name: where the last bite ended; bite: how many names to look at; idle:
+-- after how long an unused name goes.
 -- Row: namespace, space, name: where this bite ended (NULL: at the end of the table).
 CREATE PROCEDURE lockkit_sweep(
   IN p_namespace VARBINARY(128), IN p_space TINYINT, IN p_name VARBINARY(512),
-  IN p_bite INT, IN p_idle BIGINT, IN p_grace BIGINT)
+  IN p_bite INT, IN p_idle BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_now, v_last, v_top BIGINT DEFAULT 0;
@@ -14,7 +14,7 @@ BEGIN
   DECLARE v_name VARBINARY(512);
   DECLARE v_seen INT DEFAULT 0;
   DECLARE v_done TINYINT DEFAULT 0;
-  DECLARE v_promoted TEXT CHARACTER SET ascii DEFAULT '';
+  DECLARE v_woken BLOB DEFAULT '';
   DECLARE v_bite CURSOR FOR
     SELECT namespace, space, name,
            IF(crowd, ends <= v_now, expires <= v_now AND since <= v_now - p_idle), crowd
@@ -25,9 +25,10 @@ BEGIN
     ORDER BY namespace, space, name LIMIT p_bite;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
-  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) * 1000;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   OPEN v_bite;
   bite: LOOP
     FETCH v_bite INTO v_namespace, v_space, v_name, v_last, v_crowd;
@@ -43,7 +44,7 @@ BEGIN
         AND IF(crowd, ends <= v_now, expires <= v_now AND since <= v_now - p_idle)
       FOR UPDATE SKIP LOCKED;
       IF v_last IS NOT NULL AND v_crowd THEN
-        CALL lockkit_settle(v_namespace, v_space, v_name, v_now, v_promoted);
+        CALL lockkit_settle(v_namespace, v_space, v_name, v_now, v_woken);
       ELSEIF v_last IS NOT NULL THEN
         SET v_top = GREATEST(v_top, v_last);
         DELETE FROM lockkit_names
@@ -69,6 +70,6 @@ BEGIN
   LIMIT 256;
   COMMIT;
   SELECT IF(v_seen < p_bite, NULL, v_namespace) AS namespace, v_space AS space, v_name AS name,
-         v_promoted AS promoted;
+         v_woken AS woken;
 END
 --;
