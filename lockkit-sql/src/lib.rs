@@ -4,6 +4,8 @@
 //!
 //! `sqlx` is re-exported, since a pool of the caller's may be handed over.
 
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod rows;
@@ -12,6 +14,8 @@ pub mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+#[cfg(feature = "mysql")]
+pub use mysql::MySqlDriver;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresDriver;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -209,7 +209,8 @@ impl Dialect for MySql {
         // made is made by the next one.
         let name = format!("lockkit {}", self.prefix);
         let locked = sqlx::query("SELECT GET_LOCK(SHA1(CONCAT(DATABASE(), '.', ?)), 60)");
-        let locked: Option<i64> = locked.bind(&name).fetch_one(&mut *connection).await?.try_get(0)?;
+        let locked: Option<i64> =
+            locked.bind(&name).fetch_one(&mut *connection).await?.try_get(0)?;
         if locked != Some(1) {
             return Err(sqlx::Error::PoolTimedOut);
         }
@@ -279,11 +280,7 @@ impl Dialect for MySql {
         }
     }
 
-    async fn listen(
-        _: &MySqlConnectOptions,
-        _: &str,
-        _: &Heard<'_>,
-    ) -> Result<(), sqlx::Error> {
+    async fn listen(_: &MySqlConnectOptions, _: &str, _: &Heard<'_>) -> Result<(), sqlx::Error> {
         std::future::pending().await
     }
 }
@@ -326,9 +323,7 @@ impl MySql {
             return Err(wrong_arguments());
         };
         if self.alone.is_known(args) {
-            let swift = [
-                id, weight, capacity, hold, wait, identity, note, hold, ns, space, name,
-            ];
+            let swift = [id, weight, capacity, hold, wait, identity, note, hold, ns, space, name];
             let done = Statement::new(&self.statements.swift_acquire, swift)?;
             let done = done.execute(connection).await?;
             if done.rows_affected() == 1 {
@@ -385,8 +380,7 @@ impl MySql {
         // Names have 512 bytes at most, so none that has the prefix is greater.
         let end = [prefix, vec![0xff; 512].as_slice()].concat();
         let (prefix, end) = (Arg::Bytes(prefix), Arg::Bytes(&end));
-        let args =
-            [ns, &prefix, &end, space, space, after_space, after_space, after_name, limit];
+        let args = [ns, &prefix, &end, space, space, after_space, after_space, after_name, limit];
         Statement::new(&self.statements.page, args)?.fetch(connection).await
     }
 
@@ -420,9 +414,9 @@ impl MySql {
         let (space, idle) = (Arg::Int(space), Arg::Int(IDLE.as_micros() as i64));
         let args = [&namespace, &space, &name, bite, &idle];
         let rows = Statement::new(&self.statements.sweep, args)?.fetch(connection).await?;
-        let end = rows.first().and_then(|row| {
-            Some((row.bytes(0)?.to_vec(), row.int(1)?, row.bytes(2)?.to_vec()))
-        });
+        let end = rows
+            .first()
+            .and_then(|row| Some((row.bytes(0)?.to_vec(), row.int(1)?, row.bytes(2)?.to_vec())));
         *lock() = end.unwrap_or((Vec::new(), -1, Vec::new()));
         Ok(Vec::new())
     }

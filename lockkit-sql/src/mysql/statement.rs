@@ -50,7 +50,11 @@ impl Statement {
         self,
         connection: &mut MySqlConnection,
     ) -> Result<Vec<Row>, sqlx::Error> {
-        self.query.fetch(connection).map_ok(|row| read(&row)).try_collect::<Vec<_>>().await?
+        self.query
+            .fetch(connection)
+            .map_ok(|row| read(&row))
+            .try_collect::<Vec<_>>()
+            .await?
             .into_iter()
             .collect()
     }
@@ -88,7 +92,8 @@ pub(super) fn text(args: &[Arg<'_>]) -> Option<String> {
 
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]);
+    let digits =
+        bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]);
     digits.map(char::from).collect()
 }
 
@@ -105,10 +110,8 @@ fn cell(value: MySqlValueRef<'_>) -> Result<Cell, sqlx::Error> {
     let kind = value.type_info().name().to_owned();
     let read = match kind.as_str() {
         "BOOLEAN" => <bool as Decode<sqlx::MySql>>::decode(value).map(|b| Cell::Int(b.into())),
-        unsigned if unsigned.ends_with("UNSIGNED") => {
-            <u64 as Decode<sqlx::MySql>>::decode(value)
-                .map(|n| Cell::Int(i64::try_from(n).unwrap_or(i64::MAX)))
-        }
+        unsigned if unsigned.ends_with("UNSIGNED") => <u64 as Decode<sqlx::MySql>>::decode(value)
+            .map(|n| Cell::Int(i64::try_from(n).unwrap_or(i64::MAX))),
         whole if whole.ends_with("INT") => {
             <i64 as Decode<sqlx::MySql>>::decode(value).map(Cell::Int)
         }
