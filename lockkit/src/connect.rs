@@ -12,6 +12,8 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("memory", None, true),
     ("quorum", None, true),
     ("sqlite", Some("sqlite"), cfg!(feature = "sqlite")),
+    ("mysql", Some("mysql"), cfg!(feature = "mysql")),
+    ("mariadb", Some("mysql"), cfg!(feature = "mysql")),
     ("redis", Some("redis"), cfg!(feature = "redis")),
     ("rediss", Some("redis"), cfg!(feature = "redis")),
     ("redis+sentinel", Some("redis"), cfg!(feature = "redis")),
@@ -114,6 +116,8 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         "memory" => Err(Error::config("the memory backend's URL is just memory:")),
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => Ok(Arc::new(lockkit_sql::MySqlDriver::connect(url.rest()).await?)),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
         | "rediss+cluster" => Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?)),

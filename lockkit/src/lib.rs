@@ -16,6 +16,7 @@
 //! | --- | --- | --- |
 //! | `memory:` | always there | this process |
 //! | `sqlite:PATH` | `sqlite` | the processes of one host |
+//! | `mysql://…`, `mariadb://…` | `mysql` | whoever reaches the server |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
 //! | `zk://H:P,H:P/CHROOT` | `zk` | whoever reaches the ensemble |
 //! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | whoever reaches the cluster |
@@ -36,8 +37,8 @@ pub use lockkit_etcd as etcd;
 /// The Redis driver, with the options that its URL has as methods.
 #[cfg(feature = "redis")]
 pub use lockkit_redis as redis;
-/// The SQLite driver, with the options that its URL has as methods.
-#[cfg(feature = "sqlite")]
+/// The drivers of SQL databases, with the options that their URLs have as methods.
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
 pub use lockkit_sql as sql;
 
 /// The ZooKeeper driver, for options and clients that a URL cannot name.
