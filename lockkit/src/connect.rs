@@ -12,6 +12,8 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("memory", None, true),
     ("quorum", None, true),
     ("sqlite", Some("sqlite"), cfg!(feature = "sqlite")),
+    ("postgres", Some("postgres"), cfg!(feature = "postgres")),
+    ("postgresql", Some("postgres"), cfg!(feature = "postgres")),
     ("mysql", Some("mysql"), cfg!(feature = "mysql")),
     ("mariadb", Some("mysql"), cfg!(feature = "mysql")),
     ("redis", Some("redis"), cfg!(feature = "redis")),
@@ -116,6 +118,10 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         "memory" => Err(Error::config("the memory backend's URL is just memory:")),
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            Ok(Arc::new(lockkit_sql::PostgresDriver::connect(url.rest()).await?))
+        }
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => Ok(Arc::new(lockkit_sql::MySqlDriver::connect(url.rest()).await?)),
         #[cfg(feature = "redis")]

@@ -272,10 +272,11 @@ impl Dialect for MySql {
             Some(3024 | 3169 | 4031) => Verdict::Gone,
             // No such table, procedure, or column of an older one.
             Some(1146 | 1305 | 1318) => Verdict::NoTables,
-            // Too many connections, no memory, no disk, read-only, a node that is not ready.
-            Some(1021 | 1037..=1041 | 1047 | 1203 | 1226 | 1290 | 1792 | 1836 | 3100) => {
-                Verdict::Later
-            }
+            // Read-only, which a connection may be for good while its server is not any more, or
+            // the server while another one took its place.
+            Some(1290 | 1792 | 1836) => Verdict::Gone,
+            // Too many connections, no memory, no disk, a node that is not ready.
+            Some(1021 | 1037..=1041 | 1047 | 1203 | 1226 | 3100) => Verdict::Later,
             _ => Verdict::Never,
         }
     }

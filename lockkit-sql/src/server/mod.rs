@@ -138,7 +138,7 @@ impl<D: Dialect> ServerDriver<D> {
     async fn open(&self) -> Result<(), Error> {
         for _ in 0..2 {
             let answer = self.call(Verb::Health, &[]).await?;
-            let row = answer.row::<D>()?;
+            let row = answer.rows.first().cloned().unwrap_or_default();
             let version = row.int(0).unwrap_or(0);
             if version > SCHEMA_VERSION {
                 let newer = "the tables were made by a newer version of lockkit";
