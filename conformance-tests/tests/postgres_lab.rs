@@ -79,7 +79,11 @@ impl Site for Postgres {
                 end: |s| {
                     ask(
                         s,
-                        &["RESET ROLE", "ALTER ROLE postgres RESET role", "DROP ROLE nobody_much"],
+                        &[
+                            "SET ROLE postgres",
+                            "ALTER ROLE postgres RESET role",
+                            "DROP ROLE nobody_much",
+                        ],
                     )
                 },
             },

@@ -70,6 +70,8 @@ pub(crate) enum Verb {
     Watch(ShowArgs),
     /// Check the backend and say what to do about what is wrong
     Doctor(DoctorArgs),
+    /// Print the statements that make lockkit's tables, for who may make them
+    Schema(DoctorArgs),
     /// Print the completions for a shell
     Completions {
         /// For which shell
@@ -287,7 +289,7 @@ pub(crate) struct BreakArgs {
     pub(crate) backend: BackendArgs,
 }
 
-/// `doctor`.
+/// `doctor`, `schema`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]

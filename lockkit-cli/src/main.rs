@@ -72,6 +72,7 @@ async fn dispatch(verb: Verb) -> Result<u8, Failure> {
         Verb::Break(args) => commands::break_lock::break_lock(&args).await,
         Verb::Watch(args) => commands::watch::watch(&args).await,
         Verb::Doctor(args) => commands::doctor::doctor(&args).await,
+        Verb::Schema(args) => commands::schema::schema(&args),
         Verb::Completions { shell } => commands::manual::completions(shell),
         Verb::Man => commands::manual::man(),
     }

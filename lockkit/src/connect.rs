@@ -49,6 +49,26 @@ pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, 
     LockManager::with(driver, settings)
 }
 
+/// The statements that make the tables of the SQL database that the URL names, or upgrade them: for
+/// those who may make tables, where the users of locks may not. No I/O.
+///
+/// [`Error::Config`] for backends that need no statements.
+pub fn schema(url: &str) -> Result<String, Error> {
+    let url = BackendUrl::parse(url)?;
+    match url.scheme() {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            lockkit_sql::PostgresDriver::schema(url.rest(), Default::default())
+        }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => lockkit_sql::MySqlDriver::schema(url.rest(), Default::default()),
+        known if SCHEMES.iter().any(|(name, _, here)| *here && *name == known) => {
+            Err(Error::Config(format!("{known}: needs no tables made by hand")))
+        }
+        other => Err(unknown(other)),
+    }
+}
+
 /// Boxed, so that what the client crates keep in their futures is no matter of our callers' types.
 type Opening<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 

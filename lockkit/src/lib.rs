@@ -16,7 +16,8 @@
 //! | --- | --- | --- |
 //! | `memory:` | always there | this process |
 //! | `sqlite:PATH` | `sqlite` | the processes of one host |
-//! | `mysql://…`, `mariadb://…` | `mysql` | whoever reaches the server |
+//! | `postgres://…`, `postgresql://…` | `postgres` | a fleet |
+//! | `mysql://…`, `mariadb://…` | `mysql` | a fleet |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
 //! | `zk://H:P,H:P/CHROOT` | `zk` | whoever reaches the ensemble |
 //! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | whoever reaches the cluster |
@@ -28,7 +29,7 @@
 
 mod connect;
 
-pub use connect::{connect, connect_with};
+pub use connect::{connect, connect_with, schema};
 pub use lockkit_core::*;
 
 /// The etcd driver, for clients that a URL cannot name, and for fencing inside of etcd.
@@ -37,8 +38,9 @@ pub use lockkit_etcd as etcd;
 /// The Redis driver, with the options that its URL has as methods.
 #[cfg(feature = "redis")]
 pub use lockkit_redis as redis;
-/// The drivers of SQL databases, with the options that their URLs have as methods.
-#[cfg(any(feature = "sqlite", feature = "mysql"))]
+/// The drivers for SQL databases, with the options that their URLs have as methods, and transactions
+/// that are fenced.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use lockkit_sql as sql;
 
 /// The ZooKeeper driver, for options and clients that a URL cannot name.

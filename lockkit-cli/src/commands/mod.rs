@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod ls;
 pub(crate) mod manual;
+pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod ticket;
 pub(crate) mod watch;

@@ -2,6 +2,7 @@
 //! nothing of the queue is said here.
 #![doc = include_str!("guide.md")]
 
+mod fence;
 mod memory;
 mod statement;
 
@@ -17,6 +18,7 @@ use sqlx::{AssertSqlSafe, Executor, Row as _};
 
 use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
 use crate::server::{SCHEMA_VERSION, ServerDriver, ServerDurability, Tables, is_plain};
+pub use fence::TOKENS_TABLE;
 use memory::Memory;
 use statement::{Statement, text};
 

@@ -96,7 +96,8 @@ pub enum Verb {
     /// As `Renew`, but changes nothing and takes no lock: an `n` of 0 in *look again after* says
     /// that somebody ahead has ended, so that a renewal would move the line.
     Look,
-    /// Key, `b` id, `n` what (0 shorten, 1 downgrade, 2 raise), `n` ttl or token. One row as of
+    /// Key, `b` id, `n` what (0 shorten, 1 downgrade, 2 raise, 3 anchor: only where
+    /// fences need it), `n` ttl or token. One row as of
     /// `Renew`.
     Amend,
     /// Key, `n` token, `n` 1 for force, `b` record, `n` for how long to keep it. One row: `n` 1 when

@@ -152,6 +152,10 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         self.amend(claim, 2, token.as_i64()).await
     }
 
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.amend(claim, 3, 0).await
+    }
+
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
         let args = [Arg::Bytes(namespace.as_str().as_bytes())];
         let rows = self.call(Verb::Base, &args).await?.rows;
@@ -173,7 +177,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
 
     async fn close(&self) {
         super::wake::lock(&self.inner.tasks).drain(..).for_each(|task| task.abort());
-        self.inner.listening.store(false, Ordering::Relaxed);
+        self.inner.wakes.listening.store(false, Ordering::Relaxed);
         self.inner.connections.close().await;
     }
 }

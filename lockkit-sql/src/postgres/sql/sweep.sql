@@ -1,3 +1,17 @@
+-- What stands for a claim that a transaction is to be fenced with: its row is locked until that
+-- transaction has ended, in a way that lets it be renewed, but not be taken out. Whoever would give the
+-- lock to somebody else has to take it out first.
+-- Result: how long its lease still is; NULL when it does not hold.
+CREATE OR REPLACE FUNCTION {p}fence(p_id bytea) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_ends bigint;
+BEGIN
+  SELECT k.expires INTO v_ends FROM {p}claims AS k
+  WHERE k.id = p_id AND k.held IS NOT NULL AND NOT k.broken
+  FOR KEY SHARE;
+  RETURN CASE WHEN v_ends > {p}clock() THEN v_ends - {p}clock() END;
+END $$;
+
 -- Removes what nobody visits any more, `p_bite` rows of each kind at most: lists that were not used
 -- for a day (an ended claim in them goes with them), records of breaks, values that have ended. What
 -- somebody uses at this moment is passed by.
@@ -9,7 +23,7 @@ DECLARE
 BEGIN
   -- Claims that ended in lists which nobody visits.
   FOR v_list IN
-    SELECT DISTINCT c.list FROM {p}claims AS c WHERE c.expires <= v_now - 60000000 LIMIT p_bite
+    SELECT DISTINCT c.list FROM {p}claims AS c WHERE c.expires <= v_now LIMIT p_bite
   LOOP
     PERFORM FROM {p}names AS n WHERE n.list = v_list FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
