@@ -48,8 +48,7 @@ impl Site for MySql {
                 what: "TRUNCATE",
                 fault: Some(Fault::DataLost),
                 act: |s| {
-                    let names = "TRUNCATE lockkit.lockkit_names";
-                    ask(s, &[names, "TRUNCATE lockkit.lockkit_claims"])
+                    ask(s, &["TRUNCATE lockkit.lockkit_names", "TRUNCATE lockkit.lockkit_claims"])
                 },
             },
         ]
