@@ -47,6 +47,12 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Makes or upgrades them, in one step that is safe when many do it at once.
     async fn install(&self, connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error>;
 
+    /// What is said once on a new connection of lockkit's own.
+    async fn greet(connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error> {
+        let _ = connection;
+        Ok(())
+    }
+
     /// Runs a verb: one round trip, one transaction, whole or not at all.
     async fn run(
         &self,

@@ -14,6 +14,11 @@ BEGIN
   DECLARE v_woken BLOB DEFAULT '';
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   ROLLBACK;
+  IF p_what = 3 THEN
+    -- By itself, before the name's row is locked: a transaction that looked for a row in vain keeps
+    -- others from inserting near it, and this must not keep a renewal waiting.
+    INSERT IGNORE INTO lockkit_fences (id) VALUES (p_id);
+  END IF;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
   CALL lockkit_enter(p_namespace, p_space, p_name, v_now, v_there);
@@ -41,7 +46,6 @@ BEGIN
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
     END IF;
     IF p_what = 3 AND v_held IS NOT NULL AND NOT v_broken THEN
-      INSERT INTO lockkit_fences (id) VALUES (p_id) ON DUPLICATE KEY UPDATE id = id;
       UPDATE lockkit_claims SET fenced = 1
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
     END IF;
@@ -72,6 +76,10 @@ BEGIN
     SET v_record = (SELECT record FROM lockkit_breaks WHERE id = p_id ORDER BY n DESC LIMIT 1);
   END IF;
   COMMIT;
+  IF p_what = 3 AND v_outcome <> 1 THEN
+    DELETE FROM lockkit_fences
+    WHERE id = p_id AND NOT EXISTS (SELECT 1 FROM lockkit_claims WHERE id = p_id);
+  END IF;
   SELECT 0 AS n, v_outcome AS state, v_token AS token, v_ttl AS ttl, COALESCE(v_ahead, 0) AS ahead,
          NULL AS look, v_record AS record, v_woken AS woken;
 END

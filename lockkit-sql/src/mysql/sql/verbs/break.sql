@@ -26,6 +26,10 @@ BEGIN
   IF v_place IS NOT NULL THEN
     INSERT INTO lockkit_breaks (namespace, space, name, id, record, expires)
     VALUES (p_namespace, p_space, p_name, v_id, p_record, v_until);
+    -- Of a list, only the last one is shown.
+    DELETE FROM lockkit_breaks
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND expires <= v_now
+      AND n < LAST_INSERT_ID();
     IF p_force THEN
       CALL lockkit_leave(p_namespace, p_space, p_name, v_place);
       CALL lockkit_settle(p_namespace, p_space, p_name, v_now, v_woken);
