@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::capabilities::{Fault, Keeps, RoundTrips, TokenSource, WakeUp};
+use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::{Capabilities, Error};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, Executor, Row as _};
@@ -45,11 +45,6 @@ const CAPABILITIES: Capabilities = {
     c.least_ttl = Duration::from_millis(50);
     c.expiry_slack = Duration::from_millis(100);
     c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
-    c.round_trips = {
-        let mut trips = RoundTrips::BUDGET;
-        trips.once_woken = 1;
-        Some(trips)
-    };
     c.token_source = TokenSource::ClockCounter;
     c.shorten = true;
     c.raise = true;
