@@ -210,14 +210,14 @@ impl Dialect for MySql {
         // everything done. Statements that make tables are no transaction here; what was left half
         // made is made by the next one.
         let name = format!("lockkit {}", self.prefix);
-        let locked = sqlx::query("SELECT GET_LOCK(SHA1(CONCAT(DATABASE(), '.', ?)), 60)");
+        let locked = sqlx::query("SELECT GET_LOCK(SHA2(CONCAT(DATABASE(), '.', ?), 256), 60)");
         let locked: Option<i64> =
             locked.bind(&name).fetch_one(&mut *connection).await?.try_get(0)?;
         if locked != Some(1) {
             return Err(sqlx::Error::PoolTimedOut);
         }
         let made = self.make(connection).await;
-        let freed = sqlx::query("SELECT RELEASE_LOCK(SHA1(CONCAT(DATABASE(), '.', ?)))");
+        let freed = sqlx::query("SELECT RELEASE_LOCK(SHA2(CONCAT(DATABASE(), '.', ?), 256))");
         let freed = freed.bind(&name).fetch_one(&mut *connection).await;
         made.and(freed.map(drop))
     }
