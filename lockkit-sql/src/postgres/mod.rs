@@ -39,7 +39,6 @@ const BACKEND: &str = "postgres";
 
 const CAPABILITIES: Capabilities = {
     let mut c = Capabilities::of(BACKEND);
-    c.granularity = Duration::from_micros(1);
     c.least_ttl = Duration::from_millis(50);
     c.expiry_slack = Duration::from_millis(100);
     c.wake_up = WakeUp::Push;
