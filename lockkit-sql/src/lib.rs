@@ -1,6 +1,7 @@
 //! lockkit on SQL databases: distributed locks with fencing tokens, as rows with expiry columns.
 //!
-//! This version has [SQLite](sqlite); see there.
+//! SQLite, PostgreSQL, and MySQL and MariaDB: a cargo feature and a module each, `sqlite`, `postgres`
+//! and `mysql`; see there.
 //!
 //! `sqlx` is re-exported, since a pool of the caller's may be handed over.
 

@@ -146,6 +146,7 @@ impl Dialect for MySql {
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit_";
     const PUSHES: bool = false;
+    const ANCHORS: bool = true;
 
     fn new(tables: &Tables, _: ServerDurability) -> Self {
         let prefix = tables.0.clone();

@@ -29,6 +29,9 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether waiters are told ([`Dialect::listen`]); otherwise they look.
     const PUSHES: bool;
 
+    /// Whether the database has to know before a transaction relies on a claim (`Amend`, 3).
+    const ANCHORS: bool = false;
+
     /// The statements, with the tables where `tables` says.
     fn new(tables: &Tables, durability: ServerDurability) -> Self;
 
