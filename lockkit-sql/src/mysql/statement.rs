@@ -72,12 +72,12 @@ pub(super) fn text(args: &[Arg<'_>]) -> Option<String> {
         return None;
     };
     let mut text = String::with_capacity(128 * ids.len());
-    for i in 0..ids.len() {
+    for (i, id) in ids.iter().enumerate() {
         text.push(if i == 0 { '[' } else { ',' });
         write!(
             text,
             r#"["{}",{},{},"{}",{},"{}"]"#,
-            hex(ids[i]),
+            hex(id),
             holds.get(i)?,
             waits.get(i)?,
             hex(namespaces.get(i)?),
