@@ -9,7 +9,7 @@ use lockkit_core::compose::{QuorumDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Capabilities, MemoryDriver};
 use lockkit_redis::RedisDriver;
-use lockkit_sql::{PostgresDriver, SqliteDriver};
+use lockkit_sql::{MySqlDriver, PostgresDriver, SqliteDriver};
 use lockkit_zk::ZkDriver;
 
 /// The page has this set-up's lines in both tables.
@@ -94,4 +94,11 @@ async fn the_page_has_zookeeper_as_its_driver_states_it() {
     let url = format!("{}?session_timeout=10s&tick=500ms", server.url());
     let driver = ZkDriver::connect(&url).await.unwrap();
     stands_in_the_docs("ZooKeeper", driver.capabilities());
+}
+
+#[tokio::test]
+async fn the_page_has_mysql_as_its_driver_states_it() {
+    let server = Shared::server(Kind::MariaDb).await.unwrap();
+    let driver = MySqlDriver::connect(server.url()).await.unwrap();
+    stands_in_the_docs("MySQL, MariaDB", driver.capabilities());
 }

@@ -173,6 +173,15 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         Err(self.unsupported("raising tokens"))
     }
 
+    /// Makes a holding claim one that transactions of its owner's can rely on, where the backend
+    /// has to know before: [`Lease::anchor`](crate::Lease::anchor). Answers like a renewal.
+    ///
+    /// By default it is one, and this renews it.
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        let answers = self.renew(std::slice::from_ref(claim)).await?;
+        Ok(answers.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine)))
+    }
+
     /// What core adds to every token of this namespace; 0 unless it was raised. Read once a
     /// manager.
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

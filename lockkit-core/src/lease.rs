@@ -53,6 +53,19 @@ impl Lease {
         self.record.claim()
     }
 
+    /// Has the backend know that transactions of this holder's will rely on the claim, for driver
+    /// crates whose backend has to. [`Error::Lost`] when the claim does not hold.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the backend knowing or not.
+    pub async fn anchor(&self) -> Result<(), Error> {
+        let claim = self.record.claim();
+        match self.within(self.registry.driver.anchor(&claim)).await? {
+            Renewal::Holds(_) => Ok(()),
+            _ => Err(Error::Lost { reason: self.loss().unwrap_or(LossReason::Expired) }),
+        }
+    }
+
     /// How long until it must not be trusted any more, unless it is renewed before. Zero when it
     /// is not valid.
     pub fn remaining(&self) -> Duration {

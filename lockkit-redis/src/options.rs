@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lockkit_core::state::Severity;
 use lockkit_core::{Error, parse_duration};
 use redis::aio::ConnectionManager;
@@ -65,7 +66,8 @@ impl RedisOptions {
         if place.tls {
             provide_tls();
         }
-        place.connect().await
+        // Boxed, so that what the client crate keeps in its futures is no matter of our callers' types.
+        place.connect().boxed().await
     }
 
     /// A driver over this client's server. It makes its own connections: one for commands, rebuilt

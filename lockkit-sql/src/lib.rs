@@ -1,9 +1,12 @@
 //! lockkit on SQL databases: distributed locks with fencing tokens, as rows with expiry columns.
 //!
-//! This version has [SQLite](sqlite); see there.
+//! SQLite, PostgreSQL, and MySQL and MariaDB: a cargo feature and a module each, `sqlite`, `postgres`
+//! and `mysql`; see there.
 //!
 //! `sqlx` is re-exported, since a pool of the caller's may be handed over.
 
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod rows;
@@ -12,6 +15,8 @@ pub mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+#[cfg(feature = "mysql")]
+pub use mysql::MySqlDriver;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresDriver;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -14,6 +14,8 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("sqlite", Some("sqlite"), cfg!(feature = "sqlite")),
     ("postgres", Some("postgres"), cfg!(feature = "postgres")),
     ("postgresql", Some("postgres"), cfg!(feature = "postgres")),
+    ("mysql", Some("mysql"), cfg!(feature = "mysql")),
+    ("mariadb", Some("mysql"), cfg!(feature = "mysql")),
     ("redis", Some("redis"), cfg!(feature = "redis")),
     ("rediss", Some("redis"), cfg!(feature = "redis")),
     ("redis+sentinel", Some("redis"), cfg!(feature = "redis")),
@@ -58,6 +60,8 @@ pub fn schema(url: &str) -> Result<String, Error> {
         "postgres" | "postgresql" => {
             lockkit_sql::PostgresDriver::schema(url.rest(), Default::default())
         }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => lockkit_sql::MySqlDriver::schema(url.rest(), Default::default()),
         known if SCHEMES.iter().any(|(name, _, here)| *here && *name == known) => {
             Err(Error::Config(format!("{known}: needs no tables made by hand")))
         }
@@ -138,6 +142,8 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         "postgres" | "postgresql" => {
             Ok(Arc::new(lockkit_sql::PostgresDriver::connect(url.rest()).await?))
         }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => Ok(Arc::new(lockkit_sql::MySqlDriver::connect(url.rest()).await?)),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
         | "rediss+cluster" => Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?)),

@@ -17,6 +17,7 @@
 //! | `memory:` | always there | this process |
 //! | `sqlite:PATH` | `sqlite` | the processes of one host |
 //! | `postgres://…`, `postgresql://…` | `postgres` | a fleet |
+//! | `mysql://…`, `mariadb://…` | `mysql` | a fleet |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
 //! | `zk://H:P,H:P/CHROOT` | `zk` | whoever reaches the ensemble |
 //! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | whoever reaches the cluster |
@@ -39,7 +40,7 @@ pub use lockkit_etcd as etcd;
 pub use lockkit_redis as redis;
 /// The drivers for SQL databases, with the options that their URLs have as methods, and transactions
 /// that are fenced.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use lockkit_sql as sql;
 
 /// The ZooKeeper driver, for options and clients that a URL cannot name.

@@ -29,6 +29,9 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether waiters are told ([`Dialect::listen`]); otherwise they look.
     const PUSHES: bool;
 
+    /// Whether the database has to know before a transaction relies on a claim (`Amend`, 3).
+    const ANCHORS: bool = false;
+
     /// The statements, with the tables where `tables` says.
     fn new(tables: &Tables, durability: ServerDurability) -> Self;
 
@@ -46,6 +49,12 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Makes or upgrades them, in one step that is safe when many do it at once.
     async fn install(&self, connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error>;
+
+    /// What is said once on a new connection of lockkit's own.
+    async fn greet(connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error> {
+        let _ = connection;
+        Ok(())
+    }
 
     /// Runs a verb: one round trip, one transaction, whole or not at all.
     async fn run(
@@ -96,7 +105,8 @@ pub enum Verb {
     /// As `Renew`, but changes nothing and takes no lock: an `n` of 0 in *look again after* says
     /// that somebody ahead has ended, so that a renewal would move the line.
     Look,
-    /// Key, `b` id, `n` what (0 shorten, 1 downgrade, 2 raise), `n` ttl or token. One row as of
+    /// Key, `b` id, `n` what (0 shorten, 1 downgrade, 2 raise, 3 anchor: only where
+    /// fences need it), `n` ttl or token. One row as of
     /// `Renew`.
     Amend,
     /// Key, `n` token, `n` 1 for force, `b` record, `n` for how long to keep it. One row: `n` 1 when

@@ -65,7 +65,9 @@ impl<D: Dialect> Connections<D> {
             _ => {
                 // Whatever lies below has been idle for longer.
                 own.idle.connections().clear();
-                own.options.connect().await?
+                let mut made = own.options.connect().await?;
+                D::greet(&mut made).await?;
+                made
             }
         };
         Ok(Lease {

@@ -152,6 +152,14 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         self.amend(claim, 2, token.as_i64()).await
     }
 
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        if D::ANCHORS {
+            return self.amend(claim, 3, 0).await;
+        }
+        let answers = self.renew(std::slice::from_ref(claim)).await?;
+        Ok(answers.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine)))
+    }
+
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
         let args = [Arg::Bytes(namespace.as_str().as_bytes())];
         let rows = self.call(Verb::Base, &args).await?.rows;

@@ -66,6 +66,9 @@ impl Recipe for MariaDb {
             format!("--port={}", self.port.number()),
             format!("--socket={}", file("socket")),
             format!("--pid-file={}", file("pid")),
+            // A server that starts removes all temporary tables from the folder for them: also
+            // those of a neighbour.
+            format!("--tmpdir={}", home.path().display()),
             "--bind-address=127.0.0.1".into(),
             "--skip-name-resolve".into(),
             "--max-connections=300".into(),

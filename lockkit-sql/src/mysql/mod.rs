@@ -1,0 +1,463 @@
+//! Locks in MySQL and MariaDB: the dialect. Statements are calls of the procedures in `sql/`;
+//! nothing of the queue is said here.
+#![doc = include_str!("guide.md")]
+
+mod fence;
+mod memory;
+mod statement;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
+use lockkit_core::{Capabilities, Error};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
+use sqlx::{AssertSqlSafe, Executor, Row as _};
+
+use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
+use crate::server::{SCHEMA_VERSION, ServerDriver, ServerDurability, Tables, is_plain};
+pub use fence::TOKENS_TABLE;
+use memory::Memory;
+use statement::{Statement, text};
+
+/// The dialect of MySQL and MariaDB.
+#[derive(Debug)]
+pub struct MySql {
+    statements: Statements,
+    /// What makes the tables and procedures, in order.
+    schema: Vec<String>,
+    prefix: String,
+    alone: Memory,
+    /// Where the last bite of the sweep ended.
+    swept: Mutex<(Vec<u8>, i64, Vec<u8>)>,
+}
+
+/// Locks and registers in a MySQL or MariaDB database.
+pub type MySqlDriver = ServerDriver<MySql>;
+
+const BACKEND: &str = "mysql";
+
+const CAPABILITIES: Capabilities = {
+    let mut c = Capabilities::of(BACKEND);
+    c.granularity = Duration::from_micros(1);
+    c.least_ttl = Duration::from_millis(50);
+    c.expiry_slack = Duration::from_millis(100);
+    c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
+    c.token_source = TokenSource::ClockCounter;
+    c.shorten = true;
+    c.raise = true;
+    c.detached = true;
+    c.registers = true;
+    c.faults = FAULTS;
+    c
+};
+
+const FAULTS: &[(Fault, Keeps)] = &[
+    (Fault::DataLost, Keeps::Tokens),
+    (Fault::Failover, Keeps::Tokens),
+    (Fault::LeaderLost, Keeps::Impossible),
+    // Leases end early; tokens do not go back with the clock.
+    (Fault::ServerClockSteps, Keeps::Tokens),
+    (Fault::BrokenByForce, Keeps::Tokens),
+];
+
+const FAULTS_WHEN_TRADED: &[(Fault, Keeps)] = &[
+    (Fault::WritesLost, Keeps::Tokens),
+    (Fault::DataLost, Keeps::Tokens),
+    (Fault::Failover, Keeps::Tokens),
+    (Fault::LeaderLost, Keeps::Impossible),
+    (Fault::ServerClockSteps, Keeps::Tokens),
+    (Fault::BrokenByForce, Keeps::Tokens),
+];
+
+/// Tables and procedures, in the order in which they need each other; each statement ends with a
+/// line that is `--;`.
+const SCHEMA: &str = concat!(
+    include_str!("sql/schema.sql"),
+    include_str!("sql/verbs/enter.sql"),
+    include_str!("sql/verbs/leave.sql"),
+    include_str!("sql/verbs/settle.sql"),
+    include_str!("sql/verbs/acquire.sql"),
+    include_str!("sql/verbs/release.sql"),
+    include_str!("sql/verbs/renew.sql"),
+    include_str!("sql/verbs/amend.sql"),
+    include_str!("sql/verbs/break.sql"),
+    include_str!("sql/verbs/store.sql"),
+    include_str!("sql/verbs/sweep.sql"),
+);
+const END: &str = "--;";
+
+/// Names that nobody used for so long are removed.
+const IDLE: Duration = Duration::from_secs(86_400);
+/// For how long the last write of an empty register is remembered.
+const GRACE: Duration = Duration::from_secs(600);
+
+/// The text of every verb.
+#[derive(Debug)]
+struct Statements {
+    acquire: Arc<str>,
+    swift_acquire: Arc<str>,
+    release: Arc<str>,
+    swift_release: Arc<str>,
+    renew: Arc<str>,
+    look: Arc<str>,
+    amend: Arc<str>,
+    break_claim: Arc<str>,
+    inspect: Arc<str>,
+    page: Arc<str>,
+    load: Arc<str>,
+    store: Arc<str>,
+    base: Arc<str>,
+    raise_base: Arc<str>,
+    health: Arc<str>,
+    sweep: Arc<str>,
+}
+
+impl Statements {
+    fn new(prefix: &str) -> Self {
+        let of = |text: &str| -> Arc<str> { text.replace("lockkit_", prefix).into() };
+        Self {
+            acquire: of("CALL lockkit_acquire(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
+            swift_acquire: of(include_str!("sql/swift_acquire.sql")),
+            release: of("CALL lockkit_release(?, ?, ?, ?)"),
+            swift_release: of(include_str!("sql/swift_release.sql")),
+            renew: of("CALL lockkit_renew(?)"),
+            look: of(include_str!("sql/look.sql")),
+            amend: of("CALL lockkit_amend(?, ?, ?, ?, ?, ?)"),
+            break_claim: of("CALL lockkit_break(?, ?, ?, ?, ?, ?, ?)"),
+            inspect: of(include_str!("sql/inspect.sql")),
+            page: of(include_str!("sql/page.sql")),
+            load: of(include_str!("sql/load.sql")),
+            store: of("CALL lockkit_store(?, ?, ?, ?, ?, ?, ?, ?, ?)"),
+            base: of("SELECT base FROM lockkit_bases WHERE namespace = ?"),
+            raise_base: of("INSERT INTO lockkit_bases (namespace, base) VALUES (?, ?) \
+                            ON DUPLICATE KEY UPDATE base = GREATEST(base, VALUES(base))"),
+            health: of(include_str!("sql/health.sql")),
+            sweep: of("CALL lockkit_sweep(?, ?, ?, ?, ?)"),
+        }
+    }
+}
+
+#[async_trait]
+impl Dialect for MySql {
+    type Db = sqlx::MySql;
+    const BACKEND: &'static str = BACKEND;
+    const TABLES: &'static str = "lockkit_";
+    const PUSHES: bool = false;
+    const ANCHORS: bool = true;
+
+    fn new(tables: &Tables, _: ServerDurability) -> Self {
+        let prefix = tables.0.clone();
+        let schema = SCHEMA.replace("lockkit_", &prefix);
+        let schema = schema.split(END).map(str::trim).filter(|one| !one.is_empty());
+        Self {
+            statements: Statements::new(&prefix),
+            schema: schema.map(str::to_owned).collect(),
+            prefix,
+            alone: Memory::default(),
+            swept: Mutex::new((Vec::new(), -1, Vec::new())),
+        }
+    }
+
+    fn capabilities(durability: ServerDurability) -> Capabilities {
+        let mut capabilities = CAPABILITIES;
+        if durability == ServerDurability::Needed {
+            capabilities.faults = FAULTS_WHEN_TRADED;
+        }
+        capabilities
+    }
+
+    fn parse(url: &str) -> Result<MySqlConnectOptions, Error> {
+        // Both names are of one protocol; sqlx knows the first.
+        let known = url.strip_prefix("mariadb:").map(|rest| format!("mysql:{rest}"));
+        let parsed: Result<MySqlConnectOptions, sqlx::Error> =
+            known.as_deref().unwrap_or(url).parse();
+        let options = parsed.map_err(|error| {
+            Error::Config(format!("this is not a URL of MySQL or MariaDB: {error}"))
+        })?;
+        match options.get_database() {
+            Some(_) => Ok(options),
+            None => Err(Error::config(
+                "a URL of MySQL or MariaDB names the database for lockkit's tables: \
+                 `mysql://user@host/database`",
+            )),
+        }
+    }
+
+    fn check(tables: &Tables) -> Result<(), Error> {
+        match is_plain(&tables.0) {
+            true => Ok(()),
+            false => Err(Error::config(
+                "what the names of lockkit's tables begin with is made of a-z, 0-9 and _, 40 at \
+                 most",
+            )),
+        }
+    }
+
+    fn schema(&self) -> String {
+        let mut text = format!("DELIMITER {END}\n\n");
+        for statement in &self.schema {
+            text.push_str(statement);
+            text.push_str(&format!("\n{END}\n\n"));
+        }
+        text.push_str("DELIMITER ;\n");
+        text
+    }
+
+    async fn install(&self, connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        // A lock of the server's, which ends with the connection: whoever comes second finds
+        // everything done. Statements that make tables are no transaction here; what was left half
+        // made is made by the next one.
+        let name = format!("lockkit {}", self.prefix);
+        let locked = sqlx::query("SELECT GET_LOCK(SHA2(CONCAT(DATABASE(), '.', ?), 256), 60)");
+        let locked: Option<i64> =
+            locked.bind(&name).fetch_one(&mut *connection).await?.try_get(0)?;
+        if locked != Some(1) {
+            return Err(sqlx::Error::PoolTimedOut);
+        }
+        let made = self.make(connection).await;
+        let freed = sqlx::query("SELECT RELEASE_LOCK(SHA2(CONCAT(DATABASE(), '.', ?), 256))");
+        let freed = freed.bind(&name).fetch_one(&mut *connection).await;
+        made.and(freed.map(drop))
+    }
+
+    async fn greet(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        // A verb whose caller has given up must not wait on for the server's 50 s, and act then.
+        let set = "SET SESSION innodb_lock_wait_timeout = 3, autocommit = 1";
+        connection.execute(sqlx::raw_sql(set)).await.map(drop)
+    }
+
+    async fn run(
+        &self,
+        connection: &mut MySqlConnection,
+        verb: Verb,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let texts = &self.statements;
+        match verb {
+            Verb::Acquire => self.acquire(connection, args).await,
+            Verb::Release => self.release(connection, args).await,
+            Verb::Renew => self.batch(connection, &texts.renew, args).await,
+            Verb::Look => self.batch(connection, &texts.look, args).await,
+            Verb::Amend => {
+                self.alone.forget(args);
+                plain(connection, &texts.amend, args).await
+            }
+            Verb::Break => plain(connection, &texts.break_claim, args).await,
+            Verb::Inspect => {
+                let thrice = [args, args, args].concat();
+                plain(connection, &texts.inspect, &thrice).await
+            }
+            Verb::List => self.list(connection, args).await,
+            Verb::Load => plain(connection, &texts.load, args).await,
+            Verb::Store => self.store(connection, args).await,
+            Verb::Base => plain(connection, &texts.base, args).await,
+            Verb::RaiseBase => plain(connection, &texts.raise_base, args).await,
+            Verb::Health => plain(connection, &texts.health, args).await,
+            Verb::Sweep => self.sweep(connection, args).await,
+        }
+    }
+
+    fn verdict(&self, error: &sqlx::Error) -> Verdict {
+        let Some(database) = error.as_database_error() else {
+            return match error {
+                sqlx::Error::Io(_)
+                | sqlx::Error::Protocol(_)
+                | sqlx::Error::WorkerCrashed
+                | sqlx::Error::PoolTimedOut => Verdict::Gone,
+                _ => Verdict::Never,
+            };
+        };
+        match database.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
+            // Deadlock, a lock not to be had, a record that changed (Galera, MariaDB's snapshots).
+            Some(1213 | 1205 | 1020) => Verdict::Again,
+            // Ended by an administrator or for idleness; a statement that was cancelled may have
+            // left a transaction open, which ends with its connection.
+            Some(1053 | 1077 | 1079 | 1152 | 1153 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => {
+                Verdict::Gone
+            }
+            Some(3024 | 3169 | 4031) => Verdict::Gone,
+            // No such table, procedure, or column of an older one.
+            Some(1146 | 1305 | 1318) => Verdict::NoTables,
+            // Read-only, which a connection may be for good while its server is not any more, or
+            // the server while another one took its place.
+            Some(1290 | 1792 | 1836) => Verdict::Gone,
+            // Too many connections, no memory, no disk, a node that is not ready.
+            Some(1021 | 1037..=1041 | 1047 | 1203 | 1226 | 3100) => Verdict::Later,
+            _ => Verdict::Never,
+        }
+    }
+
+    async fn listen(_: &MySqlConnectOptions, _: &str, _: &Heard<'_>) -> Result<(), sqlx::Error> {
+        std::future::pending().await
+    }
+}
+
+impl MySql {
+    /// Makes what is missing, under the server's lock.
+    async fn make(&self, connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        let there: Vec<(Vec<u8>,)> = sqlx::query_as(
+            "SELECT CAST(routine_name AS BINARY) FROM information_schema.routines \
+             WHERE routine_schema = DATABASE()",
+        )
+        .fetch_all(&mut *connection)
+        .await?;
+        let there: BTreeSet<Vec<u8>> = there.into_iter().map(|(name,)| name).collect();
+        for statement in &self.schema {
+            if let Some(name) = procedure_of(statement)
+                && there.contains(name.as_bytes())
+            {
+                continue;
+            }
+            // As text: these cannot be prepared.
+            (&mut *connection).execute(sqlx::raw_sql(AssertSqlSafe(statement.clone()))).await?;
+        }
+        let version = format!(
+            "UPDATE {}meta SET version = {SCHEMA_VERSION} WHERE one = 1 AND version < \
+             {SCHEMA_VERSION}",
+            self.prefix
+        );
+        (&mut *connection).execute(sqlx::raw_sql(AssertSqlSafe(version))).await.map(drop)
+    }
+
+    /// One row where the name is believed to be free, the whole work otherwise.
+    async fn acquire(
+        &self,
+        connection: &mut MySqlConnection,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let [ns, space, name, id, weight, capacity, hold, wait, _, identity, note, patience] = args
+        else {
+            return Err(wrong_arguments());
+        };
+        if self.alone.is_known(args) {
+            let swift = [id, weight, capacity, hold, wait, identity, note, hold, ns, space, name];
+            let done = Statement::new(&self.statements.swift_acquire, swift)?;
+            let done = done.execute(connection).await?;
+            if done.rows_affected() == 1 {
+                let token = i64::try_from(done.last_insert_id()).unwrap_or(i64::MAX);
+                return Ok(vec![granted(token, hold)]);
+            }
+            self.alone.forget(args);
+        }
+        let full = [ns, space, name, id, weight, capacity, hold, wait, identity, note, patience];
+        let rows = Statement::new(&self.statements.acquire, full)?.fetch(connection).await?;
+        if rows.first().and_then(|row| row.int(6)) == Some(1) {
+            self.alone.learn(args);
+        }
+        Ok(rows)
+    }
+
+    async fn release(
+        &self,
+        connection: &mut MySqlConnection,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        if self.alone.is_known(args) {
+            let swift = Statement::new(&self.statements.swift_release, args)?;
+            if swift.execute(connection).await?.rows_affected() == 1 {
+                return Ok(vec![released()]);
+            }
+            self.alone.forget(args);
+        }
+        let rows = plain(connection, &self.statements.release, args).await?;
+        if rows.first().is_some_and(|row| row.int(0) == Some(1) && row.int(2) == Some(0)) {
+            self.alone.learn(args);
+        }
+        Ok(rows)
+    }
+
+    async fn batch(
+        &self,
+        connection: &mut MySqlConnection,
+        statement: &Arc<str>,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let claims = text(args).ok_or_else(wrong_arguments)?;
+        plain(connection, statement, &[Arg::Bytes(claims.as_bytes())]).await
+    }
+
+    async fn list(
+        &self,
+        connection: &mut MySqlConnection,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let [ns, space, Arg::Bytes(prefix), after_space, after_name, limit] = args else {
+            return Err(wrong_arguments());
+        };
+        // Names have 512 bytes at most, so none that has the prefix is greater.
+        let end = [prefix, vec![0xff; 512].as_slice()].concat();
+        let (prefix, end) = (Arg::Bytes(prefix), Arg::Bytes(&end));
+        let args = [ns, &prefix, &end, space, space, after_space, after_space, after_name, limit];
+        Statement::new(&self.statements.page, args)?.fetch(connection).await
+    }
+
+    async fn store(
+        &self,
+        connection: &mut MySqlConnection,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let [ns, name, value, expect, version, token, write_id, ttl] = args else {
+            return Err(wrong_arguments());
+        };
+        let null = Arg::Null;
+        let or_null = |arg| if matches!(arg, &Arg::Int(0)) { &null } else { arg };
+        let grace = Arg::Int(GRACE.as_micros() as i64);
+        let (token, ttl) = (or_null(token), or_null(ttl));
+        let args = [ns, name, value, expect, version, token, write_id, ttl, &grace];
+        Statement::new(&self.statements.store, args)?.fetch(connection).await
+    }
+
+    async fn sweep(
+        &self,
+        connection: &mut MySqlConnection,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let [bite] = args else {
+            return Err(wrong_arguments());
+        };
+        let lock = || self.swept.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (namespace, space, name) = lock().clone();
+        let (namespace, name) = (Arg::Bytes(&namespace), Arg::Bytes(&name));
+        let (space, idle) = (Arg::Int(space), Arg::Int(IDLE.as_micros() as i64));
+        let args = [&namespace, &space, &name, bite, &idle];
+        let rows = Statement::new(&self.statements.sweep, args)?.fetch(connection).await?;
+        let end = rows
+            .first()
+            .and_then(|row| Some((row.bytes(0)?.to_vec(), row.int(1)?, row.bytes(2)?.to_vec())));
+        *lock() = end.unwrap_or((Vec::new(), -1, Vec::new()));
+        Ok(Vec::new())
+    }
+}
+
+/// A verb whose arguments are the statement's.
+async fn plain(
+    connection: &mut MySqlConnection,
+    statement: &Arc<str>,
+    args: &[Arg<'_>],
+) -> Result<Vec<Row>, sqlx::Error> {
+    Statement::new(statement, args)?.fetch(connection).await
+}
+
+/// The name of the procedure that a statement makes.
+fn procedure_of(statement: &str) -> Option<&str> {
+    let (_, rest) = statement.split_once("CREATE PROCEDURE ")?;
+    rest.split_once('(').map(|(name, _)| name)
+}
+
+fn granted(token: i64, hold_ttl: &Arg<'_>) -> Row {
+    use crate::server::dialect::Cell;
+    let Arg::Int(ttl) = hold_ttl else { return Row::default() };
+    Row(vec![Cell::Int(1), Cell::Int(token), Cell::Int(*ttl), Cell::Int(0), Cell::Null, Cell::Null])
+}
+
+fn released() -> Row {
+    use crate::server::dialect::Cell;
+    Row(vec![Cell::Int(1), Cell::Null])
+}
+
+fn wrong_arguments() -> sqlx::Error {
+    sqlx::Error::Protocol("a verb with other arguments than the dialect knows".into())
+}

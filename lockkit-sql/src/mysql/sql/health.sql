@@ -1,0 +1,6 @@
+-- One row: version of the tables, the server's name and version, 1 when it takes writes, 1 when a
+-- commit waits for the disk.
+SELECT (SELECT version FROM lockkit_meta WHERE one = 1) AS version,
+       CONCAT(IF(VERSION() LIKE '%MariaDB%', 'MariaDB ', 'MySQL '), VERSION()) AS server,
+       CAST(@@global.read_only AS CHAR) IN ('0', 'OFF') AS writes,
+       @@global.innodb_flush_log_at_trx_commit = 1 AS durable;

@@ -1,0 +1,39 @@
+-- A page of the lists in use, claim by claim.
+-- Parameters: namespace, prefix, greater than any name that has the prefix, space or -1, the same
+-- again, space, the same again, name after which to begin, how many lists. Columns: as of a line.
+WITH page AS (
+  SELECT namespace, space, name FROM lockkit_names
+  WHERE namespace = ? AND name >= ? AND name <= ? AND (? = -1 OR space = ?)
+    AND (space > ? OR (space = ? AND name > ?))
+    AND (crowd OR id IS NOT NULL)
+    AND (expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+         OR (crowd AND EXISTS (
+              SELECT 1 FROM lockkit_claims AS c
+              WHERE c.namespace = lockkit_names.namespace AND c.space = lockkit_names.space
+                AND c.name = lockkit_names.name
+                AND c.expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))))
+  ORDER BY space, name LIMIT ?)
+SELECT c.namespace, c.space, c.name, c.token, c.weight, c.capacity, c.hold_ttl,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - c.queued AS queued_for,
+       c.expires - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS left_for,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - c.held AS held_for,
+       c.broken, c.identity, c.note,
+       (SELECT b.record FROM lockkit_breaks AS b
+        WHERE b.namespace = c.namespace AND b.space = c.space AND b.name = c.name
+        ORDER BY b.n DESC LIMIT 1) AS record, c.place
+FROM page STRAIGHT_JOIN lockkit_claims AS c
+  ON c.namespace = page.namespace AND c.space = page.space AND c.name = page.name
+WHERE c.expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+UNION ALL
+SELECT l.namespace, l.space, l.name, l.last, l.weight, l.capacity, l.hold_ttl,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - l.since,
+       l.expires - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - l.since,
+       0, l.identity, l.note,
+       (SELECT b.record FROM lockkit_breaks AS b
+        WHERE b.namespace = l.namespace AND b.space = l.space AND b.name = l.name
+        ORDER BY b.n DESC LIMIT 1), l.last
+FROM page STRAIGHT_JOIN lockkit_names AS l
+  ON l.namespace = page.namespace AND l.space = page.space AND l.name = page.name
+WHERE l.id IS NOT NULL
+ORDER BY space, name, place;

@@ -1,0 +1,113 @@
+-- Renews many claims at once.
+-- In: claims: a JSON array of [id, hold_ttl, wait_ttl, namespace, space, name], texts in hexadecimal
+-- digits, in the order of their lists: rows are locked in this order by everybody, so that two
+-- renewals never wait for each other.
+-- Rows: n (from 0); state 1 it holds, 2 it waits, 3 it was broken or is not there; token; ttl;
+-- ahead; look: until somebody ahead ends; record: how it was broken; woken: on the first row.
+CREATE PROCEDURE lockkit_renew(IN p_claims LONGTEXT CHARACTER SET ascii)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_now BIGINT;
+  DECLARE v_namespace VARBINARY(128);
+  DECLARE v_space TINYINT;
+  DECLARE v_name VARBINARY(512);
+  DECLARE v_done TINYINT DEFAULT 0;
+  DECLARE v_woken BLOB DEFAULT '';
+  DECLARE v_lists CURSOR FOR
+    SELECT DISTINCT l.namespace, l.space, l.name
+    FROM JSON_TABLE(p_claims, '$[*]' COLUMNS (
+      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
+      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
+      name VARCHAR(1024) PATH '$[5]')) AS j
+    STRAIGHT_JOIN lockkit_names AS l
+      ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
+    WHERE l.crowd;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+
+  ROLLBACK;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  -- Locks the rows: MySQL has no FOR UPDATE beside a JSON_TABLE.
+  UPDATE JSON_TABLE(p_claims, '$[*]' COLUMNS (
+      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
+      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
+      name VARCHAR(1024) PATH '$[5]')) AS j
+  STRAIGHT_JOIN lockkit_names AS l
+    ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
+  SET l.crowd = l.crowd;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+
+  -- Those that stand in their name's own row. Who is told that it has ended is taken out.
+  UPDATE JSON_TABLE(p_claims, '$[*]' COLUMNS (
+      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
+      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
+      name VARCHAR(1024) PATH '$[5]')) AS j
+  STRAIGHT_JOIN lockkit_names AS l
+    ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
+   AND l.id = UNHEX(j.id)
+  SET l.id = IF(l.expires > v_now, l.id, NULL),
+      l.expires = IF(l.expires > v_now, GREATEST(l.expires, v_now + j.hold_ttl), 0),
+      l.hold_ttl = j.hold_ttl, l.wait_ttl = j.wait_ttl;
+
+  -- The others.
+  SET v_done = 0;
+  OPEN v_lists;
+  lists: LOOP
+    FETCH v_lists INTO v_namespace, v_space, v_name;
+    IF v_done THEN
+      LEAVE lists;
+    END IF;
+    CALL lockkit_settle(v_namespace, v_space, v_name, v_now, v_woken);
+    SET v_done = 0;
+  END LOOP;
+  CLOSE v_lists;
+  -- A waiter that has ended behind others, where settling does not look.
+  DELETE c FROM JSON_TABLE(p_claims, '$[*]' COLUMNS (
+      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
+      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
+      name VARCHAR(1024) PATH '$[5]')) AS j
+  STRAIGHT_JOIN lockkit_claims AS c
+    ON c.id = UNHEX(j.id) AND c.namespace = UNHEX(j.namespace) AND c.space = j.space
+   AND c.name = UNHEX(j.name)
+  WHERE c.expires <= v_now AND c.held IS NULL;
+  UPDATE JSON_TABLE(p_claims, '$[*]' COLUMNS (
+      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
+      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
+      name VARCHAR(1024) PATH '$[5]')) AS j
+  STRAIGHT_JOIN lockkit_claims AS c
+    ON c.id = UNHEX(j.id) AND c.namespace = UNHEX(j.namespace) AND c.space = j.space
+   AND c.name = UNHEX(j.name)
+  SET c.expires = GREATEST(c.expires, v_now + IF(c.held IS NULL, j.wait_ttl, j.hold_ttl)),
+      c.hold_ttl = j.hold_ttl, c.wait_ttl = j.wait_ttl
+  WHERE NOT c.broken AND c.expires > v_now;
+
+  SELECT j.n - 1 AS n,
+         CASE WHEN (c.token IS NULL AND l.last IS NULL) OR c.broken THEN 3
+              WHEN c.token IS NOT NULL AND c.held IS NULL THEN 2 ELSE 1 END AS state,
+         COALESCE(c.token, l.last) AS token, COALESCE(c.hold_ttl, l.hold_ttl) AS ttl,
+         IF(c.token IS NULL OR c.held IS NOT NULL, 0,
+            (SELECT COUNT(*) FROM lockkit_claims AS a
+             WHERE a.namespace = c.namespace AND a.space = c.space AND a.name = c.name
+               AND a.place < c.place)) AS ahead,
+         (SELECT GREATEST(1, m.ends - v_now) FROM lockkit_names AS m
+          WHERE c.token IS NOT NULL AND c.held IS NULL AND m.namespace = c.namespace
+            AND m.space = c.space AND m.name = c.name) AS look,
+         IF((c.token IS NULL AND l.last IS NULL) OR c.broken,
+            (SELECT b.record FROM lockkit_breaks AS b WHERE b.id = UNHEX(j.id)
+             ORDER BY b.n DESC LIMIT 1), NULL) AS record,
+         IF(j.n = 1, v_woken, '') AS woken
+  FROM JSON_TABLE(p_claims, '$[*]' COLUMNS (
+      n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
+      wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
+      name VARCHAR(1024) PATH '$[5]')) AS j
+  LEFT JOIN lockkit_claims AS c
+    ON c.id = UNHEX(j.id) AND c.namespace = UNHEX(j.namespace) AND c.space = j.space
+   AND c.name = UNHEX(j.name) AND c.expires > v_now
+  LEFT JOIN lockkit_names AS l
+    ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
+   AND l.id = UNHEX(j.id)
+  ORDER BY j.n;
+  COMMIT;
+END
+--;

@@ -1,0 +1,75 @@
+-- Removes what nobody needs any more, a bite at a time: names unused for long, claims of lists that
+-- nobody visits, old records of breaks, registers that are gone.
+-- In: namespace, space, name: where the last bite ended; bite: how many names to look at; idle:
+-- after how long an unused name goes.
+-- Row: namespace, space, name: where this bite ended (NULL: at the end of the table).
+CREATE PROCEDURE lockkit_sweep(
+  IN p_namespace VARBINARY(128), IN p_space TINYINT, IN p_name VARBINARY(512),
+  IN p_bite INT, IN p_idle BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_now, v_last, v_top BIGINT DEFAULT 0;
+  DECLARE v_namespace VARBINARY(128);
+  DECLARE v_space, v_crowd TINYINT;
+  DECLARE v_name VARBINARY(512);
+  DECLARE v_seen INT DEFAULT 0;
+  DECLARE v_done TINYINT DEFAULT 0;
+  DECLARE v_woken BLOB DEFAULT '';
+  DECLARE v_bite CURSOR FOR
+    SELECT namespace, space, name,
+           IF(crowd, ends <= v_now, expires <= v_now AND since <= v_now - p_idle), crowd
+    FROM lockkit_names
+    WHERE namespace > p_namespace
+       OR (namespace = p_namespace AND space > p_space)
+       OR (namespace = p_namespace AND space = p_space AND name > p_name)
+    ORDER BY namespace, space, name LIMIT p_bite;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+  OPEN v_bite;
+  bite: LOOP
+    FETCH v_bite INTO v_namespace, v_space, v_name, v_last, v_crowd;
+    IF v_done THEN
+      LEAVE bite;
+    END IF;
+    SET v_seen = v_seen + 1;
+    IF v_last THEN
+      -- A row that somebody else has is in use.
+      SET v_last = NULL;
+      SELECT last, crowd INTO v_last, v_crowd FROM lockkit_names
+      WHERE namespace = v_namespace AND space = v_space AND name = v_name
+        AND IF(crowd, ends <= v_now, expires <= v_now AND since <= v_now - p_idle)
+      FOR UPDATE SKIP LOCKED;
+      IF v_last IS NOT NULL AND v_crowd THEN
+        CALL lockkit_settle(v_namespace, v_space, v_name, v_now, v_woken);
+      ELSEIF v_last IS NOT NULL THEN
+        SET v_top = GREATEST(v_top, v_last);
+        DELETE FROM lockkit_names
+        WHERE namespace = v_namespace AND space = v_space AND name = v_name;
+      END IF;
+      SET v_done = 0;
+    END IF;
+  END LOOP;
+  CLOSE v_bite;
+
+  SET v_top = GREATEST(v_top, COALESCE((SELECT MAX(version) FROM lockkit_registers
+    WHERE purge_at <= v_now AND highest IS NULL), 0));
+  UPDATE lockkit_meta SET floor = v_top WHERE one = 1 AND floor < v_top;
+  DELETE FROM lockkit_registers
+  WHERE purge_at <= v_now AND highest IS NULL AND version <= v_top LIMIT 256;
+  UPDATE lockkit_registers SET value = NULL, expires = NULL, purge_at = NULL
+  WHERE purge_at <= v_now AND highest IS NOT NULL LIMIT 256;
+  DELETE FROM lockkit_breaks
+  WHERE expires <= v_now
+    AND NOT EXISTS (SELECT 1 FROM lockkit_names AS l
+                    WHERE l.namespace = lockkit_breaks.namespace AND l.space = lockkit_breaks.space
+                      AND l.name = lockkit_breaks.name AND (l.crowd OR l.id IS NOT NULL))
+  LIMIT 256;
+  COMMIT;
+  SELECT IF(v_seen < p_bite, NULL, v_namespace) AS namespace, v_space AS space, v_name AS name,
+         v_woken AS woken;
+END
+--;
