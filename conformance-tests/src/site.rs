@@ -47,6 +47,12 @@ pub trait Site: Send + Sync + 'static {
     /// The server that stands alone.
     fn kind(&self) -> Kind;
 
+    /// The group of servers in which locks are kept, rather than in one that stands alone: all
+    /// trials then run on such a group, and a fault of the server is one of all its members.
+    fn layout(&self) -> Option<Layout> {
+        None
+    }
+
     /// A driver of its own onto the server, or group of servers, that this URL names: with a
     /// connection of its own.
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error>;

@@ -150,7 +150,15 @@ impl Shared {
         keys: &[&str],
         args: &[&[u8]],
     ) -> Result<Value, Error> {
-        script.call(&self.link, Call { keys, args }).await
+        let Link::Cluster(_) = self.link else {
+            return script.call(&self.link, Call { keys, args }).await;
+        };
+        // While a slot moves to another node, both of them refuse each command of a script whose
+        // key they do not have, also in the middle of it, after others have written. A call that
+        // names two keys, of which one never exists, is refused as a whole instead, with TRYAGAIN.
+        let never = keys.first().and_then(|key| keys::never(key));
+        let keys: Vec<_> = keys.iter().copied().chain(never.as_deref()).collect();
+        script.call(&self.link, Call { keys: &keys, args }).await
     }
 
     async fn acquire(
@@ -190,7 +198,7 @@ impl Shared {
     pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
         let keys: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key)).collect();
         let mut groups: Vec<Vec<usize>> = Vec::new();
-        if let Link::Cluster(..) = self.link {
+        if let Link::Cluster(_) = self.link {
             let mut buckets: HashMap<usize, Vec<usize>> = HashMap::new();
             for (i, (_, bucket)) in keys.iter().enumerate() {
                 buckets.entry(*bucket).or_default().push(i);
@@ -266,7 +274,7 @@ impl Shared {
     /// A grant counts once enough replicas have it; otherwise it is given back.
     async fn confirm(&self, claim: &Claim, grant: Grant) -> Result<Grant, Error> {
         let Some(replicas) = &self.replicas else { return Ok(grant) };
-        match replicas.confirm().await {
+        match replicas.confirm(claim).await {
             Ok(()) => Ok(grant),
             Err(error) => {
                 // Core gives it back as well, should this fail.

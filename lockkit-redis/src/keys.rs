@@ -47,6 +47,13 @@ pub(crate) fn counter(bucket: usize) -> String {
     format!("lockkit:tokens:{{{bucket}}}")
 }
 
+/// A key that never exists, beside one that has a hash tag.
+pub(crate) fn never(key: &str) -> Option<String> {
+    let (_, rest) = key.split_once('{')?;
+    let (bucket, _) = rest.split_once('}')?;
+    Some(format!("lockkit:never:{{{bucket}}}"))
+}
+
 /// The token base of a namespace.
 pub(crate) fn base(namespace: &Namespace) -> String {
     format!("lockkit:base:{}", escaped(namespace))
@@ -162,6 +169,13 @@ mod tests {
         let (line, _) = text.split_once(":{").unwrap();
         let beside = text.replace(line, "lockkit:lock.line");
         assert_eq!(name_in(&beside, Space::Lock, &Namespace::new("shop").unwrap()), None);
+    }
+
+    #[test]
+    fn the_key_that_never_exists_has_the_hash_tag_of_the_others() {
+        let (text, bucket) = lock(&key("shop", "{x}:y"));
+        assert_eq!(never(&text), Some(format!("lockkit:never:{{{bucket}}}")));
+        assert_eq!(never(&base(&Namespace::new("shop").unwrap())), None);
     }
 
     #[test]

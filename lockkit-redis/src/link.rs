@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use lockkit_core::Error;
 use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
-use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
 };
 use tokio::sync::Mutex;
 
+use crate::cluster::Cluster;
 use crate::tokens::ServerClock;
 
 /// Where the servers are.
@@ -48,7 +48,7 @@ pub(crate) enum Link {
     /// The user's, which reconnects by itself. When it did is not seen from here.
     Manager(ConnectionManager, Duration),
     /// A cluster.
-    Cluster(ClusterConnection, Duration),
+    Cluster(Cluster),
 }
 
 impl Link {
@@ -61,10 +61,7 @@ impl Link {
                 let mut connection = manager.clone();
                 bounded(*limit, ask(&mut connection, cmd)).await
             }
-            Self::Cluster(cluster, limit) => {
-                let mut connection = cluster.clone();
-                bounded(*limit, ask(&mut connection, cmd)).await
-            }
+            Self::Cluster(cluster) => cluster.send(cmd).await,
         }
     }
 
@@ -100,28 +97,56 @@ impl fmt::Debug for Link {
 
 /// The error as core knows them: whether trying again may help.
 pub(crate) fn to_error(error: RedisError) -> Error {
-    use ServerErrorKind as S;
-    let passes = match error.kind() {
-        ErrorKind::Io
-        | ErrorKind::MasterNameNotFoundBySentinel
-        | ErrorKind::ClusterConnectionNotFound => true,
-        ErrorKind::Server(kind) => matches!(
-            kind,
-            S::BusyLoading
-                | S::Moved
-                | S::Ask
-                | S::TryAgain
-                | S::ClusterDown
-                | S::MasterDown
-                | S::ReadOnly
-        ),
-        // Full, cannot save, too few replicas, a script that runs for too long, too many clients.
-        _ => matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "ERR max")),
-    };
-    match passes {
+    match may_pass(&error) {
         true => Error::retryable(crate::BACKEND, error),
         false => Error::permanent(crate::BACKEND, error),
     }
+}
+
+/// What a server says that is full, cannot save, has too few replicas, is busy with a script, is
+/// loading, follows another one, or is in a cluster that is not in order just now. Servers before
+/// Redis 7 say it of a script's command within a longer sentence.
+const PASSING: [&str; 11] = [
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "BUSY",
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "MOVED",
+    "ASK",
+];
+
+fn may_pass(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Io => !is_about_certificates(error),
+        ErrorKind::MasterNameNotFoundBySentinel | ErrorKind::ClusterConnectionNotFound => true,
+        _ => {
+            let code = error.code().unwrap_or_default();
+            let detail = error.detail().unwrap_or_default();
+            let wrapped = |code: &&str| detail.contains(&format!("-{code} "));
+            PASSING.contains(&code)
+                || (code == "ERR" && detail.starts_with("max number of clients"))
+                || (code == "ERR" && PASSING.iter().any(wrapped))
+        }
+    }
+}
+
+/// A server whose certificate is not trusted today will not be in a second.
+fn is_about_certificates(error: &RedisError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        let tls = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        if tls.is_some_and(|tls| !matches!(tls, rustls::Error::General(_))) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 pub(crate) async fn bounded<T>(
@@ -195,7 +220,7 @@ impl Own {
         again
     }
 
-    /// Commands that leave at once and whose answers come together.
+    /// Commands that leave at once and whose answers come together, the server's errors among them.
     pub(crate) async fn send_all(
         &self,
         pipe: &redis::Pipeline,
@@ -206,7 +231,7 @@ impl Own {
         if answer.as_ref().is_err_and(|e| self.is_useless(e)) {
             self.forget(live.number);
         }
-        answer?.into_iter().map(Value::extract_error).collect()
+        answer
     }
 
     /// Whether another connection may do better: this one is dead, or leads to a replica.

@@ -12,9 +12,10 @@ use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsMode};
 
+use crate::cluster::Cluster;
 use crate::driver::RedisDriver;
 use crate::health;
-use crate::link::{Link, Own, Source, bounded, to_error};
+use crate::link::{Link, Own, Source, to_error};
 use crate::replicas::Replicas;
 
 /// How to connect. Also what stands in the query of a URL.
@@ -49,7 +50,8 @@ impl RedisOptions {
     /// A grant counts only once so many replicas acknowledged it, and is given back when they do
     /// not. Costs a second round trip (`WAIT`), on a connection of its own. (`?min_replicas=1`)
     ///
-    /// It makes it rarer that a failover forgets a lock; only tokens make it harmless.
+    /// It makes it rarer that a failover forgets a lock; only tokens make it harmless. In a cluster
+    /// they are replicas of the master that keeps the lock.
     pub fn min_replicas(mut self, least: u32) -> Self {
         self.min_replicas = least;
         self
@@ -91,7 +93,9 @@ impl RedisOptions {
         client: Client,
     ) -> Result<RedisDriver, Error> {
         let link = Link::Manager(manager, self.timeout);
-        self.finish(link, Arc::new(Source::Client(client))).await
+        let source = Arc::new(Source::Client(client));
+        let replicas = self.replicas_of(&source);
+        self.finish(link, source, replicas).await
     }
 
     /// A driver over this cluster connection. Wake-ups are listened for on a connection that one
@@ -107,24 +111,54 @@ impl RedisOptions {
         if nodes.is_empty() {
             return Err(Error::config("a cluster needs at least one node to listen at"));
         }
-        let link = Link::Cluster(cluster, self.timeout);
-        self.finish(link, Arc::new(Source::Any(nodes, AtomicUsize::new(0)))).await
+        let cluster = Cluster::over(cluster, None, self.timeout);
+        self.on_cluster(cluster, nodes).await
+    }
+
+    async fn on_cluster(self, cluster: Cluster, nodes: Vec<Client>) -> Result<RedisDriver, Error> {
+        let replicas = match self.min_replicas {
+            0 => None,
+            least => {
+                let infos = nodes.iter().map(|node| node.get_connection_info().clone()).collect();
+                Some(Replicas::of_cluster(least, self.cluster_client(infos)?, self.timeout))
+            }
+        };
+        let source = Arc::new(Source::Any(nodes, AtomicUsize::new(0)));
+        self.finish(Link::Cluster(cluster), source, replicas).await
+    }
+
+    fn cluster_client(&self, nodes: Vec<ConnectionInfo>) -> Result<ClusterClient, Error> {
+        let tcp = nodes[0].tcp_settings().clone();
+        ClusterClient::builder(nodes)
+            // A node that is out of reach must not use up the time of a call that does not need it.
+            .connection_timeout(self.timeout / 2)
+            .response_timeout(self.timeout)
+            .retries(4)
+            .min_retry_wait(20)
+            .max_retry_wait(300)
+            .tcp_settings(tcp)
+            .build()
+            .map_err(config_error)
     }
 
     async fn own(self, source: Source) -> Result<RedisDriver, Error> {
         let source = Arc::new(source);
         let link = Link::Own(Box::new(Own::new(source.clone(), self.timeout)));
-        self.finish(link, source).await
+        let replicas = self.replicas_of(&source);
+        self.finish(link, source, replicas).await
     }
 
-    async fn finish(self, link: Link, source: Arc<Source>) -> Result<RedisDriver, Error> {
-        let replicas = match (self.min_replicas, &link) {
-            (0, _) => None,
-            (_, Link::Cluster(..)) => {
-                return Err(Error::config("min_replicas does not work with a cluster yet"));
-            }
-            (least, _) => Some(Replicas::new(least, source.clone(), self.timeout)),
-        };
+    fn replicas_of(&self, source: &Arc<Source>) -> Option<Replicas> {
+        let least = Some(self.min_replicas).filter(|least| *least > 0)?;
+        Some(Replicas::new(least, source.clone(), self.timeout))
+    }
+
+    async fn finish(
+        self,
+        link: Link,
+        source: Arc<Source>,
+        replicas: Option<Replicas>,
+    ) -> Result<RedisDriver, Error> {
         let driver = RedisDriver::start(link, source, replicas, self.timeout);
         let health = health::examine(&driver.shared).await?;
         for finding in &health.findings {
@@ -300,17 +334,10 @@ impl Place {
     async fn cluster(self) -> Result<RedisDriver, Error> {
         let infos = self.hosts.iter().map(|host| self.info(host, &self.login, &self.path));
         let infos = infos.collect::<Result<Vec<_>, _>>()?;
-        let limit = self.options.timeout;
-        let client = ClusterClient::builder(infos.clone())
-            .connection_timeout(limit)
-            .response_timeout(limit)
-            .retries(3)
-            .tcp_settings(infos[0].tcp_settings().clone())
-            .build()
-            .map_err(config_error)?;
-        let connection = bounded(limit, client.get_async_connection()).await.map_err(to_error)?;
+        let client = self.options.cluster_client(infos.clone())?;
+        let cluster = Cluster::connect(client, self.options.timeout).await.map_err(to_error)?;
         let nodes = infos.into_iter().map(Client::open).collect::<Result<Vec<_>, _>>();
-        self.options.cluster(connection, nodes.map_err(config_error)?).await
+        self.options.on_cluster(cluster, nodes.map_err(config_error)?).await
     }
 }
 
