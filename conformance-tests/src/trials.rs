@@ -140,6 +140,7 @@ macro_rules! __every_trial {
             }
             clusters robust Fault {
                 robust_07_the_leader_of_a_cluster_is_killed: Nothing,
+                robust_07_the_leader_of_a_cluster_falls_silent: Nothing,
                 robust_07_a_follower_is_cut_off_from_its_leader: Nothing,
             }
             moves robust Fault {

@@ -9,7 +9,8 @@ use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 /// would have two locks of one name.
 pub(crate) const BUCKETS: usize = 256;
 
-/// The bucket of a lock or register: FNV-1a over its namespace, its space and its name.
+/// The bucket of a lock or register: FNV-1a over its space, its namespace and its name, mixed once
+/// more so that names which differ in their last letters only are spread like any others.
 pub(crate) fn bucket(space: &str, namespace: &Namespace, name: &Name) -> usize {
     let parts = [space.as_bytes(), namespace.as_str().as_bytes(), name.as_str().as_bytes()];
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
@@ -18,8 +19,10 @@ pub(crate) fn bucket(space: &str, namespace: &Namespace, name: &Name) -> usize {
             hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
     }
-    // The high bits mix best.
-    (hash >> 32) as usize % BUCKETS
+    for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+        hash = (hash ^ (hash >> 33)).wrapping_mul(factor);
+    }
+    (hash ^ (hash >> 33)) as usize % BUCKETS
 }
 
 fn word(space: Space) -> &'static str {
@@ -150,6 +153,22 @@ mod tests {
         let (a, _) = lock(&key("a:b", "c"));
         let (b, _) = lock(&key("a", "b:c"));
         assert_ne!(a.split_once("}:").unwrap().1, b.split_once("}:").unwrap().1);
+    }
+
+    #[test]
+    fn numbered_names_are_spread_over_all_buckets() {
+        let mut counts = [0; BUCKETS];
+        for i in 0..25_600 {
+            counts[lock(&key("shop", &format!("invoice/{i}"))).1] += 1;
+        }
+        // A hundred are expected in each; ten is the standard deviation.
+        assert!(counts.iter().all(|count| (50..150).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_bucket_is_what_it_always_was() {
+        // Two programs that disagree would have two locks of one name.
+        assert_eq!(lock(&key("shop", "invoice/42")).0, "lockkit:lock:{91}:shop:invoice/42");
     }
 
     #[test]

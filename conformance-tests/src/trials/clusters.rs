@@ -11,18 +11,35 @@ use crate::lab::{Data, Group, Layout, Server};
 
 const LOCK: &str = "a";
 
+/// What becomes of the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Falls {
+    /// It is gone, and its connections with it.
+    Dead,
+    /// It keeps its connections, and says nothing.
+    Silent,
+}
+
 pub async fn robust_07_the_leader_of_a_cluster_is_killed(stage: Stage) -> Applied {
+    every_leader(&stage, Falls::Dead).await
+}
+
+pub async fn robust_07_the_leader_of_a_cluster_falls_silent(stage: Stage) -> Applied {
+    every_leader(&stage, Falls::Silent).await
+}
+
+async fn every_leader(stage: &Stage, falls: Falls) -> Applied {
     let led = stage.site().layouts();
     if led.is_empty() {
         return NotApplicable::because("the site names no group that has a leader");
     }
     for layout in led {
-        leader_killed(&stage, layout).await?;
+        leader_lost(stage, layout, falls).await?;
     }
     Ok(())
 }
 
-async fn leader_killed(stage: &Stage, layout: Layout) -> Applied {
+async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> Applied {
     let fault = match layout {
         Layout::RedisSentinel | Layout::RedisClusterWithReplicas => Fault::Failover,
         _ => Fault::LeaderLost,
@@ -44,7 +61,10 @@ async fn leader_killed(stage: &Stage, layout: Layout) -> Applied {
     };
     let old = leader_of(&group, key.as_deref()).await;
     let held = Held::by(&guard, token);
-    old.kill().await;
+    match falls {
+        Falls::Dead => old.kill().await,
+        Falls::Silent => old.freeze().await,
+    }
     let new = leader_of(&group, key.as_deref()).await;
     assert_ne!(new.addr(), old.addr());
     let verified = answered(bench, "the new leader says", || guard.verify()).await;
@@ -56,7 +76,10 @@ async fn leader_killed(stage: &Stage, layout: Layout) -> Applied {
     let next = its_turn(bench, waiting, limit, None).await;
     tokens.next(&next, "under the new leader");
     drop(next);
-    staged(old.launch(Data::Keep).await);
+    match falls {
+        Falls::Dead => staged(old.launch(Data::Keep).await),
+        Falls::Silent => old.thaw(),
+    }
     staged(group.complete().await);
     works_again(bench, &[&ours, &theirs], LOCK, &mut tokens, limit).await;
     bench.clean_up().await;
