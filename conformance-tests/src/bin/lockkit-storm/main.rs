@@ -67,19 +67,22 @@ struct Arguments {
 #[derive(Clone, Copy, ValueEnum)]
 enum Members {
     /// A Redis master, its replica and three sentinels
-    RedisSentinel,
+    #[value(name = "redis-sentinel")]
+    Sentinel,
     /// A Redis Cluster of three masters
-    RedisCluster,
+    #[value(name = "redis-cluster")]
+    Cluster,
     /// The same with a replica for each
-    RedisClusterWithReplicas,
+    #[value(name = "redis-cluster-with-replicas")]
+    ClusterWithReplicas,
 }
 
 impl Members {
     fn layout(self) -> Layout {
         match self {
-            Self::RedisSentinel => Layout::RedisSentinel,
-            Self::RedisCluster => Layout::RedisCluster,
-            Self::RedisClusterWithReplicas => Layout::RedisClusterWithReplicas,
+            Self::Sentinel => Layout::RedisSentinel,
+            Self::Cluster => Layout::RedisCluster,
+            Self::ClusterWithReplicas => Layout::RedisClusterWithReplicas,
         }
     }
 }
