@@ -122,6 +122,9 @@ pub struct Costs {
     pub refused_try: u64,
     /// A renewal of 1,000 claims.
     pub renew_thousand: u64,
+    /// How many servers that renewal asks at the same time. With each it is so many round trips,
+    /// which are counted one by one and last no longer than one.
+    pub renewed_side_by_side: u64,
     /// What the next one asks between being woken and knowing that it holds.
     pub look_when_woken: u64,
     /// How many messages one release sends to those who wait.
@@ -141,6 +144,7 @@ impl Costs {
         release: 1,
         refused_try: 1,
         renew_thousand: 1,
+        renewed_side_by_side: 1,
         look_when_woken: 0,
         wake_ups: 1,
         fewer_at_times: 0,

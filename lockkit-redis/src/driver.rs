@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
-use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::{
     Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
 };
@@ -19,7 +20,7 @@ use redis::{Cmd, Value};
 use tokio::task::AbortHandle;
 
 use crate::link::{Link, Source};
-use crate::listing::Listing;
+use crate::listing::{self, Listing};
 use crate::replicas::Replicas;
 use crate::script::{self, Call, Script};
 use crate::tokens::Seen;
@@ -140,6 +141,12 @@ impl Listener for Shared {
             }
             Err(_) => waiters.iter().for_each(|waiter| waiter.look_in(Duration::ZERO)),
         }
+        // The nodes of a cluster come and go; the next subscription may be at any of them.
+        if let Link::Cluster(_) = self.link
+            && let Ok(nodes) = listing::nodes(self).await
+        {
+            self.source.learn(nodes.into_iter().flatten());
+        }
     }
 }
 
@@ -150,15 +157,26 @@ impl Shared {
         keys: &[&str],
         args: &[&[u8]],
     ) -> Result<Value, Error> {
+        self.run_noting(script, keys, args, &AtomicBool::new(false)).await
+    }
+
+    /// The same; `repeated` becomes true when it may have been carried out twice.
+    async fn run_noting(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&[u8]],
+        repeated: &AtomicBool,
+    ) -> Result<Value, Error> {
         let Link::Cluster(_) = self.link else {
-            return script.call(&self.link, Call { keys, args }).await;
+            return script.call(&self.link, Call { keys, args }, repeated).await;
         };
         // While a slot moves to another node, both of them refuse each command of a script whose
         // key they do not have, also in the middle of it, after others have written. A call that
         // names two keys, of which one never exists, is refused as a whole instead, with TRYAGAIN.
         let never = keys.first().and_then(|key| keys::never(key));
         let keys: Vec<_> = keys.iter().copied().chain(never.as_deref()).collect();
-        script.call(&self.link, Call { keys: &keys, args }).await
+        script.call(&self.link, Call { keys: &keys, args }, repeated).await
     }
 
     async fn acquire(
@@ -229,7 +247,7 @@ impl Shared {
         let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
         let mut words = Vec::with_capacity(3 * group.len());
         for i in group {
-            words.extend(claim_args(&claims[*i]));
+            words.extend(keys::claim_args(&claims[*i]));
         }
         let args: Vec<_> = words.iter().map(String::as_bytes).collect();
         let answers = reply::array(self.run(&script::RENEW, &locks, &args).await?)?;
@@ -264,7 +282,7 @@ impl Shared {
     ) -> Result<Renewal, Error> {
         let (key, bucket) = keys::lock(&claim.key);
         let counter = keys::counter(bucket);
-        let words = claim_args(claim);
+        let words = keys::claim_args(claim);
         let mut args: Vec<_> = words.iter().map(String::as_bytes).collect();
         args.extend(more);
         let answer = self.run(script, &[&key, &counter], &args).await?;
@@ -284,12 +302,28 @@ impl Shared {
         }
     }
 
+    /// A claim that waits may learn from a renewal that it holds. That counts no more than a message
+    /// does until replicas have it, so whoever waits in `granted` sees to it.
+    fn not_before_replicas(&self, claim: &Claim, answer: &mut Renewal, sent: Moment) {
+        if let Renewal::Holds(grant) = answer
+            && let Some(waiter) = self.wakes.find(&claim.id)
+        {
+            waiter.grant(Grant { since: Some(sent), ..*grant });
+            *answer = Renewal::Waits { ahead: 0 };
+        }
+    }
+
     async fn release(&self, claim: &Claim) -> Result<Released, Error> {
         self.wakes.strike(&claim.id);
         let (key, _) = keys::lock(&claim.key);
         let id = claim.id.to_hex();
-        match self.run(&script::RELEASE, &[&key], &[id.as_bytes()]).await? {
+        let repeated = AtomicBool::new(false);
+        let answer =
+            self.run_noting(&script::RELEASE, &[&key], &[id.as_bytes()], &repeated).await?;
+        match answer {
             Value::Int(1) => Ok(Released::Removed),
+            // Its first sending may have taken it out, whose answer got lost.
+            Value::Int(2 | 3) if repeated.into_inner() => Ok(Released::Removed),
             Value::Int(2) => Ok(Released::NotInLine),
             Value::Int(3) => Ok(Released::NoSuchLock),
             other => Err(reply::unexpected(&other)),
@@ -299,11 +333,6 @@ impl Shared {
     pub(crate) async fn command(&self, cmd: &Cmd) -> Result<Value, Error> {
         self.link.send(cmd).await.map_err(|e| self.link.error(e))
     }
-}
-
-fn claim_args(claim: &Claim) -> [String; 3] {
-    let (hold, wait) = (keys::millis(claim.hold_ttl), keys::millis(claim.wait_ttl));
-    [claim.id.to_hex(), hold.to_string(), wait.to_string()]
 }
 
 #[async_trait]
@@ -370,7 +399,14 @@ impl LockDriver for RedisDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        self.shared.renew(claims).await
+        let sent = BootClock.now();
+        let mut answers = self.shared.renew(claims).await?;
+        if self.shared.replicas.is_some() {
+            for (claim, answer) in claims.iter().zip(&mut answers) {
+                self.shared.not_before_replicas(claim, answer, sent);
+            }
+        }
+        Ok(answers)
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

@@ -128,6 +128,12 @@ pub(crate) fn mode_args(mode: Mode) -> Option<(&'static str, u32, u32)> {
     Some((letter, mode.weight(), mode.capacity()))
 }
 
+/// The id and the two ttls in ms, by which scripts know a claim.
+pub(crate) fn claim_args(claim: &Claim) -> [String; 3] {
+    let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
+    [claim.id.to_hex(), hold.to_string(), wait.to_string()]
+}
+
 /// Whole milliseconds, rounded up: a lease is never shorter than what was asked for.
 pub(crate) fn millis(ttl: std::time::Duration) -> u64 {
     u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)

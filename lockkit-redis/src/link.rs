@@ -2,6 +2,7 @@
 //! own. An attempt ends in bounded time; nothing here knows what a lock is.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use lockkit_core::Error;
 use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
 use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, RedisError, RedisResult,
+    ServerErrorKind, Value,
 };
 use tokio::sync::Mutex;
 
@@ -23,7 +25,51 @@ pub(crate) enum Source {
     /// The master of this name, as the sentinels say each time that a connection is built.
     Sentinel(Box<Mutex<Sentinel>>, String, Box<SentinelNodeConnectionInfo>),
     /// Any of these, in turn: for subscriptions in a cluster.
-    Any(Vec<Client>, std::sync::atomic::AtomicUsize),
+    Any(Nodes),
+}
+
+/// Nodes of a cluster: those that somebody named, and those that are in it by now.
+pub(crate) struct Nodes {
+    named: Vec<Client>,
+    learned: StdMutex<Vec<Client>>,
+    next: AtomicUsize,
+}
+
+impl Nodes {
+    pub(crate) fn new(named: Vec<Client>) -> Self {
+        Self { named, learned: StdMutex::default(), next: 0.into() }
+    }
+
+    fn next(&self) -> RedisResult<Client> {
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let all = self.named.len() + learned.len();
+        let mut nodes = self.named.iter().chain(learned.iter());
+        let client = turn.checked_rem(all).and_then(|at| nodes.nth(at)).cloned();
+        client.ok_or_else(|| (ErrorKind::InvalidClientConfig, "a cluster has no nodes").into())
+    }
+
+    /// Logs in at others as at the first that was named.
+    fn learn(&self, addresses: impl Iterator<Item = (String, u16)>) {
+        let Some(first) = self.named.first().map(Client::get_connection_info) else { return };
+        let mut learned = Vec::new();
+        for (host, port) in addresses.filter(|(host, _)| !host.is_empty()) {
+            let addr = match first.addr() {
+                ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                    host,
+                    port,
+                    insecure: *insecure,
+                    tls_params: tls_params.clone(),
+                },
+                _ => ConnectionAddr::Tcp(host, port),
+            };
+            let named = self.named.iter().any(|n| *n.get_connection_info().addr() == addr);
+            if !named && let Ok(client) = Client::open(first.clone().set_addr(addr)) {
+                learned.push(client);
+            }
+        }
+        *self.learned.lock().unwrap_or_else(PoisonError::into_inner) = learned;
+    }
 }
 
 impl Source {
@@ -33,10 +79,14 @@ impl Source {
             Self::Sentinel(sentinel, master, info) => {
                 sentinel.lock().await.async_master_for(master, Some(info)).await
             }
-            Self::Any(clients, next) => {
-                let next = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                Ok(clients[next % clients.len()].clone())
-            }
+            Self::Any(nodes) => nodes.next(),
+        }
+    }
+
+    /// These nodes are in the cluster now.
+    pub(crate) fn learn(&self, addresses: impl Iterator<Item = (String, u16)>) {
+        if let Self::Any(nodes) = self {
+            nodes.learn(addresses);
         }
     }
 }
@@ -55,8 +105,14 @@ impl Link {
     /// Sends a command. When the connection turns out to be dead, once more on a new one: all
     /// commands of this crate may be repeated.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+        self.send_noting(cmd, &AtomicBool::new(false)).await
+    }
+
+    /// The same; `repeated` becomes true when it is sent once more. What the client crate repeats
+    /// in a cluster is not seen from here.
+    pub(crate) async fn send_noting(&self, cmd: &Cmd, repeated: &AtomicBool) -> RedisResult<Value> {
         match self {
-            Self::Own(own) => own.send(cmd).await,
+            Self::Own(own) => own.send(cmd, repeated).await,
             Self::Manager(manager, limit) => {
                 let mut connection = manager.clone();
                 bounded(*limit, ask(&mut connection, cmd)).await
@@ -199,7 +255,7 @@ impl Own {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+    async fn send(&self, cmd: &Cmd, repeated: &AtomicBool) -> RedisResult<Value> {
         let mut live = self.connected().await?;
         let error = match ask(&mut live.connection, cmd).await {
             Ok(value) => return Ok(value),
@@ -213,6 +269,7 @@ impl Own {
             return Err(error); // it has taken its time already
         }
         let mut live = self.connected().await?;
+        repeated.store(true, Ordering::Relaxed);
         let again = ask(&mut live.connection, cmd).await;
         if again.as_ref().is_err_and(|e| self.is_useless(e)) {
             self.forget(live.number);
@@ -264,8 +321,8 @@ impl Own {
         }
         match bounded(self.limit, self.connect()).await {
             Ok(connection) => {
-                static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-                let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                static NUMBER: AtomicU64 = AtomicU64::new(0);
+                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
                 let live = Live { connection, number };
                 *self.live() = Some(live.clone());
                 Ok(live)

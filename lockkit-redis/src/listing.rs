@@ -111,10 +111,10 @@ fn read_cursor(cursor: &Cursor) -> Option<(Space, Name)> {
     Some((space, Name::new(name).ok()?))
 }
 
-type Node = (String, u16);
+pub(crate) type Node = (String, u16);
 
 /// The nodes to scan: the one, or every master of the cluster.
-async fn nodes(shared: &Shared) -> Result<Vec<Option<Node>>, Error> {
+pub(crate) async fn nodes(shared: &Shared) -> Result<Vec<Option<Node>>, Error> {
     if !matches!(shared.link, Link::Cluster(..)) {
         return Ok(vec![None]);
     }

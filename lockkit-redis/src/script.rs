@@ -2,6 +2,7 @@
 //! does not know them.
 
 use std::sync::LazyLock;
+use std::sync::atomic::AtomicBool;
 
 use redis::{Cmd, Value};
 
@@ -22,11 +23,18 @@ impl Script {
         Self { text, sha }
     }
 
-    /// Calls it. One round trip, and a second one when the server has forgotten it.
-    pub(crate) async fn call(&self, link: &Link, call: Call<'_>) -> Result<Value, Error> {
-        match link.send(&call.command("EVALSHA", &self.sha)).await {
+    /// Calls it. One round trip, and a second one when the server has forgotten it. `repeated`
+    /// becomes true when it may have been carried out twice.
+    pub(crate) async fn call(
+        &self,
+        link: &Link,
+        call: Call<'_>,
+        repeated: &AtomicBool,
+    ) -> Result<Value, Error> {
+        match link.send_noting(&call.command("EVALSHA", &self.sha), repeated).await {
             Err(error) if is_unknown_script(&error) => {
-                link.send(&call.command("EVAL", &self.text)).await.map_err(|e| link.error(e))
+                let in_full = call.command("EVAL", &self.text);
+                link.send_noting(&in_full, repeated).await.map_err(|e| link.error(e))
             }
             answer => answer.map_err(|e| link.error(e)),
         }

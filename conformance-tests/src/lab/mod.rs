@@ -46,6 +46,7 @@ mod server;
 mod servers;
 mod shared;
 mod slots;
+mod tls;
 
 pub(crate) use clock::Clock;
 pub use clock::Shift;
@@ -57,3 +58,4 @@ pub use proxy::Proxy;
 pub use server::{Data, Server};
 pub use shared::Shared;
 pub use slots::Moving;
+pub use tls::{Clients, Tls};

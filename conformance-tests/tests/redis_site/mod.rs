@@ -48,8 +48,8 @@ impl Site for Redis {
     fn costs(&self) -> Costs {
         let mut costs = Costs::BUDGET;
         if self.layout == Some(Layout::RedisCluster) {
-            // One with each of the three masters, all under way at the same time.
-            costs.renew_thousand = 3;
+            // The three masters.
+            costs.renewed_side_by_side = 3;
         }
         costs
     }
