@@ -33,8 +33,9 @@ impl Script {
     ) -> Result<Value, Error> {
         match link.send_noting(&call.command("EVALSHA", &self.sha), repeated).await {
             Err(error) if is_unknown_script(&error) => {
-                let in_full = call.command("EVAL", &self.text);
-                link.send_noting(&in_full, repeated).await.map_err(|e| link.error(e))
+                let whole = call.command("EVAL", &self.text);
+                let sent = Box::pin(link.send_noting(&whole, repeated)).await;
+                sent.map_err(|e| link.error(e))
             }
             answer => answer.map_err(|e| link.error(e)),
         }
@@ -53,7 +54,12 @@ pub(crate) struct Call<'a> {
 
 impl Call<'_> {
     fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut cmd = redis::cmd(verb);
+        let words = self.keys.iter().map(|key| key.len());
+        let bytes = words.chain(self.args.iter().map(|arg| arg.len())).sum::<usize>();
+        let words = self.keys.len() + self.args.len();
+        // The verb and the number of keys come in addition.
+        let mut cmd = Cmd::with_capacity(words + 3, bytes + script.len() + 16);
+        cmd.arg(verb);
         cmd.arg(script).arg(self.keys.len()).arg(self.keys).arg(self.args);
         cmd
     }
