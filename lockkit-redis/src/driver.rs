@@ -20,11 +20,11 @@ use redis::{Cmd, Value};
 use tokio::task::AbortHandle;
 
 use crate::link::{Link, Source};
-use crate::listing::{self, Listing};
+use crate::listing::Listing;
 use crate::replicas::Replicas;
 use crate::script::{self, Call, Script};
 use crate::tokens::Seen;
-use crate::wake::{self, Listener, Wakes};
+use crate::wake::{self, Wakes};
 use crate::{BACKEND, health, keys, reply};
 
 /// Locks in Redis or Valkey: a single server, a master that sentinels name, or a cluster.
@@ -107,46 +107,6 @@ impl fmt::Debug for RedisDriver {
             .field("link", link)
             .field("wakes", wakes)
             .finish_non_exhaustive()
-    }
-}
-
-impl Listener for Shared {
-    fn wakes(&self) -> &Wakes {
-        &self.wakes
-    }
-
-    fn source(&self) -> Arc<Source> {
-        self.source.clone()
-    }
-
-    fn limit(&self) -> Duration {
-        self.limit
-    }
-
-    async fn catch_up(&self) {
-        self.wakes.ring_registers(None);
-        let waiters = self.wakes.all();
-        let claims: Vec<_> = waiters.iter().map(|waiter| waiter.claim.clone()).collect();
-        let sent = BootClock.now();
-        match self.renew(&claims).await {
-            Ok(answers) => {
-                for (waiter, answer) in waiters.iter().zip(answers) {
-                    match answer {
-                        Renewal::Holds(grant) => waiter.grant(Grant { since: Some(sent), ..grant }),
-                        Renewal::Waits { .. } => {}
-                        // It may be on its way into the line at this very moment: let it ask.
-                        Renewal::Ended(_) => waiter.look_in(Duration::ZERO),
-                    }
-                }
-            }
-            Err(_) => waiters.iter().for_each(|waiter| waiter.look_in(Duration::ZERO)),
-        }
-        // The nodes of a cluster come and go; the next subscription may be at any of them.
-        if let Link::Cluster(_) = self.link
-            && let Ok(nodes) = listing::nodes(self).await
-        {
-            self.source.learn(nodes.into_iter().flatten());
-        }
     }
 }
 
