@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -290,7 +290,7 @@ impl Shared {
         match answer {
             Value::Int(1) => Ok(Released::Removed),
             // Its first sending may have taken it out, whose answer got lost.
-            Value::Int(2 | 3) if repeated.into_inner() => Ok(Released::Removed),
+            Value::Int(2 | 3) if repeated.load(Ordering::Relaxed) => Ok(Released::Removed),
             Value::Int(2) => Ok(Released::NotInLine),
             Value::Int(3) => Ok(Released::NoSuchLock),
             other => Err(reply::unexpected(&other)),

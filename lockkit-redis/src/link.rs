@@ -193,16 +193,12 @@ fn may_pass(error: &RedisError) -> bool {
 
 /// A server whose certificate is not trusted today will not be in a second.
 fn is_about_certificates(error: &RedisError) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let tls = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        if tls.is_some_and(|tls| !matches!(tls, rustls::Error::General(_))) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    use std::error::Error;
+    // The client crate hands out the pointer in which it keeps the cause.
+    let shared = error.source().and_then(|e| e.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let io = shared.and_then(|cause| (**cause).downcast_ref::<std::io::Error>());
+    let tls = io.and_then(std::io::Error::get_ref).and_then(|e| e.downcast_ref::<rustls::Error>());
+    tls.is_some_and(|tls| !matches!(tls, rustls::Error::General(_)))
 }
 
 pub(crate) async fn bounded<T>(

@@ -105,7 +105,7 @@ impl Tls {
         let (subject, key, out) =
             (format!("/CN={name}"), format!("{name}.key"), format!("{name}.pem"));
         let new = ["req", "-x509", "-days", "30", "-subj", &subject, "-keyout", &key, "-out", &out];
-        self.openssl(&[&new, &NEW_KEY[..]].concat()).await
+        self.openssl(&[&new[..], &NEW_KEY[..]].concat()).await
     }
 
     async fn signed(&self, name: &str) -> Result<()> {
@@ -115,7 +115,7 @@ impl Tls {
         let (subject, key) = (format!("/CN={name}"), format!("{name}.key"));
         let (request, out) = (format!("{name}.csr"), format!("{name}.pem"));
         let ask = ["req", "-subj", &subject, "-keyout", &key, "-out", &request];
-        self.openssl(&[&ask, &NEW_KEY[..]].concat()).await?;
+        self.openssl(&[&ask[..], &NEW_KEY[..]].concat()).await?;
         let sign = [
             "x509",
             "-req",
