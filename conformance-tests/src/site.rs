@@ -47,6 +47,12 @@ pub trait Site: Send + Sync + 'static {
     /// The server that stands alone.
     fn kind(&self) -> Kind;
 
+    /// The group of servers in which locks are kept, rather than in one that stands alone: all
+    /// trials then run on such a group, and a fault of the server is one of all its members.
+    fn layout(&self) -> Option<Layout> {
+        None
+    }
+
     /// A driver of its own onto the server, or group of servers, that this URL names: with a
     /// connection of its own.
     async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error>;
@@ -116,6 +122,9 @@ pub struct Costs {
     pub refused_try: u64,
     /// A renewal of 1,000 claims.
     pub renew_thousand: u64,
+    /// How many servers that renewal asks at the same time. With each it is so many round trips,
+    /// which are counted one by one and last no longer than one.
+    pub renewed_side_by_side: u64,
     /// What the next one asks between being woken and knowing that it holds.
     pub look_when_woken: u64,
     /// How many messages one release sends to those who wait.
@@ -135,6 +144,7 @@ impl Costs {
         release: 1,
         refused_try: 1,
         renew_thousand: 1,
+        renewed_side_by_side: 1,
         look_when_woken: 0,
         wake_ups: 1,
         fewer_at_times: 0,

@@ -12,10 +12,12 @@ pub mod clusters;
 pub mod cost;
 pub mod data;
 pub mod messages;
+pub mod moves;
 mod operations;
 pub mod outages;
 pub mod registers;
 mod scene;
+mod servers;
 mod stage;
 
 use std::future::Future;
@@ -26,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 
+pub use servers::Servers;
 pub use stage::{Ground, Stage};
 
 use crate::run::{Outcome, Report, message};
@@ -137,7 +140,11 @@ macro_rules! __every_trial {
             }
             clusters robust Fault {
                 robust_07_the_leader_of_a_cluster_is_killed: Nothing,
+                robust_07_the_leader_of_a_cluster_falls_silent: Nothing,
                 robust_07_a_follower_is_cut_off_from_its_leader: Nothing,
+            }
+            moves robust Fault {
+                robust_07_a_lock_moves_to_another_server: Own,
             }
             data robust Fault {
                 robust_08_the_clock_of_the_server_jumps: OwnWithClock,
@@ -151,6 +158,9 @@ macro_rules! __every_trial {
             outages token Fault {
                 token_06_tokens_grow_across_a_restart: Own,
                 token_07_tokens_grow_although_all_data_was_lost: Own,
+            }
+            moves register Fault {
+                register_04_a_register_is_whole_while_it_moves: Own,
             }
             registers register Fault {
                 register_04_tokens_are_remembered_across_a_restart: Own,

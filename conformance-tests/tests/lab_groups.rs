@@ -14,6 +14,7 @@ async fn survives_its_leader(layout: Layout) {
     let since = Instant::now();
     let group = Group::start(layout).await.unwrap();
     eprintln!("{layout:?}: start {:.0?}", since.elapsed());
+    group.hurry().await.unwrap();
     let kind = layout.kind();
     let leader = group.leader().await.unwrap();
     remember(kind, leader.addr()).await.unwrap();
@@ -127,4 +128,39 @@ async fn a_zookeeper_follower_that_is_cut_off_answers_for_a_while_and_then_no_mo
     let since = Instant::now();
     until_recalled_by_all(&group).await;
     eprintln!("and knows everything {:.1?} after it was let back in", since.elapsed());
+}
+
+#[tokio::test]
+async fn a_replica_of_a_cluster_takes_the_place_of_its_master() {
+    let group = Group::start(Layout::RedisClusterWithReplicas).await.unwrap();
+    group.hurry().await.unwrap();
+    let holder = group.holder_of("a").await.unwrap();
+    let mut connection = resp::Connection::open(holder.addr()).await.unwrap();
+    connection.call(&["SET", "a", "b"]).await.unwrap();
+    let synced = connection.call(&["WAIT", "1", "2000"]).await.unwrap();
+    assert_eq!(synced, resp::Reply::Number(1));
+    holder.kill().await;
+    let next = group.holder_of("a").await.unwrap();
+    assert_ne!(next.addr(), holder.addr());
+    assert_eq!(resp::ask(next.addr(), &["GET", "a"]).await.unwrap().text(), "b");
+    holder.restart(Data::Keep).await.unwrap();
+    group.complete().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_slot_moves_from_one_master_to_another_key_by_key() {
+    let group = Group::start(Layout::RedisCluster).await.unwrap();
+    let from = group.holder_of("{x}").await.unwrap().addr();
+    for key in ["{x}1", "{x}2"] {
+        resp::ask(from, &["SET", key, key]).await.unwrap();
+    }
+    let moving = group.begin_to_move("{x}").await.unwrap();
+    assert!(moving.one_key().await.unwrap());
+    assert_eq!(resp::ask(from, &["DBSIZE"]).await.unwrap(), resp::Reply::Number(1));
+    moving.finish().await.unwrap();
+    assert_eq!(resp::ask(from, &["DBSIZE"]).await.unwrap(), resp::Reply::Number(0));
+    let to = group.holder_of("{x}").await.unwrap().addr();
+    assert_ne!(from, to);
+    assert_eq!(resp::ask(to, &["GET", "{x}2"]).await.unwrap().text(), "{x}2");
+    assert!(group.key_with("x}").await.unwrap().is_some());
 }

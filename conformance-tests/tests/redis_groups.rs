@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lockkit_conformance::Harness;
 use lockkit_conformance::lab::raw::resp::{self, Reply};
 use lockkit_conformance::lab::{Group, Layout};
+use lockkit_conformance::{Harness, Worker};
 use lockkit_core::Error;
 use lockkit_core::driver::LockDriver;
 use lockkit_redis::RedisDriver;
@@ -14,15 +14,17 @@ use tokio::sync::OnceCell;
 struct Members(Layout);
 
 /// One group of each layout for all cases: none of them disturbs it.
-async fn group(layout: Layout) -> Result<&'static Group, Error> {
+fn cell(layout: Layout) -> &'static OnceCell<Group> {
     static SENTINEL: OnceCell<Group> = OnceCell::const_new();
     static CLUSTER: OnceCell<Group> = OnceCell::const_new();
-    let cell = if layout == Layout::RedisCluster { &CLUSTER } else { &SENTINEL };
-    cell.get_or_try_init(|| calm(layout)).await.map_err(|e| Error::permanent("lab", e))
+    if layout == Layout::RedisCluster { &CLUSTER } else { &SENTINEL }
 }
 
-/// A group that takes a machine which stands still for some seconds for nothing worse. The lab's own
-/// groups are quick to believe a member dead, since that is what faults are staged with.
+async fn group(layout: Layout) -> Result<&'static Group, Error> {
+    cell(layout).get_or_try_init(|| calm(layout)).await.map_err(|e| Error::permanent("lab", e))
+}
+
+/// A group that takes a machine which stands still for a while for nothing worse.
 async fn calm(layout: Layout) -> Result<Group, String> {
     let group = Group::start(layout).await.map_err(|e| e.to_string())?;
     let (servers, words): (_, &[&str]) = match layout {
@@ -43,9 +45,13 @@ async fn calm(layout: Layout) -> Result<Group, String> {
 #[async_trait]
 impl Harness for Members {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
-        Ok(Arc::new(
-            RedisDriver::connect(&format!("{}?timeout=30s", group(self.0).await?.url())).await?,
-        ))
+        let url = format!("{}?timeout=30s", group(self.0).await?.url());
+        Ok(Arc::new(RedisDriver::connect(&url).await?))
+    }
+
+    fn worker(&self) -> Option<Worker> {
+        let program = env!("CARGO_BIN_EXE_lockkit-conformance").into();
+        Some(Worker { program, url: format!("{}?timeout=30s", cell(self.0).get()?.url()) })
     }
 }
 

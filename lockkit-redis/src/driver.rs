@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
-use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::{
     Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
 };
@@ -23,7 +24,7 @@ use crate::listing::Listing;
 use crate::replicas::Replicas;
 use crate::script::{self, Call, Script};
 use crate::tokens::Seen;
-use crate::wake::{self, Listener, Wakes};
+use crate::wake::{self, Wakes};
 use crate::{BACKEND, health, keys, reply};
 
 /// Locks in Redis or Valkey: a single server, a master that sentinels name, or a cluster.
@@ -109,40 +110,6 @@ impl fmt::Debug for RedisDriver {
     }
 }
 
-impl Listener for Shared {
-    fn wakes(&self) -> &Wakes {
-        &self.wakes
-    }
-
-    fn source(&self) -> Arc<Source> {
-        self.source.clone()
-    }
-
-    fn limit(&self) -> Duration {
-        self.limit
-    }
-
-    async fn catch_up(&self) {
-        self.wakes.ring_registers(None);
-        let waiters = self.wakes.all();
-        let claims: Vec<_> = waiters.iter().map(|waiter| waiter.claim.clone()).collect();
-        let sent = BootClock.now();
-        match self.renew(&claims).await {
-            Ok(answers) => {
-                for (waiter, answer) in waiters.iter().zip(answers) {
-                    match answer {
-                        Renewal::Holds(grant) => waiter.grant(Grant { since: Some(sent), ..grant }),
-                        Renewal::Waits { .. } => {}
-                        // It may be on its way into the line at this very moment: let it ask.
-                        Renewal::Ended(_) => waiter.look_in(Duration::ZERO),
-                    }
-                }
-            }
-            Err(_) => waiters.iter().for_each(|waiter| waiter.look_in(Duration::ZERO)),
-        }
-    }
-}
-
 impl Shared {
     pub(crate) async fn run(
         &self,
@@ -150,7 +117,36 @@ impl Shared {
         keys: &[&str],
         args: &[&[u8]],
     ) -> Result<Value, Error> {
-        script.call(&self.link, Call { keys, args }).await
+        self.run_noting(script, keys, args, &AtomicBool::new(false)).await
+    }
+
+    /// The same; `repeated` becomes true when it may have been carried out twice.
+    async fn run_noting(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&[u8]],
+        repeated: &AtomicBool,
+    ) -> Result<Value, Error> {
+        let Link::Cluster(_) = self.link else {
+            return script.call(&self.link, Call { keys, args }, repeated).await;
+        };
+        Box::pin(self.run_in_cluster(script, keys, args, repeated)).await
+    }
+
+    /// While a slot moves to another node, both of them refuse each command of a script whose key
+    /// they do not have, also in the middle of it, after others have written. A call that names two
+    /// keys, of which one never exists, is refused as a whole instead, with TRYAGAIN.
+    async fn run_in_cluster(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        args: &[&[u8]],
+        repeated: &AtomicBool,
+    ) -> Result<Value, Error> {
+        let never = keys.first().and_then(|key| keys::never(key));
+        let keys: Vec<_> = keys.iter().copied().chain(never.as_deref()).collect();
+        script.call(&self.link, Call { keys: &keys, args }, repeated).await
     }
 
     async fn acquire(
@@ -187,7 +183,7 @@ impl Shared {
     pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
         let keys: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key)).collect();
         let mut groups: Vec<Vec<usize>> = Vec::new();
-        if let Link::Cluster(..) = self.link {
+        if let Link::Cluster(_) = self.link {
             let mut buckets: HashMap<usize, Vec<usize>> = HashMap::new();
             for (i, (_, bucket)) in keys.iter().enumerate() {
                 buckets.entry(*bucket).or_default().push(i);
@@ -218,7 +214,7 @@ impl Shared {
         let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
         let mut words = Vec::with_capacity(3 * group.len());
         for i in group {
-            words.extend(claim_args(&claims[*i]));
+            words.extend(keys::claim_args(&claims[*i]));
         }
         let args: Vec<_> = words.iter().map(String::as_bytes).collect();
         let answers = reply::array(self.run(&script::RENEW, &locks, &args).await?)?;
@@ -253,7 +249,7 @@ impl Shared {
     ) -> Result<Renewal, Error> {
         let (key, bucket) = keys::lock(&claim.key);
         let counter = keys::counter(bucket);
-        let words = claim_args(claim);
+        let words = keys::claim_args(claim);
         let mut args: Vec<_> = words.iter().map(String::as_bytes).collect();
         args.extend(more);
         let answer = self.run(script, &[&key, &counter], &args).await?;
@@ -263,7 +259,7 @@ impl Shared {
     /// A grant counts once enough replicas have it; otherwise it is given back.
     async fn confirm(&self, claim: &Claim, grant: Grant) -> Result<Grant, Error> {
         let Some(replicas) = &self.replicas else { return Ok(grant) };
-        match replicas.confirm().await {
+        match replicas.confirm(claim).await {
             Ok(()) => Ok(grant),
             Err(error) => {
                 // Core gives it back as well, should this fail.
@@ -273,12 +269,28 @@ impl Shared {
         }
     }
 
+    /// A claim that waits may learn from a renewal that it holds. That counts no more than a message
+    /// does until replicas have it, so whoever waits in `granted` sees to it.
+    fn not_before_replicas(&self, claim: &Claim, answer: &mut Renewal, sent: Moment) {
+        if let Renewal::Holds(grant) = answer
+            && let Some(waiter) = self.wakes.find(&claim.id)
+        {
+            waiter.grant(Grant { since: Some(sent), ..*grant });
+            *answer = Renewal::Waits { ahead: 0 };
+        }
+    }
+
     async fn release(&self, claim: &Claim) -> Result<Released, Error> {
         self.wakes.strike(&claim.id);
         let (key, _) = keys::lock(&claim.key);
         let id = claim.id.to_hex();
-        match self.run(&script::RELEASE, &[&key], &[id.as_bytes()]).await? {
+        let repeated = AtomicBool::new(false);
+        let answer =
+            self.run_noting(&script::RELEASE, &[&key], &[id.as_bytes()], &repeated).await?;
+        match answer {
             Value::Int(1) => Ok(Released::Removed),
+            // Its first sending may have taken it out, whose answer got lost.
+            Value::Int(2 | 3) if repeated.load(Ordering::Relaxed) => Ok(Released::Removed),
             Value::Int(2) => Ok(Released::NotInLine),
             Value::Int(3) => Ok(Released::NoSuchLock),
             other => Err(reply::unexpected(&other)),
@@ -288,11 +300,6 @@ impl Shared {
     pub(crate) async fn command(&self, cmd: &Cmd) -> Result<Value, Error> {
         self.link.send(cmd).await.map_err(|e| self.link.error(e))
     }
-}
-
-fn claim_args(claim: &Claim) -> [String; 3] {
-    let (hold, wait) = (keys::millis(claim.hold_ttl), keys::millis(claim.wait_ttl));
-    [claim.id.to_hex(), hold.to_string(), wait.to_string()]
 }
 
 #[async_trait]
@@ -359,7 +366,14 @@ impl LockDriver for RedisDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        self.shared.renew(claims).await
+        let sent = BootClock.now();
+        let mut answers = self.shared.renew(claims).await?;
+        if self.shared.replicas.is_some() {
+            for (claim, answer) in claims.iter().zip(&mut answers) {
+                self.shared.not_before_replicas(claim, answer, sent);
+            }
+        }
+        Ok(answers)
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

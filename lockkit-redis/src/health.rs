@@ -11,13 +11,18 @@ use crate::link::Link;
 use crate::reply;
 
 pub(crate) async fn examine(shared: &Shared) -> Result<Health, Error> {
-    let mut info = String::new();
-    for node in answers(shared.command(&redis::cmd("INFO")).await?) {
-        info = node; // in a cluster any node speaks for all
+    let cluster = matches!(shared.link, Link::Cluster(_));
+    let nodes = answers(shared.command(&redis::cmd("INFO")).await?);
+    let mut health = Health::well(server(&facts(nodes.first().map_or("", String::as_str))));
+    for info in &nodes {
+        for finding in findings(&facts(info), cluster) {
+            // What holds for all nodes is said once.
+            if !health.findings.contains(&finding) {
+                health = health.with(finding);
+            }
+        }
     }
-    let findings = findings(&facts(&info), matches!(shared.link, Link::Cluster(..)));
-    let health = Health::well(server(&facts(&info)));
-    Ok(findings.into_iter().fold(health, Health::with))
+    Ok(health)
 }
 
 fn answers(value: Value) -> Vec<String> {

@@ -11,7 +11,8 @@ use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 /// would have two locks of one name.
 pub(crate) const BUCKETS: usize = 256;
 
-/// The bucket of a lock or register: FNV-1a over its namespace, its space and its name.
+/// The bucket of a lock or register: FNV-1a over its space, its namespace and its name, mixed once
+/// more so that names which differ in their last letters only are spread like any others.
 pub(crate) fn bucket(space: &str, namespace: &Namespace, name: &Name) -> usize {
     let parts = [space.as_bytes(), namespace.as_str().as_bytes(), name.as_str().as_bytes()];
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
@@ -20,8 +21,10 @@ pub(crate) fn bucket(space: &str, namespace: &Namespace, name: &Name) -> usize {
             hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
     }
-    // The high bits mix best.
-    (hash >> 32) as usize % BUCKETS
+    for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+        hash = (hash ^ (hash >> 33)).wrapping_mul(factor);
+    }
+    (hash ^ (hash >> 33)) as usize % BUCKETS
 }
 
 fn word(space: Space) -> &'static str {
@@ -57,6 +60,13 @@ pub(crate) fn register(at: &RegisterKey) -> String {
 /// The counter of tokens of a bucket.
 pub(crate) fn counter(bucket: usize) -> String {
     format!("lockkit:tokens:{{{bucket}}}")
+}
+
+/// A key that never exists, beside one that has a hash tag.
+pub(crate) fn never(key: &str) -> Option<String> {
+    let (_, rest) = key.split_once('{')?;
+    let (bucket, _) = rest.split_once('}')?;
+    Some(format!("lockkit:never:{{{bucket}}}"))
 }
 
 /// The token base of a namespace.
@@ -147,6 +157,12 @@ pub(crate) fn mode_args(mode: Mode) -> Option<(&'static str, u32, u32)> {
     Some((letter, mode.weight(), mode.capacity()))
 }
 
+/// The id and the two ttls in ms, by which scripts know a claim.
+pub(crate) fn claim_args(claim: &Claim) -> [String; 3] {
+    let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
+    [claim.id.to_hex(), hold.to_string(), wait.to_string()]
+}
+
 /// Whole milliseconds, rounded up: a lease is never shorter than what was asked for.
 pub(crate) fn millis(ttl: std::time::Duration) -> u64 {
     let more = u64::from(ttl.subsec_nanos().div_ceil(1_000_000));
@@ -190,6 +206,22 @@ mod tests {
     }
 
     #[test]
+    fn numbered_names_are_spread_over_all_buckets() {
+        let mut counts = [0; BUCKETS];
+        for i in 0..25_600 {
+            counts[lock(&key("shop", &format!("invoice/{i}"))).1] += 1;
+        }
+        // A hundred are expected in each; ten is the standard deviation.
+        assert!(counts.iter().all(|count| (50..150).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_bucket_is_what_it_always_was() {
+        // Two programs that disagree would have two locks of one name.
+        assert_eq!(lock(&key("shop", "invoice/42")).0, "lockkit:lock:{91}:shop:invoice/42");
+    }
+
+    #[test]
     fn a_name_is_read_back_from_its_key() {
         for (namespace, name) in [("", "a"), ("s:h%p", "{x}:y"), ("", ":"), ("x", "}:x:")] {
             let key = key(namespace, name);
@@ -206,6 +238,13 @@ mod tests {
         let (line, _) = text.split_once(":{").unwrap();
         let beside = text.replace(line, "lockkit:lock.line");
         assert_eq!(name_in(&beside, Space::Lock, &Namespace::new("shop").unwrap()), None);
+    }
+
+    #[test]
+    fn the_key_that_never_exists_has_the_hash_tag_of_the_others() {
+        let (text, bucket) = lock(&key("shop", "{x}:y"));
+        assert_eq!(never(&text), Some(format!("lockkit:never:{{{bucket}}}")));
+        assert_eq!(never(&base(&Namespace::new("shop").unwrap())), None);
     }
 
     #[test]

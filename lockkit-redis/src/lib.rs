@@ -17,6 +17,8 @@
 //!
 //! `redis` is re-exported, since clients and connections of the caller's may be handed over.
 
+mod catch_up;
+mod cluster;
 mod driver;
 mod health;
 mod keys;

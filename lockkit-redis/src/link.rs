@@ -2,18 +2,20 @@
 //! own. An attempt ends in bounded time; nothing here knows what a lock is.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockkit_core::Error;
 use redis::aio::{ConnectionLike, ConnectionManager, MultiplexedConnection};
-use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, RedisError, RedisResult,
+    ServerErrorKind, Value,
 };
 use tokio::sync::Mutex;
 
+use crate::cluster::Cluster;
 use crate::tokens::ServerClock;
 
 /// Where the servers are.
@@ -23,7 +25,51 @@ pub(crate) enum Source {
     /// The master of this name, as the sentinels say each time that a connection is built.
     Sentinel(Box<Mutex<Sentinel>>, String, Box<SentinelNodeConnectionInfo>),
     /// Any of these, in turn: for subscriptions in a cluster.
-    Any(Vec<Client>, std::sync::atomic::AtomicUsize),
+    Any(Nodes),
+}
+
+/// Nodes of a cluster: those that somebody named, and those that are in it by now.
+pub(crate) struct Nodes {
+    named: Vec<Client>,
+    learned: StdMutex<Vec<Client>>,
+    next: AtomicUsize,
+}
+
+impl Nodes {
+    pub(crate) fn new(named: Vec<Client>) -> Self {
+        Self { named, learned: StdMutex::default(), next: 0.into() }
+    }
+
+    fn next(&self) -> RedisResult<Client> {
+        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let all = self.named.len() + learned.len();
+        let mut nodes = self.named.iter().chain(learned.iter());
+        let client = turn.checked_rem(all).and_then(|at| nodes.nth(at)).cloned();
+        client.ok_or_else(|| (ErrorKind::InvalidClientConfig, "a cluster has no nodes").into())
+    }
+
+    /// Logs in at others as at the first that was named.
+    fn learn(&self, addresses: impl Iterator<Item = (String, u16)>) {
+        let Some(first) = self.named.first().map(Client::get_connection_info) else { return };
+        let mut learned = Vec::new();
+        for (host, port) in addresses.filter(|(host, _)| !host.is_empty()) {
+            let addr = match first.addr() {
+                ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                    host,
+                    port,
+                    insecure: *insecure,
+                    tls_params: tls_params.clone(),
+                },
+                _ => ConnectionAddr::Tcp(host, port),
+            };
+            let named = self.named.iter().any(|n| *n.get_connection_info().addr() == addr);
+            if !named && let Ok(client) = Client::open(first.clone().set_addr(addr)) {
+                learned.push(client);
+            }
+        }
+        *self.learned.lock().unwrap_or_else(PoisonError::into_inner) = learned;
+    }
 }
 
 impl Source {
@@ -33,10 +79,14 @@ impl Source {
             Self::Sentinel(sentinel, master, info) => {
                 sentinel.lock().await.async_master_for(master, Some(info)).await
             }
-            Self::Any(clients, next) => {
-                let next = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                Ok(clients[next % clients.len()].clone())
-            }
+            Self::Any(nodes) => nodes.next(),
+        }
+    }
+
+    /// These nodes are in the cluster now.
+    pub(crate) fn learn(&self, addresses: impl Iterator<Item = (String, u16)>) {
+        if let Self::Any(nodes) = self {
+            nodes.learn(addresses);
         }
     }
 }
@@ -48,23 +98,26 @@ pub(crate) enum Link {
     /// The user's, which reconnects by itself. When it did is not seen from here.
     Manager(ConnectionManager, Duration),
     /// A cluster.
-    Cluster(ClusterConnection, Duration),
+    Cluster(Cluster),
 }
 
 impl Link {
     /// Sends a command. When the connection turns out to be dead, once more on a new one: all
     /// commands of this crate may be repeated.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+        self.send_noting(cmd, &AtomicBool::new(false)).await
+    }
+
+    /// The same; `repeated` becomes true when it is sent once more. What the client crate repeats
+    /// in a cluster is not seen from here.
+    pub(crate) async fn send_noting(&self, cmd: &Cmd, repeated: &AtomicBool) -> RedisResult<Value> {
         match self {
-            Self::Own(own) => own.send(cmd).await,
+            Self::Own(own) => own.send(cmd, repeated).await,
             Self::Manager(manager, limit) => {
                 let mut connection = manager.clone();
                 bounded(*limit, ask(&mut connection, cmd)).await
             }
-            Self::Cluster(cluster, limit) => {
-                let mut connection = cluster.clone();
-                bounded(*limit, ask(&mut connection, cmd)).await
-            }
+            Self::Cluster(cluster) => cluster.send(cmd).await,
         }
     }
 
@@ -100,28 +153,52 @@ impl fmt::Debug for Link {
 
 /// The error as core knows them: whether trying again may help.
 pub(crate) fn to_error(error: RedisError) -> Error {
-    use ServerErrorKind as S;
-    let passes = match error.kind() {
-        ErrorKind::Io
-        | ErrorKind::MasterNameNotFoundBySentinel
-        | ErrorKind::ClusterConnectionNotFound => true,
-        ErrorKind::Server(kind) => matches!(
-            kind,
-            S::BusyLoading
-                | S::Moved
-                | S::Ask
-                | S::TryAgain
-                | S::ClusterDown
-                | S::MasterDown
-                | S::ReadOnly
-        ),
-        // Full, cannot save, too few replicas, a script that runs for too long, too many clients.
-        _ => matches!(error.code(), Some("OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "ERR max")),
-    };
-    match passes {
+    match may_pass(&error) {
         true => Error::retryable(crate::BACKEND, error),
         false => Error::permanent(crate::BACKEND, error),
     }
+}
+
+/// What a server says that is full, cannot save, has too few replicas, is busy with a script, is
+/// loading, follows another one, or is in a cluster that is not in order just now. Servers before
+/// Redis 7 say it of a script's command within a longer sentence.
+const PASSING: [&str; 11] = [
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "BUSY",
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "MOVED",
+    "ASK",
+];
+
+fn may_pass(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Io => !is_about_certificates(error),
+        ErrorKind::MasterNameNotFoundBySentinel | ErrorKind::ClusterConnectionNotFound => true,
+        _ => {
+            let code = error.code().unwrap_or_default();
+            let detail = error.detail().unwrap_or_default();
+            let wrapped = |code: &&str| detail.contains(&format!("-{code} "));
+            PASSING.contains(&code)
+                || (code == "ERR" && detail.starts_with("max number of clients"))
+                || (code == "ERR" && PASSING.iter().any(wrapped))
+        }
+    }
+}
+
+/// A server whose certificate is not trusted today will not be in a second.
+fn is_about_certificates(error: &RedisError) -> bool {
+    use std::error::Error;
+    // The client crate hands out the pointer in which it keeps the cause.
+    let shared = error.source().and_then(|e| e.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let io = shared.and_then(|cause| (**cause).downcast_ref::<std::io::Error>());
+    let tls = io.and_then(std::io::Error::get_ref).and_then(|e| e.downcast_ref::<rustls::Error>());
+    tls.is_some_and(|tls| !matches!(tls, rustls::Error::General(_)))
 }
 
 pub(crate) async fn bounded<T>(
@@ -174,7 +251,7 @@ impl Own {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+    async fn send(&self, cmd: &Cmd, repeated: &AtomicBool) -> RedisResult<Value> {
         let mut live = self.connected().await?;
         let error = match ask(&mut live.connection, cmd).await {
             Ok(value) => return Ok(value),
@@ -188,11 +265,12 @@ impl Own {
             return Err(error); // it has taken its time already
         }
         // What is rare is boxed, here and below: every lock and release carries this future.
-        Box::pin(self.send_again(cmd)).await
+        Box::pin(self.send_again(cmd, repeated)).await
     }
 
-    async fn send_again(&self, cmd: &Cmd) -> RedisResult<Value> {
+    async fn send_again(&self, cmd: &Cmd, repeated: &AtomicBool) -> RedisResult<Value> {
         let mut live = self.connected().await?;
+        repeated.store(true, Ordering::Relaxed);
         let answer = ask(&mut live.connection, cmd).await;
         if answer.as_ref().is_err_and(|e| self.is_useless(e)) {
             self.forget(live.number);
@@ -200,7 +278,7 @@ impl Own {
         answer
     }
 
-    /// Commands that leave at once and whose answers come together.
+    /// Commands that leave at once and whose answers come together, the server's errors among them.
     pub(crate) async fn send_all(
         &self,
         pipe: &redis::Pipeline,
@@ -211,7 +289,7 @@ impl Own {
         if answer.as_ref().is_err_and(|e| self.is_useless(e)) {
             self.forget(live.number);
         }
-        answer?.into_iter().map(Value::extract_error).collect()
+        answer
     }
 
     /// Whether another connection may do better: this one is dead, or leads to a replica.
@@ -248,8 +326,8 @@ impl Own {
         }
         match bounded(self.limit, self.connect()).await {
             Ok(connection) => {
-                static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-                let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                static NUMBER: AtomicU64 = AtomicU64::new(0);
+                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
                 let live = Live { connection, number };
                 *self.live() = Some(live.clone());
                 Ok(live)

@@ -11,7 +11,7 @@ use redis::Value;
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 
 use crate::driver::Shared;
-use crate::link::{Link, bounded};
+use crate::link::Link;
 use crate::{keys, reply};
 
 /// How long the names found by a scan serve later pages.
@@ -55,6 +55,9 @@ impl Listing {
         let page: Vec<_> =
             rest.by_ref().take(request.limit.clamp(1, LARGEST_PAGE)).cloned().collect();
         let next = rest.peek().and(page.last()).map(write_cursor);
+        if next.is_none() {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
         let keys = page
             .into_iter()
             .map(|(space, name)| Key::new(request.namespace.clone(), space, name))
@@ -108,10 +111,10 @@ fn read_cursor(cursor: &Cursor) -> Option<(Space, Name)> {
     Some((space, Name::new(name).ok()?))
 }
 
-type Node = (String, u16);
+pub(crate) type Node = (String, u16);
 
 /// The nodes to scan: the one, or every master of the cluster.
-async fn nodes(shared: &Shared) -> Result<Vec<Option<Node>>, Error> {
+pub(crate) async fn nodes(shared: &Shared) -> Result<Vec<Option<Node>>, Error> {
     if !matches!(shared.link, Link::Cluster(..)) {
         return Ok(vec![None]);
     }
@@ -141,11 +144,10 @@ async fn scan_node(
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
         let answer = match (node, &shared.link) {
-            (Some((host, port)), Link::Cluster(cluster, limit)) => {
+            (Some((host, port)), Link::Cluster(cluster)) => {
                 let to = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
-                let mut cluster = cluster.clone();
-                let answer = cluster.route_command(scan, RoutingInfo::SingleNode(to));
-                bounded(*limit, answer).await.map_err(|e| shared.link.error(e))?
+                let answer = cluster.send_to(scan, RoutingInfo::SingleNode(to)).await;
+                answer.map_err(|e| shared.link.error(e))?
             }
             _ => shared.command(&scan).await?,
         };

@@ -1,7 +1,6 @@
 //! From a URL, or from the user's own client, to a driver.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -11,11 +10,14 @@ use redis::aio::ConnectionManager;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, TlsMode};
+use redis::{
+    Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode,
+};
 
+use crate::cluster::Cluster;
 use crate::driver::RedisDriver;
 use crate::health;
-use crate::link::{Link, Own, Source, bounded, to_error};
+use crate::link::{Link, Nodes, Own, Source, to_error};
 use crate::replicas::Replicas;
 
 /// How to connect. Also what stands in the query of a URL.
@@ -24,11 +26,13 @@ pub struct RedisOptions {
     timeout: Duration,
     strict: bool,
     min_replicas: u32,
+    certificates: Option<TlsCertificates>,
 }
 
 impl Default for RedisOptions {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(2), strict: false, min_replicas: 0 }
+        let timeout = Duration::from_secs(2);
+        Self { timeout, strict: false, min_replicas: 0, certificates: None }
     }
 }
 
@@ -50,9 +54,20 @@ impl RedisOptions {
     /// A grant counts only once so many replicas acknowledged it, and is given back when they do
     /// not. Costs a second round trip (`WAIT`), on a connection of its own. (`?min_replicas=1`)
     ///
-    /// It makes it rarer that a failover forgets a lock; only tokens make it harmless.
+    /// It makes it rarer that a failover forgets a lock; only tokens make it harmless. In a cluster
+    /// they are replicas of the master that keeps the lock.
     pub fn min_replicas(mut self, least: u32) -> Self {
         self.min_replicas = least;
+        self
+    }
+
+    /// Whom to trust instead of those whom the system trusts, and what to show to a server that asks
+    /// who is there; for URLs that speak TLS. In PEM. (`?ca=FILE`, `?cert=FILE&key=FILE`)
+    ///
+    /// Not behind sentinels: there the system's store counts, or the file that the environment
+    /// variable `SSL_CERT_FILE` names.
+    pub fn certificates(mut self, certificates: TlsCertificates) -> Self {
+        self.certificates = Some(certificates);
         self
     }
 
@@ -93,7 +108,9 @@ impl RedisOptions {
         client: Client,
     ) -> Result<RedisDriver, Error> {
         let link = Link::Manager(manager, self.timeout);
-        self.finish(link, Arc::new(Source::Client(client))).await
+        let source = Arc::new(Source::Client(client));
+        let replicas = self.replicas_of(&source);
+        self.finish(link, source, replicas).await
     }
 
     /// A driver over this cluster connection. Wake-ups are listened for on a connection that one
@@ -109,24 +126,58 @@ impl RedisOptions {
         if nodes.is_empty() {
             return Err(Error::config("a cluster needs at least one node to listen at"));
         }
-        let link = Link::Cluster(cluster, self.timeout);
-        self.finish(link, Arc::new(Source::Any(nodes, AtomicUsize::new(0)))).await
+        let cluster = Cluster::over(cluster, None, self.timeout);
+        self.on_cluster(cluster, nodes).await
+    }
+
+    async fn on_cluster(self, cluster: Cluster, nodes: Vec<Client>) -> Result<RedisDriver, Error> {
+        let replicas = match self.min_replicas {
+            0 => None,
+            least => {
+                let infos = nodes.iter().map(|node| node.get_connection_info().clone()).collect();
+                Some(Replicas::of_cluster(least, self.cluster_client(infos)?, self.timeout))
+            }
+        };
+        let source = Arc::new(Source::Any(Nodes::new(nodes)));
+        self.finish(Link::Cluster(cluster), source, replicas).await
+    }
+
+    fn cluster_client(&self, nodes: Vec<ConnectionInfo>) -> Result<ClusterClient, Error> {
+        let tcp = nodes[0].tcp_settings().clone();
+        let mut builder = ClusterClient::builder(nodes);
+        if let Some(certificates) = &self.certificates {
+            builder = builder.certs(certificates.clone());
+        }
+        builder
+            // A node that is out of reach must not use up the time of a call that does not need it.
+            .connection_timeout(self.timeout / 2)
+            .response_timeout(self.timeout)
+            .retries(4)
+            .min_retry_wait(20)
+            .max_retry_wait(300)
+            .tcp_settings(tcp)
+            .build()
+            .map_err(config_error)
     }
 
     async fn own(self, source: Source) -> Result<RedisDriver, Error> {
         let source = Arc::new(source);
         let link = Link::Own(Box::new(Own::new(source.clone(), self.timeout)));
-        self.finish(link, source).await
+        let replicas = self.replicas_of(&source);
+        self.finish(link, source, replicas).await
     }
 
-    async fn finish(self, link: Link, source: Arc<Source>) -> Result<RedisDriver, Error> {
-        let replicas = match (self.min_replicas, &link) {
-            (0, _) => None,
-            (_, Link::Cluster(..)) => {
-                return Err(Error::config("min_replicas does not work with a cluster yet"));
-            }
-            (least, _) => Some(Replicas::new(least, source.clone(), self.timeout)),
-        };
+    fn replicas_of(&self, source: &Arc<Source>) -> Option<Replicas> {
+        let least = Some(self.min_replicas).filter(|least| *least > 0)?;
+        Some(Replicas::new(least, source.clone(), self.timeout))
+    }
+
+    async fn finish(
+        self,
+        link: Link,
+        source: Arc<Source>,
+        replicas: Option<Replicas>,
+    ) -> Result<RedisDriver, Error> {
         let driver = RedisDriver::start(link, source, replicas, self.timeout);
         let health = health::examine(&driver.shared).await?;
         for finding in &health.findings {
@@ -229,6 +280,7 @@ impl Place {
 
     fn read_query(&mut self, query: &str) -> Result<(), Error> {
         let mut others = Vec::new();
+        let (mut ca, mut cert, mut key) = (None, None, None);
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             match (name, value) {
@@ -242,6 +294,9 @@ impl Place {
                         number.map_err(|_| Error::config("min_replicas is a number"))?;
                 }
                 ("sentinel_login", login) => self.sentinel_login = format!("{login}@"),
+                ("ca", file) => ca = Some(read(file)?),
+                ("cert", file) => cert = Some(read(file)?),
+                ("key", file) => key = Some(read(file)?),
                 // The client's own.
                 ("protocol" | "db" | "user" | "pass", _) => others.push(option),
                 (other, _) => {
@@ -253,7 +308,23 @@ impl Place {
             return Err(Error::config("a timeout of less than 10 ms is too short for Redis"));
         }
         self.query = others.join("&");
-        Ok(())
+        let client_tls = match (cert, key) {
+            (Some(client_cert), Some(client_key)) => {
+                Some(ClientTlsConfig { client_cert, client_key })
+            }
+            (None, None) => None,
+            _ => return Err(Error::config("cert and key belong together")),
+        };
+        if ca.is_some() || client_tls.is_some() {
+            self.options.certificates = Some(TlsCertificates { client_tls, root_cert: ca });
+        }
+        match (&self.options.certificates, self.tls, self.kind) {
+            (Some(_), false, _) => Err(Error::config("certificates need a URL that speaks TLS")),
+            (Some(_), true, Kind::Sentinel) => Err(Error::config(
+                "behind sentinels the system's certificates count, or those in SSL_CERT_FILE",
+            )),
+            _ => Ok(()),
+        }
     }
 
     async fn connect(self) -> Result<RedisDriver, Error> {
@@ -277,7 +348,10 @@ impl Place {
         let url = format!("{scheme}://{login}{host}{path}{query}");
         let info = url.as_str().into_connection_info().map_err(config_error)?;
         let tcp = info.tcp_settings().clone().set_nodelay(true);
-        Ok(info.set_tcp_settings(tcp))
+        let info = info.set_tcp_settings(tcp);
+        let Some(certificates) = &self.options.certificates else { return Ok(info) };
+        let client = Client::build_with_tls(info, certificates.clone()).map_err(config_error)?;
+        Ok(client.get_connection_info().clone())
     }
 
     fn sentinel(&self) -> Result<Source, Error> {
@@ -285,7 +359,10 @@ impl Place {
             Some((master, db)) => (master, format!("/{db}")),
             None => (&self.path[1..], String::new()),
         };
-        let sentinels = self.hosts.iter().map(|host| self.info(host, &self.sentinel_login, ""));
+        let sentinels = self.hosts.iter().map(|host| {
+            let host = with_port(host, 26_379);
+            self.info(&host, &self.sentinel_login, "")
+        });
         let sentinels = sentinels.collect::<Result<Vec<_>, _>>()?;
         let server = self.info("master", &self.login, &db)?;
         let mut info = SentinelNodeConnectionInfo::default()
@@ -302,17 +379,24 @@ impl Place {
     async fn cluster(self) -> Result<RedisDriver, Error> {
         let infos = self.hosts.iter().map(|host| self.info(host, &self.login, &self.path));
         let infos = infos.collect::<Result<Vec<_>, _>>()?;
-        let limit = self.options.timeout;
-        let client = ClusterClient::builder(infos.clone())
-            .connection_timeout(limit)
-            .response_timeout(limit)
-            .retries(3)
-            .tcp_settings(infos[0].tcp_settings().clone())
-            .build()
-            .map_err(config_error)?;
-        let connection = bounded(limit, client.get_async_connection()).await.map_err(to_error)?;
+        let client = self.options.cluster_client(infos.clone())?;
+        let cluster = Cluster::connect(client, self.options.timeout).await.map_err(to_error)?;
         let nodes = infos.into_iter().map(Client::open).collect::<Result<Vec<_>, _>>();
-        self.options.cluster(connection, nodes.map_err(config_error)?).await
+        self.options.on_cluster(cluster, nodes.map_err(config_error)?).await
+    }
+}
+
+fn read(file: &str) -> Result<Vec<u8>, Error> {
+    std::fs::read(file).map_err(|error| Error::Config(format!("{file} cannot be read: {error}")))
+}
+
+/// The host with a port, should it have none.
+fn with_port(host: &str, port: u16) -> String {
+    // An IPv6 address stands in brackets.
+    let (_, after) = host.rsplit_once(']').unwrap_or(("", host));
+    match after.contains(':') {
+        true => host.to_owned(),
+        false => format!("{host}:{port}"),
     }
 }
 
@@ -344,6 +428,12 @@ mod tests {
         );
         let place = parse("redis+cluster://a:1,b:2,c:3").unwrap();
         assert_eq!((place.kind, place.hosts.len()), (Kind::Cluster, 3));
+    }
+
+    #[test]
+    fn a_sentinel_listens_at_its_own_port_unless_the_url_names_another() {
+        let hosts = ["a", "a:1", "[::1]", "[::1]:2"].map(|host| with_port(host, 26_379));
+        assert_eq!(hosts, ["a:26379", "a:1", "[::1]:26379", "[::1]:2"]);
     }
 
     #[test]

@@ -4,32 +4,61 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::Error;
+use lockkit_core::{Claim, Error};
+use redis::cluster::ClusterClient;
+use redis::{RedisResult, Value};
+use tokio::sync::OnceCell;
 
-use crate::BACKEND;
-use crate::link::{Own, Source, to_error};
-use crate::reply;
+use crate::cluster::Cluster;
+use crate::link::{Own, Source, bounded, to_error};
+use crate::{BACKEND, keys, reply};
 
 /// Waits for replicas.
 pub(crate) struct Replicas {
     least: u32,
-    connection: Own,
-    patience: Duration,
+    way: Way,
+    limit: Duration,
+}
+
+enum Way {
+    One(Box<Own>),
+    /// Connected when it is first needed.
+    Cluster(Box<ClusterClient>, OnceCell<Cluster>),
 }
 
 impl Replicas {
     pub(crate) fn new(least: u32, source: Arc<Source>, limit: Duration) -> Self {
-        Self { least, connection: Own::new(source, limit), patience: limit / 2 }
+        Self { least, way: Way::One(Box::new(Own::new(source, limit))), limit }
     }
 
-    /// Returns once enough replicas have everything that was written until now.
-    pub(crate) async fn confirm(&self) -> Result<(), Error> {
-        // WAIT waits for what its own connection wrote last; any command takes that up to now.
+    pub(crate) fn of_cluster(least: u32, client: ClusterClient, limit: Duration) -> Self {
+        Self { least, way: Way::Cluster(Box::new(client), OnceCell::new()), limit }
+    }
+
+    /// Returns once enough replicas have everything that was written until now at the server that
+    /// has this claim.
+    pub(crate) async fn confirm(&self, claim: &Claim) -> Result<(), Error> {
+        let (key, _) = keys::lock(&claim.key);
+        let id = claim.id.to_hex();
+        // WAIT waits for what its own connection wrote last; any command takes that up to now. The
+        // commands ask for the claim, in either form of its list: after a failover it may be that
+        // only another server had it.
         let mut pipe = redis::pipe();
-        pipe.cmd("PING");
-        pipe.cmd("WAIT").arg(self.least).arg(self.patience.as_millis() as u64);
-        let answers = self.connection.send_all(&pipe, 2).await.map_err(to_error)?;
-        let have = answers.get(1).and_then(reply::number).unwrap_or_default();
+        pipe.cmd("GETRANGE").arg(&key).arg(0).arg(id.len() - 1);
+        pipe.cmd("HEXISTS").arg(&key).arg(&id);
+        pipe.cmd("WAIT").arg(self.least).arg((self.limit / 2).as_millis() as u64);
+        let answers = self.ask(&pipe).await.map_err(to_error)?;
+        let [alone, in_line, have] = answers.as_slice() else {
+            return Err(reply::unexpected(&Value::Array(answers)));
+        };
+        if reply::text(alone) != Some(id.as_str()) && *in_line != Value::Int(1) {
+            let message = "another server took over before replicas had the grant";
+            return Err(Error::retryable(BACKEND, message.to_owned()));
+        }
+        let have = match have {
+            Value::ServerError(error) => return Err(to_error(error.clone().into())),
+            have => reply::number(have).unwrap_or_default(),
+        };
         if have >= i64::from(self.least) {
             return Ok(());
         }
@@ -38,5 +67,17 @@ impl Replicas {
             self.least
         );
         Err(Error::retryable(BACKEND, message))
+    }
+
+    async fn ask(&self, pipe: &redis::Pipeline) -> RedisResult<Vec<Value>> {
+        const COMMANDS: usize = 3;
+        match &self.way {
+            Way::One(own) => own.send_all(pipe, COMMANDS).await,
+            Way::Cluster(client, cell) => {
+                let connect = || Cluster::connect((**client).clone(), self.limit);
+                let cluster = bounded(2 * self.limit, cell.get_or_try_init(connect)).await?;
+                cluster.send_all(pipe, COMMANDS).await
+            }
+        }
     }
 }

@@ -9,9 +9,26 @@ use redis::Value;
 
 use crate::keys;
 
-/// An answer that no script of this crate gives.
+/// An answer that no script of this crate gives. Only its form is said: it may hold the id of a
+/// claim, which releases it, or what a register keeps.
 pub(crate) fn unexpected(value: &Value) -> Error {
-    Error::permanent(crate::BACKEND, format!("an answer of an unknown form: {value:?}"))
+    Error::permanent(crate::BACKEND, format!("an answer of an unknown form: {}", form(value)))
+}
+
+fn form(value: &Value) -> String {
+    match value {
+        Value::Nil => "nothing".to_owned(),
+        Value::Int(_) => "a number".to_owned(),
+        Value::BulkString(bytes) => format!("{} bytes", bytes.len()),
+        Value::SimpleString(text) => format!("a status of {} bytes", text.len()),
+        Value::Okay => "OK".to_owned(),
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().take(8).map(form).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::ServerError(error) => format!("the error {}", error.code()),
+        _ => "of another type".to_owned(),
+    }
 }
 
 pub(crate) fn array(value: Value) -> Result<Vec<Value>, Error> {

@@ -2,6 +2,7 @@
 //! does not know them.
 
 use std::sync::LazyLock;
+use std::sync::atomic::AtomicBool;
 
 use redis::{Cmd, Value};
 
@@ -22,12 +23,19 @@ impl Script {
         Self { text, sha }
     }
 
-    /// Calls it. One round trip, and a second one when the server has forgotten it.
-    pub(crate) async fn call(&self, link: &Link, call: Call<'_>) -> Result<Value, Error> {
-        match link.send(&call.command("EVALSHA", &self.sha)).await {
+    /// Calls it. One round trip, and a second one when the server has forgotten it. `repeated`
+    /// becomes true when it may have been carried out twice.
+    pub(crate) async fn call(
+        &self,
+        link: &Link,
+        call: Call<'_>,
+        repeated: &AtomicBool,
+    ) -> Result<Value, Error> {
+        match link.send_noting(&call.command("EVALSHA", &self.sha), repeated).await {
             Err(error) if is_unknown_script(&error) => {
                 let whole = call.command("EVAL", &self.text);
-                Box::pin(link.send(&whole)).await.map_err(|e| link.error(e))
+                let sent = Box::pin(link.send_noting(&whole, repeated)).await;
+                sent.map_err(|e| link.error(e))
             }
             answer => answer.map_err(|e| link.error(e)),
         }

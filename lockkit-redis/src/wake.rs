@@ -175,8 +175,14 @@ pub(crate) async fn listen<L: Listener>(listener: Weak<L>) {
             tracing::debug!(%error, "the subscription for wake-ups broke; waiters look by themselves");
         }
         failures = (failures + 1).min(6);
-        tokio::time::sleep(Duration::from_millis(25 << failures)).await;
+        tokio::time::sleep(pause(failures)).await;
     }
+}
+
+/// Longer with each failure, and different for all the clients of a server that has gone.
+fn pause(failures: u32) -> Duration {
+    let random = ClaimId::random().as_bytes()[0];
+    Duration::from_millis(25 << failures).mul_f64(0.5 + f64::from(random) / 256.0)
 }
 
 /// How often a subscription on which nothing came is asked whether it is alive.

@@ -52,14 +52,32 @@ impl Group {
     ///
     /// If the future is dropped, nothing of the group remains.
     pub async fn start(layout: Layout) -> Result<Self> {
+        Self::start_fresh(layout, false).await
+    }
+
+    /// The same with members whose clocks can be
+    /// [moved](Server::move_clock).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Server::start_with_clock`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the group remains.
+    pub async fn start_with_clocks(layout: Layout) -> Result<Self> {
+        Self::start_fresh(layout, true).await
+    }
+
+    async fn start_fresh(layout: Layout, clocks: bool) -> Result<Self> {
         for _ in 1..STARTS {
-            match Self::start_once(layout).await {
+            match Self::start_once(layout, clocks).await {
                 // Something else on the machine took a port.
                 Err(LabError::Ended { .. }) => {}
                 result => return result,
             }
         }
-        Self::start_once(layout).await
+        Self::start_once(layout, clocks).await
     }
 
     /// Starts a ZooKeeper ensemble whose followers can be
@@ -85,7 +103,7 @@ impl Group {
                 group.links.push(Link { ends: [from, to], proxy });
             }
         }
-        group.add(boxed(recipes), &folder).await?;
+        group.add(boxed(recipes), &folder, false).await?;
         Ok(group)
     }
 
@@ -93,7 +111,7 @@ impl Group {
         Self { layout, members: Vec::new(), sentinels: Vec::new(), links: Vec::new() }
     }
 
-    async fn start_once(layout: Layout) -> Result<Self> {
+    async fn start_once(layout: Layout, clocks: bool) -> Result<Self> {
         let folder = Arc::new(Folder::create()?);
         let mut group = Self::empty(layout);
         let mut nodes = Vec::new();
@@ -109,18 +127,19 @@ impl Group {
                 }
                 boxed([master, replica])
             }
-            Layout::RedisCluster => {
+            Layout::RedisCluster | Layout::RedisClusterWithReplicas => {
+                let size = if layout == Layout::RedisCluster { SIZE } else { 2 * SIZE };
                 let node = |at| redis::Redis::node(&format!("redis-{at}"));
-                let recipes = (1..=SIZE).map(node).collect::<Result<Vec<_>>>()?;
+                let recipes = (1..=size).map(node).collect::<Result<Vec<_>>>()?;
                 nodes.extend(recipes.iter().filter_map(|node| Some((node.addr(), node.bus()?))));
                 boxed(recipes)
             }
             Layout::ZooKeeperEnsemble => boxed(zk::ZooKeeper::ensemble(SIZE)?),
             Layout::EtcdCluster => boxed(etcd::Etcd::cluster(SIZE)?),
         };
-        group.add(recipes, &folder).await?;
+        group.add(recipes, &folder, clocks).await?;
         if !nodes.is_empty() {
-            let formed = redis_cluster::form(&nodes).await;
+            let formed = redis_cluster::form(&nodes, SIZE).await;
             formed.map_err(|source| LabError::Answer(format!("forming a cluster: {source}")))?;
         }
         // Not before the master answers: a sentinel would take it for dead.
@@ -130,10 +149,15 @@ impl Group {
     }
 
     /// Starts the members, all at once since they wait for each other.
-    async fn add(&mut self, recipes: Vec<Box<dyn Recipe>>, folder: &Arc<Folder>) -> Result<()> {
+    async fn add(
+        &mut self,
+        recipes: Vec<Box<dyn Recipe>>,
+        folder: &Arc<Folder>,
+        clocks: bool,
+    ) -> Result<()> {
         for recipe in recipes {
             let folder = Arc::clone(folder);
-            self.members.push(Server::create(recipe, folder, false).await?);
+            self.members.push(Server::create(recipe, folder, clocks).await?);
         }
         try_join_all(self.members.iter().map(|member| member.launch(Data::Keep))).await?;
         try_join_all(self.members.iter().map(Server::ready)).await.map(drop)
@@ -156,8 +180,33 @@ impl Group {
 
     /// The URL under which lockkit finds this group.
     pub fn url(&self) -> String {
-        let servers = if self.sentinels.is_empty() { &self.members } else { &self.sentinels };
-        self.url_at(&servers.iter().map(Server::addr).collect::<Vec<_>>())
+        self.url_at(&self.doors().iter().map(Server::addr).collect::<Vec<_>>())
+    }
+
+    /// The servers that a URL names.
+    fn doors(&self) -> &[Server] {
+        if self.sentinels.is_empty() { &self.members } else { &self.sentinels }
+    }
+
+    /// A proxy before all servers of the group: clients of
+    /// [`url_through`](Self::url_through) pass through it whatever they are told.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Proxy::start`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, no proxy remains.
+    pub async fn proxy(&self, protocol: Protocol) -> Result<Proxy> {
+        let servers = self.sentinels.iter().chain(&self.members);
+        let addrs: Vec<_> = servers.map(Server::addr).collect();
+        Proxy::start_before(&addrs, protocol).await
+    }
+
+    /// The URL through such a proxy.
+    pub fn url_through(&self, proxy: &Proxy) -> String {
+        self.url_at(&proxy.addrs()[..self.doors().len()])
     }
 
     /// The same URL with other addresses: those of proxies before the servers. In
@@ -169,7 +218,9 @@ impl Group {
             Layout::RedisSentinel => {
                 format!("redis+sentinel://{addrs}/{}", redis_sentinel::MASTER)
             }
-            Layout::RedisCluster => format!("redis+cluster://{addrs}"),
+            Layout::RedisCluster | Layout::RedisClusterWithReplicas => {
+                format!("redis+cluster://{addrs}")
+            }
             Layout::ZooKeeperEnsemble => format!("zk://{addrs}"),
             Layout::EtcdCluster => format!("etcd://{addrs}"),
         }
@@ -204,7 +255,7 @@ impl Group {
     ///
     /// It only asks: it may be dropped at any time.
     pub async fn leader(&self) -> Result<&Server> {
-        if self.layout == Layout::RedisCluster {
+        if self.layout.divides_its_keys() {
             return Err(LabError::Unsupported {
                 server: "a Redis Cluster".into(),
                 cannot: "has no leader: all are masters; ask for the holder of a key".into(),
@@ -220,30 +271,27 @@ impl Group {
         }
     }
 
-    /// The member of a Redis Cluster that holds this key.
+    /// From now on a Redis group takes a server that is silent for a second for dead.
+    /// Before that it is in no hurry, so that a machine that stalls loses no leader.
     ///
     /// # Errors
     ///
-    /// [`LabError::Unsupported`] for other groups.
+    /// If one does not answer.
     ///
     /// # Cancel safety
     ///
-    /// It only asks: it may be dropped at any time.
-    pub async fn holder_of(&self, key: &str) -> Result<&Server> {
-        if self.layout != Layout::RedisCluster {
-            return Err(LabError::Unsupported {
-                server: format!("{:?}", self.layout),
-                cannot: "does not divide its keys".into(),
-            });
+    /// If the future is dropped, some may be in a hurry.
+    pub async fn hurry(&self) -> Result<()> {
+        for sentinel in &self.sentinels {
+            answered(redis_sentinel::hurry(sentinel.addr()).await)?;
         }
-        let mut last = "no member is awake".to_owned();
-        for member in self.members.iter().filter(|member| member.is_awake()) {
-            match redis_cluster::holder(member.addr(), self.members.len(), key).await {
-                Ok(at) => return Ok(&self.members[at]),
-                Err(error) => last = error.to_string(),
+        if self.layout.divides_its_keys() {
+            let awake = self.members.iter().filter(|member| member.is_awake());
+            for member in awake {
+                answered(redis_cluster::hurry(member.addr()).await)?;
             }
         }
-        Err(LabError::Answer(last))
+        Ok(())
     }
 
     /// Cuts a follower off from the leader: nothing passes between them any more, and
@@ -311,9 +359,9 @@ impl Group {
     }
 
     async fn is_complete(&self) -> io::Result<()> {
-        if self.layout == Layout::RedisCluster {
+        if self.layout.divides_its_keys() {
             for member in &self.members {
-                redis_cluster::serves(member.addr(), self.members.len()).await?;
+                redis_cluster::serves(member.addr(), SIZE, self.members.len()).await?;
             }
         }
         for sentinel in &self.sentinels {
@@ -340,13 +388,37 @@ impl Group {
         None
     }
 
-    /// Most sentinels, and the server itself, take it for the master.
-    async fn master_by_majority(&self) -> Option<&Server> {
+    /// The member that most sentinels name the master, whatever it says itself, if it
+    /// says anything.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NotReady`] if they do not agree for a long time.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only asks: it may be dropped at any time.
+    pub async fn named_master(&self) -> Result<&Server> {
+        let since = Instant::now();
+        loop {
+            if let Some(named) = self.named_by_majority().await {
+                return Ok(named);
+            }
+            self.give_up(since, "the sentinels name no master")?;
+            time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn named_by_majority(&self) -> Option<&Server> {
         let awake = self.sentinels.iter().filter(|sentinel| sentinel.is_awake());
         let named = join_all(awake.map(|s| redis_sentinel::master(s.addr()))).await;
         let votes = |addr| named.iter().flatten().filter(|named| **named == addr).count();
-        let majority = |member: &&Server| 2 * votes(member.addr()) > self.sentinels.len();
-        let chosen = self.members.iter().find(majority)?;
+        self.members.iter().find(|member| 2 * votes(member.addr()) > self.sentinels.len())
+    }
+
+    /// Most sentinels, and the server itself, take it for the master.
+    async fn master_by_majority(&self) -> Option<&Server> {
+        let chosen = self.named_by_majority().await?;
         if !chosen.is_awake() {
             return None;
         }
@@ -355,7 +427,7 @@ impl Group {
             .then_some(chosen)
     }
 
-    fn give_up(&self, since: Instant, last: &str) -> Result<()> {
+    pub(super) fn give_up(&self, since: Instant, last: &str) -> Result<()> {
         if since.elapsed() < PATIENCE {
             return Ok(());
         }
@@ -368,6 +440,10 @@ impl Group {
             log: logs.join("\n"),
         })
     }
+}
+
+pub(super) fn answered<T>(result: io::Result<T>) -> Result<T> {
+    result.map_err(|error| LabError::Answer(error.to_string()))
 }
 
 fn boxed<R: Recipe + 'static>(recipes: impl IntoIterator<Item = R>) -> Vec<Box<dyn Recipe>> {

@@ -72,6 +72,8 @@ pub enum Layout {
     RedisSentinel,
     /// A Redis Cluster of three masters.
     RedisCluster,
+    /// The same with a replica for each master.
+    RedisClusterWithReplicas,
     /// A ZooKeeper ensemble of three.
     ZooKeeperEnsemble,
     /// An etcd cluster of three.
@@ -80,13 +82,25 @@ pub enum Layout {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Self; 4] =
-        [Self::RedisSentinel, Self::RedisCluster, Self::ZooKeeperEnsemble, Self::EtcdCluster];
+    pub const ALL: [Self; 5] = [
+        Self::RedisSentinel,
+        Self::RedisCluster,
+        Self::RedisClusterWithReplicas,
+        Self::ZooKeeperEnsemble,
+        Self::EtcdCluster,
+    ];
+
+    /// Whether it is a Redis Cluster, which divides its keys among masters.
+    pub fn divides_its_keys(self) -> bool {
+        matches!(self, Self::RedisCluster | Self::RedisClusterWithReplicas)
+    }
 
     /// What each of its members is.
     pub fn kind(self) -> Kind {
         match self {
-            Self::RedisSentinel | Self::RedisCluster => Kind::Redis,
+            Self::RedisSentinel | Self::RedisCluster | Self::RedisClusterWithReplicas => {
+                Kind::Redis
+            }
             Self::ZooKeeperEnsemble => Kind::ZooKeeper,
             Self::EtcdCluster => Kind::Etcd,
         }

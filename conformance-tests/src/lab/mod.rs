@@ -27,8 +27,8 @@
 //! | --- | --- | --- | --- |
 //! | Redis, PostgreSQL, MariaDB, ZooKeeper | yes | all processes | empty |
 //! | etcd | no: it asks the kernel itself | yes | empty; in a cluster as a new member |
-//! | Redis under sentinels | no | each | empty, but knows its master |
-//! | Redis Cluster | no | each | empty, but keeps its place and slots |
+//! | Redis under sentinels | if asked for | each | empty, but knows its master |
+//! | Redis Cluster | if asked for | each | empty, but keeps its place and slots |
 //! | ZooKeeper ensemble | no | each | empty, then follows its leader |
 
 mod clock;
@@ -45,6 +45,8 @@ mod recipe;
 mod server;
 mod servers;
 mod shared;
+mod slots;
+mod tls;
 
 pub(crate) use clock::Clock;
 pub use clock::Shift;
@@ -55,3 +57,5 @@ pub use kind::{Kind, Layout};
 pub use proxy::Proxy;
 pub use server::{Data, Server};
 pub use shared::Shared;
+pub use slots::Moving;
+pub use tls::{Clients, Tls};

@@ -8,6 +8,7 @@
 pub mod checkpoint;
 pub mod client;
 pub mod consumer;
+pub mod group;
 pub mod plan;
 mod processes;
 pub mod server;
@@ -167,10 +168,7 @@ impl Storm {
         for i in 0..self.locks {
             for space in [Space::Lock, Space::Semaphore] {
                 let name = client::name(space, i);
-                let free = match look.inspect(space, &name).await {
-                    Ok(state) => state.is_free(),
-                    Err(_) => false,
-                };
+                let free = is_free(look, space, &name).await;
                 recorder.record(What::Looked { lock: name, free })?;
             }
         }
@@ -189,6 +187,20 @@ impl Storm {
         }
         Ok(Report { judgement, drawing })
     }
+}
+
+/// The backend may be slow to come back; it is asked for long.
+async fn is_free(look: &LockManager, space: Space, name: &str) -> bool {
+    for _ in 0..60 {
+        match look.inspect(space, name).await {
+            Ok(state) => return state.is_free(),
+            Err(error) if error.is_retryable() => {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            Err(_) => return false,
+        }
+    }
+    false
 }
 
 fn histories(folder: &Path) -> io::Result<Vec<PathBuf>> {

@@ -7,25 +7,41 @@ use lockkit_core::capabilities::{Fault, Keeps};
 use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
 use super::{Applied, NotApplicable, Stage};
-use crate::lab::{Data, Group, Layout};
+use crate::lab::{Data, Group, Layout, Server};
 
 const LOCK: &str = "a";
 
+/// What becomes of the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Falls {
+    /// It is gone, and its connections with it.
+    Dead,
+    /// It keeps its connections, and says nothing.
+    Silent,
+}
+
 pub async fn robust_07_the_leader_of_a_cluster_is_killed(stage: Stage) -> Applied {
-    let layouts = stage.site().layouts();
-    let led: Vec<_> = layouts.into_iter().filter(|l| *l != Layout::RedisCluster).collect();
+    every_leader(&stage, Falls::Dead).await
+}
+
+pub async fn robust_07_the_leader_of_a_cluster_falls_silent(stage: Stage) -> Applied {
+    every_leader(&stage, Falls::Silent).await
+}
+
+async fn every_leader(stage: &Stage, falls: Falls) -> Applied {
+    let led = stage.site().layouts();
     if led.is_empty() {
         return NotApplicable::because("the site names no group that has a leader");
     }
     for layout in led {
-        leader_killed(&stage, layout).await?;
+        leader_lost(stage, layout, falls).await?;
     }
     Ok(())
 }
 
-async fn leader_killed(stage: &Stage, layout: Layout) -> Applied {
+async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> Applied {
     let fault = match layout {
-        Layout::RedisSentinel => Fault::Failover,
+        Layout::RedisSentinel | Layout::RedisClusterWithReplicas => Fault::Failover,
         _ => Fault::LeaderLost,
     };
     let kept = keeps(stage.bench(), fault)?;
@@ -38,10 +54,19 @@ async fn leader_killed(stage: &Stage, layout: Layout) -> Applied {
     let guard = ours.mutex(LOCK).lock().await.expect("it is free");
     let token = tokens.next(&guard, "under the first leader");
     let waiting = wait_in_line(bench, &theirs, LOCK).await;
-    let old = staged(group.leader().await);
+    staged(group.hurry().await);
+    let key = match layout.divides_its_keys() {
+        true => staged(group.key_with(bench.namespace().as_str()).await),
+        false => None,
+    };
+    let old = leader_of(&group, key.as_deref()).await;
     let held = Held::by(&guard, token);
-    old.kill().await;
-    staged(group.leader().await);
+    match falls {
+        Falls::Dead => old.kill().await,
+        Falls::Silent => old.freeze().await,
+    }
+    let new = leader_of(&group, key.as_deref()).await;
+    assert_ne!(new.addr(), old.addr());
     let verified = answered(bench, "the new leader says", || guard.verify()).await;
     if kept == Keeps::All {
         held.still(&verified, !waiting.is_finished());
@@ -51,11 +76,22 @@ async fn leader_killed(stage: &Stage, layout: Layout) -> Applied {
     let next = its_turn(bench, waiting, limit, None).await;
     tokens.next(&next, "under the new leader");
     drop(next);
-    staged(old.launch(Data::Keep).await);
+    match falls {
+        Falls::Dead => staged(old.launch(Data::Keep).await),
+        Falls::Silent => old.thaw(),
+    }
     staged(group.complete().await);
     works_again(bench, &[&ours, &theirs], LOCK, &mut tokens, limit).await;
     bench.clean_up().await;
     Ok(())
+}
+
+/// The server on whose word a lock depends: where keys are divided, the holder of this one.
+async fn leader_of<'a>(group: &'a Group, key: Option<&str>) -> &'a Server {
+    match key {
+        Some(key) => staged(group.holder_of(key).await),
+        None => staged(group.leader().await),
+    }
 }
 
 pub async fn robust_07_a_follower_is_cut_off_from_its_leader(stage: Stage) -> Applied {

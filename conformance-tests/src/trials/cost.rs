@@ -102,7 +102,8 @@ pub async fn cost_04_a_thousand_claims_are_renewed_in_one_flight(stage: Stage) -
         counts.push(count);
     }
     let of = budget(&stage);
-    costs("renewing 1,000 claims", counts, of.renew_thousand, of);
+    let each = of.renew_thousand;
+    costs("renewing 1,000 claims", counts, each * of.renewed_side_by_side, of);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 pub async fn robust_08_the_clock_of_the_server_jumps(stage: Stage) -> Applied {
     let bench = stage.bench();
-    let kept = keeps(bench, Fault::ServerClockSteps)?;
+    let kept = stage.keeps(Fault::ServerClockSteps)?;
     if !stage.site().kind().has_movable_clock() {
         return NotApplicable::because("the lab cannot move the clock of this server");
     }
@@ -86,12 +86,13 @@ pub async fn robust_09_a_refusal_is_a_clear_error(stage: Stage) -> Applied {
 }
 
 async fn refused(stage: &Stage, refusal: &Refusal) {
-    let (bench, server, what) = (stage.bench(), stage.server(), refusal.what);
+    let (bench, servers, what) = (stage.bench(), stage.server(), refusal.what);
     let mut tokens = Tokens::new(Keeps::All);
     let ours = bench.manager().await;
     let guard = bench.soon("it is locked", ours.mutex(LOCK).lock()).await.expect("it is free");
     tokens.next(&guard, "before");
-    (refusal.begin)(server).await.unwrap_or_else(|e| panic!("{what} could not be staged: {e}"));
+    let begun = servers.act(refusal.begin).await;
+    begun.unwrap_or_else(|e| panic!("{what} could not be staged: {e}"));
     let error = match refusal.concerns {
         Concerns::Claims => {
             let lock = ours.mutex("another");
@@ -116,7 +117,8 @@ async fn refused(stage: &Stage, refusal: &Refusal) {
     let early = match lasting {
         true => Some(bench.soon("who would wait hears of it", waiting).await.expect("no panic")),
         false => {
-            (refusal.end)(server).await.unwrap_or_else(|e| panic!("{what} does not end: {e}"));
+            let ended = servers.act(refusal.end).await;
+            ended.unwrap_or_else(|e| panic!("{what} does not end: {e}"));
             let guard = bench.soon("who waits gets it", waiting).await.expect("no panic");
             drop(guard.unwrap_or_else(|e| panic!("{what}: a wait outlasts it: {e}")));
             None
@@ -124,7 +126,8 @@ async fn refused(stage: &Stage, refusal: &Refusal) {
     };
     if let Some(early) = early {
         assert!(early.is_err(), "{what}: it is refused for good");
-        (refusal.end)(server).await.unwrap_or_else(|e| panic!("{what} does not end: {e}"));
+        let ended = servers.act(refusal.end).await;
+        ended.unwrap_or_else(|e| panic!("{what} does not end: {e}"));
     }
     drop(guard);
     works_again(bench, &[&ours], LOCK, &mut tokens, PATIENCE).await;
@@ -152,7 +155,7 @@ async fn deleted(stage: &Stage, deletion: &Deletion) {
     let token = tokens.next(&guard, "before");
     let waiting = wait_in_line(bench, &theirs, LOCK).await;
     let held = Held::by(&guard, token);
-    let done = (deletion.act)(stage.server()).await;
+    let done = stage.server().act(deletion.act).await;
     done.unwrap_or_else(|e| panic!("{what} could not be staged: {e}"));
     if kept == Keeps::All {
         let verified = answered(bench, "the lock is known", || guard.verify()).await;

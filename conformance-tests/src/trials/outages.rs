@@ -16,7 +16,7 @@ const LOCK: &str = "a";
 
 pub async fn robust_03_the_server_is_killed_and_restarted(stage: Stage) -> Applied {
     let bench = stage.bench();
-    let kept = keeps(bench, Fault::ServerRestarts)?;
+    let kept = stage.keeps(Fault::ServerRestarts)?;
     let mut tokens = Tokens::new(kept);
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
     let guard = ours.mutex(LOCK).lock().await.expect("it is free");
@@ -40,7 +40,7 @@ pub async fn robust_03_the_server_is_killed_and_restarted(stage: Stage) -> Appli
 
 pub async fn robust_04_the_server_stands_still(stage: Stage) -> Applied {
     let bench = stage.bench();
-    let kept = keeps(bench, Fault::ServerStandsStill)?;
+    let kept = stage.keeps(Fault::ServerStandsStill)?;
     let mut tokens = Tokens::new(kept);
     let ttl = bench.lively();
     let (ours, theirs) = (lively(bench, ttl).await, bench.manager().await);

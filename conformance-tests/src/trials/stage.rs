@@ -6,12 +6,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lockkit_core::Error;
+use lockkit_core::capabilities::{Fault, Keeps};
 use lockkit_core::driver::LockDriver;
 
 use crate::bench::Bench;
 use crate::lab::proxy::Proxy;
-use crate::lab::{LabError, Server, Shared};
+use crate::lab::{Group, LabError, Layout, Server, Shared};
 use crate::{Harness, Site, Worker};
+
+use super::servers::Servers;
+use super::{NotApplicable, scene};
 
 /// What a trial stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,17 +34,18 @@ pub enum Ground {
 pub struct Stage {
     site: Arc<dyn Site>,
     bench: Bench,
-    server: Option<Server>,
+    servers: Option<Servers>,
     addr: SocketAddr,
     url_at: Box<dyn Fn(SocketAddr) -> String + Send + Sync>,
 }
 
 impl Stage {
     pub(super) async fn set(site: Arc<dyn Site>, ground: Ground) -> Result<Self, String> {
-        let stage = match ground {
-            Ground::Shared | Ground::Nothing => Self::on_shared(site).await,
-            Ground::Own => Self::on_own(site, false).await,
-            Ground::OwnWithClock => Self::on_own(site, true).await,
+        let clock = ground == Ground::OwnWithClock;
+        let stage = match (site.layout(), ground) {
+            (Some(layout), _) => Self::on_group(site, layout, clock).await,
+            (None, Ground::Shared | Ground::Nothing) => Self::on_shared(site).await,
+            (None, _) => Self::on_own(site, clock).await,
         };
         stage.map_err(|e| e.to_string())
     }
@@ -50,7 +55,7 @@ impl Stage {
         let (url, addr) = (shared.url().to_owned(), shared.addr());
         let bench = Self::bench_at(&site, url).await?;
         let url_at = Box::new(move |addr| shared.url_at(addr));
-        Ok(Self { site, bench, server: None, addr, url_at })
+        Ok(Self { site, bench, servers: None, addr, url_at })
     }
 
     async fn on_own(site: Arc<dyn Site>, clock: bool) -> Result<Self, Box<dyn std::error::Error>> {
@@ -65,7 +70,22 @@ impl Stage {
         let url_at = Box::new(move |proxy: SocketAddr| {
             url.replacen(&addr.to_string(), &proxy.to_string(), 1)
         });
-        Ok(Self { site, bench, server: Some(server), addr, url_at })
+        Ok(Self { site, bench, servers: Some(Servers::One(server)), addr, url_at })
+    }
+
+    async fn on_group(
+        site: Arc<dyn Site>,
+        layout: Layout,
+        clocks: bool,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        let group = match clocks {
+            true => Group::start_with_clocks(layout).await?,
+            false => Group::start(layout).await?,
+        };
+        let bench = Self::bench_at(&site, group.url()).await?;
+        let addr = group.members()[0].addr();
+        let url_at = Box::new(|_| unreachable!("a group is reached through its own proxy"));
+        Ok(Self { site, bench, servers: Some(Servers::Group(group)), addr, url_at })
     }
 
     async fn bench_at(site: &Arc<dyn Site>, url: String) -> Result<Bench, Error> {
@@ -92,12 +112,32 @@ impl Stage {
         bench.expect("the driver connects to a group that is complete")
     }
 
-    /// The trial's own server.
+    /// The trial's own server, or group of servers.
     ///
     /// # Panics
     /// When the trial stands on a shared one.
-    pub fn server(&self) -> &Server {
-        self.server.as_ref().expect("the trial has a server of its own")
+    pub fn server(&self) -> &Servers {
+        self.servers.as_ref().expect("the trial has a server of its own")
+    }
+
+    /// The trial's own group, where the site has one.
+    pub fn group(&self) -> Option<&Group> {
+        match &self.servers {
+            Some(Servers::Group(group)) => Some(group),
+            _ => None,
+        }
+    }
+
+    /// What is promised under a fault of the server: in a group that may choose another leader
+    /// meanwhile, no more than is kept then.
+    pub(super) fn keeps(&self, fault: Fault) -> Result<Keeps, NotApplicable> {
+        let kept = scene::keeps(&self.bench, fault)?;
+        match self.group().map(Group::layout) {
+            Some(Layout::RedisSentinel | Layout::RedisClusterWithReplicas) => {
+                Ok(kept.min(scene::keeps(&self.bench, Fault::Failover)?))
+            }
+            _ => Ok(kept),
+        }
     }
 
     /// A proxy of its own before the server.
@@ -105,7 +145,11 @@ impl Stage {
     /// # Panics
     /// When none can be started.
     pub async fn proxy(&self) -> Proxy {
-        let proxy = Proxy::start(self.addr, self.site.protocol()).await;
+        let protocol = self.site.protocol();
+        let proxy = match self.group() {
+            Some(group) => group.proxy(protocol).await,
+            None => Proxy::start(self.addr, protocol).await,
+        };
         proxy.expect("a proxy can be started")
     }
 
@@ -114,7 +158,11 @@ impl Stage {
     /// # Errors
     /// The driver's.
     pub async fn connect(&self, proxy: &Proxy) -> Result<Arc<dyn LockDriver>, Error> {
-        self.connect_to((self.url_at)(proxy.addr())).await
+        let url = match self.group() {
+            Some(group) => group.url_through(proxy),
+            None => (self.url_at)(proxy.addr()),
+        };
+        self.connect_to(url).await
     }
 
     /// Tries to make a driver of its own onto this URL.

@@ -8,7 +8,8 @@
 -- #include line.lua
 
 local answers, lists = {}, {}
-for i, key in ipairs(KEYS) do
+for i = 1, #ARGV / 3 do
+  local key = KEYS[i]
   local id, hold, wait = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
   local list = lists[key]
   if not list and redis.pcall('GETRANGE', key, '0', '31') == id then

@@ -9,15 +9,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use lockkit::capabilities::Fault;
 use lockkit::{LockManager, Settings, parse_duration};
 use lockkit_conformance::history::judge::Judgement;
 use lockkit_conformance::lab::proxy::Protocol;
-use lockkit_conformance::lab::{Kind, Proxy, Server};
+use lockkit_conformance::lab::{Group, Kind, LabError, Layout, Proxy, Server};
 use lockkit_conformance::storm::checkpoint::Verdict;
 use lockkit_conformance::storm::client::{self, Orders};
 use lockkit_conformance::storm::consumer;
+use lockkit_conformance::storm::group::GroupSaboteur;
 use lockkit_conformance::storm::server::ServerSaboteur;
 use lockkit_conformance::storm::{NoSaboteur, Saboteur, Storm};
 
@@ -34,6 +35,9 @@ struct Arguments {
     /// Start this server (redis, postgres, mysql, zk, etcd) and strike at it too
     #[arg(long)]
     server: Option<Kind>,
+    /// Start this group of Redis servers and strike at it too
+    #[arg(long, conflicts_with_all = ["url", "server"])]
+    group: Option<Members>,
     /// How long clients are at work
     #[arg(long, value_parser = parse_duration, default_value = "120s")]
     lasts: Duration,
@@ -64,6 +68,30 @@ struct Arguments {
     /// fault of the consumers.)
     #[arg(long)]
     consumers: bool,
+}
+
+/// A group of servers.
+#[derive(Clone, Copy, ValueEnum)]
+enum Members {
+    /// A Redis master, its replica and three sentinels
+    #[value(name = "redis-sentinel")]
+    Sentinel,
+    /// A Redis Cluster of three masters
+    #[value(name = "redis-cluster")]
+    Cluster,
+    /// The same with a replica for each
+    #[value(name = "redis-cluster-with-replicas")]
+    ClusterWithReplicas,
+}
+
+impl Members {
+    fn layout(self) -> Layout {
+        match self {
+            Self::Sentinel => Layout::RedisSentinel,
+            Self::Cluster => Layout::RedisCluster,
+            Self::ClusterWithReplicas => Layout::RedisClusterWithReplicas,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -180,6 +208,9 @@ async fn backend(
     arguments: &Arguments,
     folder: &std::path::Path,
 ) -> io::Result<(String, String, Arc<dyn Saboteur>)> {
+    if let Some(members) = arguments.group {
+        return group(members.layout()).await.map_err(io::Error::other);
+    }
     let Some(kind) = arguments.server else {
         let file = || format!("sqlite:{}", folder.join("locks.db").display());
         let url = arguments.url.clone().unwrap_or_else(file);
@@ -201,6 +232,13 @@ async fn backend(
         faults.push(Fault::ServerRestarts);
     }
     Ok((url, direct, Arc::new(ServerSaboteur::new(server, proxy, faults))))
+}
+
+async fn group(layout: Layout) -> Result<(String, String, Arc<dyn Saboteur>), LabError> {
+    let group = Group::start(layout).await?;
+    let proxy = group.proxy(Protocol::Resp).await?;
+    let (url, direct) = (group.url_through(&proxy), group.url());
+    Ok((url, direct, Arc::new(GroupSaboteur::new(group, proxy))))
 }
 
 fn say(judgement: &Judgement) {

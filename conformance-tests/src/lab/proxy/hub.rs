@@ -15,8 +15,9 @@ use super::link::{Fate, Link, Verdict};
 use super::message::{Message, Protocol};
 
 pub(crate) struct Hub {
-    target: SocketAddr,
     protocol: Protocol,
+    /// Ports of servers, as they tell them, and what clients hear instead.
+    told: Vec<(u16, u16)>,
     /// False while nothing passes.
     open: watch::Sender<bool>,
     state: Mutex<State>,
@@ -31,20 +32,20 @@ struct State {
 }
 
 impl Hub {
-    pub(crate) fn new(target: SocketAddr, protocol: Protocol) -> Self {
-        Self { target, protocol, open: watch::Sender::new(true), state: Mutex::default() }
+    pub(crate) fn new(protocol: Protocol, told: Vec<(u16, u16)>) -> Self {
+        Self { protocol, told, open: watch::Sender::new(true), state: Mutex::default() }
     }
 
-    pub(crate) fn new_link(&self) -> Arc<Link> {
-        let link = Arc::new(Link::new(self.protocol.wire()));
+    pub(crate) fn new_link(&self, target: SocketAddr) -> Arc<Link> {
+        let link = Arc::new(Link::new(target, self.protocol.wire()));
         lock(&self.state).links.push(Arc::clone(&link));
         link
     }
 
     /// Connects to the server, once anything passes.
-    pub(crate) async fn dial(&self) -> io::Result<TcpStream> {
+    pub(crate) async fn dial(&self, target: SocketAddr) -> io::Result<TcpStream> {
         self.passage().await;
-        let server = TcpStream::connect(self.target).await?;
+        let server = TcpStream::connect(target).await?;
         server.set_nodelay(true)?;
         Ok(server)
     }
@@ -52,6 +53,13 @@ impl Hub {
     /// Returns when messages may pass.
     pub(crate) async fn passage(&self) {
         let _ = self.open.subscribe().wait_for(|open| *open).await;
+    }
+
+    /// Has a client hear of ports of this proxy rather than of servers.
+    pub(crate) fn translate(&self, message: &mut [u8]) {
+        for (server, proxy) in &self.told {
+            rename(message, server.to_string().as_bytes(), proxy.to_string().as_bytes());
+        }
     }
 
     pub(crate) fn set_latency(&self, to_server: Duration, to_client: Duration) {
@@ -169,6 +177,22 @@ impl Hub {
     }
 }
 
+/// Replaces a word that stands alone by one of the same length, so that whatever
+/// counts bytes around it stays right. (Ports of labs have five digits.)
+fn rename(message: &mut [u8], old: &[u8], new: &[u8]) {
+    let length = old.len();
+    if new.len() != length || message.len() < length {
+        return;
+    }
+    for at in 0..=message.len() - length {
+        let (before, rest) = message.split_at(at);
+        let alone = |byte: Option<&u8>| byte.is_none_or(|byte| !byte.is_ascii_alphanumeric());
+        if rest.starts_with(old) && alone(before.last()) && alone(rest.get(length)) {
+            message[at..at + length].copy_from_slice(new);
+        }
+    }
+}
+
 fn meet(link: &Link, fate: Fate) -> Verdict {
     link.fate.send_replace(fate);
     Verdict::End
@@ -177,4 +201,19 @@ fn meet(link: &Link, fate: Fate) -> Verdict {
 /// No code panics while it holds one of these locks but by a defect of its own.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_renamed_where_they_stand_alone() {
+        let mut said = *b":12345\r\n$5\r\n12345\r\n-MOVED 1 h:12345\r\n$6\r\n123456\r\n+a12345\r\n";
+        rename(&mut said, b"12345", b"23456");
+        let heard = b":23456\r\n$5\r\n23456\r\n-MOVED 1 h:23456\r\n$6\r\n123456\r\n+a12345\r\n";
+        assert_eq!(&said, heard);
+        rename(&mut said, b"23456", b"999");
+        assert_eq!(&said, heard);
+    }
 }

@@ -2,6 +2,7 @@
 //! and delivers it in time. May not decide what passes: the proxy's hub judges.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ pub(crate) enum Fate {
 }
 
 pub(crate) struct Link {
+    target: SocketAddr,
     wire: Mutex<Box<dyn Wire>>,
     pub(crate) tally: Mutex<Tally>,
     pub(crate) fate: watch::Sender<Fate>,
@@ -45,8 +47,9 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(wire: Box<dyn Wire>) -> Self {
+    pub(crate) fn new(target: SocketAddr, wire: Box<dyn Wire>) -> Self {
         Self {
+            target,
             wire: Mutex::new(wire),
             tally: Mutex::new(Tally::opened()),
             fate: watch::Sender::new(Fate::Open),
@@ -59,7 +62,7 @@ impl Link {
         let mut fate = self.fate.subscribe();
         let server = tokio::select! {
             _ = fate.wait_for(|fate| *fate != Fate::Open) => None,
-            server = hub.dial() => server.ok(),
+            server = hub.dial(self.target) => server.ok(),
         };
         let Some(mut server) = server else {
             let _ = client.set_zero_linger();
@@ -129,7 +132,10 @@ impl Link {
                 self.over().await;
             }
             self.count_bytes(to, length);
-            while let Some(message) = self.next(to, &mut arrived) {
+            while let Some(mut message) = self.next(to, &mut arrived) {
+                if to == End::Client {
+                    hub.translate(&mut message.bytes);
+                }
                 match hub.judge(self, to, &message) {
                     Verdict::Pass(after) => drop(queue.send((now + after, Some(message)))),
                     Verdict::Lose => {}

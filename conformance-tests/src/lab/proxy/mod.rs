@@ -1,6 +1,7 @@
 //! A TCP proxy between clients and one server, in this process: it counts what
 //! passes, takes its time, and lets the network misbehave on command. May not
-//! change a byte of what it lets pass.
+//! change a byte of what it lets pass, but for ports in a group whose servers
+//! tell clients where the others are.
 //!
 //! **Exact counts.** A flight of requests ends when an answer to it is handed to
 //! the client. Requests that a client sends back to back, but in several pieces,
@@ -38,12 +39,13 @@ pub use message::Protocol;
 use super::error::{Doing, Result};
 use super::port::Port;
 
-/// A proxy before one server. It runs on the runtime that started it, and cuts all
-/// connections when it is dropped.
+/// A proxy before one server, or before all servers of a group. It runs on the
+/// runtime that started it, and cuts all connections when it is dropped.
 pub struct Proxy {
-    port: Port,
+    /// Where it is found, and the server behind that.
+    ways: Vec<(Port, SocketAddr)>,
     hub: Arc<Hub>,
-    acceptor: Mutex<Option<JoinHandle<()>>>,
+    acceptors: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Proxy {
@@ -57,15 +59,44 @@ impl Proxy {
     ///
     /// If the future is dropped, no proxy remains.
     pub async fn start(target: SocketAddr, protocol: Protocol) -> Result<Self> {
-        let hub = Arc::new(Hub::new(target, protocol));
-        let proxy = Self { port: Port::take()?, hub, acceptor: Mutex::new(None) };
+        Self::start_before(&[target], protocol).await
+    }
+
+    /// Starts one proxy before several servers, with a port for each. Where a
+    /// server tells a client the port of another one (a Redis Cluster's table of
+    /// slots, a sentinel's answer), the client hears that of the proxy. Faults and
+    /// counts are of all connections together.
+    ///
+    /// # Errors
+    ///
+    /// If there is no free port.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, no proxy remains.
+    pub async fn start_before(targets: &[SocketAddr], protocol: Protocol) -> Result<Self> {
+        let mut ways = Vec::new();
+        for target in targets {
+            ways.push((Port::take()?, *target));
+        }
+        let told = match &ways[..] {
+            [_] => Vec::new(),
+            several => several.iter().map(|(port, at)| (at.port(), port.number())).collect(),
+        };
+        let hub = Arc::new(Hub::new(protocol, told));
+        let proxy = Self { ways, hub, acceptors: Mutex::default() };
         proxy.accept().await?;
         Ok(proxy)
     }
 
-    /// Where clients find it.
+    /// Where clients find it; before several servers, the way to the first.
     pub fn addr(&self) -> SocketAddr {
-        self.port.addr()
+        self.ways[0].0.addr()
+    }
+
+    /// The way to each server, in the order in which they were named.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        self.ways.iter().map(|(port, _)| port.addr()).collect()
     }
 
     /// What has passed on all connections.
@@ -105,8 +136,8 @@ impl Proxy {
     ///
     /// If the future is dropped, connections are refused soon.
     pub async fn refuse(&self) {
-        let acceptor = lock(&self.acceptor).take();
-        if let Some(acceptor) = acceptor {
+        let acceptors = std::mem::take(&mut *lock(&self.acceptors));
+        for acceptor in acceptors {
             acceptor.abort();
             let _ = acceptor.await;
         }
@@ -122,17 +153,19 @@ impl Proxy {
     ///
     /// If the future is dropped, nothing has changed.
     pub async fn accept(&self) -> Result<()> {
-        let listener = TcpListener::bind(self.addr()).await.doing("starting a proxy")?;
-        let hub = Arc::clone(&self.hub);
-        let acceptor = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let _ = client.set_nodelay(true);
-                tokio::spawn(hub.new_link().run(Arc::clone(&hub), client));
-            }
-        });
-        if let Some(before) = lock(&self.acceptor).replace(acceptor) {
-            before.abort();
+        let mut acceptors = Vec::new();
+        for (port, target) in &self.ways {
+            let listener = TcpListener::bind(port.addr()).await.doing("starting a proxy")?;
+            let (hub, target) = (Arc::clone(&self.hub), *target);
+            acceptors.push(tokio::spawn(async move {
+                while let Ok((client, _)) = listener.accept().await {
+                    let _ = client.set_nodelay(true);
+                    tokio::spawn(hub.new_link(target).run(Arc::clone(&hub), client));
+                }
+            }));
         }
+        let before = std::mem::replace(&mut *lock(&self.acceptors), acceptors);
+        before.iter().for_each(JoinHandle::abort);
         Ok(())
     }
 
@@ -149,7 +182,7 @@ impl Proxy {
     /// If the future is dropped, new connections may still be refused.
     pub async fn heal(&self) -> Result<()> {
         self.hub.heal();
-        let refuses = lock(&self.acceptor).is_none();
+        let refuses = lock(&self.acceptors).is_empty();
         if refuses { self.accept().await } else { Ok(()) }
     }
 }
@@ -162,9 +195,7 @@ impl std::fmt::Debug for Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        if let Some(acceptor) = lock(&self.acceptor).take() {
-            acceptor.abort();
-        }
+        lock(&self.acceptors).iter().for_each(JoinHandle::abort);
         self.hub.end();
     }
 }

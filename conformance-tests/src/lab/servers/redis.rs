@@ -88,8 +88,8 @@ impl Recipe for Redis {
                 Role::ReplicaOf(of) => text += &format!("replicaof {} {}\n", of.ip(), of.port()),
                 Role::Node { bus } => {
                     text += &format!(
-                        "cluster-enabled yes\ncluster-node-timeout 1000\ncluster-port {}\n\
-                         cluster-config-file {}\n",
+                        "cluster-enabled yes\ncluster-node-timeout 15000\ncluster-port {}\n\
+                         cluster-replica-validity-factor 0\ncluster-config-file {}\n",
                         bus.number(),
                         home.path().join("nodes.conf").display(),
                     );

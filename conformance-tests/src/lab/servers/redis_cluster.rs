@@ -1,51 +1,103 @@
-//! Makes a cluster of running Redis nodes that are all masters.
+//! Makes a cluster of running Redis nodes: masters first, then a replica for each,
+//! if there are more. May not start or stop them.
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::lab::raw::resp::{self, Reply};
 
 const SLOTS: usize = 16_384;
+const PAUSE: Duration = Duration::from_millis(25);
 
-/// Gives each node its part of the slots and introduces the others to the first.
-pub(crate) async fn form(nodes: &[(SocketAddr, u16)]) -> io::Result<()> {
+/// Gives each master its part of the slots, and introduces the others to the first.
+pub(crate) async fn form(nodes: &[(SocketAddr, u16)], masters: usize) -> io::Result<()> {
     for (at, (addr, _)) in nodes.iter().enumerate() {
-        let (first, last) = (start(at, nodes.len()), start(at + 1, nodes.len()) - 1);
         // Nodes with equal epochs would first have to settle who yields.
         let epoch = (at + 1).to_string();
         resp::ask(*addr, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await?;
-        let (first, last) = (first.to_string(), last.to_string());
-        resp::ask(*addr, &["CLUSTER", "ADDSLOTSRANGE", &first, &last]).await?;
+        // They talk more often while they are in a hurry.
+        hurry(*addr).await?;
+        if at < masters {
+            let first = (at * SLOTS).div_ceil(masters).to_string();
+            let last = (((at + 1) * SLOTS).div_ceil(masters) - 1).to_string();
+            resp::ask(*addr, &["CLUSTER", "ADDSLOTSRANGE", &first, &last]).await?;
+        }
     }
     for (addr, bus) in &nodes[1..] {
         let (ip, port, bus) = (addr.ip().to_string(), addr.port().to_string(), bus.to_string());
         resp::ask(nodes[0].0, &["CLUSTER", "MEET", &ip, &port, &bus]).await?;
     }
+    for (at, (addr, _)) in nodes.iter().enumerate().skip(masters) {
+        let master = id(nodes[at % masters].0).await?;
+        // It refuses until it has heard of its master.
+        while resp::ask(*addr, &["CLUSTER", "REPLICATE", &master]).await.is_err() {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    for (addr, _) in nodes {
+        while serves(*addr, masters, nodes.len()).await.is_err() {
+            tokio::time::sleep(PAUSE).await;
+        }
+        set_timeout(*addr, "15000").await?;
+    }
     Ok(())
 }
 
-/// Whether this node sees the whole cluster in order, and serves.
-pub(crate) async fn serves(addr: SocketAddr, nodes: usize) -> io::Result<()> {
+/// From now on this node misses others soon.
+pub(crate) async fn hurry(addr: SocketAddr) -> io::Result<()> {
+    set_timeout(addr, "1000").await
+}
+
+async fn set_timeout(addr: SocketAddr, millis: &str) -> io::Result<()> {
+    resp::ask(addr, &["CONFIG", "SET", "cluster-node-timeout", millis]).await.map(drop)
+}
+
+pub(crate) async fn id(addr: SocketAddr) -> io::Result<String> {
+    Ok(resp::ask(addr, &["CLUSTER", "MYID"]).await?.text().to_owned())
+}
+
+/// Whether this node sees the whole cluster in order, and serves; a replica also
+/// follows its master.
+pub(crate) async fn serves(addr: SocketAddr, masters: usize, nodes: usize) -> io::Result<()> {
     let info = resp::ask(addr, &["CLUSTER", "INFO"]).await?;
-    let all = format!("cluster_size:{nodes}\r\n");
-    if info.text().contains("cluster_state:ok") && info.text().contains(&all) {
-        Ok(())
-    } else {
-        Err(io::Error::other(info.text().to_owned()))
+    let in_order = [
+        "cluster_state:ok".to_owned(),
+        format!("cluster_size:{masters}\r\n"),
+        format!("cluster_known_nodes:{nodes}\r\n"),
+    ];
+    if let Some(missing) = in_order.iter().find(|fact| !info.text().contains(*fact)) {
+        return Err(io::Error::other(format!("no {missing} in {}", info.text())));
+    }
+    let replication = resp::ask(addr, &["INFO", "replication"]).await?;
+    match replication.text().contains("master_link_status:down") {
+        false => Ok(()),
+        true => Err(io::Error::other("a replica does not follow yet")),
     }
 }
 
-/// Which of the nodes holds a key.
-pub(crate) async fn holder(addr: SocketAddr, nodes: usize, key: &str) -> io::Result<usize> {
+/// The slot of a key.
+pub(crate) async fn slot(addr: SocketAddr, key: &str) -> io::Result<u16> {
     match resp::ask(addr, &["CLUSTER", "KEYSLOT", key]).await? {
-        Reply::Number(slot) => (0..nodes)
-            .rev()
-            .find(|at| usize::try_from(slot).is_ok_and(|slot| slot >= start(*at, nodes)))
-            .ok_or_else(|| io::Error::other("no such slot")),
+        Reply::Number(slot) => u16::try_from(slot).map_err(io::Error::other),
         other => Err(io::Error::other(format!("{other:?}"))),
     }
 }
 
-fn start(at: usize, nodes: usize) -> usize {
-    (at * SLOTS).div_ceil(nodes)
+/// The port of the master that this node takes for the holder of a slot.
+pub(crate) async fn port_of(addr: SocketAddr, slot: u16) -> io::Result<u16> {
+    let Reply::Array(ranges) = resp::ask(addr, &["CLUSTER", "SLOTS"]).await? else {
+        return Err(io::Error::other("no table of slots"));
+    };
+    for range in &ranges {
+        if let Reply::Array(parts) = range
+            && let [Reply::Number(first), Reply::Number(last), Reply::Array(master), ..] =
+                &parts[..]
+            && (*first..=*last).contains(&i64::from(slot))
+            && let Some(Reply::Number(port)) = master.get(1)
+        {
+            return u16::try_from(*port).map_err(io::Error::other);
+        }
+    }
+    Err(io::Error::other(format!("nobody holds slot {slot}")))
 }

@@ -52,7 +52,7 @@ impl Recipe for Sentinel {
         let text = format!(
             "port {}\nbind 127.0.0.1\ndir {}\n\
              sentinel monitor {MASTER} {ip} {port} 2\n\
-             sentinel down-after-milliseconds {MASTER} 1000\n\
+             sentinel down-after-milliseconds {MASTER} 15000\n\
              sentinel failover-timeout {MASTER} 3000\n",
             self.port.number(),
             home.data().display(),
@@ -75,6 +75,12 @@ impl Recipe for Sentinel {
         let often = ["SENTINEL", "DEBUG", "INFO-PERIOD", "1000", "PUBLISH-PERIOD", "300"];
         sentinel.call(&often).await.map(drop)
     }
+}
+
+/// From now on this sentinel misses a master soon.
+pub(crate) async fn hurry(sentinel: SocketAddr) -> io::Result<()> {
+    let set = ["SENTINEL", "SET", MASTER, "down-after-milliseconds", "1000"];
+    resp::ask(sentinel, &set).await.map(drop)
 }
 
 /// Whom this sentinel takes for the master.

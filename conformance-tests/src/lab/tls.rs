@@ -1,0 +1,150 @@
+//! A Redis server that listens for TLS as well, with certificates made for it. May
+//! not know who connects.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tempfile::TempDir;
+
+use super::error::{Doing, LabError, Result};
+use super::port::Port;
+use super::program;
+use super::raw::resp;
+use super::server::Server;
+
+/// Where a server speaks TLS, and the certificates of both ends. They go when this is
+/// dropped; the server may go before.
+#[derive(Debug)]
+pub struct Tls {
+    port: Port,
+    folder: TempDir,
+}
+
+/// Whether clients have to show a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clients {
+    /// Anybody may come.
+    Anybody,
+    /// Only who shows one of the same authority.
+    WithCertificate,
+}
+
+impl Tls {
+    /// Has this server listen for TLS, too, until it is restarted.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Missing`] if openssl is not installed; if it or the server refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the server may listen already.
+    pub async fn begin(server: &Server, clients: Clients) -> Result<Self> {
+        let folder = tempfile::tempdir().doing("making a folder for certificates")?;
+        let tls = Self { port: Port::take()?, folder };
+        for authority in ["authority", "stranger"] {
+            tls.self_signed(authority).await?;
+        }
+        for end in ["server", "client"] {
+            tls.signed(end).await?;
+        }
+        let text = |path: PathBuf| path.display().to_string();
+        let (cert, key, ca) =
+            (text(tls.certificate("server")), text(tls.key("server")), tls.authority());
+        let ask = if clients == Clients::WithCertificate { "yes" } else { "no" };
+        let (ca, port) = (text(ca), tls.port.number().to_string());
+        let set = [
+            "CONFIG",
+            "SET",
+            "tls-cert-file",
+            &cert,
+            "tls-key-file",
+            &key,
+            "tls-ca-cert-file",
+            &ca,
+            "tls-auth-clients",
+            ask,
+            "tls-port",
+            &port,
+        ];
+        let done = resp::ask(server.addr(), &set).await;
+        done.map_err(|error| LabError::Answer(format!("listening for TLS: {error}")))?;
+        Ok(tls)
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    /// Who vouches for the server and for the client.
+    pub fn authority(&self) -> PathBuf {
+        self.certificate("authority")
+    }
+
+    /// An authority that vouches for neither.
+    pub fn stranger(&self) -> PathBuf {
+        self.certificate("stranger")
+    }
+
+    /// A client's certificate and its key.
+    pub fn client(&self) -> (PathBuf, PathBuf) {
+        (self.certificate("client"), self.key("client"))
+    }
+
+    fn certificate(&self, of: &str) -> PathBuf {
+        self.folder.path().join(format!("{of}.pem"))
+    }
+
+    fn key(&self, of: &str) -> PathBuf {
+        self.folder.path().join(format!("{of}.key"))
+    }
+
+    async fn self_signed(&self, name: &str) -> Result<()> {
+        let (subject, key, out) =
+            (format!("/CN={name}"), format!("{name}.key"), format!("{name}.pem"));
+        let new = ["req", "-x509", "-days", "30", "-subj", &subject, "-keyout", &key, "-out", &out];
+        self.openssl(&[&new[..], &NEW_KEY[..]].concat()).await
+    }
+
+    async fn signed(&self, name: &str) -> Result<()> {
+        let names = self.folder.path().join("names");
+        std::fs::write(&names, "subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+            .doing("writing what a certificate is for")?;
+        let (subject, key) = (format!("/CN={name}"), format!("{name}.key"));
+        let (request, out) = (format!("{name}.csr"), format!("{name}.pem"));
+        let ask = ["req", "-subj", &subject, "-keyout", &key, "-out", &request];
+        self.openssl(&[&ask[..], &NEW_KEY[..]].concat()).await?;
+        let sign = [
+            "x509",
+            "-req",
+            "-days",
+            "30",
+            "-in",
+            &request,
+            "-CA",
+            "authority.pem",
+            "-CAkey",
+            "authority.key",
+            "-CAcreateserial",
+            "-extfile",
+            "names",
+            "-out",
+            &out,
+        ];
+        self.openssl(&sign).await
+    }
+
+    async fn openssl(&self, args: &[&str]) -> Result<()> {
+        let mut command = tokio::process::Command::new(program::find("openssl")?);
+        command.args(args).current_dir(Path::new(self.folder.path())).stdin(Stdio::null());
+        let done = command.kill_on_drop(true).output().await.doing("running openssl")?;
+        match done.status.success() {
+            true => Ok(()),
+            false => Err(LabError::Answer(String::from_utf8_lossy(&done.stderr).into_owned())),
+        }
+    }
+}
+
+const NEW_KEY: [&str; 5] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];

@@ -1,0 +1,52 @@
+//! What claims that wait missed while the subscription was away. How they are told is in `wake`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::driver::{Grant, Renewal};
+
+use crate::driver::Shared;
+use crate::link::{Link, Source};
+use crate::listing;
+use crate::wake::{Listener, Wakes};
+
+impl Listener for Shared {
+    fn wakes(&self) -> &Wakes {
+        &self.wakes
+    }
+
+    fn source(&self) -> Arc<Source> {
+        self.source.clone()
+    }
+
+    fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    async fn catch_up(&self) {
+        self.wakes.ring_registers(None);
+        let waiters = self.wakes.all();
+        let claims: Vec<_> = waiters.iter().map(|waiter| waiter.claim.clone()).collect();
+        let sent = BootClock.now();
+        match self.renew(&claims).await {
+            Ok(answers) => {
+                for (waiter, answer) in waiters.iter().zip(answers) {
+                    match answer {
+                        Renewal::Holds(grant) => waiter.grant(Grant { since: Some(sent), ..grant }),
+                        Renewal::Waits { .. } => {}
+                        // It may be on its way into the line at this very moment: let it ask.
+                        Renewal::Ended(_) => waiter.look_in(Duration::ZERO),
+                    }
+                }
+            }
+            Err(_) => waiters.iter().for_each(|waiter| waiter.look_in(Duration::ZERO)),
+        }
+        // The nodes of a cluster come and go; the next subscription may be at any of them.
+        if let Link::Cluster(_) = self.link
+            && let Ok(nodes) = listing::nodes(self).await
+        {
+            self.source.learn(nodes.into_iter().flatten());
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `min_replicas` where a grant comes late, and in a cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_conformance::lab::raw::resp::{self, Reply};
+use lockkit_conformance::lab::{Group, Kind, Layout, Server};
+use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
+use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_redis::RedisDriver;
+
+/// Longer than any machine stands still.
+const LONG: Duration = Duration::from_secs(30);
+
+fn claim() -> Arc<Claim> {
+    let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());
+    let ttl = Duration::from_secs(300);
+    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, Identity::of_this_process().into()))
+}
+
+async fn ask(server: &Server, words: &[&str]) -> Reply {
+    resp::ask(server.addr(), words).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_renewal_that_finds_the_claim_holding_does_not_count_before_replicas_have_it() {
+    let (master, replica) = (Server::start(Kind::Redis).await, Server::start(Kind::Redis).await);
+    let (master, replica) = (master.unwrap(), replica.unwrap());
+    ask(&replica, &["REPLICAOF", "127.0.0.1", &master.addr().port().to_string()]).await;
+    while !ask(&master, &["INFO", "replication"]).await.text().contains("state=online") {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let plain = RedisDriver::connect(&format!("{}?timeout=30s", master.url())).await.unwrap();
+    let careful = format!("{}?timeout=120s&min_replicas=1", master.url());
+    let careful = RedisDriver::connect(&careful).await.unwrap();
+    let (holder, waiter) = (claim(), claim());
+    plain.acquire(&holder, Patience::Wait).await.unwrap();
+    careful.acquire(&waiter, Patience::Wait).await.unwrap();
+    replica.freeze().await;
+    plain.release(&holder).await.unwrap();
+    // It holds by now, as far as the master knows.
+    let renewed = careful.renew(std::slice::from_ref(&waiter)).await.unwrap();
+    assert_eq!(renewed, [Renewal::Waits { ahead: 0 }]);
+    replica.thaw();
+    let granted = tokio::time::timeout(2 * LONG, careful.granted(&waiter)).await;
+    let granted = granted.expect("the replica is back").unwrap();
+    let renewed = careful.renew(std::slice::from_ref(&waiter)).await.unwrap();
+    assert!(matches!(renewed[..], [Renewal::Holds(grant)] if grant.token == granted.token));
+}
+
+#[tokio::test]
+async fn in_a_cluster_it_is_the_replicas_of_the_locks_own_master_that_count() {
+    let group = Group::start(Layout::RedisClusterWithReplicas).await.unwrap();
+    let patient = RedisDriver::connect(&format!("{}?timeout=30s", group.url())).await.unwrap();
+    let careful = format!("{}?timeout=16s&min_replicas=1", group.url());
+    let careful = RedisDriver::connect(&careful).await.unwrap();
+    let first = claim();
+    let granted = careful.acquire(&first, Patience::Try).await.unwrap();
+    assert!(matches!(granted, Acquisition::Granted(_)), "{granted:?}");
+    careful.release(&first).await.unwrap();
+    for member in group.members() {
+        let Reply::Array(role) = ask(member, &["ROLE"]).await else { panic!("a role") };
+        if role[0].text() == "slave" {
+            member.freeze().await;
+        }
+    }
+    let error = careful.acquire(&claim(), Patience::Try).await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("replicas"), "{error}");
+    // Given back, at the latest when the release that it sent has arrived.
+    while !patient.inspect(&first.key).await.unwrap().is_free() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
