@@ -33,7 +33,7 @@ impl ServerClock {
     }
 }
 
-/// The greatest token seen in each bucket.
+/// The greatest token seen or proposed in each bucket.
 pub(crate) struct Seen(Box<[AtomicU64]>);
 
 impl Seen {
@@ -45,12 +45,21 @@ impl Seen {
         self.0[bucket].fetch_max(token, Ordering::Relaxed);
     }
 
-    /// A token for the next claim.
+    /// A token for the next claim. Nobody else here is given the same, nor a greater one that may
+    /// reach the server before it: what is behind the counter costs time there.
     pub(crate) fn propose(&self, bucket: usize, clock: Option<&ServerClock>) -> Proposal {
-        let least = self.0[bucket].load(Ordering::Relaxed) + 1;
-        match clock.and_then(ServerClock::at_most) {
-            Some(now) => Proposal { said: written(now.max(least)), is_open: false },
-            None => Proposal { said: written(least), is_open: true },
+        let seen = &self.0[bucket];
+        let Some(now) = clock.and_then(ServerClock::at_most) else {
+            let least = seen.load(Ordering::Relaxed) + 1;
+            return Proposal { said: written(least), is_open: true };
+        };
+        let mut before = seen.load(Ordering::Relaxed);
+        loop {
+            let token = now.max(before + 1);
+            match seen.compare_exchange_weak(before, token, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Proposal { said: written(token), is_open: false },
+                Err(other) => before = other,
+            }
         }
     }
 }
@@ -109,6 +118,7 @@ mod tests {
         assert_eq!(seen.propose(3, Some(&clock)).token(), "0001800000000000001");
         assert!(seen.propose(4, Some(&clock)).token() < "0001790000010000000");
         seen.saw(3, 5);
-        assert_eq!(seen.propose(3, Some(&clock)).token(), "0001800000000000001");
+        assert_eq!(seen.propose(3, Some(&clock)).token(), "0001800000000000002");
+        assert_eq!(seen.propose(3, None).said(), "!0001800000000000003");
     }
 }

@@ -19,12 +19,12 @@
 -- says whether the proposed token is greater than all before it. If not (the counter is new, the
 -- data were lost, another client was faster), the server chooses.
 local exclusive = not ARGV[5]
-local last
+local taken, last
 if exclusive and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   local mine = ARGV[3]
   last = redis.call('GETSET', KEYS[2], mine)
   if last and last < mine then return 1 end
-  last = last or string.rep('0', 19)
+  taken = true
 end
 
 -- #include line.lua
@@ -32,14 +32,15 @@ end
 local id = string.sub(ARGV[1], 1, 32)
 
 -- The lock as one string, with a token of the server's choice.
-local function take_alone(before)
-  local token = next_token(KEYS[2], ARGV[3], before)
+local function take_alone()
+  if taken and not last then redis.call('DEL', KEYS[2]) end -- the counter was new
+  local token = next_token(KEYS[2], ARGV[3], last)
   local rest = string.match(ARGV[1], '^%x+ %S+ (.*)$')
   redis.call('SET', KEYS[1], id .. ' ' .. token .. ' ' .. rest, 'PX', ARGV[2])
   return { 'holds', token }
 end
 
-if last then return take_alone(last) end
+if taken then return take_alone() end
 
 local alone = redis.pcall('GET', KEYS[1])
 if type(alone) == 'string' then

@@ -180,20 +180,26 @@ local function renew(list, id, hold, wait)
   return { rank, look - now }
 end
 
--- The next token: greater than every one before it, at least what the client says (a "!" before it
--- does not count), and the clock's where that is greater.
+-- The next token: greater than every one before it (`last`, when the caller has read the counter),
+-- and at least what the client says. A client that says "!" does not know the clock: then, and when
+-- the counter is new, the clock's where that is greater. Otherwise it is not the clock's: it would
+-- be ahead of what other clients are proposing just now, who would all end up here.
 local function next_token(counter, least, last)
   last = last or redis.call('GET', counter)
-  least = string.gsub(least, '^!', '')
-  local token = '000' .. now_us
+  local clocked = '000' .. now_us
+  local token = string.gsub(least, '^!', '')
+  if (token ~= least or not last) and clocked > token then token = clocked end
   if last and last >= token then
-    -- Redis counts exactly, but text without zeros in front.
-    redis.call('SET', counter, (string.gsub(last, '^0+', '')))
-    redis.call('INCR', counter)
-    token = redis.call('GET', counter)
-    token = string.rep('0', 19 - #token) .. token
+    if last < '0009007199254740991' then
+      token = string.format('%019.0f', last + 1)
+    else
+      -- Redis counts exactly, but text without zeros in front.
+      redis.call('SET', counter, (string.gsub(last, '^0+', '')))
+      redis.call('INCR', counter)
+      token = redis.call('GET', counter)
+      token = string.rep('0', 19 - #token) .. token
+    end
   end
-  if least > token then token = least end
   redis.call('SET', counter, token)
   return token
 end
