@@ -36,16 +36,10 @@ impl Site for ZooKeeper {
     /// leave back to back are often two round trips.
     fn costs(&self) -> Costs {
         let mut costs = Costs::BUDGET;
-        // It lists first, so that nobody sees a claim that will not stay.
-        costs.granted_try = 2;
-        // A create, and a list.
-        costs.acquire_shared = 2;
-        // Its folder is made.
-        costs.first_use = 6;
         // A sync, and a list behind it.
         costs.renew_thousand = 2;
         costs.look_when_woken = 1;
-        costs.fewer_at_times = 2;
+        costs.fewer_at_times = 1;
         costs
     }
 

@@ -17,7 +17,10 @@ mod acquire;
 mod breaks;
 mod capable;
 mod driver;
+mod enter;
 mod failure;
+mod fence;
+mod folders;
 mod leases;
 mod line;
 mod look;
@@ -31,6 +34,8 @@ mod session;
 mod wait;
 
 pub use driver::ZkDriver;
+pub use fence::Fence;
 pub use options::ZkOptions;
+pub use paths::Neighbours;
 /// The client underneath, for [`ZkDriver::from_client`] and [`ZkOptions::connector`].
 pub use zookeeper_client;

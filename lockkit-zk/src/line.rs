@@ -114,7 +114,7 @@ mod tests {
     fn line(modes: &[Mode]) -> (Line, Vec<String>) {
         let names: Vec<_> = (0..)
             .zip(modes)
-            .map(|(n, mode)| format!("{}{n:010}", Tag::of(ClaimId::random()).prefix(*mode)))
+            .map(|(n, mode)| format!("{}{n:010}", Tag::of(ClaimId::random()).prefix_of(*mode)))
             .collect();
         (Line::of(names.iter().rev().cloned().collect()), names)
     }
@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn a_marker_makes_a_writer_a_reader_in_its_place() {
         let tag = Tag::of(ClaimId::random());
-        let writer = format!("{}0000000001", tag.prefix(Mode::Exclusive));
-        let reader = format!("{}0000000002", Tag::of(ClaimId::random()).prefix(Mode::Shared));
+        let writer = format!("{}0000000001", tag.prefix_of(Mode::Exclusive));
+        let reader = format!("{}0000000002", Tag::of(ClaimId::random()).prefix_of(Mode::Shared));
         let names = vec![reader.clone(), writer, tag.marker(), "somebody's".to_owned()];
         let line = Line::of(names);
         assert_eq!((line.claims().len(), line.holders()), (2, 2));

@@ -147,7 +147,6 @@ impl Inner {
         node: &Node,
     ) -> Result<(), Error> {
         let session = &*place.session;
-        drop(self.watch_own(session, claim, node).await?);
         loop {
             let listed = session.client.list_and_watch_children(&place.folder);
             let (names, watcher) = match session.answer(listed).await {
