@@ -107,12 +107,18 @@ impl Inner {
         let folder = self.layout.list(key);
         loop {
             let session = self.sessions.get().await?;
+            let room = session.room(&[&folder]);
             // The watch is set before the look, so that no change falls between them.
-            let watched = session.client.list_and_watch_children(&folder);
-            let watcher = match session.answer(watched).await {
-                Ok((_, watcher)) => Some(watcher),
-                Err(ZkError::NoNode) => None,
-                Err(error) => return Err(failed(error)),
+            let watcher = match room.is_some() {
+                true => {
+                    let watched = session.client.list_and_watch_children(&folder);
+                    match session.answer(watched).await {
+                        Ok((_, watcher)) => Some(watcher),
+                        Err(ZkError::NoNode) => None,
+                        Err(error) => return Err(failed(error)),
+                    }
+                }
+                false => None,
             };
             let now = self.state(&session, key).await?;
             if !now.same_line(seen) {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
+use tokio::task::JoinHandle;
 use zookeeper_client::{Client, Error as ZkError, SessionState};
 
 use crate::ZkOptions;
@@ -32,6 +33,30 @@ pub(crate) struct Session {
     confirmed: AtomicU64,
     /// No request is waited for any longer than this.
     patience: Duration,
+    /// A task that ends when the runtime does on which the client works, if it was made here.
+    runtime: Option<JoinHandle<()>>,
+    /// How many bytes of watched paths the client remembers for us.
+    watched: Arc<AtomicUsize>,
+}
+
+/// As many bytes of paths are watched at once, at most.
+///
+/// A client that connects again tells the server what it watches. zookeeper-client divides what is
+/// longer than 128 KiB, then takes the second answer for a fault and cuts the connection; so with
+/// more than that a session would end with the first cut.
+const MOST_WATCHED: usize = 100 * 1024;
+
+/// Room for watches; see [`Session::room`].
+#[derive(Debug)]
+pub(crate) struct Room {
+    watched: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.watched.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
 }
 
 impl Session {
@@ -41,7 +66,8 @@ impl Session {
         let patience = (timeout / 2).clamp(Duration::from_secs(1), Duration::from_secs(5));
         let ttl = options.trusted(timeout, agreed_silence(timeout, connection));
         // A new session is a write, which the leader answered.
-        Self { client, ttl, confirmed: AtomicU64::new(sent.as_nanos()), patience }
+        let confirmed = AtomicU64::new(sent.as_nanos());
+        Self { client, ttl, confirmed, patience, runtime: None, watched: Arc::default() }
     }
 
     pub(crate) fn id(&self) -> i64 {
@@ -67,9 +93,20 @@ impl Session {
     /// The client says so late, or never while no server answers; so a session that is not
     /// connected and whose time is over counts as ended.
     pub(crate) fn has_ended(&self) -> bool {
+        if self.runtime.as_ref().is_some_and(JoinHandle::is_finished) {
+            return true; // nobody works for the client any more, and its state stays what it was
+        }
         let state = self.client.state();
         let over = BootClock.now().since(self.confirmed()) > self.timeout();
         state.is_terminated() || (state == SessionState::Disconnected && over)
+    }
+
+    /// Room to watch these paths, for as long as it is kept; none when very much is watched.
+    pub(crate) fn room(&self, paths: &[&str]) -> Option<Room> {
+        let bytes = paths.iter().map(|path| path.len()).sum();
+        let room = Room { watched: self.watched.clone(), bytes };
+        let before = self.watched.fetch_add(bytes, Ordering::AcqRel);
+        (before + bytes <= MOST_WATCHED).then_some(room)
     }
 
     /// Waits for an answer, in bounded time. (The request went out when the future was made.)
@@ -97,6 +134,14 @@ impl Session {
             answer.await?;
             self.confirm(sent);
             Ok(())
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(task) = &self.runtime {
+            task.abort();
         }
     }
 }
@@ -189,7 +234,9 @@ impl Sessions {
             self.failures.fetch_add(1, Ordering::AcqRel);
         })?;
         let told = connection_timeout(self.options.asked_timeout());
-        let session = Arc::new(Session::new(client, &self.options, told, sent));
+        let mut session = Session::new(client, &self.options, told, sent);
+        session.runtime = Some(tokio::spawn(std::future::pending()));
+        let session = Arc::new(session);
         tracing::debug!(?session, timeout = ?session.timeout(), "session established");
         self.set(Some(session.clone()));
         Ok(session)
