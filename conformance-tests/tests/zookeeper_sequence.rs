@@ -1,11 +1,14 @@
-//! The sequence by which ZooKeeper orders claims is a signed 32-bit number that wraps. Here a server
-//! reaches that point, since its data is changed while it is down.
+//! The sequence by which ZooKeeper orders claims is a signed 32-bit number. At its end it wraps, or
+//! (version 3.8) stays what it is, so that many claims have the same one. Here a server reaches that
+//! point, since its data is changed while it is down.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkit_conformance::lab::{Data, Kind, Server};
-use lockkit_core::LockManager;
+use lockkit_core::{LockManager, Token};
 use lockkit_zk::zookeeper_client::Client;
 use lockkit_zk::{ZkDriver, ZkOptions};
 
@@ -74,12 +77,13 @@ fn adler32(bytes: &[u8]) -> u32 {
     b << 16 | a
 }
 
-#[tokio::test]
-async fn order_and_tokens_hold_across_the_wrap_of_the_sequence() {
+/// A server whose next claim on the lock `a` gets one of the last numbers, and the token that was
+/// given last.
+async fn near_the_end() -> (Server, Token) {
     let server = Server::start(Kind::ZooKeeper).await.unwrap();
     let before = locks(&server).await;
     let guard = before.mutex("a").lock().await.unwrap();
-    let mut last = guard.token().unwrap();
+    let last = guard.token().unwrap();
     guard.release().await.unwrap();
     before.shutdown().await;
     // When it starts, it writes a snapshot of what it read.
@@ -87,34 +91,87 @@ async fn order_and_tokens_hold_across_the_wrap_of_the_sequence() {
     server.kill().await;
     set_created(&last_snapshot(&server), FOLDER, i32::MAX - 3);
     server.restart(Data::Keep).await.unwrap();
+    (server, last)
+}
 
+async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, event).await.unwrap_or_else(|_| panic!("{what} never came"))
+}
+
+/// Returns when so many claims are in line.
+async fn in_line(client: &Client, count: usize) {
+    soon("a place in line", async {
+        while client.list_children(FOLDER).await.unwrap().len() < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn order_and_tokens_hold_across_the_end_of_the_sequence() {
+    let (server, mut last) = near_the_end().await;
     let client = Client::connect(&server.addr().to_string()).await.unwrap();
     let managers = [locks(&server).await, locks(&server).await];
-    let first = managers[0].mutex("a").lock().await.unwrap();
-    assert!(first.token().unwrap() > last, "tokens do not wrap");
-    last = first.token().unwrap();
+    // (A driver that does not know the folder makes sure that it is there.)
+    let mut held = managers[0].mutex("a").lock().await.unwrap();
+    assert!(held.token().unwrap() > last, "tokens do not wrap");
+    last = held.token().unwrap();
     let mut waiting = Vec::new();
     for n in 0..6 {
         let mutex = managers[n % 2].mutex("a");
         waiting.push(tokio::spawn(async move { mutex.lock().await }));
-        tokio::time::timeout(PATIENCE, async {
-            while client.list_children(FOLDER).await.unwrap().len() < n + 2 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        })
-        .await
-        .expect("it stands in line");
+        in_line(&client, n + 2).await;
     }
     let mut names = client.list_children(FOLDER).await.unwrap();
-    names.retain(|name| name.ends_with("--2147483648") || name.ends_with("-2147483647"));
-    assert!(names.len() >= 2, "the wrap is among them: {names:?}");
-    let mut held = first;
+    names.retain(|name| name.contains("-214748364"));
+    assert_eq!(names.len(), 7, "the end is among them: {names:?}");
     for next in waiting {
         held.release().await.unwrap();
-        held = tokio::time::timeout(PATIENCE, next).await.expect("its turn").unwrap().unwrap();
+        held = soon("its turn", next).await.unwrap().unwrap();
         let token = held.token().unwrap();
         assert!(token > last, "in the order in which they came");
         last = token;
     }
     held.release().await.unwrap();
+    // Once nobody is there, the numbers begin anew.
+    let guard = managers[0].mutex("a").lock().await.unwrap();
+    assert!(guard.token().unwrap() > last);
+    let names = client.list_children(FOLDER).await.unwrap();
+    assert!(names[0].ends_with("-0000000000"), "{names:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_end_of_the_sequence_nobody_is_ever_inside_twice() {
+    const TASKS: usize = 24;
+    const ROUNDS: usize = 4;
+    let (server, _) = near_the_end().await;
+    let client = Client::connect(&server.addr().to_string()).await.unwrap();
+    let managers = [locks(&server).await, locks(&server).await, locks(&server).await];
+    let first = managers[0].mutex("a").lock().await.unwrap();
+    let (inside, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..TASKS {
+        let mutex = managers[n % 3].mutex("a");
+        let (inside, last) = (inside.clone(), last.clone());
+        tasks.spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = mutex.lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                let token = guard.token().unwrap().get();
+                assert!(last.swap(token, Ordering::SeqCst) < token, "tokens grow");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    in_line(&client, TASKS + 1).await;
+    first.release().await.unwrap();
+    soon("the end", async {
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap()
+        }
+    })
+    .await;
 }

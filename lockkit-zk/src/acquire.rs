@@ -66,7 +66,7 @@ impl Inner {
         }
         let folder = self.layout.list(&claim.key);
         let tag = Tag::of(claim.id);
-        let line = Line::of(self.children(session, &folder).await?);
+        let line = self.line(session, &folder).await?;
         if let [earlier, _, ..] = line.find(&tag)[..]
             && earlier.name != node.name
         {
@@ -174,7 +174,10 @@ impl Inner {
             && its.id() == session.id()
             && self.remove(&session, claim, &node).await?
         {
-            self.folders.saw(&self.layout.list(&claim.key), Sight::There);
+            let folder = self.layout.list(&claim.key);
+            if self.folders.last(&folder) == Some(Sight::InUse) {
+                self.folders.saw(&folder, Sight::There);
+            }
             return Ok(Released::Removed);
         }
         // Whether there is a node, and where, is not known: look.
@@ -255,7 +258,10 @@ impl Inner {
         let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
         match listed {
             Err(ZkError::NoNode) => Ok(Line::default()),
-            Ok(names) => synced.map(|()| Line::of(names)).map_err(failed),
+            Ok(names) => {
+                synced.map_err(failed)?;
+                self.line_of(session, folder, names).await
+            }
             Err(error) => Err(failed(error)),
         }
     }

@@ -8,7 +8,6 @@ use zookeeper_client::{CreateMode, Error as ZkError};
 
 use crate::driver::Inner;
 use crate::failure::failed;
-use crate::line::Line;
 use crate::node::{read_record, record_bytes};
 use crate::paths::{Child, break_name, breaks_of};
 use crate::session::Session;
@@ -53,7 +52,7 @@ impl Inner {
         token: Token,
     ) -> Result<Option<Child>, Error> {
         let folder = self.layout.list(key);
-        let line = Line::of(self.children(session, &folder).await?);
+        let line = self.line(session, &folder).await?;
         let paths: Vec<_> = line.claims().iter().map(|c| format!("{folder}/{}", c.name)).collect();
         let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
         let stats = session.answers(join_all(stats)).await?;

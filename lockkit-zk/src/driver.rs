@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use lockkit_core::driver::{
     Acquisition, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
 };
@@ -20,6 +21,7 @@ use crate::capable::capabilities;
 use crate::failure::failed;
 use crate::fence::Fence;
 use crate::folders::Folders;
+use crate::line::Line;
 use crate::paths::Layout;
 use crate::places::Places;
 use crate::session::{Session, Sessions};
@@ -144,6 +146,35 @@ impl Inner {
         let acls = self.sessions.options().acls();
         let options = self.layout.folder_mode().with_acls(acls);
         session.answer(session.client.mkdir(path, &options)).await
+    }
+
+    /// The claims of a folder, in order; none when it is not there.
+    pub(crate) async fn line(&self, session: &Session, folder: &str) -> Result<Line, Error> {
+        let names = self.children(session, folder).await?;
+        self.line_of(session, folder, names).await
+    }
+
+    /// The same, when its children were listed already.
+    pub(crate) async fn line_of(
+        &self,
+        session: &Session,
+        folder: &str,
+        names: Vec<String>,
+    ) -> Result<Line, Error> {
+        let mut line = Line::of(names);
+        if !line.is_unsure() {
+            return Ok(line);
+        }
+        let names: Vec<_> = line.claims().iter().map(|child| child.name.clone()).collect();
+        let paths: Vec<_> = names.iter().map(|name| format!("{folder}/{name}")).collect();
+        let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
+        let stats = session.answers(join_all(stats)).await?;
+        let mut made = HashMap::with_capacity(names.len());
+        for (name, stat) in names.into_iter().zip(stats) {
+            made.insert(name, stat.map_err(failed)?.map(|stat| stat.czxid));
+        }
+        line.settle(&made);
+        Ok(line)
     }
 
     /// The children of a folder; none when it is not there.

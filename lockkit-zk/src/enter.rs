@@ -21,7 +21,7 @@ use crate::failure::{BACKEND, failed, not_done};
 use crate::folders::Sight;
 use crate::line::{Line, Verdict};
 use crate::node::Label;
-use crate::paths::Tag;
+use crate::paths::{Kind, Tag};
 use crate::places::Node;
 use crate::session::Session;
 
@@ -68,7 +68,9 @@ impl Inner {
         for _ in 0..TRIES {
             let way = match self.folders.last(&folder) {
                 None => Way::New,
-                Some(_) => Way::Existing,
+                Some(Sight::There | Sight::InUse) => Way::Existing,
+                // With a folder made anew the numbers begin anew.
+                Some(Sight::Worn) => Way::Empty,
             };
             match self.attempt(session, claim, &folder, way).await? {
                 Attempt::In(entered) => return Ok(entered),
@@ -90,7 +92,7 @@ impl Inner {
             let mut looked = None;
             let way = match self.folders.last(&folder) {
                 None => Way::New,
-                Some(Sight::There) => Way::Empty,
+                Some(Sight::There | Sight::Worn) => Way::Empty,
                 Some(Sight::InUse) => {
                     let children = session.client.get_children(&folder);
                     let (names, stat) = match session.answer(children).await {
@@ -162,10 +164,11 @@ impl Inner {
             Err(error) => return Err(failed(error.clone().into())),
         };
         session.confirm(sent);
-        self.folders.saw(folder, Sight::InUse);
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        let worn = matches!(Kind::of(name.clone()), Kind::Claim(child) if child.is_near_the_end());
+        self.folders.saw(folder, if worn { Sight::Worn } else { Sight::InUse });
         let wrong = || Error::retryable(BACKEND, "a change without a number");
         let token = Token::new(stat.mzxid as u64).ok_or_else(wrong)?;
-        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         let node = Node { path, name, token, holds: false, ahead: None };
         self.places.settle(claim, node.clone());
         Ok(Attempt::In(Entered { node, alone: stat.num_children == 1, folder_made: stat.czxid }))

@@ -15,6 +15,8 @@ pub(crate) enum Sight {
     There,
     /// Somebody is in it.
     InUse,
+    /// It has seen so many claims that their numbers come to an end.
+    Worn,
 }
 
 /// The folders that were seen lately.

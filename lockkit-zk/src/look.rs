@@ -10,7 +10,6 @@ use zookeeper_client::{CreateMode, Error as ZkError};
 
 use crate::driver::Inner;
 use crate::failure::failed;
-use crate::line::Line;
 use crate::node::Label;
 use crate::paths::{break_name, decode_name};
 use crate::session::Session;
@@ -31,7 +30,7 @@ impl Inner {
 
     async fn state(&self, session: &Session, key: &Key) -> Result<LockState, Error> {
         let folder = self.layout.list(key);
-        let line = Line::of(self.children(session, &folder).await?);
+        let line = self.line(session, &folder).await?;
         let holders = line.holders();
         let paths: Vec<_> =
             line.claims().iter().map(|child| format!("{folder}/{}", child.name)).collect();

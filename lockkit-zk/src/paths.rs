@@ -202,6 +202,8 @@ pub(crate) struct Child {
     pub(crate) tag: Tag,
     pub(crate) mode: Mode,
     sequence: i64,
+    /// By which change it was made, where that had to be asked for.
+    pub(crate) made: i64,
 }
 
 /// What a name in a list's folder can be.
@@ -214,7 +216,9 @@ pub(crate) enum Kind {
 impl Kind {
     pub(crate) fn of(name: String) -> Self {
         match parse(&name).or_else(|| parse_neighbour(&name)) {
-            Some((mode, tag, sequence)) => Self::Claim(Child { tag, mode, sequence, name }),
+            Some((mode, tag, sequence)) => {
+                Self::Claim(Child { tag, mode, sequence, name, made: 0 })
+            }
             None => match name.strip_prefix("d-").filter(|tag| is_tag(tag)) {
                 Some(tag) => Self::Downgraded(Tag(tag.to_owned())),
                 None => Self::Foreign,
@@ -227,13 +231,31 @@ impl Child {
     /// The order of the list. The sequence is a signed 32-bit counter that wraps to its least
     /// value, so it is compared as serial numbers are: by the sign of the difference. (A list would
     /// need 2^31 living claims to confuse that.) Servers that count in 64 bits do not wrap.
+    ///
+    /// Near the end of the numbers this is not enough, see [`is_near_the_end`](Self::is_near_the_end);
+    /// then the numbers of the changes tell.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
+        if self.made != 0 && other.made != 0 {
+            return self.made.cmp(&other.made);
+        }
         match (i32::try_from(self.sequence), i32::try_from(other.sequence)) {
             (Ok(a), Ok(b)) => a.wrapping_sub(b).cmp(&0),
             _ => self.sequence.cmp(&other.sequence),
         }
     }
+
+    /// Whether its number is so close to where 32 bits end that it does not tell its place.
+    ///
+    /// There servers of version 3.8 do not go on with the least number, as documented: the counter
+    /// stays what it is, and they give the greatest number again and again, and at times, when
+    /// several come at once, the least.
+    pub(crate) fn is_near_the_end(&self) -> bool {
+        i32::try_from(self.sequence).is_ok_and(|n| n.wrapping_add(NEAR) < i32::MIN + 2 * NEAR)
+    }
 }
+
+/// How many numbers on each side of the end are near it.
+const NEAR: i32 = 1 << 20;
 
 fn parse(name: &str) -> Option<(Mode, Tag, i64)> {
     let (mode, rest) = name.split_once('-')?;
@@ -369,6 +391,17 @@ mod tests {
         assert_eq!(next.order(&last), Ordering::Greater);
         let beyond = child(Mode::Exclusive, i64::from(i32::MAX) + 1);
         assert_eq!(last.order(&beyond), Ordering::Less);
+    }
+
+    #[test]
+    fn numbers_near_the_end_are_known() {
+        let (least, greatest) = (i64::from(i32::MIN), i64::from(i32::MAX));
+        for near in [least, least + 1000, greatest, greatest - 1000] {
+            assert!(child(Mode::Exclusive, near).is_near_the_end(), "{near}");
+        }
+        for far in [0, 7, -7, 2_000_000_000, -2_000_000_000, greatest + 1] {
+            assert!(!child(Mode::Exclusive, far).is_near_the_end(), "{far}");
+        }
     }
 
     #[test]

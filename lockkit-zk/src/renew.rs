@@ -77,7 +77,8 @@ impl Inner {
             news.breaks.insert(folder, by_tag.collect());
         }
         for (folder, listed) in lines.into_iter().zip(lines_listed) {
-            news.lines.insert(folder, Line::of(or_empty(listed)?));
+            let line = self.line_of(session, &folder, or_empty(listed)?).await?;
+            news.lines.insert(folder, line);
         }
         Ok(news)
     }

@@ -11,7 +11,7 @@ use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher};
 use crate::acquire::owned;
 use crate::driver::Inner;
 use crate::failure::failed;
-use crate::line::{Ahead, Line, Verdict};
+use crate::line::{Ahead, Verdict};
 use crate::node::Label;
 use crate::paths::{Tag, break_name};
 use crate::places::{Node, Place};
@@ -112,7 +112,7 @@ impl Inner {
         node: &Node,
     ) -> Result<Option<Ahead>, Error> {
         let session = &*place.session;
-        let line = Line::of(self.children(session, &place.folder).await?);
+        let line = self.line(session, &place.folder).await?;
         match line.verdict(&node.name) {
             Some(Verdict::Holds) => Ok(None),
             Some(Verdict::Waits(ahead)) => Ok(Some(ahead)),
@@ -175,7 +175,7 @@ impl Inner {
                 Err(ZkError::NoNode) => return Err(self.gone(session, claim, node).await),
                 Err(error) => return Err(failed(error)),
             };
-            match Line::of(names).verdict(&node.name) {
+            match self.line_of(session, &place.folder, names).await?.verdict(&node.name) {
                 Some(Verdict::Holds) => return Ok(()),
                 Some(Verdict::Waits(_)) => {}
                 _ => return Err(self.gone(session, claim, node).await),
