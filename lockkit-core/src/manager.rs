@@ -252,6 +252,36 @@ impl LockManager {
         Ok(broken)
     }
 
+    /// Makes every token of this prefix here greater than any that `old` gave under its own, as
+    /// when a fleet moves from there to here; returns what is added to the backend's tokens from
+    /// now on. See [`MirrorDriver`](crate::compose::MirrorDriver) for the steps of a move.
+    ///
+    /// Managers read that number once, so who uses this backend connects afterwards; the mirror
+    /// reads it with every lock. It leaves room for 2^50 more tokens there: 35 years, where tokens
+    /// follow a clock in microseconds. Asking again, or for a backend that has moved here before,
+    /// is harmless. Locks a name of its own at `old` and releases it: four round trips.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the backend keeps no such number.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether the tokens were raised; it can be asked for again.
+    pub async fn take_over_tokens(&self, old: &LockManager) -> Result<u64, Error> {
+        const ROOM: u64 = 1 << 50;
+        self.core.check_open()?;
+        let probe = format!("lockkit.move.{}", crate::ClaimId::random().to_hex());
+        let guard = old.mutex(probe).lock().await?;
+        let reached = guard.token()?.get();
+        guard.release().await?;
+        let namespace = &self.core.namespace;
+        let base = self.core.driver().token_base(namespace).await?;
+        if base > reached {
+            return Ok(base);
+        }
+        self.core.driver().raise_token_base(namespace, reached + ROOM).await?;
+        self.core.driver().token_base(namespace).await
+    }
+
     /// Asks the backend for a sign of life, and for what an operator should know.
     ///
     /// # Cancel safety
