@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use lockkit_conformance::lab::proxy::{Fault, Protocol, Proxy, When};
 use lockkit_conformance::lab::{Kind, Shared};
 use lockkit_core::{ClaimId, LockManager};
-use lockkit_zk::zookeeper_client::{Client, Error as ZkError};
+use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};
 use lockkit_zk::{Neighbours, ZkDriver, ZkOptions};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -197,4 +198,38 @@ async fn a_driver_that_has_neighbours_sweeps_its_own_nodes_and_nobody_elses() {
     drop(theirs.stdin.take());
     assert_eq!(word(&mut said).await, "released");
     soon("their end", theirs.wait()).await.unwrap();
+}
+
+/// Neighbours do not tell in the folder that they came; so a look is not enough.
+#[tokio::test]
+async fn a_neighbour_that_comes_while_a_try_is_under_way_is_not_overlooked() {
+    let place = Place::new("kazoo").await;
+    let proxy = Proxy::start(place.server.addr(), Protocol::ZooKeeper).await.unwrap();
+    let options = ZkOptions::new(proxy.addr().to_string()).neighbours(Neighbours::Kazoo);
+    let driver = ZkDriver::connect_with(options.chroot(&place.chroot).unwrap()).await.unwrap();
+    let locks = LockManager::new(driver);
+    let theirs = format!("{}/c1bdf4e9b0d04dfb9b9a4b2c3f1a7a55__lock__", place.path());
+    let ephemeral = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let mutex = locks.mutex("daily.report");
+    loop {
+        let reader = place.locks.rwlock("daily.report").read().await.unwrap();
+        // The folder was seen in use, so the next try looks before it comes.
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        reader.release().await.unwrap();
+        proxy.reset();
+        let mut strike = proxy.fault(Fault::BlackHole, When::Request(2));
+        let trying = tokio::spawn({
+            let mutex = locks.mutex("daily.report");
+            async move { mutex.try_lock().await.map(|got| got.is_some()) }
+        });
+        soon("the second request", strike.struck()).await;
+        let (_, sequence) = place.client.create(&theirs, b"", &ephemeral).await.unwrap();
+        proxy.heal().await.unwrap();
+        let got = soon("an answer", trying).await.unwrap();
+        place.client.delete(&format!("{theirs}{sequence}"), None).await.unwrap();
+        match got {
+            Ok(got) => break assert!(!got, "they came first"),
+            Err(error) => assert!(error.is_retryable(), "{error}"), // all stood still for seconds
+        }
+    }
 }

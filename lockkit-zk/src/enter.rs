@@ -114,8 +114,10 @@ impl Inner {
             match self.attempt(session, claim, &folder, way).await? {
                 Attempt::In(mut entered) => {
                     // Versions begin anew with a folder that was deleted and made again; unless
-                    // that happened, nobody has come since the look.
-                    entered.alone |= looked == Some(entered.folder_made);
+                    // that happened, nobody has come since the look. (Neighbours come without
+                    // changing the version.)
+                    let sure = !self.layout.has_neighbours();
+                    entered.alone |= sure && looked == Some(entered.folder_made);
                     return Ok(Ok(entered));
                 }
                 Attempt::Refused(why) => self.learn(session, &folder, way, why).await?,
@@ -190,6 +192,8 @@ impl Inner {
             (ZkError::NoNode, _) => self.folders.forget(folder),
             (ZkError::NodeExists, Way::New) => self.folders.saw(folder, Sight::There),
             (ZkError::NotEmpty, Way::Empty) => self.folders.saw(folder, Sight::InUse),
+            // Whoever may make folders above it need not be allowed to delete them.
+            (ZkError::NoAuth, Way::Empty) => self.folders.saw(folder, Sight::InUse),
             (ZkError::BadVersion, Way::Unchanged(_)) => {}
             (why, _) => return Err(failed(why)),
         }

@@ -32,6 +32,7 @@ mod registers;
 mod renew;
 mod session;
 mod wait;
+mod watched;
 
 pub use driver::ZkDriver;
 pub use fence::Fence;

@@ -82,6 +82,10 @@ impl Layout {
         &self.root
     }
 
+    pub(crate) fn has_neighbours(&self) -> bool {
+        self.neighbours.is_some()
+    }
+
     /// What all claims lie under.
     pub(crate) fn claims(&self) -> &str {
         match self.neighbours {

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use zookeeper_client::{Client, Error as ZkError, SessionState};
 use crate::ZkOptions;
 use crate::failure::{BACKEND, failed, no_answer};
 use crate::options::{agreed_silence, connection_timeout, longest_connection_timeout};
+use crate::watched::{Room, Watched};
 
 /// How long it may take to reach a server. Every member of an ensemble gets its chance in that
 /// time, also when those that are asked first are silent.
@@ -35,28 +36,8 @@ pub(crate) struct Session {
     patience: Duration,
     /// A task that ends when the runtime does on which the client works, if it was made here.
     runtime: Option<JoinHandle<()>>,
-    /// How many bytes of watched paths the client remembers for us.
-    watched: Arc<AtomicUsize>,
-}
-
-/// As many bytes of paths are watched at once, at most.
-///
-/// A client that connects again tells the server what it watches. zookeeper-client divides what is
-/// longer than 128 KiB, then takes the second answer for a fault and cuts the connection; so with
-/// more than that a session would end with the first cut.
-const MOST_WATCHED: usize = 100 * 1024;
-
-/// Room for watches; see [`Session::room`].
-#[derive(Debug)]
-pub(crate) struct Room {
-    watched: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.watched.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
+    /// The paths that the client watches for us.
+    watched: Arc<Watched>,
 }
 
 impl Session {
@@ -103,10 +84,7 @@ impl Session {
 
     /// Room to watch these paths, for as long as it is kept; none when very much is watched.
     pub(crate) fn room(&self, paths: &[&str]) -> Option<Room> {
-        let bytes = paths.iter().map(|path| path.len()).sum();
-        let room = Room { watched: self.watched.clone(), bytes };
-        let before = self.watched.fetch_add(bytes, Ordering::AcqRel);
-        (before + bytes <= MOST_WATCHED).then_some(room)
+        Room::for_paths(&self.watched, paths)
     }
 
     /// Waits for an answer, in bounded time. (The request went out when the future was made.)

@@ -15,7 +15,7 @@ use crate::line::{Ahead, Verdict};
 use crate::node::Label;
 use crate::paths::{Tag, break_name};
 use crate::places::{Node, Place};
-use crate::session::{Room, Session};
+use crate::session::Session;
 
 /// An event of a watch, as the session's end where there will be none.
 type Event = BoxFuture<'static, EventType>;
@@ -60,7 +60,6 @@ impl Inner {
         let session = &*place.session;
         let mut known = node.ahead.clone();
         let mut own: Option<Event> = None;
-        let mut room: Option<Room> = None;
         loop {
             let ahead = match known.take() {
                 Some(ahead) => ahead,
@@ -73,10 +72,9 @@ impl Inner {
                 return Ok(()); // locks always have one
             };
             let path = format!("{}/{blocker}", place.folder);
-            if own.is_none() {
-                room = session.room(&[&node.path, &path]);
-            }
+            let room = session.room(&[&node.path, &path]);
             if room.is_none() {
+                own = None;
                 tokio::time::sleep(LOOK_EVERY).await;
                 continue;
             }
