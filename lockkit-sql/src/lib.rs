@@ -15,6 +15,8 @@ pub mod sqlite;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresDriver;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use server::fence::{Fence, Fenced, FencedWrite};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use server::{ServerDurability, ServerOptions};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Durability, SqliteDriver, SqliteOptions};

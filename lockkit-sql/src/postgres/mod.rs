@@ -2,6 +2,7 @@
 //! the queue is said here.
 #![doc = include_str!("guide.md")]
 
+mod fence;
 mod listen;
 mod statement;
 
@@ -16,6 +17,8 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
 
 use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
 use crate::server::{SCHEMA_VERSION, ServerDriver, ServerDurability, Tables, is_plain};
+
+pub use fence::TOKENS_TABLE;
 
 /// The dialect of PostgreSQL.
 #[derive(Debug)]
@@ -36,7 +39,6 @@ const BACKEND: &str = "postgres";
 
 const CAPABILITIES: Capabilities = {
     let mut c = Capabilities::of(BACKEND);
-    c.granularity = Duration::from_micros(1);
     c.least_ttl = Duration::from_millis(50);
     c.expiry_slack = Duration::from_millis(100);
     c.wake_up = WakeUp::Push;

@@ -41,7 +41,7 @@ impl<D: Dialect> ServerDriver<D> {
     /// the sooner the nearer it is to the front.
     pub(super) fn pause(&self, ahead: u32, lease: Option<Duration>, waiter: &Waiter) -> Duration {
         let lease = lease.map_or(SELDOM, |left| left + BEHIND);
-        if D::PUSHES && self.inner.listening.load(Ordering::Relaxed) {
+        if self.inner.wakes.is_listening() {
             return lease;
         }
         let looks = 1 + waiter.count_look() / 16;
@@ -50,7 +50,7 @@ impl<D: Dialect> ServerDriver<D> {
 
     /// Looks at these in one question.
     async fn look_at_waiters(&self, waiters: &[Arc<Waiter>]) {
-        let pushed = D::PUSHES && self.inner.listening.load(Ordering::Relaxed);
+        let pushed = self.inner.wakes.is_listening();
         if pushed {
             return self.move_on(waiters).await;
         }
@@ -131,9 +131,7 @@ async fn listen<D: Dialect>(inner: Weak<Inner<D>>) {
         let heard = |message: Option<&str>| match message {
             Some(message) => wakes.heard(message),
             None => {
-                if let Some(driver) = inner.upgrade() {
-                    driver.listening.store(true, Ordering::Relaxed);
-                }
+                wakes.listening.store(true, Ordering::Relaxed);
                 // What came while nobody listened.
                 for waiter in wakes.all().iter().filter(|waiter| waiter.waits()) {
                     wakes.look_in(waiter, Duration::ZERO);
@@ -142,8 +140,7 @@ async fn listen<D: Dialect>(inner: Weak<Inner<D>>) {
             }
         };
         let ended = D::listen(&options, &wakes.channel(), &heard).await;
-        let Some(driver) = inner.upgrade() else { return };
-        match driver.listening.swap(false, Ordering::Relaxed) {
+        match wakes.listening.swap(false, Ordering::Relaxed) {
             true => failures = 0,
             false => failures = (failures + 1).min(10),
         }
@@ -154,7 +151,6 @@ async fn listen<D: Dialect>(inner: Weak<Inner<D>>) {
         for waiter in wakes.all().iter().filter(|waiter| waiter.waits()) {
             wakes.look_in(waiter, Duration::ZERO);
         }
-        drop(driver);
         tokio::time::sleep(Duration::from_millis(25 << failures)).await;
     }
 }

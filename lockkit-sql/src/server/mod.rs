@@ -2,6 +2,7 @@
 //! waiters; the statements and what differs between servers are in the [dialects](dialect::Dialect).
 
 pub mod dialect;
+pub mod fence;
 
 mod attend;
 mod call;
@@ -13,7 +14,7 @@ mod verbs;
 mod wake;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,8 +49,6 @@ pub(crate) struct Inner<D: Dialect> {
     durability: ServerDurability,
     capabilities: Capabilities,
     wakes: Arc<Wakes>,
-    /// Whether messages are known to arrive.
-    listening: AtomicBool,
     tasks: Mutex<Vec<AbortHandle>>,
     operations: AtomicU64,
 }
@@ -122,7 +121,6 @@ impl<D: Dialect> ServerDriver<D> {
             durability: options.durability,
             capabilities: D::capabilities(options.durability),
             wakes: Wakes::new(),
-            listening: AtomicBool::new(false),
             tasks: Mutex::default(),
             operations: AtomicU64::new(0),
         };
@@ -138,7 +136,7 @@ impl<D: Dialect> ServerDriver<D> {
     async fn open(&self) -> Result<(), Error> {
         for _ in 0..2 {
             let answer = self.call(Verb::Health, &[]).await?;
-            let row = answer.row::<D>()?;
+            let row = answer.rows.first().cloned().unwrap_or_default();
             let version = row.int(0).unwrap_or(0);
             if version > SCHEMA_VERSION {
                 let newer = "the tables were made by a newer version of lockkit";
@@ -157,7 +155,7 @@ impl<D: Dialect> ServerDriver<D> {
 
     /// Every so many operations, a bite of the sweep, beside the caller's work.
     fn sweep_in_passing(&self) {
-        const EVERY: u64 = 2_048;
+        const EVERY: u64 = 256;
         let count = self.inner.operations.fetch_add(1, Ordering::Relaxed);
         if count % EVERY == EVERY - 1 {
             let driver = self.clone();

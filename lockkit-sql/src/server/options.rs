@@ -11,7 +11,7 @@ pub enum ServerDurability {
     /// Every operation, as far as the server's own settings wait.
     #[default]
     Full,
-    /// Registers, detached claims, breaks and raised tokens. A crash of the server's machine may
+    /// Registers, breaks and changed claims. A crash of the server or its machine may
     /// forget the last moments' claims, so that another holds beside one who does not know yet;
     /// tokens grow all the same.
     Needed,

@@ -173,7 +173,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
 
     async fn close(&self) {
         super::wake::lock(&self.inner.tasks).drain(..).for_each(|task| task.abort());
-        self.inner.listening.store(false, Ordering::Relaxed);
+        self.inner.wakes.listening.store(false, Ordering::Relaxed);
         self.inner.connections.close().await;
     }
 }

@@ -2,6 +2,7 @@
 //! a message, by a release in this process, or by its own timer. No I/O.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(crate) struct Wakes {
     pub(crate) changed: Notify,
     /// Rung when a register was written.
     pub(crate) registers: Notify,
+    /// Whether messages are known to arrive.
+    pub(crate) listening: AtomicBool,
 }
 
 /// All drivers of this process: a release through one rings at the others.
@@ -47,11 +50,16 @@ impl Wakes {
             waiters: Mutex::default(),
             changed: Notify::new(),
             registers: Notify::new(),
+            listening: AtomicBool::new(false),
         });
         let mut drivers = drivers();
         drivers.retain(|driver| driver.strong_count() > 0);
         drivers.push(Arc::downgrade(&wakes));
         wakes
+    }
+
+    pub(crate) fn is_listening(&self) -> bool {
+        self.listening.load(Ordering::Relaxed)
     }
 
     /// The client's id, as its channel has it.
@@ -123,13 +131,14 @@ impl Wakes {
         }
     }
 
-    /// A verb of this process made these hold: whoever waits here looks at once.
+    /// A verb of this process made these hold: whoever waits here looks at once, unless a message
+    /// comes anyway.
     pub(crate) fn ring(woken: &[u8]) {
         if woken.is_empty() {
             return;
         }
         let all: Vec<_> = drivers().iter().filter_map(Weak::upgrade).collect();
-        for wakes in all {
+        for wakes in all.iter().filter(|wakes| !wakes.is_listening()) {
             for tag in woken.chunks_exact(8) {
                 let waiter = lock(&wakes.waiters).get(tag).cloned();
                 if let Some(waiter) = waiter {
