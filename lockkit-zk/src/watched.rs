@@ -86,6 +86,7 @@ mod tests {
         rooms.pop();
         assert!(Room::for_paths(&watched, &[&path(120)]).is_some());
         drop(rooms);
-        assert_eq!((watched.paths().bytes, watched.paths().watchers.len()), (0, 0));
+        let left = watched.paths();
+        assert_eq!((left.bytes, left.watchers.len()), (0, 0));
     }
 }
