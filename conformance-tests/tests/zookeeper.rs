@@ -1,42 +1,69 @@
-//! The ZooKeeper driver: all cases, against a server alone.
+//! The ZooKeeper driver: all cases, against a server alone; those that ask what is true once an
+//! answer has come, also against an ensemble.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_conformance::Harness;
-use lockkit_conformance::lab::{Kind, Shared};
+use lockkit_conformance::lab::{Group, Kind, Layout, Shared};
+use lockkit_conformance::{CASES, Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
 use lockkit_zk::zookeeper_client::Client;
 use lockkit_zk::{ZkDriver, ZkOptions};
+use tokio::sync::OnceCell;
 
-struct ZooKeeper;
+/// Where the cases run: on the server that tests share, or on an ensemble.
+#[derive(Default)]
+struct ZooKeeper {
+    ensemble: Option<Place>,
+    alone: OnceCell<Place>,
+}
+
+#[derive(Clone)]
+struct Place {
+    url: String,
+    member: String,
+}
 
 /// What one session lasts: long for a test, since a busy machine must not end it.
 const TTL: Duration = Duration::from_secs(8);
 
 impl ZooKeeper {
-    async fn options() -> Result<ZkOptions, Error> {
+    async fn place(&self) -> Result<&Place, Error> {
+        match &self.ensemble {
+            Some(place) => Ok(place),
+            None => self.alone.get_or_try_init(Self::find).await,
+        }
+    }
+
+    async fn find() -> Result<Place, Error> {
         let server = Shared::server(Kind::ZooKeeper).await;
         let server = server.map_err(|why| Error::permanent("zookeeper", why))?;
-        Ok(ZkOptions::parse(server.url())?.ttl(TTL).tick(Duration::from_millis(500)))
+        Ok(Place { url: server.url().to_owned(), member: server.addr().to_string() })
     }
 }
 
 #[async_trait]
 impl Harness for ZooKeeper {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
-        Ok(Arc::new(ZkDriver::connect_with(Self::options().await?).await?))
+        let options = ZkOptions::parse(&self.place().await?.url)?;
+        let options = options.ttl(TTL).tick(Duration::from_millis(500));
+        Ok(Arc::new(ZkDriver::connect_with(options).await?))
+    }
+
+    fn worker(&self) -> Option<Worker> {
+        let program = env!("CARGO_BIN_EXE_lockkit-conformance").into();
+        let Place { url, .. } = self.ensemble.as_ref().or_else(|| self.alone.get())?;
+        // (A worker has a long ttl, and a session for it takes as long to end when it is stopped.)
+        Some(Worker { program, url: format!("{url}?session_timeout=10s&tick=500ms") })
     }
 
     /// Nodes of claims, markers and registers; folders go by themselves, some time later, and
     /// records of breaks after a quarter of an hour.
     async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {
-        let server = Shared::server(Kind::ZooKeeper).await;
-        let server = server.map_err(|why| Error::permanent("zookeeper", why))?;
         let lost = |why| Error::retryable("zookeeper", why);
-        let client = Client::connect(&server.addr().to_string()).await.map_err(lost)?;
+        let client = Client::connect(&self.place().await?.member).await.map_err(lost)?;
         let folder = format!("/lockkit/n-{namespace}/lock");
         let mut count = 0;
         for name in client.list_children(&folder).await.unwrap_or_default() {
@@ -47,13 +74,12 @@ impl Harness for ZooKeeper {
     }
 }
 
-lockkit_conformance::suite!(ZooKeeper);
+lockkit_conformance::suite!(ZooKeeper::default());
 
 /// The model asks now one driver and now another about the same claim. Here only the session that
 /// made a claim can renew it, so these cases are run with one driver.
 mod one_session {
     use super::*;
-    use tokio::sync::OnceCell;
 
     #[derive(Default)]
     struct OneSession(OnceCell<Arc<dyn LockDriver>>);
@@ -61,7 +87,7 @@ mod one_session {
     #[async_trait]
     impl Harness for OneSession {
         async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
-            let driver = self.0.get_or_try_init(|| ZooKeeper.driver()).await;
+            let driver = self.0.get_or_try_init(async || ZooKeeper::default().driver().await).await;
             driver.cloned()
         }
     }
@@ -78,5 +104,43 @@ mod one_session {
     #[test]
     fn semaphores_are_answered_as_the_model_answers() {
         run("model_02_semaphores_are_answered_as_the_model_answers");
+    }
+}
+
+/// Groups of cases on an ensemble of three, one case after the other.
+mod ensemble {
+    use super::*;
+
+    fn run(groups: &[&str]) {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let group = runtime.block_on(Group::start(Layout::ZooKeeperEnsemble)).unwrap();
+        let member = group.members()[0].addr().to_string();
+        let place = Place { url: group.url(), member };
+        for case in CASES.iter().filter(|case| groups.contains(&case.group)) {
+            println!("{}", case.name);
+            let ensemble = Some(place.clone());
+            let harness = || Arc::new(ZooKeeper { ensemble, ..ZooKeeper::default() });
+            lockkit_conformance::run::as_test(case.name, harness);
+        }
+    }
+
+    #[test]
+    fn the_cases_about_exclusion_and_order_pass_on_an_ensemble() {
+        run(&["exclusion", "order"]);
+    }
+
+    #[test]
+    fn the_cases_about_modes_and_tokens_pass_on_an_ensemble() {
+        run(&["modes", "token"]);
+    }
+
+    #[test]
+    fn the_cases_about_release_and_cancellation_pass_on_an_ensemble() {
+        run(&["release", "cancel"]);
+    }
+
+    #[test]
+    fn the_cases_about_registers_and_looking_pass_on_an_ensemble() {
+        run(&["register", "inspect"]);
     }
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use lockkit_conformance::lab::{Data, Group, Layout, Server};
 use lockkit_core::clock::{BootClock, Clock};
-use lockkit_core::{LockManager, Settings};
+use lockkit_core::driver::LockDriver;
+use lockkit_core::{Key, LockManager, Name, Namespace, Settings, Space};
 use lockkit_zk::{ZkDriver, ZkOptions};
 
-const TTL: Duration = Duration::from_secs(5);
+/// Longer than a busy machine stands still.
+const TTL: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn manager(hosts: &str) -> LockManager {
@@ -80,4 +82,79 @@ async fn a_guard_outlives_the_death_of_the_leader_and_so_does_its_exclusion() {
     assert!(released < granted, "two held for {:?}", released.since(granted));
     assert!(next > token);
     leader.restart(Data::Keep).await.unwrap();
+}
+
+/// Its clients cannot know that the others have a new leader, and get an answer the moment it wakes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_stood_still_and_wakes_makes_no_second_holder() {
+    let group = Group::start(Layout::ZooKeeperEnsemble).await.unwrap();
+    let old = group.leader().await.unwrap();
+    let others = group.members().iter().map(|m| m.addr()).filter(|addr| *addr != old.addr());
+    let others: Vec<_> = others.map(|addr| addr.to_string()).collect();
+    // They know no other server than the one that will stand still, and the other two.
+    let ours = manager(&old.addr().to_string()).await;
+    let theirs = manager(&others.join(",")).await;
+    let guard = ours.mutex("a").lock().await.unwrap();
+    let token = guard.token().unwrap();
+    let waiting = tokio::spawn(async move {
+        let next = theirs.mutex("a").lock().await.unwrap();
+        (BootClock.now(), next.token().unwrap(), next)
+    });
+    // Once more answered, as long as all is well.
+    let _ = guard.verify().await;
+    old.freeze().await;
+    group.leader().await.unwrap();
+    old.thaw();
+    // Whether the session survives depends on how soon the old leader sees what happened; that
+    // there is one holder does not.
+    let ended = tokio::time::timeout(TTL * 2, guard.lost()).await.map(|_| BootClock.now());
+    let released = match ended {
+        Ok(lost) => lost,
+        Err(_) => {
+            let released = BootClock.now();
+            drop(guard);
+            released
+        }
+    };
+    let (granted, next, _guard) = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
+    assert!(released < granted, "two held for {:?}", released.since(granted));
+    assert!(next > token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_is_cut_off_does_not_answer_with_what_was() {
+    let group = Group::start_divisible_ensemble().await.unwrap();
+    let (number, follower) = a_follower(&group).await;
+    let options = ZkOptions::new(follower.addr().to_string()).ttl(TTL * 3);
+    let ours = ZkDriver::connect_with(options.tick(Duration::from_millis(500))).await.unwrap();
+    let leader = group.leader().await.unwrap().addr().to_string();
+    let theirs = manager(&leader).await;
+    let namespace = Namespace::default();
+    assert_eq!(ours.token_base(&namespace).await.unwrap(), 0);
+    group.cut_off(number).await.unwrap();
+    let key = Key::new(namespace.clone(), Space::Lock, Name::new("a").unwrap());
+    let guard = theirs.mutex("a").lock().await.unwrap();
+    theirs.driver().raise_token_base(&namespace, 1_000).await.unwrap();
+    // An error now, and the truth later; never the base that was, or a lock that seems free.
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let mut rejoined = false;
+    loop {
+        let (base, state) = (ours.token_base(&namespace).await, ours.inspect(&key).await);
+        for error in [base.as_ref().err(), state.as_ref().err()].into_iter().flatten() {
+            assert!(error.is_retryable(), "{error}");
+        }
+        assert!(!matches!(base, Ok(0)), "an old base");
+        if let (Ok(base), Ok(state)) = (base, state) {
+            assert_eq!(base, 1_000);
+            assert_eq!(state.holders().count(), 1);
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "it never answers");
+        if !rejoined {
+            group.rejoin().await.unwrap();
+            rejoined = true;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    drop(guard);
 }

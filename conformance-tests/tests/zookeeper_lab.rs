@@ -8,12 +8,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use lockkit_conformance::lab::{Kind, Layout, Server};
-use lockkit_conformance::{Costs, Deletion, Site};
+use lockkit_conformance::{Concerns, Costs, Deletion, Refusal, Site};
 use lockkit_core::Error;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 use lockkit_zk::ZkDriver;
-use lockkit_zk::zookeeper_client::Client;
+use lockkit_zk::zookeeper_client::{Acl, AuthId, Client, Error as ZkError, Permission};
 
 struct ZooKeeper;
 
@@ -36,16 +36,10 @@ impl Site for ZooKeeper {
     /// leave back to back are often two round trips.
     fn costs(&self) -> Costs {
         let mut costs = Costs::BUDGET;
-        // It lists first, so that nobody sees a claim that will not stay.
-        costs.granted_try = 2;
-        // A create, and a list.
-        costs.acquire_shared = 2;
-        // Its folder is made.
-        costs.first_use = 6;
         // A sync, and a list behind it.
         costs.renew_thousand = 2;
         costs.look_when_woken = 1;
-        costs.fewer_at_times = 2;
+        costs.fewer_at_times = 1;
         costs
     }
 
@@ -61,9 +55,32 @@ impl Site for ZooKeeper {
         }]
     }
 
+    fn refusals(&self) -> Vec<Refusal> {
+        vec![Refusal {
+            what: "the folder of the locks belongs to somebody else",
+            retryable: false,
+            concerns: Concerns::Claims,
+            begin: |server| Box::pin(allow(server, Permission::READ | Permission::ADMIN)),
+            end: |server| Box::pin(allow(server, Permission::ALL)),
+        }]
+    }
+
     fn worker(&self) -> Option<PathBuf> {
         Some(env!("CARGO_BIN_EXE_lockkit-conformance").into())
     }
+}
+
+/// Allows this in the folders in which locks lie, to everybody.
+async fn allow(server: &Server, permission: Permission) -> io::Result<()> {
+    let client = Client::connect(&server.addr().to_string()).await.map_err(io::Error::other)?;
+    let acl = [Acl::new(permission, AuthId::anyone())];
+    for namespace in client.list_children("/lockkit").await.map_err(io::Error::other)? {
+        match client.set_acl(&format!("/lockkit/{namespace}/lock"), &acl, None).await {
+            Ok(_) | Err(ZkError::NoNode) => {}
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
+    Ok(())
 }
 
 async fn delete_all(server: &Server) -> io::Result<()> {

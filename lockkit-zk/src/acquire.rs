@@ -1,25 +1,19 @@
-//! Putting a claim in line and taking it out: one round trip each, and what to do when an answer
-//! was lost.
+//! Putting a claim in line and taking it out, and what to do when an answer was lost.
 
 use std::sync::Arc;
 
-use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{Acquisition, Patience, Released};
 use lockkit_core::{Claim, Error, LossReason, Mode, Token};
-use zookeeper_client::{
-    CreateMode, CreateSequence, Error as ZkError, MultiWriteError, MultiWriteResult, Stat,
-};
+use zookeeper_client::{Error as ZkError, Stat};
 
 use crate::driver::Inner;
-use crate::failure::{BACKEND, failed, not_done};
+use crate::enter::Entered;
+use crate::failure::{BACKEND, failed};
+use crate::folders::Sight;
 use crate::line::{Line, Verdict};
-use crate::node::Label;
 use crate::paths::Tag;
 use crate::places::{Node, Place};
 use crate::session::Session;
-
-/// How often a create meets a folder that vanished before the backend is said to fail.
-const TRIES: usize = 8;
 
 impl Inner {
     pub(crate) async fn acquire(
@@ -33,157 +27,66 @@ impl Inner {
         {
             return Ok(answer);
         }
-        let exclusive = claim.mode == Mode::Exclusive;
         if patience == Patience::Try {
-            let line = Line::of(self.children(&session, &self.layout.list(&claim.key)).await?);
-            match line.verdict_at_end(claim.mode) {
-                Verdict::Holds => {}
-                Verdict::Waits(_) => return Ok(Acquisition::Busy),
-                Verdict::OtherLimit(limit) => return Err(mismatch(claim, limit)),
+            let entered = match self.enter_if_free(&session, claim).await? {
+                Ok(entered) => entered,
+                Err(refused) => return Ok(refused),
+            };
+            return match self.placed(&session, claim, patience, entered).await? {
+                Some(answer) => Ok(answer),
+                None => Ok(Acquisition::Busy), // another limit came first, and leaves
+            };
+        }
+        // If somebody with another limit is there, he may just have come, found a different one,
+        // and be leaving; so one tries again.
+        for _ in 0..2 {
+            let entered = self.enter(&session, claim).await?;
+            if let Some(answer) = self.placed(&session, claim, patience, entered).await? {
+                return Ok(answer);
             }
         }
-        if exclusive && let Some(node) = self.enter_empty(&session, claim).await? {
-            return self.stand(&session, claim, patience, node, Verdict::Holds).await;
+        let line = self.synced_line(&session, &self.layout.list(&claim.key)).await?;
+        match line.verdict_at_end(claim.mode) {
+            Verdict::OtherLimit(limit) => Err(mismatch(claim, limit)),
+            _ => Err(Error::retryable(BACKEND, "claims with other limits come and go")),
         }
-        self.enter(&session, claim, patience).await
     }
 
-    /// Creates the node of a claim if its folder is empty, in one request; `None` when it is not,
-    /// or when there is no folder.
-    ///
-    /// The folder is deleted, which the server refuses unless it is empty, and made again, all in
-    /// one step. So nobody else is there, and nobody sees a claim that could not hold. (A create
-    /// and a list that leave back to back would tell as much, but the client does not set
-    /// TCP_NODELAY: the second request often waits for the answer to the first.)
-    async fn enter_empty(
-        &self,
-        session: &Arc<Session>,
-        claim: &Claim,
-    ) -> Result<Option<Node>, Error> {
-        let folder = self.layout.list(&claim.key);
-        let prefix = Tag::of(claim.id).prefix(claim.mode);
-        let acls = self.sessions.options().acls();
-        let container = CreateMode::Container.with_acls(acls);
-        let ephemeral = CreateMode::EphemeralSequential.with_acls(acls);
-        let path = format!("{folder}/{prefix}");
-        let mut multi = session.client.new_multi_writer();
-        multi
-            .add_delete(&folder, None)
-            .and_then(|()| multi.add_create(&folder, b"", &container))
-            // For its answer, which tells the number of this change: servers before 3.8.2 do not
-            // tell that of a create.
-            .and_then(|()| multi.add_set_data(&folder, b"", None))
-            .and_then(|()| multi.add_create(&path, &Label::of(claim), &ephemeral))
-            .map_err(failed)?;
-        self.places.expect(claim, &folder, session);
-        let sent = BootClock.now();
-        let done = session.answers(multi.commit()).await?;
-        let (token, path) = match done.as_deref() {
-            Ok(
-                [_, _, MultiWriteResult::SetData { stat }, MultiWriteResult::Create { path, .. }],
-            ) => (Token::new(stat.mzxid as u64), path.clone()),
-            Ok(_) => return Err(Error::retryable(BACKEND, "an answer of another form")),
-            Err(MultiWriteError::OperationFailed { source, .. }) if not_done(source) => {
-                self.places.forget(claim.id);
-                return match source {
-                    ZkError::NotEmpty | ZkError::NoNode => Ok(None),
-                    other => Err(failed(other.clone())),
-                };
-            }
-            Err(error) => return Err(failed(error.clone().into())),
-        };
-        session.confirm(sent);
-        let wrong = || Error::retryable(BACKEND, "a change without a number");
-        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        let token = token.ok_or_else(wrong)?;
-        Ok(Some(Node { path, name, token, holds: false, ahead: None }))
-    }
-
-    /// Creates the node, and looks where it stands.
-    async fn enter(
+    /// Answers for a claim whose node was just created; `None` when others have another limit, and
+    /// it was taken out again.
+    async fn placed(
         &self,
         session: &Arc<Session>,
         claim: &Claim,
         patience: Patience,
-    ) -> Result<Acquisition, Error> {
+        Entered { node, alone, .. }: Entered,
+    ) -> Result<Option<Acquisition>, Error> {
+        if alone {
+            return self.stand(session, claim, patience, node, Verdict::Holds).await.map(Some);
+        }
         let folder = self.layout.list(&claim.key);
         let tag = Tag::of(claim.id);
-        let mut mismatches = 0;
-        for _ in 0..TRIES {
-            let (node, line) = match self.create(session, claim, &folder, &tag).await? {
-                Some(created) => created,
-                None => {
-                    self.make_folder(session, &folder).await.map_err(failed)?;
-                    continue;
-                }
-            };
-            if let [earlier, _, ..] = line.find(&tag)[..]
-                && earlier.name != node.name
-            {
-                // An attempt of which nothing was known came first, and keeps its place.
-                let place = self.places.of(claim.id).ok_or_else(released_meanwhile)?;
-                let unknown = place.unsettled();
-                if let Some(answer) = self.again(session, claim, patience, &unknown).await? {
-                    return Ok(answer);
-                }
-                continue;
+        let line = self.line(session, &folder).await?;
+        if let [earlier, _, ..] = line.find(&tag)[..]
+            && earlier.name != node.name
+        {
+            // An attempt of which nothing was known came first, and keeps its place.
+            let place = self.places.of(claim.id).ok_or_else(released_meanwhile)?;
+            let again = self.again(session, claim, patience, &place.unsettled()).await?;
+            let gone = || Error::retryable(BACKEND, "an earlier attempt of this claim has left");
+            return again.ok_or_else(gone).map(Some);
+        }
+        match line.verdict(&node.name) {
+            Some(Verdict::OtherLimit(_)) => {
+                self.remove(session, claim, &node).await?;
+                Ok(None)
             }
-            match line.verdict(&node.name) {
-                Some(Verdict::OtherLimit(limit)) => {
-                    self.remove(session, claim, &node).await?;
-                    mismatches += 1;
-                    // The other one may just have come, found a different limit, and be leaving.
-                    if mismatches > 1 {
-                        return Err(mismatch(claim, limit));
-                    }
-                }
-                Some(verdict) => return self.stand(session, claim, patience, node, verdict).await,
-                None => {
-                    let what = "the node of a new claim is not among its folder's children";
-                    return Err(Error::retryable(BACKEND, what));
-                }
+            Some(verdict) => self.stand(session, claim, patience, node, verdict).await.map(Some),
+            None => {
+                let what = "the node of a new claim is not among its folder's children";
+                Err(Error::retryable(BACKEND, what))
             }
         }
-        Err(Error::retryable(BACKEND, "the folder of the lock vanished again and again"))
-    }
-
-    /// Creates the node of a claim; with the list, in one flight. `None` when there is no folder.
-    async fn create(
-        &self,
-        session: &Arc<Session>,
-        claim: &Claim,
-        folder: &str,
-        tag: &Tag,
-    ) -> Result<Option<(Node, Line)>, Error> {
-        self.places.expect(claim, folder, session);
-        let prefix = tag.prefix(claim.mode);
-        let path = format!("{folder}/{prefix}");
-        let options = CreateMode::EphemeralSequential.with_acls(self.sessions.options().acls());
-        let sent = BootClock.now();
-        // Both requests go out here, not when they are polled.
-        let created = session.client.create(&path, &Label::of(claim), &options);
-        let listed = session.client.list_children(folder);
-        let (created, listed) = session.answers(async { tokio::join!(created, listed) }).await?;
-        let (stat, sequence): (Stat, CreateSequence) = match created {
-            Ok(created) => created,
-            Err(error) => {
-                if not_done(&error) {
-                    self.places.forget(claim.id);
-                }
-                return if error == ZkError::NoNode { Ok(None) } else { Err(failed(error)) };
-            }
-        };
-        session.confirm(sent);
-        let name = format!("{prefix}{sequence}");
-        let node = Node {
-            path: format!("{folder}/{name}"),
-            name,
-            token: owned(session, &stat)?,
-            holds: false,
-            ahead: None,
-        };
-        self.places.settle(claim, node.clone());
-        Ok(Some((node, Line::of(listed.map_err(failed)?))))
     }
 
     /// Answers for a claim that is in line.
@@ -271,6 +174,10 @@ impl Inner {
             && its.id() == session.id()
             && self.remove(&session, claim, &node).await?
         {
+            let folder = self.layout.list(&claim.key);
+            if self.folders.last(&folder) == Some(Sight::InUse) {
+                self.folders.saw(&folder, Sight::There);
+            }
             return Ok(Released::Removed);
         }
         // Whether there is a node, and where, is not known: look.
@@ -351,7 +258,10 @@ impl Inner {
         let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
         match listed {
             Err(ZkError::NoNode) => Ok(Line::default()),
-            Ok(names) => synced.map(|()| Line::of(names)).map_err(failed),
+            Ok(names) => {
+                synced.map_err(failed)?;
+                self.line_of(session, folder, names).await
+            }
             Err(error) => Err(failed(error)),
         }
     }
@@ -369,7 +279,7 @@ fn released_meanwhile() -> Error {
     Error::retryable(BACKEND, "the claim was released while it was acquired")
 }
 
-fn mismatch(claim: &Claim, in_use: u32) -> Error {
+pub(crate) fn mismatch(claim: &Claim, in_use: u32) -> Error {
     let asked = claim.mode.limit().unwrap_or_default();
     Error::LimitMismatch { name: claim.key.name.to_string(), in_use, asked }
 }

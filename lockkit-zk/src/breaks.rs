@@ -8,7 +8,6 @@ use zookeeper_client::{CreateMode, Error as ZkError};
 
 use crate::driver::Inner;
 use crate::failure::failed;
-use crate::line::Line;
 use crate::node::{read_record, record_bytes};
 use crate::paths::{Child, break_name, breaks_of};
 use crate::session::Session;
@@ -53,7 +52,7 @@ impl Inner {
         token: Token,
     ) -> Result<Option<Child>, Error> {
         let folder = self.layout.list(key);
-        let line = Line::of(self.children(session, &folder).await?);
+        let line = self.line(session, &folder).await?;
         let paths: Vec<_> = line.claims().iter().map(|c| format!("{folder}/{}", c.name)).collect();
         let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
         let stats = session.answers(join_all(stats)).await?;
@@ -95,14 +94,17 @@ impl Inner {
         else {
             return Ok(());
         };
-        for name in self.children(session, breaks).await? {
-            let path = format!("{breaks}/{name}");
-            let stat = session.answer(session.client.check_stat(&path)).await.map_err(failed)?;
-            if stat.is_some_and(|stat| now.mtime - stat.mtime > KEPT_MS) {
-                self.delete(session, &path).await?;
-            }
-        }
-        Ok(())
+        let names = self.children(session, breaks).await?;
+        let paths: Vec<_> = names.iter().map(|name| format!("{breaks}/{name}")).collect();
+        let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
+        let stats = session.answers(join_all(stats)).await?;
+        let old = paths.iter().zip(stats).filter(|(_, stat)| {
+            let stat = stat.as_ref().ok().and_then(Option::as_ref);
+            stat.is_some_and(|stat| now.mtime - stat.mtime > KEPT_MS)
+        });
+        // Those that cannot be deleted now are found by the next break.
+        let gone: Vec<_> = old.map(|(path, _)| session.client.delete(path, None)).collect();
+        session.answers(join_all(gone)).await.map(drop)
     }
 
     /// What the record of this name says.

@@ -7,20 +7,19 @@ use lockkit_core::capabilities::{
     Fault, Keeps, LeaseClock, LeaseScope, RoundTrips, TokenSource, WakeUp,
 };
 
-use crate::ZkOptions;
 use crate::failure::BACKEND;
 
-/// The capabilities of a driver whose session got this timeout.
-pub(crate) fn capabilities(options: &ZkOptions, timeout: Duration) -> Capabilities {
+/// The capabilities of a driver whose session got this timeout, and is trusted for so long.
+pub(crate) fn capabilities(tick: Duration, timeout: Duration, trusted: Duration) -> Capabilities {
     let mut c = Capabilities::of(BACKEND);
     c.lease_scope = LeaseScope::Session;
     // The driver itself ends a claim whose ttl is shorter than the session's.
     c.least_ttl = Duration::from_millis(100);
     // What a guard can trust a session for, unless it is renewed.
-    c.longest_ttl = options.trusted(timeout);
+    c.longest_ttl = trusted;
     // The claims of a process that died last as long as its session, whatever their own ttl; the
     // leader ends sessions in steps of a tick, and hears of them half a tick late.
-    c.expiry_slack = timeout + options.tick * 3 / 2;
+    c.expiry_slack = timeout + tick * 3 / 2;
     c.wake_up = WakeUp::Push;
     c.token_source = TokenSource::Revision;
     c.registers = true;

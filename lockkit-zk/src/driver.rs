@@ -1,20 +1,27 @@
 //! The driver: which verb does what. The verbs themselves stand in pages of their own.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use lockkit_core::driver::{
     Acquisition, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Lifetime, Namespace, Token};
+use lockkit_core::{
+    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Token,
+};
 use tokio::task::JoinHandle;
-use zookeeper_client::{Client, CreateMode, Error as ZkError};
+use zookeeper_client::{Client, Error as ZkError};
 
 use crate::ZkOptions;
 use crate::capable::capabilities;
 use crate::failure::failed;
+use crate::fence::Fence;
+use crate::folders::Folders;
+use crate::line::Line;
 use crate::paths::Layout;
 use crate::places::Places;
 use crate::session::{Session, Sessions};
@@ -34,7 +41,10 @@ pub(crate) struct Inner {
     pub(crate) sessions: Sessions,
     pub(crate) layout: Layout,
     pub(crate) places: Places,
+    pub(crate) folders: Folders,
     pub(crate) leases: Mutex<Option<JoinHandle<()>>>,
+    /// The token bases that were read, for [`fence`](ZkDriver::fence).
+    pub(crate) bases: Mutex<HashMap<Namespace, u64>>,
 }
 
 impl ZkDriver {
@@ -64,11 +74,57 @@ impl ZkDriver {
         Self::over(Sessions::of(client, options))
     }
 
+    /// The condition "this lock is still held", for a transaction of the program's own in the same
+    /// ensemble: what is written under it is written by the holder, or not at all. The servers
+    /// judge that, so it also holds for a program that stood still and does not know that its lock
+    /// is lost.
+    ///
+    /// `token` is what the guard says. No I/O.
+    ///
+    /// ```no_run
+    /// use lockkit_core::{Guard, Key, Namespace, Space};
+    /// use lockkit_zk::zookeeper_client::{CheckWriteError, Client};
+    /// # async fn example(driver: lockkit_zk::ZkDriver, guard: Guard, client: Client)
+    /// # -> Result<(), Box<dyn std::error::Error>> {
+    /// let key = Key::new(Namespace::default(), Space::Lock, guard.name().clone());
+    /// let held = driver.fence(&key, guard.token()?)?;
+    /// let mut write = held.writer(&client)?;
+    /// write.add_set_data("/balance", b"100", None)?;
+    /// match write.commit().await {
+    ///     Ok(_) => {}
+    ///     // The lock was lost, and nothing was written.
+    ///     Err(CheckWriteError::CheckFailed { .. }) => return Err("stale".into()),
+    ///     Err(error) => return Err(error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Lost`] when this driver has no claim with this token in this list.
+    pub fn fence(&self, key: &Key, token: Token) -> Result<Fence, Error> {
+        let bases = self.inner.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let base = bases.get(&key.namespace).copied().unwrap_or(0);
+        drop(bases);
+        let token = token.get().checked_sub(base).and_then(Token::new);
+        let node = token.and_then(|t| self.inner.places.node_of(&self.inner.layout.list(key), t));
+        let lost = || Error::Lost { reason: LossReason::Vanished };
+        node.map(|node| Fence::new(node.path)).ok_or_else(lost)
+    }
+
     fn over(sessions: Sessions) -> Self {
-        let layout = Layout::new(sessions.options().root.clone());
-        let timeout = sessions.latest().map(|session| session.timeout()).unwrap_or_default();
-        let capabilities = capabilities(sessions.options(), timeout);
-        let inner = Inner { sessions, layout, places: Places::default(), leases: Mutex::default() };
+        let layout = Layout::new(&sessions.options().chroot, sessions.options().neighbours);
+        let session = sessions.latest();
+        let (timeout, trusted) = session.map(|s| (s.timeout(), s.ttl)).unwrap_or_default();
+        let capabilities = capabilities(sessions.options().tick, timeout, trusted);
+        let inner = Inner {
+            sessions,
+            layout,
+            places: Places::default(),
+            folders: Folders::default(),
+            leases: Mutex::default(),
+            bases: Mutex::default(),
+        };
         Self { inner: Arc::new(inner), capabilities }
     }
 }
@@ -84,9 +140,41 @@ impl Inner {
     /// them some time after their last child is gone, so any of them can vanish at any time before
     /// something lies in it.
     pub(crate) async fn make_folder(&self, session: &Session, path: &str) -> Result<(), ZkError> {
+        if path.is_empty() {
+            return Ok(()); // the root is always there
+        }
         let acls = self.sessions.options().acls();
-        let options = CreateMode::Container.with_acls(acls);
+        let options = self.layout.folder_mode().with_acls(acls);
         session.answer(session.client.mkdir(path, &options)).await
+    }
+
+    /// The claims of a folder, in order; none when it is not there.
+    pub(crate) async fn line(&self, session: &Session, folder: &str) -> Result<Line, Error> {
+        let names = self.children(session, folder).await?;
+        self.line_of(session, folder, names).await
+    }
+
+    /// The same, when its children were listed already.
+    pub(crate) async fn line_of(
+        &self,
+        session: &Session,
+        folder: &str,
+        names: Vec<String>,
+    ) -> Result<Line, Error> {
+        let mut line = Line::of(names);
+        if !line.is_unsure() {
+            return Ok(line);
+        }
+        let names: Vec<_> = line.claims().iter().map(|child| child.name.clone()).collect();
+        let paths: Vec<_> = names.iter().map(|name| format!("{folder}/{name}")).collect();
+        let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
+        let stats = session.answers(join_all(stats)).await?;
+        let mut made = HashMap::with_capacity(names.len());
+        for (name, stat) in names.into_iter().zip(stats) {
+            made.insert(name, stat.map_err(failed)?.map(|stat| stat.czxid));
+        }
+        line.settle(&made);
+        Ok(line)
     }
 
     /// The children of a folder; none when it is not there.
@@ -147,8 +235,7 @@ impl LockDriver for ZkDriver {
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let session = self.inner.sessions.get().await?;
-        self.inner.inspect(&session, key).await
+        self.inner.inspect(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {

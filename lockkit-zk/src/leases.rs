@@ -4,7 +4,8 @@
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use lockkit_core::clock::{BootClock, Clock, Moment, sleep_until};
+use lockkit_core::Error;
+use lockkit_core::clock::{BootClock, Clock, sleep_until};
 
 use crate::driver::Inner;
 use crate::places::Place;
@@ -22,19 +23,21 @@ impl Inner {
     async fn end(&self, place: &Place) {
         let mut pause = Duration::from_millis(25);
         while !place.session.has_ended() {
-            let ended = match &place.node {
+            let ended: Result<(), Error> = match &place.node {
                 Some(node) => {
                     // What was downgraded has a marker; most have none.
                     let marker = place.marker();
                     if node.name.starts_with("x-") {
                         drop(place.session.client.delete(&marker, None));
                     }
-                    self.delete(&place.session, &node.path).await.is_ok()
+                    self.delete(&place.session, &node.path).await.map(drop)
                 }
-                None => self.remove_all(&place.session, &place.folder, &place.tag).await.is_ok(),
+                None => self.remove_all(&place.session, &place.folder, &place.tag).await,
             };
-            if ended {
-                return;
+            match ended {
+                Err(error) if error.is_retryable() => {}
+                Err(error) => return tracing::warn!(%error, "a claim that is over stays"),
+                Ok(()) => return,
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
@@ -47,14 +50,13 @@ async fn run(inner: Weak<Inner>) {
         let Some(strong) = inner.upgrade() else {
             return;
         };
-        let (over, next) = strong.places.take_over();
+        // Looks up now and then, to see whether the driver is still there.
+        let latest = BootClock.now().after(Duration::from_secs(1));
+        let (over, next) = strong.places.take_over(latest);
         for place in over {
             let inner = strong.clone();
             tokio::spawn(async move { inner.end(&place).await });
         }
-        // Looks up now and then, to see whether the driver is still there.
-        let next = next.unwrap_or(Moment::from_nanos(u64::MAX));
-        let next = next.min(BootClock.now().after(Duration::from_secs(1)));
         let earlier = strong.places.earlier.clone();
         drop(strong);
         tokio::select! {

@@ -17,7 +17,10 @@ mod acquire;
 mod breaks;
 mod capable;
 mod driver;
+mod enter;
 mod failure;
+mod fence;
+mod folders;
 mod leases;
 mod line;
 mod look;
@@ -29,8 +32,11 @@ mod registers;
 mod renew;
 mod session;
 mod wait;
+mod watched;
 
 pub use driver::ZkDriver;
+pub use fence::Fence;
 pub use options::ZkOptions;
+pub use paths::Neighbours;
 /// The client underneath, for [`ZkDriver::from_client`] and [`ZkOptions::connector`].
 pub use zookeeper_client;

@@ -1,7 +1,7 @@
 //! A list of claims as one look at its folder shows it, and what the rule says about one of them.
 //! No I/O.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use lockkit_core::Mode;
 use lockkit_core::queue;
@@ -52,6 +52,25 @@ impl Line {
         }
         claims.sort_by(Child::order);
         Self { claims }
+    }
+
+    /// Whether names do not tell the order: some are near the end of the numbers.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.claims.iter().any(Child::is_near_the_end)
+    }
+
+    /// Puts those in order of which this tells, by name, by which change they were made; or that
+    /// they have left.
+    pub(crate) fn settle(&mut self, made: &HashMap<String, Option<i64>>) {
+        self.claims.retain_mut(|child| match made.get(&child.name) {
+            Some(Some(change)) => {
+                child.made = *change;
+                true
+            }
+            Some(None) => false,
+            None => true,
+        });
+        self.claims.sort_by(Child::order);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -114,7 +133,7 @@ mod tests {
     fn line(modes: &[Mode]) -> (Line, Vec<String>) {
         let names: Vec<_> = (0..)
             .zip(modes)
-            .map(|(n, mode)| format!("{}{n:010}", Tag::of(ClaimId::random()).prefix(*mode)))
+            .map(|(n, mode)| format!("{}{n:010}", Tag::of(ClaimId::random()).prefix_of(*mode)))
             .collect();
         (Line::of(names.iter().rev().cloned().collect()), names)
     }
@@ -138,12 +157,28 @@ mod tests {
     #[test]
     fn a_marker_makes_a_writer_a_reader_in_its_place() {
         let tag = Tag::of(ClaimId::random());
-        let writer = format!("{}0000000001", tag.prefix(Mode::Exclusive));
-        let reader = format!("{}0000000002", Tag::of(ClaimId::random()).prefix(Mode::Shared));
+        let writer = format!("{}0000000001", tag.prefix_of(Mode::Exclusive));
+        let reader = format!("{}0000000002", Tag::of(ClaimId::random()).prefix_of(Mode::Shared));
         let names = vec![reader.clone(), writer, tag.marker(), "somebody's".to_owned()];
         let line = Line::of(names);
         assert_eq!((line.claims().len(), line.holders()), (2, 2));
         assert!(matches!(line.verdict(&reader), Some(Verdict::Holds)));
+    }
+
+    #[test]
+    fn near_the_end_of_the_numbers_the_changes_tell_the_order() {
+        let name = |sequence: i64| {
+            format!("{}{sequence:010}", Tag::of(ClaimId::random()).prefix_of(Mode::Exclusive))
+        };
+        let last = i64::from(i32::MAX);
+        let (a, b, c, d) = (name(last - 1), name(last), name(last), name(last));
+        let e = name(i64::from(i32::MIN)); // came at once with another, before `b`
+        let mut line = Line::of([&d, &b, &e, &a, &c].map(String::clone).to_vec());
+        assert!(line.is_unsure() && !Line::of(vec![name(1), name(2)]).is_unsure());
+        let made = [(&a, Some(5)), (&b, Some(7)), (&c, None), (&d, Some(9)), (&e, Some(6))];
+        line.settle(&made.into_iter().map(|(name, made)| (name.clone(), made)).collect());
+        let order: Vec<_> = line.claims().iter().map(|child| &child.name).collect();
+        assert_eq!(order, [&a, &e, &b, &d]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Looking: one list, all lists, a change of a list, the ensemble's health. Changes nothing.
 
+use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::{join_all, try_join_all};
@@ -9,7 +10,6 @@ use zookeeper_client::{CreateMode, Error as ZkError};
 
 use crate::driver::Inner;
 use crate::failure::failed;
-use crate::line::Line;
 use crate::node::Label;
 use crate::paths::{break_name, decode_name};
 use crate::session::Session;
@@ -21,9 +21,16 @@ const AT_ONCE: usize = 64;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Inner {
-    pub(crate) async fn inspect(&self, session: &Session, key: &Key) -> Result<LockState, Error> {
+    /// One list, as the leader has it: a follower that is cut off shows what was.
+    pub(crate) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        let session = self.sessions.get().await?;
+        session.answer(session.sync(self.layout.root())).await.map_err(failed)?;
+        self.state(&session, key).await
+    }
+
+    async fn state(&self, session: &Session, key: &Key) -> Result<LockState, Error> {
         let folder = self.layout.list(key);
-        let line = Line::of(self.children(session, &folder).await?);
+        let line = self.line(session, &folder).await?;
         let holders = line.holders();
         let paths: Vec<_> =
             line.claims().iter().map(|child| format!("{folder}/{}", child.name)).collect();
@@ -51,6 +58,7 @@ impl Inner {
 
     pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let session = self.sessions.get().await?;
+        session.answer(session.sync(self.layout.root())).await.map_err(failed)?;
         let mut keys = Vec::new();
         for space in [Space::Lock, Space::Semaphore] {
             if request.space.is_none_or(|asked| asked == space) {
@@ -64,7 +72,7 @@ impl Inner {
         let mut page = Page { states: Vec::new(), next: None };
         let limit = request.limit.max(1);
         for some in keys.chunks(AT_ONCE.min(limit)) {
-            let looks = some.iter().map(|key| self.inspect(&session, key));
+            let looks = some.iter().map(|key| self.state(&session, key));
             for state in try_join_all(looks).await? {
                 if state.is_free() {
                     continue; // a folder outlives its last claim by some time
@@ -98,14 +106,20 @@ impl Inner {
         let folder = self.layout.list(key);
         loop {
             let session = self.sessions.get().await?;
+            let room = session.room(&[&folder]);
             // The watch is set before the look, so that no change falls between them.
-            let watched = session.client.list_and_watch_children(&folder);
-            let watcher = match session.answer(watched).await {
-                Ok((_, watcher)) => Some(watcher),
-                Err(ZkError::NoNode) => None,
-                Err(error) => return Err(failed(error)),
+            let watcher = match room.is_some() {
+                true => {
+                    let watched = session.client.list_and_watch_children(&folder);
+                    match session.answer(watched).await {
+                        Ok((_, watcher)) => Some(watcher),
+                        Err(ZkError::NoNode) => None,
+                        Err(error) => return Err(failed(error)),
+                    }
+                }
+                false => None,
             };
-            let now = self.inspect(&session, key).await?;
+            let now = self.state(&session, key).await?;
             if !now.same_line(seen) {
                 return Ok(now);
             }
@@ -148,7 +162,12 @@ impl Inner {
 
     pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
         let session = self.sessions.get().await?;
-        Ok(self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base))
+        // An old base would make tokens that are lower than those of others.
+        session.answer(session.sync(self.layout.root())).await.map_err(failed)?;
+        let base = self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base);
+        let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        bases.insert(namespace.clone(), base);
+        Ok(base)
     }
 
     async fn read_base(

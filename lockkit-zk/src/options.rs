@@ -7,6 +7,8 @@ use lockkit_core::{Error, parse_duration, without_password};
 use percent_encoding::percent_decode_str;
 use zookeeper_client::{Acls, Client, Connector};
 
+use crate::paths::Neighbours;
+
 /// How long a guard can trust a session of 30 s, and what ZooKeeper's sample configuration has as
 /// its tick.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -16,11 +18,13 @@ const DEFAULT_TICK: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct ZkOptions {
     pub(crate) hosts: String,
-    pub(crate) root: String,
+    /// `/apps/shop`, or nothing.
+    pub(crate) chroot: String,
     pub(crate) ttl: Duration,
     pub(crate) session_timeout: Option<Duration>,
     pub(crate) tick: Duration,
     pub(crate) connector: Connector,
+    pub(crate) neighbours: Option<Neighbours>,
     /// Whether nodes are made so that only whoever has the same login can touch them.
     pub(crate) private: bool,
 }
@@ -30,7 +34,8 @@ impl ZkOptions {
     pub fn new(hosts: impl Into<String>) -> Self {
         Self {
             hosts: hosts.into(),
-            root: "/lockkit".to_owned(),
+            chroot: String::new(),
+            neighbours: None,
             ttl: DEFAULT_TTL,
             session_timeout: None,
             tick: DEFAULT_TICK,
@@ -42,7 +47,8 @@ impl ZkOptions {
     /// Reads `zk://[user:password@]host:port,host:port[/chroot][?ttl=30s&tick=2s&…]`.
     ///
     /// `ttl`: see [`ttl`](Self::ttl). `session_timeout`: see
-    /// [`session_timeout`](Self::session_timeout). `tick`: see [`tick`](Self::tick).
+    /// [`session_timeout`](Self::session_timeout). `tick`: see [`tick`](Self::tick). `neighbours`:
+    /// `curator` or `kazoo`, see [`neighbours`](Self::neighbours).
     pub fn parse(url: &str) -> Result<Self, Error> {
         let wrong = |what: &str| {
             let shown = without_password(url);
@@ -82,6 +88,11 @@ impl ZkOptions {
                 "ttl" => options.ttl(parse_duration(value)?),
                 "session_timeout" => options.session_timeout(parse_duration(value)?),
                 "tick" => options.tick(parse_duration(value)?),
+                "neighbours" => options.neighbours(match value {
+                    "curator" => Neighbours::Curator,
+                    "kazoo" => Neighbours::Kazoo,
+                    _ => return Err(wrong("neighbours are curator or kazoo")),
+                }),
                 _ => return Err(wrong(&format!("there is no option {name:?}"))),
             };
         }
@@ -98,7 +109,7 @@ impl ZkOptions {
             let message = format!("{path:?} is no chroot: use a path such as /apps/shop");
             return Err(Error::Config(message));
         }
-        self.root = format!("{path}/lockkit");
+        self.chroot = path.to_owned();
         Ok(self)
     }
 
@@ -121,9 +132,20 @@ impl ZkOptions {
 
     /// The `tickTime` of the servers, 2 s unless set. A follower tells its leader only twice a tick
     /// whom it heard of, so a guard trusts a session for less than its timeout, by half a tick and
-    /// the interval of the client's pings. Set it when yours is longer.
+    /// the longest silence of an idle client. Set it when yours is longer.
     pub fn tick(mut self, tick: Duration) -> Self {
         self.tick = tick;
+        self
+    }
+
+    /// Shares locks with programs that use another library.
+    ///
+    /// The lock `a` then lies at `/CHROOT/a` (with a prefix, at `/CHROOT/PREFIX/a`), and whoever
+    /// locks that path with Curator's `InterProcessMutex`, or kazoo's `Lock`, excludes ours and is
+    /// excluded by it, readers included; all stand in one line. Semaphores and registers are not
+    /// shared.
+    pub fn neighbours(mut self, neighbours: Neighbours) -> Self {
+        self.neighbours = Some(neighbours);
         self
     }
 
@@ -137,7 +159,8 @@ impl ZkOptions {
     }
 
     /// Connects with this connector: for what it can and a URL cannot say. Its session timeout is
-    /// replaced by what [`ttl`](Self::ttl) or [`session_timeout`](Self::session_timeout) ask for.
+    /// replaced by what [`ttl`](Self::ttl) or [`session_timeout`](Self::session_timeout) ask for,
+    /// and its connection timeout by what goes with that.
     pub fn connector(mut self, connector: Connector) -> Self {
         self.connector = connector;
         self
@@ -154,36 +177,68 @@ impl ZkOptions {
         if self.private { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// The session timeout to ask for.
+    /// The session timeout to ask for: the shortest that is trusted for the ttl.
     pub(crate) fn asked_timeout(&self) -> Duration {
-        let long = (self.ttl + self.tick / 2).mul_f64(20.0 / 17.0);
-        let short = self.ttl.mul_f64(20.0 / 12.0);
+        if let Some(timeout) = self.session_timeout {
+            return timeout;
+        }
+        let (mut short, mut long) = (self.ttl, self.ttl * 2);
         // Servers count in whole milliseconds.
-        let whole = long.min(short).as_nanos().div_ceil(1_000_000);
-        let asked = Duration::from_millis(u64::try_from(whole).unwrap_or(u64::MAX));
-        self.session_timeout.unwrap_or(asked)
+        while long > short + Duration::from_millis(1) {
+            let middle = short + (long - short) / 2;
+            match self.trusted(middle, connection_timeout(middle)) < self.ttl {
+                true => short = middle,
+                false => long = middle,
+            }
+        }
+        let whole = long.as_nanos().div_ceil(1_000_000);
+        Duration::from_millis(u64::try_from(whole).unwrap_or(u64::MAX))
     }
 
     /// For how long a session of this timeout may be trusted, counted from the sending of a request
-    /// that the leader answered.
+    /// that the leader answered, when a connection counts as lost after `connection` without a word
+    /// from the server.
     ///
     /// The leader ends a session when it has not heard of it for the timeout. But it does not hear
     /// of it at once: a follower reports the sessions that it heard from with its answers to the
     /// leader's pings, twice a tick, and a forwarded request (`sync` or a write) counts as no sign
     /// of life of the session by itself. So when a follower is cut off right after it passed on an
-    /// answer, the leader's count began up to half a tick plus one interval of the client's pings
-    /// before that request.
-    pub(crate) fn trusted(&self, timeout: Duration) -> Duration {
-        let ping = (timeout * 3 / 20).min(Duration::from_secs(10));
-        timeout - ping - (self.tick / 2).min(timeout / 4)
+    /// answer, the leader's count began up to half a tick before the client's last word to the
+    /// follower before that request.
+    pub(crate) fn trusted(&self, timeout: Duration, connection: Duration) -> Duration {
+        // Eight times in that time the client looks whether three eighths of it, or 10 s, have
+        // passed since it said something, and pings.
+        let silence = (connection * 3 / 8).min(Duration::from_secs(10)) + connection / 8;
+        timeout.saturating_sub(silence + (self.tick / 2).min(timeout / 4))
     }
+}
+
+/// How long a connection of a session with this timeout may be silent before another server is
+/// tried.
+///
+/// A fifth of it: the shorter, the less a leader can do harm that stood still, was replaced
+/// meanwhile, and answers once more when it wakes. But not so short that a busy machine cuts
+/// connections.
+pub(crate) fn connection_timeout(session: Duration) -> Duration {
+    (session / 5).max(Duration::from_secs(4)).min(session * 2 / 5)
+}
+
+/// The longest that a client may have for that which somebody else has configured.
+pub(crate) fn longest_connection_timeout(session: Duration) -> Duration {
+    session * 3 / 5
+}
+
+/// What the client makes of such a configuration when the servers have agreed to this session: if
+/// it is too long for it, two fifths.
+pub(crate) fn agreed_silence(session: Duration, configured: Duration) -> Duration {
+    if configured > longest_connection_timeout(session) { session * 2 / 5 } else { configured }
 }
 
 impl fmt::Debug for ZkOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ZkOptions")
             .field("hosts", &self.hosts)
-            .field("root", &self.root)
+            .field("chroot", &self.chroot)
             .field("ttl", &self.ttl)
             .field("tick", &self.tick)
             .finish_non_exhaustive()
@@ -198,19 +253,25 @@ mod tests {
     fn a_url_names_servers_chroot_login_and_times() {
         let url = "zk://me:se%40@c@a:1,b:2/apps/shop?ttl=12s&tick=500ms";
         let options = ZkOptions::parse(url).unwrap();
-        assert_eq!((&*options.hosts, &*options.root), ("a:1,b:2", "/apps/shop/lockkit"));
+        assert_eq!((&*options.hosts, &*options.chroot), ("a:1,b:2", "/apps/shop"));
         assert_eq!(options.ttl, Duration::from_secs(12));
         assert!(options.private);
         assert!(!format!("{options:?}").contains("se"));
         let plain = ZkOptions::parse("zk://a:1/").unwrap();
-        assert_eq!((&*plain.root, plain.private), ("/lockkit", false));
+        assert_eq!((&*plain.chroot, plain.private), ("", false));
     }
 
     #[test]
     fn what_cannot_be_is_refused_without_the_password() {
-        for bad in
-            ["zk://", "zk://me:secret@", "zk://a/b//c", "zk://a/../b", "zk://me@a", "zk://a?x=1"]
-        {
+        for bad in [
+            "zk://",
+            "zk://me:secret@",
+            "zk://a/b//c",
+            "zk://a/../b",
+            "zk://me@a",
+            "zk://a?x=1",
+            "zk://a?neighbours=us",
+        ] {
             let message = ZkOptions::parse(bad).unwrap_err().to_string();
             assert!(!message.contains("secret"), "{message}");
         }
@@ -221,12 +282,26 @@ mod tests {
         for (ttl, tick) in [(30_000_u64, 2_000), (1_000, 2_000), (2_000, 500), (60_000, 3_000)] {
             let tick = Duration::from_millis(tick);
             let options = ZkOptions::new("a").ttl(Duration::from_millis(ttl)).tick(tick);
-            let trusted = options.trusted(options.asked_timeout()).as_millis();
-            // Pings never wait for more than 10 s, which leaves more of a long session.
-            assert!(
-                (u128::from(ttl)..u128::from(ttl) + 1_000).contains(&trusted),
-                "{ttl} {trusted}"
-            );
+            let asked = options.asked_timeout();
+            let trusted = options.trusted(asked, connection_timeout(asked)).as_millis();
+            assert!((u128::from(ttl)..u128::from(ttl) + 5).contains(&trusted), "{ttl} {trusted}");
         }
+    }
+
+    /// Counted by hand for the defaults: a connection timeout of 6.9 s makes the client look every
+    /// 0.86 s and ping 2.6 s after its last word, so 3.4 s may pass; and half a tick.
+    #[test]
+    fn what_is_not_trusted_covers_the_longest_silence_of_an_idle_client() {
+        let options = ZkOptions::new("a");
+        let asked = options.asked_timeout();
+        assert_eq!(asked.as_millis(), 34_445);
+        let unknown = options.trusted(asked, longest_connection_timeout(asked));
+        // Of a client whose connection timeout is not known: 34.4 - 0.3 * 34.4 - 1.
+        assert_eq!(unknown.as_millis(), 23_111);
+        // A server that grants less than was asked for makes the client no more talkative, until
+        // what it was told does not fit.
+        let told = connection_timeout(asked);
+        assert_eq!(agreed_silence(asked / 2, told), told);
+        assert_eq!(agreed_silence(told, told), told * 2 / 5);
     }
 }

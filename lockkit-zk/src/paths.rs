@@ -9,6 +9,9 @@
 //! ROOT/n-NAMESPACE/register/NAME                     a register
 //! ROOT/n-NAMESPACE/base                              what core adds to the tokens
 //! ```
+//! where `ROOT` is `/CHROOT/lockkit`. Locks that are shared with neighbours lie at
+//! `/CHROOT/NAMESPACE/NAME`, and their claims are `x-TAG-lock-0000000007` for Curator's eyes, and
+//! `x-TAG__lock__0000000007` for kazoo's.
 //!
 //! # What a node's name tells
 //! A list of children is names and nothing else, so a name carries what the rule needs: the mode.
@@ -18,45 +21,127 @@
 //! has the id finds the node; whoever sees the node does not get the id (it is 128 random bits, so
 //! there is nothing to try out).
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-use lockkit_core::{ClaimId, Key, Mode, Namespace, Space, Token};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use lockkit_core::{Claim, ClaimId, Key, Mode, Namespace, Space, Token};
+use percent_encoding::{
+    AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode,
+};
 use sha2::{Digest, Sha256};
+use zookeeper_client::CreateMode;
 
 /// Everything that is not a letter, a digit, `-` or `_` is encoded: that covers `/`, `.` and `..`,
 /// and all the characters that ZooKeeper refuses.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
+/// What cannot stand in a path of ZooKeeper, or means something there; and, always, what is not
+/// ASCII.
+const IMPOSSIBLE: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
 
-/// The paths under one root.
+/// A library whose locks are shared; see [`ZkOptions::neighbours`](crate::ZkOptions::neighbours).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Neighbours {
+    /// Apache Curator, in Java: `InterProcessMutex`.
+    Curator,
+    /// kazoo, in Python: `Lock`.
+    Kazoo,
+}
+
+/// What stands between tag and sequence.
+const OURS: &str = "-";
+const CURATOR: &str = "-lock-";
+const KAZOO: &str = "__lock__";
+/// What kazoo's read locks have there.
+const KAZOO_READER: &str = "__rlock__";
+
+/// A name as others would write it in a path: encoded is only what cannot stand there.
+fn plainly(name: &str) -> Cow<'_, str> {
+    match name {
+        "." | ".." => Cow::Owned(name.replace('.', "%2E")),
+        _ => utf8_percent_encode(name, IMPOSSIBLE).into(),
+    }
+}
+
+/// The paths under one chroot.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
+    chroot: String,
     root: String,
+    neighbours: Option<Neighbours>,
 }
 
 impl Layout {
-    /// `root` begins with a slash, ends without one, and is not `/`.
-    pub(crate) fn new(root: String) -> Self {
-        Self { root }
+    /// `chroot` begins with a slash and ends without one, or is empty.
+    pub(crate) fn new(chroot: &str, neighbours: Option<Neighbours>) -> Self {
+        Self { chroot: chroot.to_owned(), root: format!("{chroot}/lockkit"), neighbours }
     }
 
     pub(crate) fn root(&self) -> &str {
         &self.root
     }
 
+    pub(crate) fn has_neighbours(&self) -> bool {
+        self.neighbours.is_some()
+    }
+
+    /// What all claims lie under.
+    pub(crate) fn claims(&self) -> &str {
+        match self.neighbours {
+            None => &self.root,
+            Some(_) if self.chroot.is_empty() => "/",
+            Some(_) => &self.chroot,
+        }
+    }
+
+    /// As what folders are made. ZooKeeper removes containers when they are empty; kazoo does not
+    /// expect that of a folder that it has made sure of.
+    pub(crate) fn folder_mode(&self) -> CreateMode {
+        match self.neighbours {
+            Some(Neighbours::Kazoo) => CreateMode::Persistent,
+            _ => CreateMode::Container,
+        }
+    }
+
+    /// What ZooKeeper puts the sequence behind in the name of a claim's node.
+    pub(crate) fn prefix(&self, tag: &Tag, claim: &Claim) -> String {
+        let before = match (claim.key.space, self.neighbours) {
+            (Space::Lock, Some(Neighbours::Curator)) => CURATOR,
+            (Space::Lock, Some(Neighbours::Kazoo)) => KAZOO,
+            _ => OURS,
+        };
+        tag.prefix(claim.mode, before)
+    }
+
     fn namespace(&self, namespace: &Namespace) -> String {
         format!("{}/n-{}", self.root, utf8_percent_encode(namespace.as_str(), ENCODED))
     }
 
+    /// The folder of all lists of a space; `/` if that is the root.
     pub(crate) fn space(&self, namespace: &Namespace, space: Space) -> String {
-        format!("{}/{space}", self.namespace(namespace))
+        let folder = self.above_lists(namespace, space);
+        if folder.is_empty() { "/".to_owned() } else { folder }
+    }
+
+    fn above_lists(&self, namespace: &Namespace, space: Space) -> String {
+        match (space, namespace.as_str()) {
+            (Space::Lock, "") if self.neighbours.is_some() => self.chroot.clone(),
+            (Space::Lock, name) if self.neighbours.is_some() => {
+                format!("{}/{}", self.chroot, plainly(name))
+            }
+            _ => format!("{}/{space}", self.namespace(namespace)),
+        }
     }
 
     /// The folder of one list.
     pub(crate) fn list(&self, key: &Key) -> String {
-        let name = utf8_percent_encode(key.name.as_str(), ENCODED);
-        format!("{}/{name}", self.space(&key.namespace, key.space))
+        let folder = self.above_lists(&key.namespace, key.space);
+        let name = key.name.as_str();
+        match key.space {
+            Space::Lock if self.neighbours.is_some() => format!("{folder}/{}", plainly(name)),
+            _ => format!("{folder}/{}", utf8_percent_encode(name, ENCODED)),
+        }
     }
 
     pub(crate) fn breaks(&self, namespace: &Namespace) -> String {
@@ -95,13 +180,17 @@ impl Tag {
         Self(hex(&hash.finalize()[..16]))
     }
 
-    /// What ZooKeeper puts the sequence behind.
-    pub(crate) fn prefix(&self, mode: Mode) -> String {
+    fn prefix(&self, mode: Mode, before: &str) -> String {
         match mode {
-            Mode::Exclusive => format!("x-{}-", self.0),
-            Mode::Shared => format!("s-{}-", self.0),
-            Mode::Permits { permits, limit } => format!("p{permits}of{limit}-{}-", self.0),
+            Mode::Exclusive => format!("x-{}{before}", self.0),
+            Mode::Shared => format!("s-{}{before}", self.0),
+            Mode::Permits { permits, limit } => format!("p{permits}of{limit}-{}{before}", self.0),
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn prefix_of(&self, mode: Mode) -> String {
+        self.prefix(mode, OURS)
     }
 
     /// The name of the node that says that this claim was downgraded.
@@ -117,6 +206,8 @@ pub(crate) struct Child {
     pub(crate) tag: Tag,
     pub(crate) mode: Mode,
     sequence: i64,
+    /// By which change it was made, where that had to be asked for.
+    pub(crate) made: i64,
 }
 
 /// What a name in a list's folder can be.
@@ -128,8 +219,10 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) fn of(name: String) -> Self {
-        match parse(&name) {
-            Some((mode, tag, sequence)) => Self::Claim(Child { tag, mode, sequence, name }),
+        match parse(&name).or_else(|| parse_neighbour(&name)) {
+            Some((mode, tag, sequence)) => {
+                Self::Claim(Child { tag, mode, sequence, name, made: 0 })
+            }
             None => match name.strip_prefix("d-").filter(|tag| is_tag(tag)) {
                 Some(tag) => Self::Downgraded(Tag(tag.to_owned())),
                 None => Self::Foreign,
@@ -142,13 +235,31 @@ impl Child {
     /// The order of the list. The sequence is a signed 32-bit counter that wraps to its least
     /// value, so it is compared as serial numbers are: by the sign of the difference. (A list would
     /// need 2^31 living claims to confuse that.) Servers that count in 64 bits do not wrap.
+    ///
+    /// Near the end of the numbers this is not enough, see [`is_near_the_end`](Self::is_near_the_end);
+    /// then the numbers of the changes tell.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
+        if self.made != 0 && other.made != 0 {
+            return self.made.cmp(&other.made);
+        }
         match (i32::try_from(self.sequence), i32::try_from(other.sequence)) {
             (Ok(a), Ok(b)) => a.wrapping_sub(b).cmp(&0),
             _ => self.sequence.cmp(&other.sequence),
         }
     }
+
+    /// Whether its number is so close to where 32 bits end that it does not tell its place.
+    ///
+    /// There servers of version 3.8 do not go on with the least number, as documented: the counter
+    /// stays what it is, and they give the greatest number again and again, and at times, when
+    /// several come at once, the least.
+    pub(crate) fn is_near_the_end(&self) -> bool {
+        i32::try_from(self.sequence).is_ok_and(|n| n.wrapping_add(NEAR) < i32::MIN + 2 * NEAR)
+    }
 }
+
+/// How many numbers on each side of the end are near it.
+const NEAR: i32 = 1 << 20;
 
 fn parse(name: &str) -> Option<(Mode, Tag, i64)> {
     let (mode, rest) = name.split_once('-')?;
@@ -161,8 +272,25 @@ fn parse(name: &str) -> Option<(Mode, Tag, i64)> {
             Mode::Permits { permits: permits.parse().ok()?, limit: limit.parse().ok()? }
         }
     };
-    let sequence = sequence.strip_prefix('-')?.parse().ok()?;
+    let mut after = [CURATOR, KAZOO, OURS].into_iter().filter_map(|s| sequence.strip_prefix(s));
+    let sequence = after.next()?.parse().ok()?;
     is_tag(tag).then(|| (mode, Tag(tag.to_owned()), sequence))
+}
+
+/// The claim of somebody who uses another library: `_c_UUID-lock-0000000007`, Curator's, or
+/// `HEX__lock__0000000007`, kazoo's, whose readers are `HEX__rlock__0000000007`. It has a tag, as
+/// every claim has, that nobody's id leads to.
+fn parse_neighbour(name: &str) -> Option<(Mode, Tag, i64)> {
+    let (mode, sequence) = match name.strip_prefix("_c_") {
+        Some(rest) => (Mode::Exclusive, rest.rsplit_once(CURATOR)?.1),
+        None => match (name.rsplit_once(KAZOO), name.rsplit_once(KAZOO_READER)) {
+            (Some((id, sequence)), _) if is_tag(id) => (Mode::Exclusive, sequence),
+            (_, Some((id, sequence))) if is_tag(id) => (Mode::Shared, sequence),
+            _ => return None,
+        },
+    };
+    let tag = Tag(hex(&Sha256::digest(name.as_bytes())[..16]));
+    Some((mode, tag, sequence.parse().ok()?))
 }
 
 fn is_tag(text: &str) -> bool {
@@ -204,14 +332,49 @@ mod tests {
 
     fn child(mode: Mode, sequence: i64) -> Child {
         let tag = Tag::of(ClaimId::random());
+        for before in [CURATOR, KAZOO] {
+            read(&tag, mode, before, sequence);
+        }
+        read(&tag, mode, OURS, sequence)
+    }
+
+    fn read(tag: &Tag, mode: Mode, before: &str, sequence: i64) -> Child {
         // As the server formats it, negative numbers included.
-        match Kind::of(format!("{}{sequence:010}", tag.prefix(mode))) {
+        match Kind::of(format!("{}{sequence:010}", tag.prefix(mode, before))) {
             Kind::Claim(child) => {
-                assert_eq!((child.mode, &child.tag, child.sequence), (mode, &tag, sequence));
+                assert_eq!((child.mode, &child.tag, child.sequence), (mode, tag, sequence));
                 child
             }
             _ => panic!("not understood"),
         }
+    }
+
+    #[test]
+    fn neighbours_are_claims_too() {
+        let curator = "_c_9fd3cb41-5b8d-4a5a-9ab3-3f1f1b0d3ad2-lock-0000000003";
+        let kazoo = "c1bdf4e9b0d04dfb9b9a4b2c3f1a7a55__lock__0000000004";
+        let reader = "c1bdf4e9b0d04dfb9b9a4b2c3f1a7a55__rlock__-2147483648";
+        let ours = (Mode::Exclusive, Mode::Shared);
+        for (name, mode, sequence) in
+            [(curator, ours.0, 3), (kazoo, ours.0, 4), (reader, ours.1, i64::from(i32::MIN))]
+        {
+            let Kind::Claim(child) = Kind::of(name.to_owned()) else { panic!("{name}") };
+            assert_eq!((child.mode, child.sequence), (mode, sequence), "{name}");
+        }
+    }
+
+    #[test]
+    fn shared_with_neighbours_a_lock_lies_at_the_path_of_its_name() {
+        let layout = Layout::new("/locks", Some(Neighbours::Kazoo));
+        let list = |namespace: &str, space, name: &str| {
+            let namespace = Namespace::new(namespace).unwrap();
+            layout.list(&Key::new(namespace, space, Name::new(name).unwrap()))
+        };
+        assert_eq!(list("", Space::Lock, "daily.report"), "/locks/daily.report");
+        assert_eq!(list("shop", Space::Lock, "a/b %"), "/locks/shop/a%2Fb %25");
+        assert_eq!(list("", Space::Lock, ".."), "/locks/%2E%2E");
+        assert_eq!(list("", Space::Semaphore, "a"), "/locks/lockkit/n-/semaphore/a");
+        assert_eq!(Layout::new("", Some(Neighbours::Curator)).claims(), "/");
     }
 
     #[test]
@@ -235,6 +398,17 @@ mod tests {
     }
 
     #[test]
+    fn numbers_near_the_end_are_known() {
+        let (least, greatest) = (i64::from(i32::MIN), i64::from(i32::MAX));
+        for near in [least, least + 1000, greatest, greatest - 1000] {
+            assert!(child(Mode::Exclusive, near).is_near_the_end(), "{near}");
+        }
+        for far in [0, 7, -7, 2_000_000_000, -2_000_000_000, greatest + 1] {
+            assert!(!child(Mode::Exclusive, far).is_near_the_end(), "{far}");
+        }
+    }
+
+    #[test]
     fn the_tag_is_not_the_id() {
         let id = ClaimId::random();
         assert_eq!(Tag::of(id), Tag::of(id));
@@ -243,7 +417,7 @@ mod tests {
 
     #[test]
     fn every_name_has_a_folder_of_its_own_and_comes_back() {
-        let layout = Layout::new("/lockkit".to_owned());
+        let layout = Layout::new("", None);
         let mut seen = std::collections::HashSet::new();
         for name in ["a", "A", "a ", "a/b", "a%2Fb", ".", "..", "á", "a\u{301}", "zookeeper", "*"]
         {

@@ -85,18 +85,34 @@ impl Place {
 /// The places of all claims of a driver.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    all: Mutex<HashMap<ClaimId, Place>>,
-    /// Told when a lease may end earlier than all others.
+    all: Mutex<All>,
+    /// Told when a lease ends before the next look at all of them.
     pub(crate) earlier: Arc<Notify>,
 }
 
+#[derive(Debug, Default)]
+struct All {
+    places: HashMap<ClaimId, Place>,
+    /// When all leases are looked at next, if that is known.
+    next_look: Option<Moment>,
+}
+
 impl Places {
-    fn all(&self) -> MutexGuard<'_, HashMap<ClaimId, Place>> {
+    fn all(&self) -> MutexGuard<'_, All> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn of(&self, id: ClaimId) -> Option<Place> {
-        self.all().get(&id).cloned()
+        self.all().places.get(&id).cloned()
+    }
+
+    /// Makes sure that the leases are looked at when this one ends. Mostly that is so already: a
+    /// look at thousands of leases for every one that begins would cost more than the rest.
+    fn look_at(&self, all: &mut All, ends: Moment) {
+        if all.next_look.is_none_or(|next| ends < next) {
+            all.next_look = Some(ends);
+            self.earlier.notify_one();
+        }
     }
 
     /// Remembers that a claim's node is about to be created. Called before the request goes out,
@@ -109,50 +125,60 @@ impl Places {
             node: None,
             ends: BootClock.now().after(claim.wait_ttl.max(claim.hold_ttl)),
         };
-        self.all().insert(claim.id, place);
-        self.earlier.notify_one();
+        let mut all = self.all();
+        self.look_at(&mut all, place.ends);
+        all.places.insert(claim.id, place);
     }
 
     /// The claim stands here now: its lease begins.
     pub(crate) fn settle(&self, claim: &Claim, node: Node) -> Option<Place> {
         let mut all = self.all();
-        let place = all.get_mut(&claim.id)?;
+        let place = all.places.get_mut(&claim.id)?;
         place.begin(claim, node.holds, place.node.is_none());
         place.node = Some(node);
         let settled = place.clone();
-        drop(all);
-        self.earlier.notify_one();
+        self.look_at(&mut all, settled.ends);
         Some(settled)
     }
 
     /// Renews a claim's own lease; `None` when it is over already. What holds stays so.
     pub(crate) fn renew(&self, claim: &Claim, holds: bool) -> Option<Place> {
         let mut all = self.all();
-        let place = all.get_mut(&claim.id).filter(|place| !place.is_over())?;
+        let place = all.places.get_mut(&claim.id).filter(|place| !place.is_over())?;
         place.begin(claim, holds || place.holds(), false);
         place.node.as_mut()?.holds |= holds;
         let renewed = place.clone();
-        drop(all);
-        self.earlier.notify_one();
+        self.look_at(&mut all, renewed.ends);
         Some(renewed)
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
-        self.all().remove(&id);
+        self.all().places.remove(&id);
     }
 
     /// The tags of all claims that somebody here owns.
     pub(crate) fn tags(&self) -> HashSet<Tag> {
-        self.all().values().map(|place| place.tag.clone()).collect()
+        self.all().places.values().map(|place| place.tag.clone()).collect()
+    }
+
+    /// The node of the claim of this list that has this token.
+    pub(crate) fn node_of(&self, folder: &str, token: Token) -> Option<Node> {
+        let all = self.all();
+        let nodes = all.places.values().filter(|place| place.folder == folder);
+        nodes.filter_map(|place| place.node.as_ref()).find(|node| node.token == token).cloned()
     }
 
     /// Forgets the claims whose leases are over, and hands their places out; with the moment at
-    /// which the next one will be.
-    pub(crate) fn take_over(&self) -> (Vec<Place>, Option<Moment>) {
+    /// which to do that again, `latest` at the latest.
+    pub(crate) fn take_over(&self, latest: Moment) -> (Vec<Place>, Moment) {
         let now = BootClock.now();
         let mut all = self.all();
-        let over: Vec<_> = all.iter().filter(|(_, p)| p.ends <= now).map(|(id, _)| *id).collect();
-        let over = over.iter().filter_map(|id| all.remove(id)).collect();
-        (over, all.values().map(|place| place.ends).min())
+        let places = &mut all.places;
+        let over: Vec<_> =
+            places.iter().filter(|(_, place)| place.ends <= now).map(|(id, _)| *id).collect();
+        let over = over.iter().filter_map(|id| places.remove(id)).collect();
+        let next = places.values().map(|place| place.ends).fold(latest, Moment::min);
+        all.next_look = Some(next);
+        (over, next)
     }
 }

@@ -208,10 +208,16 @@ impl Registers for ZkDriver {
         loop {
             let session = self.inner.sessions.get().await?;
             session.answer(session.sync(&path)).await.map_err(failed)?;
+            let room = session.room(&[&path]);
             // The watch is set before the look, so that no change falls between them. It also
             // waits for a node that is not there yet.
-            let watched = session.client.check_and_watch_stat(&path);
-            let (_, watcher) = session.answer(watched).await.map_err(failed)?;
+            let watcher = match room.is_some() {
+                true => {
+                    let watched = session.client.check_and_watch_stat(&path);
+                    Some(session.answer(watched).await.map_err(failed)?.1)
+                }
+                false => None,
+            };
             let Seen { cell, left, .. } = self.inner.seen(&session, &path).await?;
             let entry = cell.entry();
             if entry.as_ref().map(|entry| entry.version) != after {
@@ -219,13 +225,22 @@ impl Registers for ZkDriver {
             }
             // Nobody tells when a value's time is over.
             let left = left.unwrap_or(Duration::MAX).saturating_add(Duration::from_millis(1));
-            let _ = tokio::time::timeout(left.min(FAR), watcher.changed()).await;
+            match watcher {
+                Some(watcher) => {
+                    let _ = tokio::time::timeout(left.min(FAR), watcher.changed()).await;
+                }
+                // Very much is watched in this session: look now and then.
+                None => tokio::time::sleep(left.min(LOOK_EVERY)).await,
+            }
         }
     }
 }
 
 /// As far as timers go.
 const FAR: Duration = Duration::from_secs(86_400);
+
+/// How often those look who cannot watch.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -57,7 +57,7 @@ impl Inner {
         let lines: BTreeSet<_> = waiting.map(|place| place.folder.clone()).collect();
         // All of these go out now, in this order: what is read is at least as new as the sync.
         let synced = session.sync(self.layout.root());
-        let nodes = session.client.list_ephemerals(self.layout.root());
+        let nodes = session.client.list_ephemerals(self.layout.claims());
         let breaks_listed: Vec<_> =
             breaks.iter().map(|path| session.client.list_children(path)).collect();
         let lines_listed: Vec<_> =
@@ -77,7 +77,8 @@ impl Inner {
             news.breaks.insert(folder, by_tag.collect());
         }
         for (folder, listed) in lines.into_iter().zip(lines_listed) {
-            news.lines.insert(folder, Line::of(or_empty(listed)?));
+            let line = self.line_of(session, &folder, or_empty(listed)?).await?;
+            news.lines.insert(folder, line);
         }
         Ok(news)
     }
@@ -134,9 +135,12 @@ impl Inner {
         let owned = self.places.tags();
         for path in nodes {
             let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-            if let Kind::Claim(child) = Kind::of(name)
-                && !owned.contains(&child.tag)
-            {
+            let tag = match Kind::of(name) {
+                Kind::Claim(child) => child.tag,
+                Kind::Downgraded(tag) => tag,
+                Kind::Foreign => continue,
+            };
+            if !owned.contains(&tag) {
                 // It goes out when it is called; nobody waits for the answer.
                 drop(session.client.delete(path, None));
             }

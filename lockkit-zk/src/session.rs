@@ -7,12 +7,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
+use tokio::task::JoinHandle;
 use zookeeper_client::{Client, Error as ZkError, SessionState};
 
 use crate::ZkOptions;
 use crate::failure::{BACKEND, failed, no_answer};
+use crate::options::{agreed_silence, connection_timeout, longest_connection_timeout};
+use crate::watched::{Room, Watched};
+
+/// How long it may take to reach a server. Every member of an ensemble gets its chance in that
+/// time, also when those that are asked first are silent.
+const CONNECTING: Duration = Duration::from_secs(6);
+/// When one more server is asked, beside those that have not answered yet.
+const HEDGE: Duration = Duration::from_secs(1);
 
 /// One session of ZooKeeper. Ephemeral nodes live exactly as long as it does.
 pub(crate) struct Session {
@@ -23,15 +34,21 @@ pub(crate) struct Session {
     confirmed: AtomicU64,
     /// No request is waited for any longer than this.
     patience: Duration,
+    /// A task that ends when the runtime does on which the client works, if it was made here.
+    runtime: Option<JoinHandle<()>>,
+    /// The paths that the client watches for us.
+    watched: Arc<Watched>,
 }
 
 impl Session {
-    fn new(client: Client, options: &ZkOptions, sent: Moment) -> Self {
+    /// `connection`: for how long the client was told that a connection may be silent.
+    fn new(client: Client, options: &ZkOptions, connection: Duration, sent: Moment) -> Self {
         let timeout = client.session_timeout();
         let patience = (timeout / 2).clamp(Duration::from_secs(1), Duration::from_secs(5));
-        let ttl = options.trusted(timeout);
+        let ttl = options.trusted(timeout, agreed_silence(timeout, connection));
         // A new session is a write, which the leader answered.
-        Self { client, ttl, confirmed: AtomicU64::new(sent.as_nanos()), patience }
+        let confirmed = AtomicU64::new(sent.as_nanos());
+        Self { client, ttl, confirmed, patience, runtime: None, watched: Arc::default() }
     }
 
     pub(crate) fn id(&self) -> i64 {
@@ -57,9 +74,17 @@ impl Session {
     /// The client says so late, or never while no server answers; so a session that is not
     /// connected and whose time is over counts as ended.
     pub(crate) fn has_ended(&self) -> bool {
+        if self.runtime.as_ref().is_some_and(JoinHandle::is_finished) {
+            return true; // nobody works for the client any more, and its state stays what it was
+        }
         let state = self.client.state();
         let over = BootClock.now().since(self.confirmed()) > self.timeout();
         state.is_terminated() || (state == SessionState::Disconnected && over)
+    }
+
+    /// Room to watch these paths, for as long as it is kept; none when very much is watched.
+    pub(crate) fn room(&self, paths: &[&str]) -> Option<Room> {
+        Room::for_paths(&self.watched, paths)
     }
 
     /// Waits for an answer, in bounded time. (The request went out when the future was made.)
@@ -91,6 +116,14 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(task) = &self.runtime {
+            task.abort();
+        }
+    }
+}
+
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Session({:#x}, {:?})", self.id(), self.client.state())
@@ -106,20 +139,27 @@ pub(crate) struct Sessions {
     current: Mutex<Option<Arc<Session>>>,
     /// Held while a session is being made.
     making: tokio::sync::Mutex<()>,
+    /// How often making one has failed.
+    failures: AtomicU64,
 }
 
 impl Sessions {
     pub(crate) async fn open(options: ZkOptions) -> Result<Self, Error> {
-        let making = tokio::sync::Mutex::default();
-        let sessions = Self { options, own: true, current: Mutex::default(), making };
+        let sessions = Self::starting(options, true, None);
         sessions.get().await?;
         Ok(sessions)
     }
 
     pub(crate) fn of(client: Client, options: ZkOptions) -> Self {
-        let session = Session::new(client, &options, Moment::from_nanos(0));
-        let current = Mutex::new(Some(Arc::new(session)));
-        Self { options, own: false, current, making: tokio::sync::Mutex::default() }
+        let sent = Moment::from_nanos(0); // nothing was asked yet
+        let unknown = longest_connection_timeout(client.session_timeout());
+        let session = Session::new(client, &options, unknown, sent);
+        Self::starting(options, false, Some(Arc::new(session)))
+    }
+
+    fn starting(options: ZkOptions, own: bool, first: Option<Arc<Session>>) -> Self {
+        let (making, failures) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
+        Self { options, own, current: Mutex::new(first), making, failures }
     }
 
     pub(crate) fn options(&self) -> &ZkOptions {
@@ -148,6 +188,7 @@ impl Sessions {
         if let Some(session) = self.live() {
             return Ok(session);
         }
+        let failures = self.failures.load(Ordering::Acquire);
         let _making = self.making.lock().await;
         if let Some(session) = self.live() {
             return Ok(session);
@@ -157,18 +198,50 @@ impl Sessions {
             let ended = || Error::permanent(BACKEND, "the session of the given client has ended");
             return given.ok_or_else(ended);
         }
+        if self.failures.load(Ordering::Acquire) != failures {
+            // Somebody tried while we stood in line for it: all who wait fail together, rather
+            // than one after the other.
+            return Err(Error::retryable(BACKEND, "no server could be reached"));
+        }
         // The old client is let go first, so that it closes its session should it reach it again.
         self.set(None);
         let sent = BootClock.now();
-        let connector = self.options.connector.clone().with_fail_eagerly();
-        let connector = connector.with_session_timeout(self.options.asked_timeout());
-        let connecting = connector.connect(&self.options.hosts);
-        let client = tokio::time::timeout(Duration::from_secs(5), connecting);
-        let client = client.await.map_err(|_| no_answer())?.map_err(failed)?;
-        let session = Arc::new(Session::new(client, &self.options, sent));
+        let connected = tokio::time::timeout(CONNECTING, self.connect()).await;
+        let connected = connected.unwrap_or_else(|_| Err(no_answer()));
+        let client = connected.inspect_err(|_| {
+            self.failures.fetch_add(1, Ordering::AcqRel);
+        })?;
+        let told = connection_timeout(self.options.asked_timeout());
+        let mut session = Session::new(client, &self.options, told, sent);
+        session.runtime = Some(tokio::spawn(std::future::pending()));
+        let session = Arc::new(session);
         tracing::debug!(?session, timeout = ?session.timeout(), "session established");
         self.set(Some(session.clone()));
         Ok(session)
+    }
+
+    /// Connects to the first server that answers. The client asks the servers in random order, and
+    /// waits long for one that is silent; so others are asked beside it.
+    async fn connect(&self) -> Result<Client, Error> {
+        let timeout = self.options.asked_timeout();
+        let connector = self.options.connector.clone().with_fail_eagerly();
+        let connector = connector.with_session_timeout(timeout);
+        let connector = connector.with_connection_timeout(connection_timeout(timeout));
+        let several = self.options.hosts.contains(',');
+        let mut asked = FuturesUnordered::new();
+        loop {
+            asked.push(connector.clone().connect(&self.options.hosts));
+            let hedge = match several {
+                true => Either::Left(tokio::time::sleep(HEDGE)),
+                false => Either::Right(std::future::pending()),
+            };
+            let hedge = std::pin::pin!(hedge);
+            match select(asked.next(), hedge).await {
+                Either::Left((Some(connected), _)) => return connected.map_err(failed),
+                Either::Left((None, _)) => return Err(no_answer()), // it is never empty
+                Either::Right(_) => {}
+            }
+        }
     }
 
     /// Lets go of the session. Its nodes go with it.

@@ -1,22 +1,27 @@
 //! Waiting for a claim's turn: a watch on the one node that matters, and one on the own node.
 
-use std::pin::Pin;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use lockkit_core::driver::Grant;
 use lockkit_core::{Claim, Error, LossReason, Mode};
-use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher, WatchedEvent};
+use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher};
 
 use crate::acquire::owned;
 use crate::driver::Inner;
 use crate::failure::failed;
-use crate::line::{Ahead, Line, Verdict};
+use crate::line::{Ahead, Verdict};
 use crate::node::Label;
 use crate::paths::{Tag, break_name};
 use crate::places::{Node, Place};
 use crate::session::Session;
 
-type Event = BoxFuture<'static, WatchedEvent>;
+/// An event of a watch, as the session's end where there will be none.
+type Event = BoxFuture<'static, EventType>;
+
+/// How often those look who cannot watch, since very much is watched in their session.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What became of the node ahead.
 enum Blocker {
@@ -67,6 +72,12 @@ impl Inner {
                 return Ok(()); // locks always have one
             };
             let path = format!("{}/{blocker}", place.folder);
+            let room = session.room(&[&node.path, &path]);
+            if room.is_none() {
+                own = None;
+                tokio::time::sleep(LOOK_EVERY).await;
+                continue;
+            }
             let own_watched = match own.take() {
                 Some(event) => event,
                 None => self.watch_own(session, claim, node).await?,
@@ -76,7 +87,7 @@ impl Inner {
                 // First the own node: it may have gone before the other did.
                 biased;
                 event = &mut own_event => {
-                    self.own_changed(session, claim, node, &event).await?;
+                    self.own_changed(session, claim, node, event).await?;
                     known = Some(ahead);
                     continue;
                 }
@@ -99,7 +110,7 @@ impl Inner {
         node: &Node,
     ) -> Result<Option<Ahead>, Error> {
         let session = &*place.session;
-        let line = Line::of(self.children(session, &place.folder).await?);
+        let line = self.line(session, &place.folder).await?;
         match line.verdict(&node.name) {
             Some(Verdict::Holds) => Ok(None),
             Some(Verdict::Waits(ahead)) => Ok(Some(ahead)),
@@ -129,9 +140,9 @@ impl Inner {
         session: &Session,
         claim: &Claim,
         node: &Node,
-        event: &WatchedEvent,
+        event: EventType,
     ) -> Result<(), Error> {
-        match event.event_type {
+        match event {
             EventType::NodeDeleted => Err(self.gone(session, claim, node).await),
             EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
             _ => Ok(()),
@@ -147,20 +158,27 @@ impl Inner {
         node: &Node,
     ) -> Result<(), Error> {
         let session = &*place.session;
-        drop(self.watch_own(session, claim, node).await?);
+        let room = session.room(&[&place.folder]);
         loop {
+            if room.is_none() {
+                tokio::time::sleep(LOOK_EVERY).await;
+                match self.look(place, claim, node).await? {
+                    Some(_) => continue,
+                    None => return Ok(()),
+                }
+            }
             let listed = session.client.list_and_watch_children(&place.folder);
             let (names, watcher) = match session.answer(listed).await {
                 Ok(listed) => listed,
                 Err(ZkError::NoNode) => return Err(self.gone(session, claim, node).await),
                 Err(error) => return Err(failed(error)),
             };
-            match Line::of(names).verdict(&node.name) {
+            match self.line_of(session, &place.folder, names).await?.verdict(&node.name) {
                 Some(Verdict::Holds) => return Ok(()),
                 Some(Verdict::Waits(_)) => {}
                 _ => return Err(self.gone(session, claim, node).await),
             }
-            if watcher.changed().await.event_type == EventType::Session {
+            if event(watcher).await == EventType::Session {
                 return Err(Error::Lost { reason: LossReason::SessionEnded });
             }
         }
@@ -192,14 +210,15 @@ async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<Blocker, E
         Err(ZkError::NoNode) => return Ok(Blocker::Left),
         Err(error) => return Err(failed(error)),
     };
-    let event: Pin<Box<_>> = event(watcher);
-    match event.await.event_type {
+    match event(watcher).await {
         EventType::NodeDeleted => Ok(Blocker::Left),
         EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
         _ => Ok(Blocker::Changed),
     }
 }
 
+/// The client panics when its runtime ends before the watch does.
 fn event(watcher: OneshotWatcher) -> Event {
-    watcher.changed().boxed()
+    let changed = AssertUnwindSafe(watcher.changed()).catch_unwind();
+    changed.map(|event| event.map_or(EventType::Session, |event| event.event_type)).boxed()
 }

@@ -25,6 +25,11 @@ const ALL: &[Requirement] = &[
     Requirement { place: Program("mariadbd"), package: "mariadb-server" },
     Requirement { place: Program("mariadb-install-db"), package: "mariadb-server" },
     Requirement { place: File("/usr/share/java/zookeeper.jar"), package: "zookeeper" },
+    // It judges whether its own locks and ours exclude each other.
+    Requirement {
+        place: File("/usr/lib/python3/dist-packages/kazoo/recipe/lock.py"),
+        package: "python3-kazoo",
+    },
     Requirement { place: File("/usr/share/java/slf4j-log4j12.jar"), package: "libslf4j-java" },
     Requirement { place: File("/usr/share/java/log4j-1.2.jar"), package: "liblog4j1.2-java" },
     Requirement { place: Program("java"), package: "default-jre-headless" },

@@ -1,0 +1,206 @@
+//! Putting a claim's node into its folder: which transaction does it, and what its answer tells.
+//! Nothing is waited for here.
+//!
+//! A claim's node is created by a transaction that also writes to the folder, for what that
+//! answers: the number of the change, which is the token (servers before 3.8.2 do not tell it of a
+//! create within a transaction), and how many nodes the folder has now. If it has one, the claim
+//! holds, and nothing else has to be asked. (A create and a list that leave back to back would tell
+//! as much, but the client does not set TCP_NODELAY: the second request waits for the answer to the
+//! first.)
+
+use std::sync::Arc;
+
+use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::driver::Acquisition;
+use lockkit_core::{Claim, Error, Token};
+use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult};
+
+use crate::acquire::mismatch;
+use crate::driver::Inner;
+use crate::failure::{BACKEND, failed, not_done};
+use crate::folders::Sight;
+use crate::line::{Line, Verdict};
+use crate::node::Label;
+use crate::paths::{Kind, Tag};
+use crate::places::Node;
+use crate::session::Session;
+
+/// How often one is surprised by folders that come and go before the backend is said to fail.
+const TRIES: usize = 8;
+
+/// Under which condition a node is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The folder is not there; it is made along.
+    New,
+    /// The folder is there.
+    Existing,
+    /// The folder is there, and empty: it is deleted, which the server refuses otherwise, and made
+    /// again.
+    Empty,
+    /// The folder has this version: nobody has come since it was looked at.
+    Unchanged(i32),
+}
+
+/// A node that was created.
+pub(crate) struct Entered {
+    pub(crate) node: Node,
+    /// Whether nothing else was in the folder.
+    pub(crate) alone: bool,
+    /// By which change the folder was made.
+    folder_made: i64,
+}
+
+/// What came of an attempt that the server decided on.
+enum Attempt {
+    In(Entered),
+    Refused(ZkError),
+}
+
+impl Inner {
+    /// Creates the node of a claim, whoever else is there.
+    pub(crate) async fn enter(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+    ) -> Result<Entered, Error> {
+        let folder = self.layout.list(&claim.key);
+        for _ in 0..TRIES {
+            let way = match self.folders.last(&folder) {
+                None => Way::New,
+                Some(Sight::There | Sight::InUse) => Way::Existing,
+                // With a folder made anew the numbers begin anew.
+                Some(Sight::Worn) => Way::Empty,
+            };
+            match self.attempt(session, claim, &folder, way).await? {
+                Attempt::In(entered) => return Ok(entered),
+                Attempt::Refused(why) => self.learn(session, &folder, way, why).await?,
+            }
+        }
+        Err(vanishing())
+    }
+
+    /// Creates the node of a claim if that holds at once; otherwise none, so that nobody sees a
+    /// claim that will not stay. `Err` of the answer to a try that is refused.
+    pub(crate) async fn enter_if_free(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+    ) -> Result<Result<Entered, Acquisition>, Error> {
+        let folder = self.layout.list(&claim.key);
+        for _ in 0..TRIES {
+            let mut looked = None;
+            let way = match self.folders.last(&folder) {
+                None => Way::New,
+                Some(Sight::There | Sight::Worn) => Way::Empty,
+                Some(Sight::InUse) => {
+                    let children = session.client.get_children(&folder);
+                    let (names, stat) = match session.answer(children).await {
+                        Ok(listed) => listed,
+                        Err(why) => {
+                            self.learn(session, &folder, Way::Existing, why).await?;
+                            continue;
+                        }
+                    };
+                    match Line::of(names).verdict_at_end(claim.mode) {
+                        Verdict::Holds => {}
+                        Verdict::Waits(_) => return Ok(Err(Acquisition::Busy)),
+                        Verdict::OtherLimit(limit) => return Err(mismatch(claim, limit)),
+                    }
+                    looked = Some(stat.czxid);
+                    Way::Unchanged(stat.version)
+                }
+            };
+            match self.attempt(session, claim, &folder, way).await? {
+                Attempt::In(mut entered) => {
+                    // Versions begin anew with a folder that was deleted and made again; unless
+                    // that happened, nobody has come since the look. (Neighbours come without
+                    // changing the version.)
+                    let sure = !self.layout.has_neighbours();
+                    entered.alone |= sure && looked == Some(entered.folder_made);
+                    return Ok(Ok(entered));
+                }
+                Attempt::Refused(why) => self.learn(session, &folder, way, why).await?,
+            }
+        }
+        Err(vanishing())
+    }
+
+    async fn attempt(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+        folder: &str,
+        way: Way,
+    ) -> Result<Attempt, Error> {
+        let acls = self.sessions.options().acls();
+        let container = self.layout.folder_mode().with_acls(acls);
+        let ephemeral = CreateMode::EphemeralSequential.with_acls(acls);
+        let prefix = self.layout.prefix(&Tag::of(claim.id), claim);
+        let path = format!("{folder}/{prefix}");
+        let mut multi = session.client.new_multi_writer();
+        let added = match way {
+            Way::New => multi.add_create(folder, b"", &container),
+            Way::Existing => Ok(()),
+            Way::Empty => multi
+                .add_delete(folder, None)
+                .and_then(|()| multi.add_create(folder, b"", &container)),
+            Way::Unchanged(version) => multi.add_check_version(folder, version),
+        };
+        added
+            .and_then(|()| multi.add_create(&path, &Label::of(claim), &ephemeral))
+            .and_then(|()| multi.add_set_data(folder, b"", None))
+            .map_err(failed)?;
+        self.places.expect(claim, folder, session);
+        let sent = BootClock.now();
+        let done = session.answers(multi.commit()).await?;
+        let (path, stat) = match done.as_deref() {
+            Ok([.., MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }]) => {
+                (path.clone(), *stat)
+            }
+            Ok(_) => return Err(Error::retryable(BACKEND, "an answer of another form")),
+            Err(MultiWriteError::OperationFailed { source, .. }) if not_done(source) => {
+                self.places.forget(claim.id);
+                return Ok(Attempt::Refused(source.clone()));
+            }
+            Err(error) => return Err(failed(error.clone().into())),
+        };
+        session.confirm(sent);
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        let worn = matches!(Kind::of(name.clone()), Kind::Claim(child) if child.is_near_the_end());
+        self.folders.saw(folder, if worn { Sight::Worn } else { Sight::InUse });
+        let wrong = || Error::retryable(BACKEND, "a change without a number");
+        let token = Token::new(stat.mzxid as u64).ok_or_else(wrong)?;
+        let node = Node { path, name, token, holds: false, ahead: None };
+        self.places.settle(claim, node.clone());
+        Ok(Attempt::In(Entered { node, alone: stat.num_children == 1, folder_made: stat.czxid }))
+    }
+
+    /// Takes note of why an attempt was refused, and makes what is missing above the folder.
+    async fn learn(
+        &self,
+        session: &Session,
+        folder: &str,
+        way: Way,
+        why: ZkError,
+    ) -> Result<(), Error> {
+        match (why, way) {
+            (ZkError::NoNode, Way::New) => {
+                let above = folder.rsplit_once('/').map_or("", |(above, _)| above);
+                self.make_folder(session, above).await.map_err(failed)?;
+            }
+            (ZkError::NoNode, _) => self.folders.forget(folder),
+            (ZkError::NodeExists, Way::New) => self.folders.saw(folder, Sight::There),
+            (ZkError::NotEmpty, Way::Empty) => self.folders.saw(folder, Sight::InUse),
+            // Whoever may make folders above it need not be allowed to delete them.
+            (ZkError::NoAuth, Way::Empty) => self.folders.saw(folder, Sight::InUse),
+            (ZkError::BadVersion, Way::Unchanged(_)) => {}
+            (why, _) => return Err(failed(why)),
+        }
+        Ok(())
+    }
+}
+
+fn vanishing() -> Error {
+    Error::retryable(BACKEND, "the folder of the lock came and went again and again")
+}

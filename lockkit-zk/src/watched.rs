@@ -1,0 +1,92 @@
+//! How much is watched in a session, which has a bound. It watches nothing itself.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// As many bytes of paths are watched at once, at most.
+///
+/// A client that connects again tells the server what it watches. zookeeper-client divides what is
+/// longer than 128 KiB, then takes the second answer for a fault and cuts the connection; so with
+/// more than that a session would end with the first cut.
+const MOST: usize = 120 * 1024;
+
+/// The paths that are watched in a session.
+#[derive(Debug, Default)]
+pub(crate) struct Watched(Mutex<Paths>);
+
+#[derive(Debug, Default)]
+struct Paths {
+    /// By how many each is watched. To the server that is one watch.
+    watchers: HashMap<String, u32>,
+    bytes: usize,
+}
+
+impl Watched {
+    fn paths(&self) -> MutexGuard<'_, Paths> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Room for watches, for as long as it is kept.
+#[derive(Debug)]
+pub(crate) struct Room {
+    watched: Arc<Watched>,
+    paths: Vec<String>,
+}
+
+impl Room {
+    /// Room to watch these paths; none when that would be too much.
+    pub(crate) fn for_paths(watched: &Arc<Watched>, paths: &[&str]) -> Option<Self> {
+        let mut all = watched.paths();
+        for path in paths {
+            let watchers = all.watchers.entry((*path).to_owned()).or_default();
+            *watchers += 1;
+            if *watchers == 1 {
+                all.bytes += path.len();
+            }
+        }
+        let fits = all.bytes <= MOST;
+        drop(all);
+        let paths = paths.iter().map(|path| (*path).to_owned()).collect();
+        let room = Self { watched: watched.clone(), paths };
+        fits.then_some(room) // dropped, it gives back what it took
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut all = self.watched.paths();
+        for path in &self.paths {
+            if let Some(watchers) = all.watchers.get_mut(path) {
+                *watchers -= 1;
+                if *watchers == 0 {
+                    all.watchers.remove(path);
+                    all.bytes -= path.len();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_until_there_is_none_and_again_when_some_leave() {
+        let watched = Arc::default();
+        let path = |n: usize| format!("/{n:01023}");
+        let mut rooms: Vec<_> = (0..120)
+            .map(|n| Room::for_paths(&watched, &[&path(n)]).expect("there is room"))
+            .collect();
+        assert!(Room::for_paths(&watched, &[&path(120)]).is_none());
+        // What is watched already takes no more room.
+        drop(Room::for_paths(&watched, &[&path(7)]).expect("it is watched already"));
+        assert!(Room::for_paths(&watched, &[&path(120)]).is_none());
+        rooms.pop();
+        assert!(Room::for_paths(&watched, &[&path(120)]).is_some());
+        drop(rooms);
+        let left = watched.paths();
+        assert_eq!((left.bytes, left.watchers.len()), (0, 0));
+    }
+}
