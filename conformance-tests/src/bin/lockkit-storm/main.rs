@@ -15,7 +15,7 @@ use lockkit::{Settings, parse_duration};
 use lockkit_conformance::history::judge::Judgement;
 use lockkit_conformance::lab::proxy::Protocol;
 use lockkit_conformance::lab::{Kind, Proxy, Server};
-use lockkit_conformance::storm::client::{self, Orders};
+use lockkit_conformance::storm::client;
 use lockkit_conformance::storm::server::ServerSaboteur;
 use lockkit_conformance::storm::{NoSaboteur, Saboteur, Storm};
 
@@ -76,26 +76,9 @@ fn main() -> ExitCode {
 }
 
 async fn be_client(arguments: &[OsString]) -> io::Result<ExitCode> {
-    let url = arguments.first().and_then(|url| url.to_str());
-    let orders = arguments.get(1..).and_then(Orders::parse);
-    let (Some(url), Some(orders)) = (url, orders) else {
-        return Err(io::Error::other("a storm's client is started by a storm"));
-    };
-    let settings = Settings::default().ttl(orders.ttl).wait_ttl(orders.ttl);
-    // The server may be away just now; the storm goes on for longer.
-    let give_up = tokio::time::Instant::now() + orders.lasts;
-    loop {
-        match lockkit::connect_with(url, settings.clone()).await {
-            Ok(locks) => {
-                client::run(locks, orders).await?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            Err(error) if error.is_retryable() && tokio::time::Instant::now() < give_up => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            Err(error) => return Err(io::Error::other(error)),
-        }
-    }
+    let connect =
+        |url: String, settings| async move { lockkit::connect_with(&url, settings).await };
+    client::serve(arguments, connect).await.map(|()| ExitCode::SUCCESS)
 }
 
 async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
