@@ -16,8 +16,7 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{
-    self, AlarmAction, AlarmType, Client, CompactionOptions, ConnectOptions, DeleteOptions,
-    GetOptions,
+    self, AlarmAction, AlarmType, Client, CompactionOptions, ConnectOptions, GetOptions, KeyValue,
 };
 
 struct Etcd;
@@ -49,9 +48,9 @@ impl Site for Etcd {
                 act: |server| Box::pin(async { done(revoke_holder(server.addr()).await) }),
             },
             Deletion {
-                what: "etcdctl del --prefix lockkit/",
+                what: "the holder's key is deleted",
                 fault: Some(Fault::BrokenByForce),
-                act: |server| Box::pin(async { done(delete_all(server.addr()).await) }),
+                act: |server| Box::pin(async { done(delete_holder(server.addr()).await) }),
             },
         ]
     }
@@ -99,18 +98,21 @@ async fn compact(addr: SocketAddr) -> Done {
 }
 
 async fn revoke_holder(addr: SocketAddr) -> Done {
-    let mut client = client(addr).await?;
-    let all = GetOptions::new().with_prefix();
-    let claims = client.get("lockkit/lock/", Some(all)).await?;
-    if let Some(holder) = claims.kvs().iter().min_by_key(|kv| kv.create_revision()) {
-        client.lease_revoke(holder.lease()).await?;
-    }
-    Ok(())
+    let (mut client, holder) = (client(addr).await?, holder(addr).await?);
+    client.lease_revoke(holder.lease()).await.map(drop)
 }
 
-async fn delete_all(addr: SocketAddr) -> Done {
-    let all = DeleteOptions::new().with_prefix();
-    client(addr).await?.delete("lockkit/", Some(all)).await.map(drop)
+async fn delete_holder(addr: SocketAddr) -> Done {
+    let (mut client, holder) = (client(addr).await?, holder(addr).await?);
+    client.delete(holder.key(), None).await.map(drop)
+}
+
+/// The only lock's first key.
+async fn holder(addr: SocketAddr) -> Result<KeyValue, etcd_client::Error> {
+    let mut client = client(addr).await?;
+    let mut line = client.get("lockkit/lock/", Some(GetOptions::new().with_prefix())).await?;
+    let first = line.take_kvs().into_iter().min_by_key(|kv| kv.create_revision());
+    first.ok_or_else(|| etcd_client::Error::InvalidArgs("there is no holder".into()))
 }
 
 fn alarm(

@@ -54,4 +54,5 @@ pub use group::Group;
 pub use kind::{Kind, Layout};
 pub use proxy::Proxy;
 pub use server::{Data, Server};
+pub use servers::etcd::Demands as EtcdDemands;
 pub use shared::Shared;
