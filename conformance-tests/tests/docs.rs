@@ -9,7 +9,7 @@ use lockkit_core::compose::{QuorumDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Capabilities, MemoryDriver};
 use lockkit_redis::RedisDriver;
-use lockkit_sql::SqliteDriver;
+use lockkit_sql::{PostgresDriver, SqliteDriver};
 use lockkit_zk::ZkDriver;
 
 /// The page has this set-up's lines in both tables.
@@ -50,6 +50,18 @@ async fn the_page_has_sqlite_as_its_driver_states_it() {
     let url = format!("sqlite:{}", folder.path().join("locks.db").display());
     let driver = SqliteDriver::connect(&url).await.unwrap();
     stands_in_the_docs("SQLite", driver.capabilities());
+}
+
+#[tokio::test]
+async fn the_page_has_postgresql_as_its_driver_states_it() {
+    let server = Shared::server(Kind::Postgres).await.unwrap();
+    let traded = format!("{}?durability=needed", server.url());
+    for (set_up, url) in
+        [("PostgreSQL", server.url()), ("PostgreSQL, `durability=needed`", &traded)]
+    {
+        let driver = PostgresDriver::connect(url).await.unwrap();
+        stands_in_the_docs(set_up, driver.capabilities());
+    }
 }
 
 #[tokio::test]

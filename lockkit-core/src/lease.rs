@@ -9,7 +9,7 @@ use crate::record::Record;
 use crate::registry::Registry;
 use crate::renewer::no_answer;
 use crate::settings::check_ttl;
-use crate::{Error, Key, LossReason, Mode, Name, Token};
+use crate::{Claim, Error, LossReason, Mode, Name, Token};
 
 /// What a lock gives to the work that it protects: the token, whether it is still held, word of
 /// its loss.
@@ -47,6 +47,12 @@ impl Lease {
         self.record.token().is_ok()
     }
 
+    /// The claim as the driver knows it, for driver crates that offer more than the trait. It contains
+    /// the id, which releases the lock: show it to nobody.
+    pub fn claim(&self) -> Arc<Claim> {
+        self.record.claim()
+    }
+
     /// How long until it must not be trusted any more, unless it is renewed before. Zero when it
     /// is not valid.
     pub fn remaining(&self) -> Duration {
@@ -62,12 +68,6 @@ impl Lease {
     /// The lock's name.
     pub fn name(&self) -> &Name {
         &self.name
-    }
-
-    /// The list at the backend that it stands in: the prefix, the space, and the name. It is what
-    /// drivers ask for where they give conditions for transactions of the program's own.
-    pub fn key(&self) -> Key {
-        self.record.claim().key.clone()
     }
 
     /// How it is held.

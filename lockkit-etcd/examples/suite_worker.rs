@@ -14,7 +14,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     match arguments.split_first() {
         Some((first, rest)) if first == "storm-client" => {
-            Ok(storm::client::serve(rest, connect).await?)
+            Ok(storm::client::serve(rest, connect, storm::client::run).await?)
         }
         Some((first, rest)) if first == "worker" => {
             let rest: Option<Vec<_>> = rest.iter().map(|w| w.to_str().map(str::to_owned)).collect();

@@ -46,7 +46,7 @@ pub trait EtcdLease {
 
 impl EtcdLease for Lease {
     fn compare(&self, etcd: &EtcdDriver) -> Result<Compare, Error> {
-        etcd.fence(&self.key(), self.token()?)
+        etcd.fence(&self.claim().key, self.token()?)
     }
 }
 

@@ -109,7 +109,7 @@ async fn a_stale_holder_does_not_get_its_write_through() {
     let holder = line.kvs().iter().min_by_key(|kv| kv.create_revision()).unwrap();
     client.lease_revoke(holder.lease()).await.unwrap();
     let (next, _locks) = soon("its turn", waiting).await.unwrap().unwrap();
-    let second = next.key();
+    let second = next.claim().key.clone();
     let theirs = Compare::create_revision(
         line.kvs().iter().max_by_key(|kv| kv.create_revision()).unwrap().key(),
         CompareOp::Equal,

@@ -92,19 +92,21 @@ pub async fn run(locks: LockManager, orders: Orders) -> io::Result<()> {
 }
 
 /// A process of clients, from the arguments after `storm-client`: connects with `connect`, again
-/// and again while the server is away, and runs them.
+/// and again while the server is away, and runs them with `run`, such as [`run`](self::run).
 ///
 /// # Errors
 /// When the arguments are not a storm's, or connecting fails for good.
 ///
 /// # Cancel safety
 /// As a process that dies.
-pub async fn serve<F>(
+pub async fn serve<C, R>(
     arguments: &[OsString],
-    connect: impl Fn(String, Settings) -> F,
+    connect: impl Fn(String, Settings) -> C,
+    run: impl FnOnce(LockManager, Orders) -> R,
 ) -> io::Result<()>
 where
-    F: Future<Output = Result<LockManager, Error>>,
+    C: Future<Output = Result<LockManager, Error>>,
+    R: Future<Output = io::Result<()>>,
 {
     let url = arguments.first().and_then(|url| url.to_str());
     let orders = arguments.get(1..).and_then(Orders::parse);
