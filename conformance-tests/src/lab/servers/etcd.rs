@@ -191,7 +191,11 @@ impl Recipe for Etcd {
 
     async fn answers(&self) -> io::Result<()> {
         // Not serializable: it is answered only when there is a leader.
-        etcd::ask(self.addr(), "kv/range", &json!({ "key": "AA==" })).await.map(drop)
+        match etcd::ask(self.addr(), "kv/range", &json!({ "key": "AA==" })).await {
+            // A test has had it demand logins: that is an answer, too.
+            Err(error) if error.to_string().contains("user name is empty") => Ok(()),
+            answer => answer.map(drop),
+        }
     }
 
     async fn lose(&self, home: &Home) -> Result<()> {
