@@ -92,7 +92,7 @@ pub async fn run(locks: LockManager, orders: Orders) -> io::Result<()> {
 }
 
 /// A process of clients, from the arguments after `storm-client`: connects with `connect`, again
-/// and again while the server is away, and runs them with `run`, such as [`run`](self::run).
+/// and again while the server is away, and runs them with `run`, such as [`run`].
 ///
 /// # Errors
 /// When the arguments are not a storm's, or connecting fails for good.
