@@ -44,8 +44,9 @@ impl Inner {
     }
 
     async fn stand_in_line(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
-        let (hold, wait) = (self.leases.holding(claim).await?, self.leases.waiting(claim).await?);
         let (key, list) = (self.root.claim(claim), self.root.list(&claim.key));
+        let hold = self.leases.holding(claim, &key).await?;
+        let wait = self.leases.waiting(claim, &key).await?;
         let value = Value::of(claim);
         let mut absent = vec![created(&key, 0)];
         if let Some(limit) = claim.mode.limit() {
@@ -158,8 +159,8 @@ impl Inner {
     }
 
     async fn try_once(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
-        let hold = self.leases.holding(claim).await?;
         let (key, list) = (self.root.claim(claim), self.root.list(&claim.key));
+        let hold = self.leases.holding(claim, &key).await?;
         let value = Value::of(claim).holding();
         let put_in = || put(&key, value.to_bytes(), hold.id);
         let mut free = vec![none_of(&list)];
@@ -235,8 +236,8 @@ impl Inner {
             return Ok(self.settle(claim, own, lease, Some(line)));
         }
         let target = match own.is_holding() {
-            true => self.leases.holding(claim).await?,
-            false => self.leases.waiting(claim).await?,
+            true => self.leases.holding(claim, &own.key).await?,
+            false => self.leases.waiting(claim, &own.key).await?,
         };
         match self.move_to(own, &target, own.value.clone()).await? {
             Moved::Done(moved) => Ok(self.settle(claim, &moved, target, Some(line))),

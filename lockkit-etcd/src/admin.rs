@@ -14,7 +14,10 @@ impl Inner {
     pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
         let (base, _) = self.base(namespace).await?;
         let mut bases = self.bases.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        bases.insert(namespace.as_str().to_owned(), base);
+        let known = bases.entry(namespace.as_str().to_owned()).or_default();
+        if !known.contains(&base) {
+            known.push(base);
+        }
         Ok(base)
     }
 

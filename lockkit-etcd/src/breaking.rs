@@ -69,6 +69,9 @@ impl Inner {
             .when([created(&entry.key, entry.created)])
             .and_then([delete(&entry.key), word.0]);
         let answer = self.calls.txn(txn).await?;
+        if !answer.answer.succeeded() && !answer.repeated {
+            word.1.end();
+        }
         // If an earlier attempt did it, its record is there.
         Ok(answer.answer.succeeded() || (answer.repeated && self.is_broken(key, entry).await?))
     }

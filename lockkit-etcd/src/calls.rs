@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, ConnectOptions, Txn, TxnOpResponse, TxnResponse};
+use etcd_client::{Client, ConnectOptions, KvClient, Txn, TxnOpResponse, TxnResponse};
 use lockkit_core::Error;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
@@ -21,6 +21,9 @@ const LIMIT: Duration = Duration::from_millis(4_500);
 /// What one attempt may take where there is another endpoint to try.
 const ATTEMPT: Duration = Duration::from_millis(1_500);
 const PAUSE: Duration = Duration::from_millis(20);
+/// The longest answer to a transaction: a list of some hundred thousand claims. (The client's own
+/// limit is 4 MB, and a list beyond it could not be left any more.)
+const LONGEST_ANSWER: usize = 256 * 1024 * 1024;
 
 /// Clients, one an endpoint.
 pub(crate) struct Calls {
@@ -32,7 +35,20 @@ pub(crate) struct Calls {
 struct Endpoint {
     url: String,
     options: ConnectOptions,
-    client: OnceCell<Client>,
+    clients: OnceCell<Clients>,
+}
+
+/// Two ways to one member: the usual one, and one that takes long answers.
+struct Clients {
+    any: Client,
+    kv: KvClient,
+}
+
+impl Clients {
+    fn of(client: Client) -> Self {
+        let kv = client.kv_client().max_decoding_message_size(LONGEST_ANSWER);
+        Self { any: client, kv }
+    }
 }
 
 /// An answer, and whether an attempt before it failed that may yet reach the server.
@@ -78,24 +94,27 @@ impl fmt::Debug for Calls {
 impl Calls {
     /// Clients that connect when they are first used.
     pub(crate) fn to(urls: Vec<String>, options: &ConnectOptions) -> Self {
-        let endpoint = |url| Endpoint { url, options: options.clone(), client: OnceCell::new() };
+        let endpoint = |url| Endpoint { url, options: options.clone(), clients: OnceCell::new() };
         Self { endpoints: urls.into_iter().map(endpoint).collect(), current: AtomicUsize::new(0) }
     }
 
     /// A client that somebody else made.
     pub(crate) fn with(client: Client) -> Self {
         let (url, options) = ("a client of the program".to_owned(), ConnectOptions::new());
-        let client = OnceCell::new_with(Some(client));
-        let endpoints = vec![Endpoint { url, options, client }];
+        let clients = OnceCell::new_with(Some(Clients::of(client)));
+        let endpoints = vec![Endpoint { url, options, clients }];
         Self { endpoints, current: AtomicUsize::new(0) }
     }
 
     /// One transaction. It must be harmless to repeat.
     pub(crate) async fn txn(&self, txn: Txn) -> Result<Answered<TxnResponse>, Failure> {
-        self.call(|mut client| {
-            let txn = txn.clone();
-            async move { client.txn(txn).await }
-        })
+        self.ask(
+            |clients| clients.kv.clone(),
+            |mut kv| {
+                let txn = txn.clone();
+                async move { kv.txn(txn).await }
+            },
+        )
         .await
     }
 
@@ -107,13 +126,24 @@ impl Calls {
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
+        self.ask(|clients| clients.any.clone(), request).await
+    }
+
+    async fn ask<C, T, F>(
+        &self,
+        way: fn(&Clients) -> C,
+        request: impl Fn(C) -> F,
+    ) -> Result<Answered<T>, Failure>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
         let start = Instant::now();
         let mut repeated = false;
         loop {
             let at = self.current.load(Ordering::Relaxed);
             let left = LIMIT.saturating_sub(start.elapsed());
             let limit = if self.endpoints.len() > 1 { left.min(ATTEMPT) } else { left };
-            let error = match timeout(limit, self.attempt(at, &request)).await {
+            let error = match timeout(limit, self.attempt(at, way, &request)).await {
                 Ok(Ok(answer)) => return Ok(Answered { answer, repeated }),
                 Ok(Err(error)) => failure_of(error),
                 Err(_) => Failure::Other(Error::retryable(BACKEND, "etcd did not answer in time")),
@@ -143,18 +173,21 @@ impl Calls {
         self.current.load(Ordering::Relaxed)
     }
 
-    async fn attempt<T, F>(
+    async fn attempt<C, T, F>(
         &self,
         at: usize,
-        request: &impl Fn(Client) -> F,
+        way: fn(&Clients) -> C,
+        request: &impl Fn(C) -> F,
     ) -> Result<T, etcd_client::Error>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let endpoint = &self.endpoints[at];
-        let connect = || Client::connect([&endpoint.url], Some(endpoint.options.clone()));
-        let client = endpoint.client.get_or_try_init(connect).await?.clone();
-        request(client).await
+        let connect = || async {
+            let options = Some(endpoint.options.clone());
+            Client::connect([&endpoint.url], options).await.map(Clients::of)
+        };
+        request(way(endpoint.clients.get_or_try_init(connect).await?)).await
     }
 }
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use etcd_client::{Client, Compare, CompareOp};
+use etcd_client::Client;
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
     Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
     Released, Renewal, Store, StoreOutcome, Version,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
 use crate::calls::{BACKEND, Calls};
 use crate::inner::Inner;
@@ -27,7 +27,7 @@ use crate::version;
 /// in the URL.
 #[derive(Clone)]
 pub struct EtcdDriver {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     capabilities: &'static Capabilities,
 }
 
@@ -112,47 +112,6 @@ impl EtcdDriver {
     fn over(calls: Calls, root: &str) -> Self {
         let inner = Arc::new(Inner::new(calls, Root::new(root)));
         Self { inner, capabilities: &CAPABILITIES }
-    }
-
-    /// The condition "this lock is still held", for a transaction of the program's own on the same
-    /// etcd: what is written under it is written by the holder, or not at all.
-    ///
-    /// `token` is what the guard says. No I/O.
-    ///
-    /// ```no_run
-    /// use etcd_client::{Client, Txn, TxnOp};
-    /// use lockkit_core::{Guard, Key, Namespace, Space};
-    /// # async fn example(driver: lockkit_etcd::EtcdDriver, guard: Guard, mut client: Client)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// let key = Key::new(Namespace::default(), Space::Lock, guard.name().clone());
-    /// let held = driver.fence(&key, guard.token()?)?;
-    /// let write = Txn::new().when([held]).and_then([TxnOp::put("balance", "100", None)]);
-    /// if !client.txn(write).await?.succeeded() {
-    ///     // The lock was lost, and nothing was written.
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Lost`] when this driver has no claim with this token in this list.
-    pub fn fence(&self, key: &Key, token: Token) -> Result<Compare, Error> {
-        let bases = self.inner.bases.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let base = bases.get(key.namespace.as_str()).copied().unwrap_or(0);
-        drop(bases);
-        let list = self.inner.root.list(key);
-        let created = token.get().checked_sub(base).and_then(|n| i64::try_from(n).ok());
-        let places = self.inner.places();
-        let mine = places
-            .values()
-            .map(|place| &place.entry)
-            .find(|entry| Some(entry.created) == created && entry.key.starts_with(&list));
-        match mine {
-            Some(entry) => {
-                Ok(Compare::create_revision(&*entry.key, CompareOp::Equal, entry.created))
-            }
-            None => Err(Error::Lost { reason: LossReason::Vanished }),
-        }
     }
 }
 

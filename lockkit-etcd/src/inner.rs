@@ -26,8 +26,8 @@ pub(crate) struct Inner {
     pub(crate) leases: Leases,
     pub(crate) watches: Watches,
     places: Mutex<HashMap<ClaimId, Place>>,
-    /// The token bases that were read, for [`fence`](crate::EtcdDriver::fence).
-    pub(crate) bases: Mutex<HashMap<String, u64>>,
+    /// The token bases that were read, for fences.
+    pub(crate) bases: Mutex<HashMap<String, Vec<u64>>>,
 }
 
 /// What this driver knows of a claim that it put in line.
@@ -73,7 +73,11 @@ impl Inner {
         line: Option<Line>,
     ) -> Place {
         let place = Place { entry: entry.clone(), lease, asked: BootClock.now(), line };
-        self.places().insert(claim.id, place.clone());
+        let mut places = self.places();
+        if places.len() == places.capacity() {
+            make_room(&mut places);
+        }
+        places.insert(claim.id, place.clone());
         place
     }
 
@@ -119,6 +123,15 @@ impl Inner {
             broken: broken.kvs().first().and_then(record),
         })
     }
+}
+
+/// Forgets claims that are over and were never released: nobody asked about them for their ttl, nor
+/// kept their lease alive.
+fn make_room(places: &mut HashMap<ClaimId, Place>) {
+    let now = BootClock.now();
+    places.retain(|_, place| place.asked.after(place.lease.ttl).max(place.lease.until()) >= now);
+    // So that the next time is far away.
+    places.reserve(places.len());
 }
 
 /// What a look at a list showed to one of its claims.
@@ -189,4 +202,37 @@ pub(crate) fn get_list(list: &[u8]) -> TxnOp {
 pub(crate) fn get_last(list: &[u8], n: i64) -> TxnOp {
     let last = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
     TxnOp::get(list, Some(last.with_limit(n)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use etcd_client::ConnectOptions;
+    use lockkit_core::Mode;
+
+    use super::*;
+
+    #[test]
+    fn claims_that_ended_without_a_release_are_forgotten_and_others_are_not() {
+        let calls = Arc::new(Calls::to(Vec::new(), &ConnectOptions::new()));
+        let (now, ttl) = (BootClock.now(), Duration::from_secs(10));
+        let (long_ago, just_now) = (now.before(ttl * 3), now.before(ttl / 3));
+        let place = |asked, kept| {
+            let (key, mode) = (b"k".to_vec(), Mode::Exclusive);
+            let entry = Entry { key, created: 1, modified: 1, lease: 1, mode, value: None };
+            let lease = Arc::new(Lease::new(1, ttl, kept, &calls));
+            Place { entry, lease, asked, line: None }
+        };
+        let mut places = HashMap::new();
+        let ids = [(); 4].map(|()| ClaimId::random());
+        places.insert(ids[0], place(long_ago, long_ago));
+        places.insert(ids[1], place(just_now, long_ago));
+        places.insert(ids[2], place(long_ago, just_now));
+        places.insert(ids[3], place(just_now, just_now));
+        make_room(&mut places);
+        assert!(!places.contains_key(&ids[0]));
+        assert_eq!(places.len(), 3);
+        assert!(places.capacity() >= 6, "the next time is far away");
+    }
 }

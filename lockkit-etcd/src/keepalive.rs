@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
 use lockkit_core::Error;
@@ -32,8 +32,8 @@ type Answer = Option<Kept>;
 
 enum Ask {
     Keep(i64, oneshot::Sender<Answer>),
-    /// Nobody answers on this stream.
-    Reopen,
+    /// Nobody answered on this stream what was asked then.
+    Reopen(Instant),
 }
 
 /// The stream, opened when it is first needed.
@@ -54,6 +54,7 @@ impl KeepAlive {
         for _ in 0..ATTEMPTS {
             let asks = self.asks();
             let (to, answer) = oneshot::channel();
+            let asked = Instant::now();
             if asks.send(Ask::Keep(lease, to)).is_err() {
                 continue;
             }
@@ -61,7 +62,7 @@ impl KeepAlive {
                 Ok(Ok(Some(kept))) => return Ok(kept),
                 Ok(_) => {}
                 Err(_) => {
-                    let _ = asks.send(Ask::Reopen);
+                    let _ = asks.send(Ask::Reopen(asked));
                 }
             }
         }
@@ -109,6 +110,9 @@ async fn run(calls: Arc<Calls>, mut asks: mpsc::UnboundedReceiver<Ask>) {
         let Ask::Keep(lease, to) = ask else {
             continue;
         };
+        if to.is_closed() {
+            continue; // it has waited long enough
+        }
         let at = calls.current();
         let opened = calls.call(|mut client| async move {
             // The client tells a lease that is gone by an error, like a broken stream.
@@ -143,11 +147,15 @@ async fn talk(
     // Dropped at the end: whoever is not answered by then hears so at once.
     let mut pending = Pending::default();
     let mut first = Some(first);
+    let opened = Instant::now();
     loop {
         tokio::select! {
             ask = next(&mut first, asks) => match ask {
                 None => return false,
-                Some(Ask::Reopen) => return true,
+                // (One who asked before, while there was none, says nothing about this stream.)
+                Some(Ask::Reopen(asked)) if asked < opened => {}
+                Some(Ask::Reopen(_)) => return true,
+                Some(Ask::Keep(_, to)) if to.is_closed() => {}
                 Some(Ask::Keep(lease, to)) => {
                     pending.add(lease, to);
                     // The client binds a keeper to one lease; a stream of etcd takes any.

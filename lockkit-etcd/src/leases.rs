@@ -12,11 +12,14 @@
 //!   kept alive along with the request when a tenth of it has passed; and what a grant says counts
 //!   from the keep-alive that was answered ([`Lease::since`]).
 //!
+//! And one limit: a renewal asks which keys stand on a lease, and the client takes no answer of more
+//! than 4 MB. So a lease that has had [`FULL`] bytes of keys takes no more.
+//!
 //! Nothing here renews on its own: a driver that core forgets about lets its leases end.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -31,6 +34,9 @@ use crate::keepalive::KeepAlive;
 /// The longest lease that etcd gives, in seconds (its limit is 9·10⁹).
 const LONGEST: u64 = 9_000_000_000;
 
+/// How many bytes of keys a shared lease is given in its life.
+const FULL: usize = 1 << 20;
+
 /// How often a keep-alive is repeated that met a change of leaders.
 const ATTEMPTS: usize = 2;
 
@@ -43,19 +49,22 @@ pub(crate) struct Lease {
     since: AtomicU64,
     gone: AtomicBool,
     retired: AtomicBool,
+    /// Bytes of the keys that were put on it, gone ones included.
+    load: AtomicUsize,
     /// Whether it is of no use to anybody once nobody here knows it.
     revoke: AtomicBool,
     calls: Arc<Calls>,
 }
 
 impl Lease {
-    fn new(id: i64, ttl: Duration, since: Moment, calls: &Arc<Calls>) -> Self {
+    pub(crate) fn new(id: i64, ttl: Duration, since: Moment, calls: &Arc<Calls>) -> Self {
         Self {
             id,
             ttl,
             since: AtomicU64::new(since.as_nanos()),
             gone: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            load: AtomicUsize::new(0),
             revoke: AtomicBool::new(false),
             calls: calls.clone(),
         }
@@ -79,6 +88,11 @@ impl Lease {
     /// Whether claims are to leave it.
     pub(crate) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
+    }
+
+    /// Takes a key of so many bytes, if there is room.
+    fn takes(&self, load: usize) -> bool {
+        self.load.fetch_add(load, Ordering::Relaxed) < FULL
     }
 
     /// Whether a good part of it has passed.
@@ -140,39 +154,46 @@ impl Leases {
         }
     }
 
-    /// The lease for a claim that waits: shared, whatever becomes of the claim when it holds.
-    pub(crate) async fn waiting(&self, claim: &Claim) -> Result<Arc<Lease>, Failure> {
-        self.shared(seconds(claim.wait_ttl)).await
+    /// The lease for a claim that waits, with this key: shared, whatever becomes of the claim when
+    /// it holds.
+    pub(crate) async fn waiting(&self, claim: &Claim, key: &[u8]) -> Result<Arc<Lease>, Failure> {
+        self.shared(seconds(claim.wait_ttl), key.len()).await
     }
 
-    /// The lease for a claim that holds: shared, or one of its own if it is not renewed, or not by
-    /// this process only.
-    pub(crate) async fn holding(&self, claim: &Claim) -> Result<Arc<Lease>, Failure> {
+    /// The lease for a claim that holds, with this key: shared, or one of its own if it is not
+    /// renewed, or not by this process only.
+    pub(crate) async fn holding(&self, claim: &Claim, key: &[u8]) -> Result<Arc<Lease>, Failure> {
         match claim.lifetime {
-            Lifetime::Renewed => self.shared(seconds(claim.hold_ttl)).await,
+            Lifetime::Renewed => self.shared(seconds(claim.hold_ttl), key.len()).await,
             _ => self.grant(seconds(claim.hold_ttl)).await,
         }
     }
 
     /// The shared lease of so many seconds that new claims get.
-    async fn shared(&self, seconds: u64) -> Result<Arc<Lease>, Failure> {
-        if let Some(lease) = self.usable(seconds) {
+    async fn shared(&self, seconds: u64, load: usize) -> Result<Arc<Lease>, Failure> {
+        if let Some(lease) = self.usable(seconds, load) {
             return Ok(lease);
         }
         let _making = self.making.lock().await;
-        if let Some(lease) = self.usable(seconds) {
+        if let Some(lease) = self.usable(seconds, load) {
             return Ok(lease);
         }
         let lease = self.grant(seconds).await?;
-        locked(&self.current).insert(seconds, lease.clone());
+        lease.load.fetch_add(load, Ordering::Relaxed);
+        if let Some(full) = locked(&self.current).insert(seconds, lease.clone()) {
+            // Revoked when the last claim has left it.
+            full.end();
+        }
         Ok(lease)
     }
 
-    fn usable(&self, seconds: u64) -> Option<Arc<Lease>> {
+    /// The present lease, if it is not over and has room.
+    fn usable(&self, seconds: u64, load: usize) -> Option<Arc<Lease>> {
         let current = locked(&self.current);
         // One that may be over costs a refused request, so a new one is cheaper.
         let now = BootClock.now();
-        current.get(&seconds).filter(|l| !l.is_gone() && l.until() > now).cloned()
+        let usable = |l: &&Arc<Lease>| !l.is_gone() && l.until() > now && l.takes(load);
+        current.get(&seconds).filter(usable).cloned()
     }
 
     /// A new lease.

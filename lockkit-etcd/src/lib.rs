@@ -10,7 +10,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `driver.rs` | the outside |
+//! | `driver.rs` `fence.rs` | the outside |
 //! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `show.rs` `registers.rs` `admin.rs` | the verbs |
 //! | `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` | what they share of etcd |
 //! | `keys.rs` `value.rs` `line.rs` `url.rs` `version.rs` | what has no I/O |
@@ -20,6 +20,7 @@ mod admin;
 mod breaking;
 mod calls;
 mod driver;
+mod fence;
 mod inner;
 mod keepalive;
 mod keys;
@@ -37,3 +38,4 @@ mod watches;
 
 pub use driver::EtcdDriver;
 pub use etcd_client;
+pub use fence::EtcdLease;

@@ -13,7 +13,7 @@ use lockkit_core::{Error, Token};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::calls::{BACKEND, Failure, ranges, revision};
+use crate::calls::{Answered, BACKEND, Failure, ranges, revision};
 use crate::inner::{Inner, delete, pair};
 use crate::leases::{Lease, seconds};
 use crate::watches::Sight;
@@ -164,7 +164,10 @@ impl Inner {
         let still = |key: &[u8], revision| Compare::mod_revision(key, CompareOp::Equal, revision);
         let stood = seen.value.as_ref().map_or(0, KeyValue::mod_revision);
         let txn = Txn::new().when([still(&meta, seen.written), still(&value, stood)]);
-        let answer = self.calls.txn(txn.and_then(steps)).await?.answer;
+        let Answered { answer, repeated } = self.calls.txn(txn.and_then(steps)).await?;
+        if let (false, false, None, Some(brief)) = (answer.succeeded(), repeated, lease, brief) {
+            brief.end(); // nothing stands on it
+        }
         Ok(answer.succeeded().then(|| version(revision(&answer))))
     }
 }

@@ -1,6 +1,6 @@
 //! Waiting in line, and what happens when it ends.
 //!
-//! A waiter watches the one key that is in its way (for permits: all of the list) and its own. What
+//! A waiter watches the one key that is in its way, and its own; for permits, all of the list. What
 //! stood ahead is known from the transaction that put it in line, and only becomes less, so when
 //! its obstacle goes it often knows that it holds without asking.
 //!
@@ -89,7 +89,11 @@ impl Inner {
             };
             match turn {
                 Turn::Wait => {}
-                Turn::Hold => return Ok(true),
+                // Both may have gone at once, and the words of it come in any order.
+                Turn::Hold => match has_gone(&mut news, own) {
+                    true => return Err(self.lost(claim, place).await),
+                    false => return Ok(true),
+                },
                 Turn::Look => return Ok(false),
             }
         }
@@ -101,23 +105,19 @@ impl Inner {
         own: &Entry,
         line: &Line,
         to: mpsc::UnboundedSender<News>,
-    ) -> [Watching; 2] {
+    ) -> Vec<Watching> {
         let from = line.revision + 1;
-        let obstacle = match line.obstacle(own.created) {
-            // Who reads may go on when a writer becomes a reader; others wait until it has gone.
-            Some(entry) => Sight {
-                key: entry.key.clone(),
-                end: Vec::new(),
-                from,
-                changes: own.mode == Mode::Shared,
-            },
-            None => {
-                let list = self.root.list(&claim.key);
-                Sight { end: end_of(&list), key: list, from, changes: false }
-            }
+        let Some(entry) = line.obstacle(own.created) else {
+            // All of the list, itself included, in one watch that all who wait here share.
+            let list = self.root.list(&claim.key);
+            let all = Sight { end: end_of(&list), key: list, from, changes: false };
+            return vec![self.watches.watch(all, to)];
         };
+        // Who reads may go on when a writer becomes a reader; others wait until it has gone.
+        let changes = own.mode == Mode::Shared;
+        let obstacle = Sight { key: entry.key.clone(), end: Vec::new(), from, changes };
         let mine = Sight { key: own.key.clone(), end: Vec::new(), from, changes: true };
-        [self.watches.watch(mine, to.clone()), self.watches.watch(obstacle, to)]
+        vec![self.watches.watch(mine, to.clone()), self.watches.watch(obstacle, to)]
     }
 
     /// Looks where a claim stands, for one that waits.
@@ -195,7 +195,7 @@ impl Inner {
         let Some(place) = self.place(claim.id).filter(|place| !place.entry.is_holding()) else {
             return Ok(());
         };
-        let target = self.leases.holding(claim).await?;
+        let target = self.leases.holding(claim, &place.entry.key).await?;
         if claim.lifetime == Lifetime::Renewed && !self.leases.keep(&target).await? {
             return Err(Failure::LeaseGone);
         }
@@ -251,6 +251,12 @@ impl Inner {
             Some(_) => Moved::Elsewhere,
         })
     }
+}
+
+/// Whether what has come in already says that this key has gone.
+fn has_gone(news: &mut mpsc::UnboundedReceiver<News>, own: &Entry) -> bool {
+    let mut come = std::iter::from_fn(|| news.try_recv().ok());
+    come.any(|news| matches!(news, News::Gone(key) if key == own.key))
 }
 
 /// One of those ahead has gone.

@@ -1,15 +1,18 @@
 //! All watches of a driver over one stream. When it breaks it is opened again, on another endpoint
 //! if there is one, and every watch goes on from the revision that it had seen. What cannot go on,
 //! because the revision was compacted away, is told, so that whoever watches looks again.
+//!
+//! Those who want to see the same share one watch, so that a thousand who wait for permits cost one
+//! message for each change and not a thousand.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{
-    EventType, KeyValue, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponse,
-    WatchResponseStream,
+    EventType, GetOptions, KeyValue, Txn, TxnOp, WatchFilterType, WatchOptions, WatchRequestSender,
+    WatchResponse, WatchResponseStream,
 };
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -38,6 +41,12 @@ pub(crate) struct Sight {
     pub(crate) changes: bool,
 }
 
+impl Sight {
+    fn shown(&self) -> Shown {
+        (self.key.clone(), self.end.clone(), self.changes)
+    }
+}
+
 /// What was seen.
 #[derive(Debug)]
 pub(crate) enum News {
@@ -50,8 +59,8 @@ pub(crate) enum News {
 }
 
 enum Order {
-    Watch(i64, Sight, mpsc::UnboundedSender<News>),
-    Stop(i64),
+    Watch(u64, Sight, mpsc::UnboundedSender<News>),
+    Stop(u64),
 }
 
 /// The stream, opened when it is first needed.
@@ -59,13 +68,13 @@ enum Order {
 pub(crate) struct Watches {
     calls: Arc<Calls>,
     orders: Mutex<Option<mpsc::UnboundedSender<Order>>>,
-    next: AtomicI64,
+    next: AtomicU64,
 }
 
 /// Somebody watches. Ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watching {
-    id: i64,
+    id: u64,
     orders: mpsc::UnboundedSender<Order>,
 }
 
@@ -77,7 +86,7 @@ impl Drop for Watching {
 
 impl Watches {
     pub(crate) fn new(calls: Arc<Calls>) -> Self {
-        Self { calls, orders: Mutex::new(None), next: AtomicI64::new(1) }
+        Self { calls, orders: Mutex::new(None), next: AtomicU64::new(1) }
     }
 
     /// Watches from `sight.from` on, and tells `to`.
@@ -106,41 +115,123 @@ impl Watches {
 
 /// Who watches what.
 #[derive(Default)]
-struct Watchers(HashMap<i64, (Sight, mpsc::UnboundedSender<News>)>);
+struct Watchers {
+    /// The watches at etcd, by the number that etcd knows them by.
+    watches: HashMap<i64, Watch>,
+    /// The same by what they show.
+    by_sight: HashMap<Shown, i64>,
+    /// The watch of everybody who is told something.
+    of: HashMap<u64, i64>,
+    last: i64,
+}
+
+/// A range, and whether changes of values matter.
+type Shown = (Vec<u8>, Vec<u8>, bool);
+
+/// A watch at etcd.
+struct Watch {
+    /// `from` is the next revision of which nothing has come yet.
+    sight: Sight,
+    /// Who is told, and from which revision on.
+    told: HashMap<u64, (i64, mpsc::UnboundedSender<News>)>,
+}
+
+/// What is to be sent to etcd.
+enum Word {
+    Watch(i64),
+    Cancel(i64),
+}
 
 impl Watchers {
-    /// Takes an order in while there is no stream.
-    fn note(&mut self, order: Order) {
+    /// Takes an order in; says what etcd must be told of it.
+    fn note(&mut self, order: Order) -> Option<Word> {
         match order {
-            Order::Watch(id, sight, to) => drop(self.0.insert(id, (sight, to))),
-            Order::Stop(id) => drop(self.0.remove(&id)),
+            Order::Watch(id, sight, to) => self.add(id, sight, to),
+            Order::Stop(id) => self.remove(id),
         }
     }
 
-    /// Tells what a message says.
-    fn tell(&mut self, message: &WatchResponse) {
-        let id = message.watch_id();
-        let Some((sight, to)) = self.0.get_mut(&id) else {
-            return;
-        };
-        if message.canceled() {
-            // Compacted, or refused: either way nothing more comes of this watch.
-            let _ = to.send(News::Missed);
-            self.0.remove(&id);
-            return;
+    fn add(&mut self, id: u64, sight: Sight, to: mpsc::UnboundedSender<News>) -> Option<Word> {
+        let shared = self.by_sight.get(&sight.shown());
+        if let Some((number, watch)) = shared.and_then(|n| Some((*n, self.watches.get_mut(n)?))) {
+            if sight.from < watch.sight.from {
+                // What came before is gone from here.
+                let _ = to.send(News::Missed);
+                return None;
+            }
+            watch.told.insert(id, (sight.from, to));
+            self.of.insert(id, number);
+            return None;
         }
+        self.last += 1;
+        self.by_sight.insert(sight.shown(), self.last);
+        let told = HashMap::from([(id, (sight.from, to))]);
+        self.watches.insert(self.last, Watch { sight, told });
+        self.of.insert(id, self.last);
+        Some(Word::Watch(self.last))
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Word> {
+        let number = self.of.remove(&id)?;
+        let watch = self.watches.get_mut(&number)?;
+        watch.told.remove(&id);
+        if !watch.told.is_empty() {
+            return None;
+        }
+        self.forget(number);
+        Some(Word::Cancel(number))
+    }
+
+    /// Nothing more comes of this watch: whoever wants to know has to look.
+    fn miss(&mut self, number: i64) {
+        if let Some(watch) = self.forget(number) {
+            for (id, (_, to)) in watch.told {
+                let _ = to.send(News::Missed);
+                self.of.remove(&id);
+            }
+        }
+    }
+
+    fn forget(&mut self, number: i64) -> Option<Watch> {
+        let watch = self.watches.remove(&number)?;
+        self.by_sight.remove(&watch.sight.shown());
+        Some(watch)
+    }
+
+    /// Tells what a message says. `false` when etcd refuses a watch on this stream: the login that
+    /// it was opened with is over. It reads no more requests then, and may not say which it refused.
+    fn tell(&mut self, message: &WatchResponse) -> bool {
+        let number = message.watch_id();
+        if message.canceled() {
+            self.miss(number);
+            return !message.created() || message.compact_revision() > 0;
+        }
+        let Some(watch) = self.watches.get_mut(&number) else {
+            return true;
+        };
         for event in message.events() {
             let Some(kv) = event.kv() else {
                 continue;
             };
-            let news = match event.event_type() {
+            watch.tell(event.event_type(), kv);
+            // (The header's revision may be that of changes which a later message brings.)
+            watch.sight.from = watch.sight.from.max(kv.mod_revision() + 1);
+        }
+        true
+    }
+}
+
+impl Watch {
+    fn tell(&self, what: EventType, kv: &KeyValue) {
+        for (from, to) in self.told.values() {
+            if kv.mod_revision() < *from {
+                continue;
+            }
+            let news = match what {
                 EventType::Delete => News::Gone(kv.key().to_vec()),
                 EventType::Put => News::Changed(kv.clone()),
             };
             let _ = to.send(news);
-        }
-        if let Some(header) = message.header().filter(|_| !message.created()) {
-            sight.from = sight.from.max(header.revision() + 1);
         }
     }
 }
@@ -153,21 +244,22 @@ async fn run(
     let mut failures = 0;
     loop {
         while let Ok(order) = orders.try_recv() {
-            watchers.note(order);
+            let _ = watchers.note(order);
         }
-        if watchers.0.is_empty() {
+        if watchers.watches.is_empty() {
             match orders.recv().await {
-                Some(order) => watchers.note(order),
+                Some(order) => drop(watchers.note(order)),
                 None => return,
             }
             continue;
         }
         let at = calls.current();
-        if let Some((mut send, mut messages)) = open(&calls, &watchers).await {
-            if !attend(&mut send, &mut messages, &mut orders, &mut watchers, &mut failures).await {
-                return;
+        if let Some(stream) = open(&calls, &watchers).await {
+            match attend(stream, &mut orders, &mut watchers, &mut failures).await {
+                Broken::Unwanted => return,
+                Broken::Refused => log_in(&calls, &mut watchers).await,
+                Broken::Lost => calls.leave(at),
             }
-            calls.leave(at);
         }
         // A place in the table for each failure in a row; an answer begins anew.
         tokio::time::sleep(PAUSES[failures.min(PAUSES.len() - 1)]).await;
@@ -175,70 +267,104 @@ async fn run(
     }
 }
 
-/// Opens a stream, and the watches that there are on it.
-async fn open(
-    calls: &Calls,
-    watchers: &Watchers,
-) -> Option<(WatchRequestSender, WatchResponseStream)> {
-    let mut all = watchers.0.iter();
-    let (id, (first, _)) = all.next()?;
-    let opened = calls.call(|mut client| async move {
-        client.watch(first.key.clone(), Some(options(*id, first))).await
-    });
-    let (mut send, messages) = opened.await.ok()?.answer.split();
-    // Told before anything is read: a thousand of them fit into the stream, since etcd reads on.
-    for (id, (sight, _)) in all {
-        ask(&mut send, *id, sight).await?;
-    }
-    Some((send, messages))
+/// A stream, and what is still to be said on it.
+struct Stream {
+    send: WatchRequestSender,
+    messages: WatchResponseStream,
+    unsaid: VecDeque<Word>,
 }
 
-/// Follows the stream until it breaks. `false` when nobody can watch any more.
+/// Sees to it that the client has a login, which it renews with usual calls alone. Where that is in
+/// vain, those who watch are told, so that they look and hear the reason.
+async fn log_in(calls: &Calls, watchers: &mut Watchers) {
+    let Some(sight) = watchers.watches.values().next().map(|watch| watch.sight.clone()) else {
+        return;
+    };
+    let any = GetOptions::new().with_count_only().with_limit(1);
+    let read = Txn::new().and_then([TxnOp::get(sight.key, Some(any))]);
+    if calls.txn(read).await.is_err() {
+        let all: Vec<_> = watchers.watches.keys().copied().collect();
+        all.into_iter().for_each(|number| watchers.miss(number));
+    }
+}
+
+/// Opens a stream with the first of the watches.
+async fn open(calls: &Calls, watchers: &Watchers) -> Option<Stream> {
+    let mut all = watchers.watches.iter();
+    let (number, first) = all.next()?;
+    let sight = &first.sight;
+    let opened = calls.call(|mut client| async move {
+        client.watch(sight.key.clone(), Some(options(*number, sight))).await
+    });
+    let (send, messages) = opened.await.ok()?.answer.split();
+    Some(Stream { send, messages, unsaid: all.map(|(number, _)| Word::Watch(*number)).collect() })
+}
+
+/// Why a stream is of no use any more.
+enum Broken {
+    /// Nobody can watch any more.
+    Unwanted,
+    /// etcd refused a watch on it.
+    Refused,
+    /// It ended, or takes no more requests.
+    Lost,
+}
+
+/// Follows the stream until it breaks.
 async fn attend(
-    send: &mut WatchRequestSender,
-    messages: &mut WatchResponseStream,
+    mut stream: Stream,
     orders: &mut mpsc::UnboundedReceiver<Order>,
     watchers: &mut Watchers,
     failures: &mut usize,
-) -> bool {
+) -> Broken {
     loop {
+        let next = stream.unsaid.front();
         tokio::select! {
-            order = orders.recv() => {
-                let sent = match order {
-                    None => return false,
-                    Some(Order::Watch(id, sight, to)) => {
-                        let sent = ask(send, id, &sight).await;
-                        watchers.note(Order::Watch(id, sight, to));
-                        sent
-                    }
-                    // (Of a watch that was refused, the server knows nothing.)
-                    Some(Order::Stop(id)) => match watchers.0.remove(&id) {
-                        Some(_) => timeout(SILENCE, send.cancel(id)).await.ok().and_then(Result::ok),
-                        None => Some(()),
-                    },
-                };
-                if sent.is_none() {
-                    return true;
-                }
-            }
-            message = messages.message() => match message {
+            order = orders.recv() => match order {
+                None => return Broken::Unwanted,
+                Some(order) => stream.unsaid.extend(watchers.note(order)),
+            },
+            // While it reads, etcd is listened to: neither can hold up the other.
+            said = say(&mut stream.send, next, watchers) => match said {
+                Some(()) => drop(stream.unsaid.pop_front()),
+                None => return Broken::Lost,
+            },
+            message = stream.messages.message() => match message {
                 Ok(Some(message)) => {
+                    if !watchers.tell(&message) {
+                        return Broken::Refused;
+                    }
                     *failures = 0;
-                    watchers.tell(&message);
                 }
-                _ => return true,
+                _ => return Broken::Lost,
             },
         }
     }
 }
 
-async fn ask(send: &mut WatchRequestSender, id: i64, sight: &Sight) -> Option<()> {
-    let asked = send.watch(sight.key.clone(), Some(options(id, sight)));
-    timeout(SILENCE, asked).await.ok()?.ok()
+/// Says the next thing, if there is one. `None`: the stream is broken.
+///
+/// Dropped before it is done, it has said nothing.
+async fn say(
+    send: &mut WatchRequestSender,
+    next: Option<&Word>,
+    watchers: &Watchers,
+) -> Option<()> {
+    match next {
+        None => std::future::pending().await,
+        Some(Word::Cancel(number)) => timeout(SILENCE, send.cancel(*number)).await.ok()?.ok(),
+        Some(Word::Watch(number)) => match watchers.watches.get(number) {
+            Some(Watch { sight, .. }) => {
+                let asked = send.watch(sight.key.clone(), Some(options(*number, sight)));
+                timeout(SILENCE, asked).await.ok()?.ok()
+            }
+            None => Some(()), // nobody wants it any more
+        },
+    }
 }
 
-fn options(id: i64, sight: &Sight) -> WatchOptions {
-    let mut options = WatchOptions::new().with_watch_id(id).with_start_revision(sight.from);
+fn options(number: i64, sight: &Sight) -> WatchOptions {
+    let mut options = WatchOptions::new().with_watch_id(number).with_start_revision(sight.from);
     if !sight.end.is_empty() {
         options = options.with_range(sight.end.clone());
     }

@@ -1,45 +1,81 @@
-//! The etcd driver: all cases of the conformance suite, on one server.
+//! The etcd driver: all cases of the conformance suite, on one server and on a cluster of three.
+
+mod worker;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lockkit_conformance::Harness;
-use lockkit_conformance::lab::{Kind, Shared};
+use lockkit_conformance::lab::{Group, Kind, LabError, Layout, Shared};
+use lockkit_conformance::{Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, GetOptions};
+use tokio::sync::OnceCell;
 
-struct Etcd;
+/// Where the cases run. A cluster is started for each case, and nothing disturbs it.
+#[derive(Default)]
+struct Etcd {
+    clustered: bool,
+    cluster: OnceCell<Group>,
+    place: OnceCell<Place>,
+}
+
+struct Place {
+    url: String,
+    member: String,
+}
 
 impl Etcd {
-    async fn server() -> Shared {
-        Shared::server(Kind::Etcd).await.expect("an etcd can be started here")
+    fn clustered() -> Self {
+        Self { clustered: true, ..Self::default() }
     }
 
-    async fn count(&self, namespace: &Namespace) -> Result<i64, lockkit_etcd::etcd_client::Error> {
-        let server = Self::server().await;
-        let mut client = Client::connect([server.addr().to_string()], None).await?;
-        let mut count = 0;
-        for space in ["lock", "semaphore", "broken/lock", "broken/semaphore"] {
-            let options = GetOptions::new().with_prefix().with_count_only();
-            let prefix = format!("lockkit/{space}/{namespace}/");
-            count += client.get(prefix, Some(options)).await?.count();
+    async fn place(&self) -> Result<&Place, Error> {
+        self.place.get_or_try_init(|| self.find()).await.map_err(|e| Error::permanent("lab", e))
+    }
+
+    async fn find(&self) -> Result<Place, LabError> {
+        if self.clustered {
+            let start = || Group::start(Layout::EtcdCluster);
+            let cluster = self.cluster.get_or_try_init(start).await?;
+            let member = cluster.members()[0].addr().to_string();
+            return Ok(Place { url: cluster.url(), member });
         }
-        Ok(count)
+        let server = Shared::server(Kind::Etcd).await?;
+        Ok(Place { url: server.url().to_owned(), member: server.addr().to_string() })
     }
 }
 
 #[async_trait]
 impl Harness for Etcd {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
-        Ok(Arc::new(EtcdDriver::connect(Self::server().await.url()).await?))
+        Ok(Arc::new(EtcdDriver::connect(&self.place().await?.url).await?))
+    }
+
+    fn worker(&self) -> Option<Worker> {
+        let url = self.place.get()?.url.clone();
+        Some(Worker { program: worker::program(), url })
     }
 
     async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {
-        let count = self.count(namespace).await;
-        count.map(|keys| Some(keys as u64)).map_err(|e| Error::permanent("etcd", e.to_string()))
+        let lost = |why| Error::permanent("etcd", why);
+        let member = &self.place().await?.member;
+        let mut client = Client::connect([member], None).await.map_err(lost)?;
+        let mut count = 0;
+        for space in ["lock", "semaphore", "broken/lock", "broken/semaphore"] {
+            let options = GetOptions::new().with_prefix().with_count_only();
+            let prefix = format!("lockkit/{space}/{namespace}/");
+            count += client.get(prefix, Some(options)).await.map_err(lost)?.count();
+        }
+        Ok(Some(count as u64))
     }
 }
 
-lockkit_conformance::suite!(Etcd);
+mod alone {
+    lockkit_conformance::suite!(super::Etcd::default());
+}
+
+mod cluster {
+    lockkit_conformance::suite!(super::Etcd::clustered());
+}

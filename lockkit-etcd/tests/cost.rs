@@ -8,11 +8,16 @@ use lockkit_conformance::lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Renewal};
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
+use lockkit_etcd::etcd_client::Client;
 
 const LONG: Duration = Duration::from_secs(300);
 
 fn claim(name: &str, mode: Mode) -> Arc<Claim> {
-    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
+    claim_in(Space::Lock, name, mode)
+}
+
+fn claim_in(space: Space, name: &str, mode: Mode) -> Arc<Claim> {
+    let key = Key::new(Namespace::default(), space, Name::new(name).unwrap());
     let me = Arc::new(Identity::of_this_process());
     Arc::new(Claim::new(key, mode, LONG, LONG / 2, me))
 }
@@ -113,4 +118,65 @@ async fn a_waiter_knows_that_it_holds_without_asking() {
     answer.unwrap();
     assert_eq!((cost.answers, cost.requests.min(1)), (0, 0), "{cost:?} in {took:?}");
     assert!(cost.pushes >= 1, "{cost:?}");
+}
+
+#[tokio::test]
+async fn all_who_wait_for_permits_hear_of_a_release_by_one_message() {
+    let (server, proxy, driver) = warm().await;
+    proxy.latency(Duration::ZERO);
+    let near = EtcdDriver::connect(&server.url()).await.unwrap();
+    let permit = || claim_in(Space::Semaphore, "s", Mode::Permits { permits: 1, limit: 2 });
+    let holders = [permit(), permit()];
+    for holder in &holders {
+        near.acquire(holder, Patience::Wait).await.unwrap();
+    }
+    let driver = Arc::new(driver);
+    let mut waiting = tokio::task::JoinSet::new();
+    for ahead in 2..102 {
+        let waiter = permit();
+        let answer = driver.acquire(&waiter, Patience::Wait).await.unwrap();
+        assert_eq!(answer, Acquisition::Queued { ahead });
+        let driver = driver.clone();
+        waiting.spawn(async move { driver.granted(&waiter).await });
+    }
+    let mut before = None;
+    while before != Some(proxy.counts()) {
+        before = Some(proxy.counts());
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    proxy.reset();
+    near.release(&holders[0]).await.unwrap();
+    waiting.join_next().await.unwrap().unwrap().unwrap();
+    // Whatever else would come is on its way by the time that something later has been answered.
+    driver.health().await.unwrap();
+    let cost = proxy.counts();
+    assert_eq!(cost.pushes, 1, "{cost:?}");
+    assert!(waiting.try_join_next().is_none(), "one permit, one holder");
+}
+
+/// A renewal asks which keys stand on a lease; the answer must pass.
+#[tokio::test]
+async fn a_lease_takes_no_more_keys_than_can_be_listed() {
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let driver = EtcdDriver::connect(&server.url()).await.unwrap();
+    let mut claims = Vec::new();
+    for i in 0..2_500 {
+        let claim = claim(&format!("{i:0>500}"), Mode::Exclusive);
+        let answer = driver.acquire(&claim, Patience::Try).await.unwrap();
+        assert!(matches!(answer, Acquisition::Granted(_)));
+        claims.push(claim);
+    }
+    let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
+    assert_eq!(client.leases().await.unwrap().leases().len(), 2);
+    let renewed = driver.renew(&claims).await.unwrap();
+    assert!(renewed.iter().all(|renewal| matches!(renewal, Renewal::Holds(_))));
+    // The full one goes with the last claim that lives on it.
+    for claim in &claims[..2_200] {
+        driver.release(claim).await.unwrap();
+    }
+    while client.leases().await.unwrap().leases().len() > 1 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let renewed = driver.renew(&claims[2_200..]).await.unwrap();
+    assert!(renewed.iter().all(|renewal| matches!(renewal, Renewal::Holds(_))));
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_conformance::lab::{Kind, Server};
-use lockkit_core::driver::{Force, LockDriver};
-use lockkit_core::{BreakRecord, Identity, Key, LockManager, Name, Namespace, Settings, Space};
-use lockkit_etcd::EtcdDriver;
-use lockkit_etcd::etcd_client::{Client, GetOptions, Txn, TxnOp};
+use lockkit_core::driver::LockDriver;
+use lockkit_core::{Error, LockManager, Namespace, Settings};
+use lockkit_etcd::etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
+use lockkit_etcd::{EtcdDriver, EtcdLease};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -81,28 +81,66 @@ async fn etcdctl_and_lockkit_exclude_each_other_and_hand_over() {
     soon("etcdctl's end", theirs.wait()).await.unwrap();
 }
 
+/// The stale writer: it looks at its guard, all is well, and then stands still for so long that its
+/// lease ends and the next one holds and writes. What it sends on waking is refused.
 #[tokio::test]
 async fn a_stale_holder_does_not_get_its_write_through() {
     let (server, driver, locks) = start().await;
-    let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());
     let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
-    let token = guard.token().unwrap();
-    let held = driver.fence(&key, token).unwrap();
+    let held = guard.compare(&driver).unwrap();
     let write =
         |held, value: &str| Txn::new().when([held]).and_then([TxnOp::put("x", value, None)]);
     assert!(client.txn(write(held.clone(), "mine")).await.unwrap().succeeded());
 
-    // Somebody breaks the lock, another gets it and writes; the first one knows nothing of that.
-    let record =
-        BreakRecord { by: Identity::of_this_process(), at_unix_ms: 0, reason: None, forced: true };
-    assert!(driver.break_claim(&key, token, Force::Immediate, &record).await.unwrap());
-    let next = locks.mutex("a").lock().await.unwrap();
-    let theirs = driver.fence(&key, next.token().unwrap()).unwrap();
+    let waiting = tokio::spawn({
+        let locks = LockManager::new(EtcdDriver::connect(&server.url()).await.unwrap());
+        async move { locks.mutex("a").lock().await.map(|guard| (guard, locks)) }
+    });
+    soon("a place in line", async {
+        while keys(&server).await < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    // Nothing of the holder's doing ends its lease.
+    let all = GetOptions::new().with_prefix();
+    let line = client.get("lockkit/lock//a/", Some(all)).await.unwrap();
+    let holder = line.kvs().iter().min_by_key(|kv| kv.create_revision()).unwrap();
+    client.lease_revoke(holder.lease()).await.unwrap();
+    let (next, _locks) = soon("its turn", waiting).await.unwrap().unwrap();
+    let second = next.claim().key.clone();
+    let theirs = Compare::create_revision(
+        line.kvs().iter().max_by_key(|kv| kv.create_revision()).unwrap().key(),
+        CompareOp::Equal,
+        i64::try_from(next.token().unwrap().get()).unwrap(),
+    );
     assert!(client.txn(write(theirs, "theirs")).await.unwrap().succeeded());
     assert!(!client.txn(write(held, "stale")).await.unwrap().succeeded());
     let stored = client.get("x", None).await.unwrap();
     assert_eq!(stored.kvs()[0].value(), b"theirs");
+
+    // Once the holder knows, it gets no condition any more; nor does who asks the wrong driver.
+    soon("word of the loss", guard.lost()).await;
+    assert!(matches!(guard.compare(&driver), Err(Error::Lost { .. })));
+    assert!(matches!(driver.fence(&second, next.token().unwrap()), Err(Error::Lost { .. })));
+    assert!(matches!(next.compare(&driver), Err(Error::Lost { .. })));
+}
+
+#[tokio::test]
+async fn a_fence_follows_a_base_that_was_raised() {
+    let (server, driver, locks) = start().await;
+    let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
+    let before = locks.mutex("a").lock().await.unwrap();
+    driver.raise_token_base(&Namespace::default(), 1 << 40).await.unwrap();
+    let raised = LockManager::with(driver.clone(), Settings::default()).unwrap();
+    let after = raised.mutex("b").lock().await.unwrap();
+    assert!(after.token().unwrap().get() > 1 << 40);
+    for guard in [before, after] {
+        let held = guard.compare(&driver).unwrap();
+        let write = Txn::new().when([held]).and_then([TxnOp::put("x", "y", None)]);
+        assert!(client.txn(write).await.unwrap().succeeded());
+    }
 }
 
 #[tokio::test]

@@ -56,6 +56,7 @@ pub use group::Group;
 pub use kind::{Kind, Layout};
 pub use proxy::Proxy;
 pub use server::{Data, Server};
+pub use servers::etcd::Demands as EtcdDemands;
 pub use shared::Shared;
 pub use slots::Moving;
 pub use tls::{Clients, Tls};

@@ -17,6 +17,7 @@ use super::home::Home;
 use super::kind::Kind;
 use super::recipe::Recipe;
 use super::servers;
+use super::servers::etcd::{Demands as EtcdDemands, Etcd};
 
 /// Long, since machines that run tests stall for seconds; a server that works
 /// never takes it.
@@ -86,6 +87,34 @@ impl Server {
             });
         }
         Self::start_fresh(kind, true).await
+    }
+
+    /// Starts an etcd that has a second address, which is returned, at which clients must speak TLS
+    /// and show certificates.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the server remains.
+    pub async fn start_demanding_etcd(demands: &EtcdDemands) -> Result<(Self, SocketAddr)> {
+        for _ in 1..STARTS {
+            match Self::start_demanding_once(demands).await {
+                Err(LabError::Ended { .. }) => {}
+                result => return result,
+            }
+        }
+        Self::start_demanding_once(demands).await
+    }
+
+    async fn start_demanding_once(demands: &EtcdDemands) -> Result<(Self, SocketAddr)> {
+        let (recipe, addr) = Etcd::demanding(demands.clone())?;
+        let server = Self::create(Box::new(recipe), Arc::new(Folder::create()?), false).await?;
+        server.launch(Data::Keep).await?;
+        server.ready().await?;
+        Ok((server, addr))
     }
 
     async fn start_fresh(kind: Kind, clock: bool) -> Result<Self> {

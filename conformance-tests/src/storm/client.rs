@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lockkit_core::{Error, Guard, LockManager, Space};
+use lockkit_core::{Error, Guard, LockManager, Settings, Space};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -89,6 +89,41 @@ pub async fn run(locks: LockManager, orders: Orders) -> io::Result<()> {
     let quick = tokio::time::timeout(orders.ttl * 2, locks.shutdown()).await;
     drop(quick); // a backend that is away keeps nobody here
     Ok(())
+}
+
+/// A process of clients, from the arguments after `storm-client`: connects with `connect`, again
+/// and again while the server is away, and runs them with `run`, such as [`run`].
+///
+/// # Errors
+/// When the arguments are not a storm's, or connecting fails for good.
+///
+/// # Cancel safety
+/// As a process that dies.
+pub async fn serve<C, R>(
+    arguments: &[OsString],
+    connect: impl Fn(String, Settings) -> C,
+    run: impl FnOnce(LockManager, Orders) -> R,
+) -> io::Result<()>
+where
+    C: Future<Output = Result<LockManager, Error>>,
+    R: Future<Output = io::Result<()>>,
+{
+    let url = arguments.first().and_then(|url| url.to_str());
+    let orders = arguments.get(1..).and_then(Orders::parse);
+    let (Some(url), Some(orders)) = (url, orders) else {
+        return Err(io::Error::other("a storm's client is started by a storm"));
+    };
+    let settings = Settings::default().ttl(orders.ttl).wait_ttl(orders.ttl);
+    let give_up = tokio::time::Instant::now() + orders.lasts;
+    loop {
+        match connect(url.to_owned(), settings.clone()).await {
+            Ok(locks) => return run(locks, orders).await,
+            Err(error) if error.is_retryable() && tokio::time::Instant::now() < give_up => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
 }
 
 struct Client {

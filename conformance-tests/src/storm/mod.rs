@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod client;
 pub mod consumer;
 pub mod group;
+pub mod leader;
 pub mod plan;
 mod processes;
 pub mod server;

@@ -143,7 +143,7 @@ pub async fn cost_05_a_thousand_waiters_are_silent(stage: Stage) -> Applied {
 pub async fn cost_06_the_next_knows_by_one_message(stage: Stage) -> Applied {
     pushed(stage.bench())?;
     let (giver, next) = (Meter::new(&stage).await, Meter::new(&stage).await);
-    let (mut given, mut taken) = (Vec::new(), Vec::new());
+    let (mut given, mut looks, mut taken) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let name = format!("{round}");
         let claims = [stage.bench().exclusive(&name), stage.bench().exclusive(&name)];
@@ -151,21 +151,31 @@ pub async fn cost_06_the_next_knows_by_one_message(stage: Stage) -> Applied {
         next.driver.queue(&claims[1]).await;
         let waiting = tokio::spawn({
             let (driver, claim) = (next.driver.clone(), claims[1].clone());
-            async move { driver.turn(&claim).await }
+            let proxy = next.proxy.clone();
+            async move {
+                driver.turn(&claim).await;
+                proxy.counts()
+            }
         });
         settled(&next.proxy).await;
         next.proxy.reset();
         let (_, count) = giver.count(giver.driver.let_go(&claims[0])).await;
         given.push(count);
-        stage.bench().soon("the next knows", waiting).await.expect("no panic");
+        let known = stage.bench().soon("the next knows", waiting).await.expect("no panic");
+        looks.push(known);
         tokio::time::sleep(3 * LATENCY).await;
         taken.push(next.proxy.counts());
         next.driver.let_go(&claims[1]).await;
     }
     let of = budget(&stage);
     costs("the way in", given, of.release, of);
-    costs_by("messages out", taken.clone(), 1..=1, |count| count.pushes);
-    costs("looks of the one who was woken", taken, of.look_when_woken, of);
+    costs_by("messages out", taken, 1..=1, |count| count.pushes);
+    // What it asks when it knows already has no answer yet.
+    let look = of.look_when_woken;
+    let least = look.saturating_sub(of.fewer_at_times).max(look.min(1));
+    costs_by("looks of the one who was woken", looks, least..=look, |count| {
+        count.round_trips.min(count.answers)
+    });
     Ok(())
 }
 
@@ -227,7 +237,7 @@ fn pushed(bench: &Bench) -> Applied {
 
 /// A driver behind a proxy that counts, both warm.
 struct Meter {
-    proxy: Proxy,
+    proxy: Arc<Proxy>,
     driver: Arc<dyn LockDriver>,
 }
 
@@ -244,7 +254,7 @@ impl Meter {
         }
         settled(&proxy).await;
         proxy.latency(LATENCY);
-        Self { proxy, driver }
+        Self { proxy: Arc::new(proxy), driver }
     }
 
     /// What an acquire costs that is granted; it is released again.

@@ -118,26 +118,9 @@ async fn be_client<F>(
 where
     F: Future<Output = io::Result<()>>,
 {
-    let url = arguments.first().and_then(|url| url.to_str());
-    let orders = arguments.get(1..).and_then(Orders::parse);
-    let (Some(url), Some(orders)) = (url, orders) else {
-        return Err(io::Error::other("a storm's client is started by a storm"));
-    };
-    let settings = Settings::default().ttl(orders.ttl).wait_ttl(orders.ttl);
-    // The server may be away just now; the storm goes on for longer.
-    let give_up = tokio::time::Instant::now() + orders.lasts;
-    loop {
-        match lockkit::connect_with(url, settings.clone()).await {
-            Ok(locks) => {
-                run(locks, orders).await?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            Err(error) if error.is_retryable() && tokio::time::Instant::now() < give_up => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            Err(error) => return Err(io::Error::other(error)),
-        }
-    }
+    let connect =
+        |url: String, settings| async move { lockkit::connect_with(&url, settings).await };
+    client::serve(arguments, connect, run).await.map(|()| ExitCode::SUCCESS)
 }
 
 async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
