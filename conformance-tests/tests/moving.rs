@@ -16,7 +16,7 @@ use lockkit_redis::RedisDriver;
 use lockkit_sql::SqliteDriver;
 use tokio::sync::{mpsc, watch};
 
-const TTL: Duration = Duration::from_secs(10);
+const TTL: Duration = Duration::from_secs(1);
 const PROGRAMS: u32 = 4;
 
 /// Where a fleet comes from and goes to, as each of its programs knows it.
@@ -110,7 +110,7 @@ async fn a_fleet_that_moves_from_redis_to_sqlite_is_acquitted() {
     let files = files.filter(|path| path.extension().is_some_and(|e| e == "jsonl"));
     let history = History::load(files).unwrap();
     let mirror = house.mirror().await;
-    let promises = Promises { capabilities: mirror.capabilities(), patience: TTL * 4 };
+    let promises = Promises { capabilities: mirror.capabilities(), patience: TTL * 10 };
     let judgement = judge(&history, promises);
     assert!(judgement.acquitted(), "{:#?}", judgement.violations);
     assert!(judgement.counts["granted"] > 100, "{:?}", judgement.counts);
