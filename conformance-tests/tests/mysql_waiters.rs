@@ -31,7 +31,8 @@ impl Scene {
         let server = Shared::server(Kind::MariaDb).await.unwrap();
         let proxy = Proxy::start(server.addr(), Protocol::MySql).await.unwrap();
         let options = || ServerOptions::default().timeout(LONG);
-        let counted = MySqlDriver::connect_with(&server.url_at(proxy.addr()), options());
+        let url = server.url_at(proxy.addr());
+        let counted = MySqlDriver::connect_with(&url, options());
         let other = MySqlDriver::connect_with(server.url(), options());
         let (counted, other) = (counted.await.unwrap(), other.await.unwrap());
         let unique = &ClaimId::random().to_hex()[..8];
