@@ -18,7 +18,10 @@ use crate::record::{How, Record};
 use crate::registry::{Registry, Release};
 use crate::settings::Settings;
 use crate::state::{Health, ListRequest, LockState};
-use crate::sync::{Entrance, Mutex, Reentrant, RwLock, Semaphore, Slot};
+use crate::sync::{
+    Barrier, Election, Entrance, Latch, MultiLock, Mutex, Once, Reentrant, Register, RwLock,
+    Semaphore, Slot,
+};
 use crate::ticket::Ticket;
 use crate::{BreakRecord, Error, Identity, Key, LossReason, Name, Namespace, Space, Token};
 
@@ -103,6 +106,40 @@ impl LockManager {
     /// Locks for this owner, who can enter again what it holds. See [`Reentrant`].
     pub fn reentrant(&self, owner: impl Into<String>) -> Reentrant {
         Reentrant::new(&self.core, owner.into())
+    }
+
+    /// The register of this name: a value that a stale holder cannot overwrite. No I/O.
+    pub fn register(&self, name: impl AsRef<str>) -> Register {
+        Register::new(&self.core, name.as_ref())
+    }
+
+    /// The count-down latch of this name, which opens when so many have counted. No I/O. The count
+    /// must be the same wherever it is used.
+    pub fn latch(&self, name: impl AsRef<str>, count: u32) -> Latch {
+        Latch::new(&self.core, name.as_ref(), count)
+    }
+
+    /// The job of this key, which one among many does, once. No I/O.
+    pub fn once(&self, key: impl AsRef<str>) -> Once {
+        Once::new(&self.core, key.as_ref())
+    }
+
+    /// The election of this name. No I/O.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(&self.core, name.as_ref())
+    }
+
+    /// The mutexes of these names, held together: all or none, in an order in which those who name
+    /// the same locks never wait for each other in a circle. No I/O. [`MultiLock::new`] takes those
+    /// of several managers.
+    pub fn multi<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
+        MultiLock::of_names(&self.core, names)
+    }
+
+    /// The barrier of this name, which so many leave together. No I/O. The count must be the same
+    /// wherever it is used.
+    pub fn barrier(&self, name: impl AsRef<str>, count: u32) -> Barrier {
+        Barrier::new(&self.core, name.as_ref(), count)
     }
 
     /// Goes on with a detached lock: renews it, and holds it as if it had been made here.
@@ -383,7 +420,7 @@ impl Drop for Core {
 }
 
 /// A state as users see it: with the namespace's base added to the tokens.
-fn rebased(mut state: LockState, base: u64) -> LockState {
+pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
     if base > 0 {
         for standing in &mut state.line {
             let number = standing.token.get().saturating_add(base);
@@ -393,7 +430,8 @@ fn rebased(mut state: LockState, base: u64) -> LockState {
     state
 }
 
-fn unix_ms() -> u64 {
+/// Now, for people.
+pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or(Duration::ZERO).as_millis() as u64
 }

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use clap::Parser;
 use lockkit::capabilities::Fault;
-use lockkit::{Settings, parse_duration};
+use lockkit::{LockManager, Settings, parse_duration};
 use lockkit_conformance::history::judge::Judgement;
 use lockkit_conformance::lab::proxy::Protocol;
 use lockkit_conformance::lab::{Kind, Proxy, Server};
+use lockkit_conformance::storm::checkpoint::Verdict;
 use lockkit_conformance::storm::client::{self, Orders};
+use lockkit_conformance::storm::consumer;
 use lockkit_conformance::storm::server::ServerSaboteur;
 use lockkit_conformance::storm::{NoSaboteur, Saboteur, Storm};
 
@@ -57,15 +59,21 @@ struct Arguments {
     /// Kill and freeze only the server, not clients
     #[arg(long)]
     spare_clients: bool,
+    /// Let consumers loose that keep in a register how far they are, and look for an event that
+    /// was lost or done twice. (The server is not restarted then: what Redis loses by that is no
+    /// fault of the consumers.)
+    #[arg(long)]
+    consumers: bool,
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let done = tokio::runtime::Runtime::new().and_then(|runtime| {
         runtime.block_on(async {
-            match arguments.get(1).is_some_and(|word| word == "storm-client") {
-                true => be_client(&arguments[2..]).await,
-                false => storm(Arguments::parse()).await,
+            match arguments.get(1).and_then(|word| word.to_str()) {
+                Some("storm-client") => be_client(&arguments[2..], client::run).await,
+                Some("storm-consumer") => be_client(&arguments[2..], consumer::run).await,
+                _ => storm(Arguments::parse()).await,
             }
         })
     });
@@ -75,7 +83,13 @@ fn main() -> ExitCode {
     })
 }
 
-async fn be_client(arguments: &[OsString]) -> io::Result<ExitCode> {
+async fn be_client<F>(
+    arguments: &[OsString],
+    run: impl FnOnce(LockManager, Orders) -> F,
+) -> io::Result<ExitCode>
+where
+    F: Future<Output = io::Result<()>>,
+{
     let url = arguments.first().and_then(|url| url.to_str());
     let orders = arguments.get(1..).and_then(Orders::parse);
     let (Some(url), Some(orders)) = (url, orders) else {
@@ -87,7 +101,7 @@ async fn be_client(arguments: &[OsString]) -> io::Result<ExitCode> {
     loop {
         match lockkit::connect_with(url, settings.clone()).await {
             Ok(locks) => {
-                client::run(locks, orders).await?;
+                run(locks, orders).await?;
                 return Ok(ExitCode::SUCCESS);
             }
             Err(error) if error.is_retryable() && tokio::time::Instant::now() < give_up => {
@@ -121,6 +135,11 @@ async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
     println!("storm: {direct}, seed {seed}, {:?}", arguments.lasts);
     let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.ttl);
     let look = lockkit::connect_with(&direct, settings).await.map_err(io::Error::other)?;
+    if arguments.consumers {
+        let verdict = storm.run_consumers(&look, saboteur).await?;
+        look.shutdown().await;
+        return conclude(&verdict, &folder, arguments.folder.is_none());
+    }
     let report = storm.run(Vec::new(), &look, saboteur).await?;
     look.shutdown().await;
     say(&report.judgement);
@@ -134,6 +153,25 @@ async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
     if let Some(drawing) = report.drawing {
         println!("the violation is drawn in {}", drawing.display());
     }
+    Ok(ExitCode::FAILURE)
+}
+
+fn conclude(verdict: &Verdict, folder: &std::path::Path, remove: bool) -> io::Result<ExitCode> {
+    let Verdict { events, stored, unsure, turns, faults, wrong } = verdict;
+    println!(
+        "{events} events, {stored} checkpoints stored, {unsure} not or perhaps, in {turns} turns, {faults} faults"
+    );
+    for what in wrong {
+        println!("VIOLATION: {what}");
+    }
+    if wrong.is_empty() {
+        println!("acquitted");
+        if remove {
+            std::fs::remove_dir_all(folder)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("convicted; what the consumers wrote down is in {}", folder.display());
     Ok(ExitCode::FAILURE)
 }
 
@@ -158,12 +196,10 @@ async fn backend(
     let server = Server::start(kind).await.map_err(io::Error::other)?;
     let proxy = Proxy::start(server.addr(), protocol).await.map_err(io::Error::other)?;
     let (url, direct) = (server.url_at(proxy.addr()), server.url());
-    let faults = vec![
-        Fault::ConnectionCut,
-        Fault::Partition,
-        Fault::ServerStandsStill,
-        Fault::ServerRestarts,
-    ];
+    let mut faults = vec![Fault::ConnectionCut, Fault::Partition, Fault::ServerStandsStill];
+    if !arguments.consumers {
+        faults.push(Fault::ServerRestarts);
+    }
     Ok((url, direct, Arc::new(ServerSaboteur::new(server, proxy, faults))))
 }
 
