@@ -12,7 +12,7 @@ use lockkit_conformance::storm::server::ServerSaboteur;
 use lockkit_conformance::storm::{NoSaboteur, Report, Storm};
 use lockkit_core::capabilities::Fault;
 use lockkit_core::{LockManager, Settings};
-use lockkit_sql::{MySqlDriver, SqliteDriver};
+use lockkit_sql::{MySqlDriver, PostgresDriver, SqliteDriver};
 
 fn storm(folder: &std::path::Path, url: String) -> Storm {
     Storm {
@@ -51,6 +51,21 @@ async fn processes_on_sqlite_that_are_frozen_and_killed_are_acquitted() {
     }
     assert!(count(&report, "granted") > 100 && count(&report, "faults") >= 2, "{report:?}");
     assert!(report.drawing.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_on_postgresql_that_are_frozen_and_killed_are_acquitted() {
+    let server = Shared::server(Kind::Postgres).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let storm = storm(folder.path(), server.url().to_owned());
+    let driver = Arc::new(PostgresDriver::connect(server.url()).await.unwrap());
+    let look = LockManager::with(driver, settings(&storm)).unwrap();
+    let report = storm.run(Vec::new(), &look, Arc::new(NoSaboteur)).await.unwrap();
+    if !report.judgement.acquitted() {
+        let kept = folder.keep();
+        panic!("{:#?}, histories in {}", report.judgement.violations, kept.display());
+    }
+    assert!(count(&report, "granted") > 10 && count(&report, "faults") >= 2, "{report:?}");
 }
 
 /// As before, with a server that is struck as well.

@@ -22,6 +22,7 @@ const ALL: &[Requirement] = &[
     Requirement { place: Program("redis-server"), package: "redis-server" },
     Requirement { place: Program("postgres"), package: "postgresql" },
     Requirement { place: Program("initdb"), package: "postgresql" },
+    Requirement { place: Program("pgbouncer"), package: "pgbouncer" },
     Requirement { place: Program("mariadbd"), package: "mariadb-server" },
     Requirement { place: Program("mariadb-install-db"), package: "mariadb-server" },
     Requirement { place: File("/usr/share/java/zookeeper.jar"), package: "zookeeper" },

@@ -1,8 +1,15 @@
-//! The subscription of one process: one connection that listens on a channel of its own. It proves
-//! itself by a message to itself, since a pooler takes `LISTEN` and then delivers nothing.
+//! The subscription of one process: one connection that listens on a channel of its own, and has
+//! proved that it can.
+//!
+//! A pooler that hands a server's connection to one client after another takes `LISTEN` as well, and
+//! then delivers the messages to whoever has that connection: to nobody, or to a client that did not
+//! ask and fails. So nothing is listened for before it is known that the server itself is at the other
+//! end: it got a setting at the start of the connection that poolers keep, or refuse. And then a
+//! message to itself has to arrive.
 
 use std::time::Duration;
 
+use sqlx::Row;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::time::timeout;
 
@@ -12,6 +19,8 @@ use crate::server::dialect::Heard;
 const PROOF: Duration = Duration::from_secs(5);
 /// How often a subscription on which nothing came has to prove itself again.
 const SILENCE: Duration = Duration::from_secs(15);
+/// The setting by which the server is known.
+const PROBE: &str = "lockkit.client";
 const SELF: &str = "self";
 
 pub(super) async fn listen(
@@ -23,7 +32,7 @@ pub(super) async fn listen(
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(PROOF)
-        .connect_lazy_with(options.clone());
+        .connect_lazy_with(options.clone().options([(PROBE, channel)]));
     let ended = subscription(&pool, channel, heard).await;
     let _ = timeout(Duration::from_secs(1), pool.close()).await;
     ended
@@ -37,6 +46,11 @@ async fn subscription(
     let mut listener = PgListener::connect_with(pool).await?;
     listener.ignore_pool_close_event(true);
     listener.eager_reconnect(false);
+    let probed = format!("SELECT current_setting('{PROBE}', true) = '{channel}'");
+    let probed = sqlx::raw_sql(sqlx::AssertSqlSafe(probed)).fetch_one(&mut listener).await?;
+    if probed.try_get::<Option<bool>, _>(0)? != Some(true) {
+        return Err(sqlx::Error::Protocol("there is a pooler before the server".into()));
+    }
     listener.listen(channel).await?;
     prove(&mut listener, channel, heard).await?;
     heard(None);

@@ -159,7 +159,7 @@ impl Dialect for Postgres {
             // was cancelled.
             "40001" | "40P01" => Verdict::Again,
             // Prepared by one connection of a pooler, asked of another.
-            "26000" | "42P05" | "08P01" => {
+            "26000" | "42P05" => {
                 self.plain.store(true, Ordering::Relaxed);
                 Verdict::Again
             }
@@ -213,5 +213,41 @@ impl Postgres {
             ),
             _ => format!("SELECT * FROM {call}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dialect(durability: ServerDurability) -> Postgres {
+        Postgres::new(&Tables("shop".into()), durability)
+    }
+
+    #[test]
+    fn every_place_in_the_statements_is_filled() {
+        let schema = dialect(ServerDurability::Full).schema();
+        assert!(!schema.contains('{') && !schema.contains('}'), "{schema}");
+        assert!(schema.contains(r#"CREATE TABLE IF NOT EXISTS "shop".lockkit_claims"#));
+    }
+
+    #[test]
+    fn only_what_is_repeated_or_may_be_forgotten_does_not_wait_for_the_disk() {
+        let asks =
+            |durability, verb| dialect(durability).statement(verb).contains("synchronous_commit");
+        for verb in [Verb::Acquire, Verb::Release, Verb::Renew, Verb::Break, Verb::Store] {
+            assert!(!asks(ServerDurability::Full, verb), "{verb:?}");
+        }
+        assert!(asks(ServerDurability::Needed, Verb::Acquire));
+        assert!(!asks(ServerDurability::Needed, Verb::Store));
+    }
+
+    #[test]
+    fn a_connection_that_broke_is_worth_another_and_a_wrong_url_is_not() {
+        let dialect = dialect(ServerDurability::Full);
+        let broken = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+        assert_eq!(dialect.verdict(&broken), Verdict::Gone);
+        assert_eq!(dialect.verdict(&sqlx::Error::PoolClosed), Verdict::Never);
+        assert!(matches!(Postgres::parse("postgres://h:port/db"), Err(Error::Config(_))));
     }
 }

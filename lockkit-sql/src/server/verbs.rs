@@ -132,7 +132,14 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         let answer = self.call(Verb::Break, &args).await?;
         let row = answer.row::<D>()?;
         Wakes::ring(row.bytes(1).unwrap_or_default());
-        Ok(row.int(0) == Some(1))
+        match row.int(0) {
+            // The first attempt may have taken it out.
+            Some(0) if answer.repeated => {
+                let told = "the connection broke while the claim was being broken: look whether it is there";
+                Err(Error::retryable(D::BACKEND, told))
+            }
+            outcome => Ok(outcome == Some(1)),
+        }
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
