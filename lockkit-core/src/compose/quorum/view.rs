@@ -2,12 +2,14 @@
 //! looking.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::quarantine::Epoch;
 use super::{BACKEND, Shared};
-use crate::driver::Force;
+use crate::driver::{Force, LockDriver};
 use crate::state::{Cursor, Finding, Health, ListRequest, LockState, Page, Severity, Standing};
 use crate::{BreakRecord, Error, Key, Mode, Namespace, Space, Token};
 
@@ -16,10 +18,19 @@ const PAGE: usize = 1_000;
 
 impl Shared {
     pub(super) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let limit = self.options.member_limit;
-        let asking = self.members.iter().map(|m| self.within(limit, m.driver.inspect(key)));
-        let states = self.enough(join_all(asking).await)?;
-        Ok(self.merge(key.clone(), states))
+        let (states, epochs) = self.look(key).await?;
+        Ok(self.merge(key.clone(), states, &epochs))
+    }
+
+    async fn look(&self, key: &Key) -> Result<(Vec<(usize, LockState)>, Vec<Epoch>), Error> {
+        let looking = (0..self.members.len()).map(|member| {
+            let key = key.clone();
+            self.ask(member, self.options.member_limit, |driver| async move {
+                driver.inspect(&key).await
+            })
+        });
+        let (states, epochs) = tokio::join!(join_all(looking), self.present_epochs());
+        Ok((self.enough(states)?, epochs))
     }
 
     /// The answers with their members, if they are of a majority.
@@ -33,13 +44,13 @@ impl Shared {
     }
 
     /// One list as a majority has it. What only a minority has is on its way in or out.
-    fn merge(&self, key: Key, states: Vec<(usize, LockState)>) -> LockState {
+    fn merge(&self, key: Key, states: Vec<(usize, LockState)>, epochs: &[Epoch]) -> LockState {
         let mut last_break = None;
         let mut groups: Vec<Vec<Standing>> = Vec::new();
         for (member, state) in states {
             last_break = last_break.max_by_time(state.last_break);
             for mut standing in state.line.into_iter().filter(Standing::holds) {
-                standing.token = self.outward(member, standing.token).unwrap_or(standing.token);
+                standing.token = epochs[member].outward(standing.token).unwrap_or(standing.token);
                 match groups.iter_mut().find(|group| same(&group[0], &standing)) {
                     Some(group) => group.push(standing),
                     None => groups.push(vec![standing]),
@@ -75,22 +86,22 @@ impl Shared {
         force: Force,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let limit = self.options.member_limit;
-        let asking = self.members.iter().map(|m| self.within(limit, m.driver.inspect(key)));
-        let states = self.enough(join_all(asking).await)?;
-        let merged = self.merge(key.clone(), states.clone());
+        let (states, epochs) = self.look(key).await?;
+        let merged = self.merge(key.clone(), states.clone(), &epochs);
         let Some(aim) = merged.line.iter().find(|standing| standing.token == token) else {
             return Ok(false);
         };
+        let limit = self.options.member_limit;
         let mut breaking = Vec::new();
         for (member, state) in &states {
             for standing in &state.line {
                 let mut outward = standing.clone();
-                outward.token = self.outward(*member, standing.token).unwrap_or(standing.token);
+                outward.token = epochs[*member].outward(standing.token).unwrap_or(standing.token);
                 if same(aim, &outward) {
-                    let driver = &self.members[*member].driver;
-                    let asked = driver.break_claim(key, standing.token, force, record);
-                    breaking.push(self.within(limit, asked));
+                    let (key, token, record) = (key.clone(), standing.token, record.clone());
+                    breaking.push(self.ask(*member, limit, move |driver| async move {
+                        driver.break_claim(&key, token, force, &record).await
+                    }));
                 }
             }
         }
@@ -107,7 +118,8 @@ impl Shared {
         let after = request.after.as_ref().map(read_cursor).transpose()?;
         let reading = (0..self.members.len()).map(|member| self.list_at(member, request));
         let mut by_name: BTreeMap<(Space, String), Vec<(usize, LockState)>> = BTreeMap::new();
-        for (member, states) in self.enough(join_all(reading).await)? {
+        let (lists, epochs) = tokio::join!(join_all(reading), self.present_epochs());
+        for (member, states) in self.enough(lists)? {
             for state in states {
                 let at = (state.key.space, state.key.name.as_str().to_owned());
                 by_name.entry(at).or_default().push((member, state));
@@ -120,7 +132,7 @@ impl Shared {
             if after.as_ref().is_some_and(|after| at <= *after) {
                 continue;
             }
-            let state = self.merge(key, states);
+            let state = self.merge(key, states, &epochs);
             if state.is_free() {
                 continue;
             }
@@ -137,8 +149,11 @@ impl Shared {
         let mut request = ListRequest { after: None, limit: PAGE, ..request.clone() };
         let mut states = Vec::new();
         loop {
-            let asking = self.members[member].driver.list(&request);
-            let page = self.within(Duration::from_secs(5), asking).await?;
+            let asked = request.clone();
+            let listing = self.ask(member, Duration::from_secs(5), |driver| async move {
+                driver.list(&asked).await
+            });
+            let page = listing.await?;
             states.extend(page.states);
             request.after = page.next;
             if request.after.is_none() {
@@ -149,10 +164,13 @@ impl Shared {
 
     pub(super) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
         let limit = self.options.member_limit;
-        let asking =
-            self.members.iter().map(|m| self.within(limit, m.driver.token_base(namespace)));
+        let asking = (0..self.members.len()).map(|member| self.base_of(member, namespace, limit));
         let bases = self.enough(join_all(asking).await)?;
-        Ok(bases.into_iter().map(|(_, base)| base).max().unwrap_or(0))
+        let greatest = bases.iter().map(|(_, base)| *base).max().unwrap_or(0);
+        // A member that lost its data has lost this as well, and is told; it is no harm if not.
+        let behind = bases.iter().filter(|(_, base)| *base < greatest);
+        join_all(behind.map(|(m, _)| self.raise_base_of(*m, namespace, greatest))).await;
+        Ok(greatest)
     }
 
     pub(super) async fn raise_token_base(
@@ -160,18 +178,24 @@ impl Shared {
         namespace: &Namespace,
         base: u64,
     ) -> Result<(), Error> {
-        let limit = self.options.member_limit;
-        let members = self.members.iter();
-        let asking =
-            members.map(|m| self.within(limit, m.driver.raise_token_base(namespace, base)));
-        self.enough(join_all(asking).await).map(drop)
+        // All of them, not a majority: the next to read it may meet one that lost its data and one
+        // that was not told.
+        let all = 0..self.members.len();
+        let raised = join_all(all.map(|m| self.raise_base_of(m, namespace, base))).await;
+        match raised.into_iter().collect::<Result<(), Error>>() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let message = format!("all members must take a new token base; one said: {error}");
+                Err(Error::retryable(BACKEND, message))
+            }
+        }
     }
 
     pub(super) async fn health(&self) -> Result<Health, Error> {
         let limit = self.options.member_limit;
-        let asking = self.members.iter().enumerate().map(|(m, member)| async move {
-            let health = self.within(limit, member.driver.health()).await?;
-            Ok((health, self.has_sign(m).await?))
+        let asking = (0..self.members.len()).map(|member| async move {
+            let health = |driver: Arc<dyn LockDriver>| async move { driver.health().await };
+            Ok((self.ask(member, limit, health).await?, self.has_sign(member).await?))
         });
         let answers = join_all(asking).await;
         let mut findings = Vec::new();
