@@ -23,6 +23,7 @@ use crate::{
     BreakRecord, Claim, ClaimId, Error, Key, Lifetime, LossReason, Mode, Namespace, Token,
 };
 
+mod connect;
 mod guards;
 mod hold;
 mod options;
@@ -33,6 +34,7 @@ mod round;
 mod search;
 mod view;
 
+pub use connect::QuorumMember;
 pub use options::QuorumOptions;
 
 use guards::Guards;

@@ -80,10 +80,15 @@ impl Shared {
             if answered < self.majority() {
                 return Err(Error::retryable(BACKEND, "no majority of the members answers"));
             }
-            if answered == self.members.len() && signs.iter().flatten().all(Option::is_none) {
-                let new = Sign { epoch: 0, longest_ttl: self.options.longest_ttl };
-                join_all(members.map(|m| self.write_sign(m, new))).await;
+            if signs.iter().flatten().any(Option::is_some) {
+                return Ok(());
             }
+            if answered < self.members.len() {
+                let message = "a new quorum begins when all its members answer";
+                return Err(Error::retryable(BACKEND, message));
+            }
+            let new = Sign { epoch: 0, longest_ttl: self.options.longest_ttl };
+            join_all(members.map(|m| self.write_sign(m, new))).await;
             Ok(())
         };
         self.opened.get_or_try_init(|| opening).await.copied()
