@@ -26,6 +26,7 @@ use crate::{
 mod connect;
 mod guards;
 mod hold;
+mod listing;
 mod options;
 mod quarantine;
 mod renewal;
@@ -76,6 +77,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
     opened: OnceCell<()>,
+    listing: listing::Listing,
     guards: Guards,
 }
 
@@ -113,6 +115,7 @@ impl QuorumDriver {
             clock,
             holds: Mutex::default(),
             opened: OnceCell::new(),
+            listing: listing::Listing::default(),
             guards,
         };
         Ok(Self { shared: Arc::new(shared) })
