@@ -38,6 +38,7 @@ pub struct Stage {
 impl Stage {
     pub(super) async fn set(site: Arc<dyn Site>, ground: Ground) -> Result<Self, String> {
         let stage = match ground {
+            Ground::Shared if site.is_member() => Self::on_own(site, false).await,
             Ground::Shared | Ground::Nothing => Self::on_shared(site).await,
             Ground::Own => Self::on_own(site, false).await,
             Ground::OwnWithClock => Self::on_own(site, true).await,
