@@ -5,6 +5,7 @@
 //! and [`Storm::run`] puts them together.
 
 pub mod client;
+pub mod members;
 pub mod plan;
 mod processes;
 pub mod server;
