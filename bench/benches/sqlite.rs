@@ -22,7 +22,13 @@ async fn bare(path: &std::path::Path) -> SqliteConnection {
 
 async fn bare_pair(connection: &mut SqliteConnection) {
     let insert = sqlx::query("INSERT INTO bare VALUES (?1, ?2, ?3)");
-    insert.bind("invoice/42").bind(&[7u8; 16][..]).bind(1i64).execute(&mut *connection).await.unwrap();
+    insert
+        .bind("invoice/42")
+        .bind(&[7u8; 16][..])
+        .bind(1i64)
+        .execute(&mut *connection)
+        .await
+        .unwrap();
     let delete = sqlx::query("DELETE FROM bare WHERE name = ?1 AND owner = ?2");
     delete.bind("invoice/42").bind(&[7u8; 16][..]).execute(&mut *connection).await.unwrap();
 }

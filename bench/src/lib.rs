@@ -1,9 +1,13 @@
 //! Measurements of lockkit beside bare calls of equal effect: `cargo bench` in this folder.
 //!
 //! Machines are noisy, so the figures that matter are ratios within one run: [`ratio`] takes turns
-//! between two ways of doing a thing and prints the ratio of their medians.
+//! between two ways of doing a thing and prints the ratio of their medians, [`race`] does so with
+//! any number of ways and of tasks.
 
+use std::pin::Pin;
 use std::time::Instant;
+
+use tokio::task::JoinSet;
 
 /// Rounds of each way.
 const ROUNDS: usize = 15;
@@ -35,7 +39,72 @@ pub async fn ratio(
     ratio
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// One way of doing a thing.
+pub struct Way {
+    name: &'static str,
+    round: Round,
+}
+
+type Round = Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+impl Way {
+    /// Does the thing in so many tasks at once, which `each` tells apart by a number from 0 on.
+    pub fn new<F: Future<Output = ()> + Send + 'static>(
+        name: &'static str,
+        tasks: usize,
+        each: impl Fn(usize) -> F + Clone + Send + 'static,
+    ) -> Self {
+        let round: Round = Box::new(move |times| {
+            let each = each.clone();
+            Box::pin(async move {
+                let mut running = JoinSet::new();
+                for task in 0..tasks {
+                    let each = each.clone();
+                    running.spawn(async move {
+                        for _ in 0..times / tasks {
+                            each(task).await;
+                        }
+                    });
+                }
+                running.join_all().await;
+            })
+        });
+        Self { name, round }
+    }
+
+    /// Does it so many times in all.
+    pub async fn round(&self, times: usize) {
+        (self.round)(times).await;
+    }
+}
+
+/// Runs all ways in turn, so many times a round, and prints the median rate of each, the ratio of
+/// the first one's to it, and the time on a CPU that this process spent each time.
+pub async fn race(what: &str, times: usize, ways: &[Way]) {
+    let mut rounds = vec![(Vec::new(), Vec::new()); ways.len()];
+    for _ in 0..ROUNDS {
+        for (way, (rates, cpus)) in ways.iter().zip(&mut rounds) {
+            let (begun, spent) = (Instant::now(), cpu_seconds());
+            way.round(times).await;
+            cpus.push((cpu_seconds() - spent) * 1e6 / times as f64);
+            rates.push(times as f64 / begun.elapsed().as_secs_f64());
+        }
+    }
+    let rounds: Vec<_> = rounds.into_iter().map(|(r, c)| (median(r), median(c))).collect();
+    for (way, (rate, cpu)) in ways.iter().zip(&rounds) {
+        let (name, ratio) = (way.name, rounds[0].0 / rate);
+        println!("{what}: {name:<17} {rate:>8.0}/s, ratio {ratio:.2}; {cpu:.1} µs of CPU here");
+    }
+}
+
+/// What this process has spent on all CPUs.
+fn cpu_seconds() -> f64 {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9
+}
+
+/// The one in the middle.
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

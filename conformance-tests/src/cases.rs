@@ -4,15 +4,20 @@
 
 #![allow(missing_docs, reason = "a case's name is the sentence that it proves")]
 
+pub mod barrier;
 pub mod cancel;
 mod contention;
+pub mod election;
 pub mod exclusion;
 pub mod inspect;
+pub mod latch;
 pub mod lease;
 pub mod loss;
 pub mod model;
 pub mod modes;
+pub mod multi;
 pub mod names;
+pub mod once;
 pub mod order;
 pub mod reentrancy;
 pub mod register;

@@ -19,6 +19,7 @@ pub mod model;
 mod need;
 pub mod promises;
 pub mod run;
+pub mod semantics;
 mod site;
 pub mod storm;
 mod table;

@@ -75,7 +75,8 @@ pub trait Site: Send + Sync + 'static {
         }
     }
 
-    /// What the operations cost; the budget, unless the backend cannot keep it.
+    /// What the operations cost; the budget, unless the backend cannot keep it. The driver says the
+    /// same in [`Capabilities::round_trips`](lockkit_core::Capabilities::round_trips).
     fn costs(&self) -> Costs {
         Costs::BUDGET
     }

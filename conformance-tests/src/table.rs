@@ -179,6 +179,42 @@ macro_rules! __every_case {
                 register_04_tokens_are_remembered_across_overwriting: Registers,
                 register_05_changed_wakes_on_a_store_and_misses_none: Registers,
                 register_06_a_lost_answer_is_told_from_a_conflict: Registers,
+                register_07_a_stale_holder_cannot_store: Registers,
+                register_08_a_write_whose_answer_was_lost_is_done_once: Registers,
+                register_09_a_watcher_sees_what_came_last: Registers,
+            }
+            latch {
+                latch_01_it_opens_at_zero_for_all: Registers,
+                latch_02_a_participant_counts_once: Registers,
+                latch_03_counting_below_zero_is_an_error: Registers,
+                latch_04_all_of_many_at_once_are_counted: Registers,
+                latch_05_a_reset_closes_it_for_everybody: Registers,
+            }
+            barrier {
+                barrier_01_nobody_leaves_before_all_have_entered: Registers,
+                barrier_02_one_too_few_wait_on: Registers,
+                barrier_03_a_participant_that_died_does_not_count: Registers,
+                barrier_04_who_lost_its_claim_is_not_let_through: Registers,
+            }
+            multi {
+                multi_01_it_gets_all_or_none: Nothing,
+                multi_02_crossing_callers_never_deadlock: Nothing,
+                multi_03_it_is_lost_when_one_is_lost: Nothing,
+                multi_04_dropped_while_it_waits_it_leaves_nothing: Nothing,
+                multi_05_several_managers_are_taken_in_the_order_of_their_ids: Nothing,
+            }
+            election {
+                election_01_there_is_one_leader_and_its_tokens_grow: Nothing,
+                election_02_observers_see_the_leaders_in_order: Nothing,
+                election_03_resigning_hands_over_at_once: Nothing,
+                election_04_a_leader_that_is_cut_off_knows_and_is_followed: Nothing,
+                election_05_run_campaigns_again_after_a_loss: Nothing,
+            }
+            once {
+                once_01_of_many_one_runs_and_all_learn_the_decision: Registers,
+                once_02_after_a_failure_the_next_begins_at_once: Registers,
+                once_03_a_runner_that_died_is_followed_after_its_lease: Registers,
+                once_04_what_was_decided_is_kept_for_a_time: Registers,
             }
             robust {
                 robust_01_an_answer_is_lost_after_any_call_acted: Nothing,

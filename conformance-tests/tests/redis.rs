@@ -19,7 +19,9 @@ async fn server() -> Result<Shared, Error> {
 #[async_trait]
 impl Harness for Redis {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
-        Ok(Arc::new(RedisDriver::connect(server().await?.url()).await?))
+        // No case disturbs the server; a machine that stands still for a moment is no failure.
+        let url = format!("{}?timeout=30s", server().await?.url());
+        Ok(Arc::new(RedisDriver::connect(&url).await?))
     }
 
     async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {

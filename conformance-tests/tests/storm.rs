@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_conformance::history::judge::Rule;
-use lockkit_conformance::lab::proxy::{Protocol, Proxy};
-use lockkit_conformance::lab::{Kind, Server, Shared};
+use lockkit_conformance::lab::proxy::Protocol;
+use lockkit_conformance::lab::{Kind, Proxy, Server, Shared};
 use lockkit_conformance::storm::members::MembersSaboteur;
 use lockkit_conformance::storm::server::ServerSaboteur;
 use lockkit_conformance::storm::{NoSaboteur, Report, Storm};
@@ -87,6 +87,33 @@ async fn a_quorum_of_three_redis_that_fail_one_by_one_is_acquitted() {
         panic!("{:#?}, histories in {}", report.judgement.violations, kept.display());
     }
     assert!(count(&report, "granted") > 10 && count(&report, "faults") >= 2, "{report:?}");
+}
+
+/// Consumers in three processes that are frozen and killed, and cut off from a Redis that stands
+/// still at times.
+#[tokio::test(flavor = "multi_thread")]
+async fn consumers_on_redis_lose_no_event_and_do_none_twice() {
+    let server = Server::start(Kind::Redis).await.unwrap();
+    let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
+    let (url, direct) = (server.url_at(proxy.addr()), server.url());
+    let folder = tempfile::tempdir().unwrap();
+    let storm = storm(folder.path(), url);
+    let look = Arc::new(lockkit_redis::RedisDriver::connect(&direct).await.unwrap());
+    let look = LockManager::with(look, settings(&storm)).unwrap();
+    let faults = vec![Fault::ConnectionCut, Fault::Partition, Fault::ServerStandsStill];
+    let saboteur = Arc::new(ServerSaboteur::new(server, proxy, faults));
+    let mut verdict = storm.run_consumers(&look, saboteur.clone()).await.unwrap();
+    while verdict.events == 0 {
+        // A machine that was busy all the time shows nothing.
+        verdict = storm.run_consumers(&look, saboteur.clone()).await.unwrap();
+    }
+    look.shutdown().await;
+    if !verdict.wrong.is_empty() {
+        let kept = folder.keep();
+        panic!("{:#?}, what they wrote down is in {}", verdict.wrong, kept.display());
+    }
+    println!("{verdict:?}");
+    assert!(verdict.faults >= 2, "{verdict:?}");
 }
 
 /// The lock that half of the field has: SET NX with a ttl, a release without a check, no token.

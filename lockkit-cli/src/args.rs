@@ -1,5 +1,7 @@
 //! What can be written on the command line, and the help for it. Decides nothing.
 
+pub(crate) mod sync;
+
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -8,18 +10,22 @@ use clap_complete::Shell;
 use lockkit::Token;
 
 use crate::exit::code;
+use sync::{ElectArgs, GetArgs, LatchVerb, PutArgs};
 
 const ABOUT: &str = "Run commands under distributed locks with fencing tokens: flock for a fleet";
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0        success; of `run`: the command's own code, or 128 + n when signal n ended it
-  1        break: nobody has that token; doctor: the backend has a problem
+  1        break: nobody has that token; doctor: the backend has a problem; get: there is no
+           value; put: somebody else has stored; latch: nobody is missing any more
   64       wrong usage: nothing was done
   69       the backend cannot be reached, or failed
   70, 71   lockkit itself failed; the system refused what it needs
-  74       the lock was lost (of `run`: while the command ran, whatever the command returned)
-  75       not acquired: the lock is taken (of `run` and `acquire`: --busy-exit-code changes it)
+  74       the lock was lost (of `run`: while the command ran, whatever the command returned); put
+           --fenced: a later holder has stored
+  75       not acquired: the lock is taken (of `run` and `acquire`: --busy-exit-code changes it);
+           latch wait: somebody is still missing
   126, 127 the command cannot be run; there is no such command";
 
 const ENVIRONMENT: &str = "\
@@ -52,6 +58,15 @@ pub(crate) struct Cli {
 pub(crate) enum Verb {
     /// Run a command while holding a lock
     Run(Box<RunArgs>),
+    /// Run a command while leading, again and again
+    Elect(Box<ElectArgs>),
+    /// Count down, or wait until all have
+    #[command(subcommand)]
+    Latch(LatchVerb),
+    /// Print the value of a register
+    Get(GetArgs),
+    /// Store a value in a register; prints its version
+    Put(PutArgs),
     /// Take a lock that outlives this process; prints a ticket and the token
     Acquire(AcquireArgs),
     /// Keep a lock that `acquire` took for another ttl; prints the token
@@ -70,6 +85,8 @@ pub(crate) enum Verb {
     Watch(ShowArgs),
     /// Check the backend and say what to do about what is wrong
     Doctor(DoctorArgs),
+    /// Print the statements that make lockkit's tables, for who may make them
+    Schema(DoctorArgs),
     /// Print the completions for a shell
     Completions {
         /// For which shell
@@ -154,6 +171,19 @@ pub(crate) struct RunArgs {
     /// [default: 5s, or a quarter of the ttl if that is less]
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) kill_after: Option<Duration>,
+
+    /// Run it once for this NAME, on whichever host comes first: where the command has ended with 0,
+    /// do nothing, and end with 0
+    ///
+    /// NAME then says which run it is, such as 2026-11-21/report. Whoever comes while the command
+    /// runs waits for its end (or as --wait and --try say), and runs it if it failed or its host
+    /// died.
+    #[arg(long = "once", conflicts_with_all = ["shared", "permits", "limit"])]
+    pub(crate) only_once: bool,
+
+    /// With --once: how long it stays known that it was done [default: 7d]
+    #[arg(long, value_name = "DUR", requires = "only_once", value_parser = positive_duration)]
+    pub(crate) keep: Option<Duration>,
 
     #[command(flatten)]
     pub(crate) backend: BackendArgs,
@@ -287,7 +317,7 @@ pub(crate) struct BreakArgs {
     pub(crate) backend: BackendArgs,
 }
 
-/// `doctor`.
+/// `doctor`, `schema`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]

@@ -127,6 +127,11 @@ impl Backend {
         Ok(lockkit::connect_with(self.url.rest(), self.settings()).await?)
     }
 
+    /// The statements that make its tables.
+    pub(crate) fn schema(&self) -> Result<String, Failure> {
+        Ok(lockkit::schema(self.url.rest())?)
+    }
+
     /// What the URL and the options say.
     pub(crate) fn settings(&self) -> Settings {
         let settings = self.url.settings().clone();

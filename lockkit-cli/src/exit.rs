@@ -5,7 +5,8 @@ use lockkit::Error;
 
 /// The exit codes of the manual, after `sysexits.h` where that has one.
 pub(crate) mod code {
-    /// `break`: nobody has that token. `doctor`: something is wrong with the backend.
+    /// `break`: nobody has that token. `doctor`: something is wrong with the backend. `get`, `put`,
+    /// `latch`: what is there is not what it would have to be.
     pub(crate) const NO: u8 = 1;
     /// Wrong usage, or a name, duration, count or URL that cannot be one.
     pub(crate) const USAGE: u8 = 64;
@@ -61,10 +62,12 @@ impl From<Error> for Failure {
             Error::InvalidName { .. }
             | Error::Config(_)
             | Error::LimitMismatch { .. }
+            | Error::CountMismatch { .. }
             | Error::Unsupported { .. }
             | Error::WouldDeadlock { .. } => code::USAGE,
             Error::Backend { .. } => code::UNAVAILABLE,
-            Error::Lost { .. } => code::LOST,
+            Error::Lost { .. } | Error::Stale { .. } => code::LOST,
+            Error::Conflict { .. } | Error::BelowZero { .. } => code::NO,
             _ => code::SOFTWARE,
         };
         Self::new(code, error.to_string())

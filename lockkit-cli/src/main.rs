@@ -63,6 +63,10 @@ fn perform(cli: Cli) -> Result<u8, Failure> {
 async fn dispatch(verb: Verb) -> Result<u8, Failure> {
     match verb {
         Verb::Run(args) => run::run(&args).await,
+        Verb::Elect(args) => run::elect::elect(&args).await,
+        Verb::Latch(verb) => commands::latch::latch(&verb).await,
+        Verb::Get(args) => commands::register::get(&args).await,
+        Verb::Put(args) => commands::register::put(&args).await,
         Verb::Acquire(args) => commands::ticket::acquire(&args).await,
         Verb::Renew(args) => commands::ticket::renew(&args).await,
         Verb::Release(args) => commands::ticket::release(&args).await,
@@ -72,6 +76,7 @@ async fn dispatch(verb: Verb) -> Result<u8, Failure> {
         Verb::Break(args) => commands::break_lock::break_lock(&args).await,
         Verb::Watch(args) => commands::watch::watch(&args).await,
         Verb::Doctor(args) => commands::doctor::doctor(&args).await,
+        Verb::Schema(args) => commands::schema::schema(&args),
         Verb::Completions { shell } => commands::manual::completions(shell),
         Verb::Man => commands::manual::man(),
     }

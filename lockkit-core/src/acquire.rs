@@ -209,7 +209,8 @@ impl<'a> Attempt<'a> {
             Acquisition::Queued { .. } => {
                 let record = self.enlist(asked);
                 self.core.registry.insert(self.claim.id, &record);
-                self.wait(record).await
+                // Boxed, so that a lock that is free does not carry what waiting needs.
+                Box::pin(self.wait(record)).await
             }
         }
     }

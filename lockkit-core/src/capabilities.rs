@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub struct Capabilities {
     /// The backend's name, lower case: `memory`, `sqlite`, `redis` …
     pub backend: &'static str,
+    /// Whose clock says when a lease is over.
+    pub lease_clock: LeaseClock,
     /// What one lease at the backend keeps alive.
     pub lease_scope: LeaseScope,
     /// Leases are rounded up to multiples of this.
@@ -46,6 +48,9 @@ pub struct Capabilities {
     pub shared_between_processes: bool,
     /// Whether there are [`Registers`](crate::driver::Registers).
     pub registers: bool,
+    /// What the usual operations cost on a warm connection; `None` where there is no network to
+    /// cross.
+    pub round_trips: Option<RoundTrips>,
     /// What each fault may cost; [`Capabilities::keeps`] reads it.
     pub faults: &'static [(Fault, Keeps)],
 }
@@ -56,6 +61,7 @@ impl Capabilities {
     pub const fn of(backend: &'static str) -> Self {
         Self {
             backend,
+            lease_clock: LeaseClock::Server,
             lease_scope: LeaseScope::Claim,
             granularity: Duration::from_millis(1),
             least_ttl: Duration::from_millis(100),
@@ -70,6 +76,7 @@ impl Capabilities {
             detached: false,
             shared_between_processes: true,
             registers: false,
+            round_trips: Some(RoundTrips::BUDGET),
             faults: &[],
         }
     }
@@ -78,6 +85,44 @@ impl Capabilities {
     pub fn keeps(&self, fault: Fault) -> Keeps {
         self.faults.iter().find(|(f, _)| *f == fault).map_or(Keeps::All, |(_, keeps)| *keeps)
     }
+}
+
+/// Whose clock says when a lease is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LeaseClock {
+    /// A clock that all clients on the one machine share, and that nobody steps.
+    Machine,
+    /// The server's wall clock, which may be stepped.
+    Server,
+    /// The monotonic clock of the server, or of the leader of a cluster.
+    Leader,
+    /// Each member's own, of several backends.
+    Members,
+}
+
+/// What operations cost on a warm connection, in round trips: flights of requests that leave
+/// before any answer comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RoundTrips {
+    /// An exclusive claim on a free lock that has been in use before.
+    pub acquire: u64,
+    /// A release when nobody waits.
+    pub release: u64,
+    /// A try when the lock is held.
+    pub refused_try: u64,
+    /// A renewal of 1,000 claims of one process.
+    pub renew: u64,
+    /// What the next in line asks between being woken and knowing that it holds.
+    pub once_woken: u64,
+}
+
+impl RoundTrips {
+    /// The budget of every driver.
+    pub const BUDGET: Self =
+        Self { acquire: 1, release: 1, refused_try: 1, renew: 1, once_woken: 0 };
 }
 
 /// What one lease at the backend keeps alive.

@@ -38,11 +38,14 @@ impl ClaimId {
 
     /// 32 lower-case hexadecimal digits, for backends that keep text.
     pub fn to_hex(self) -> String {
-        use fmt::Write;
-        self.0.iter().fold(String::with_capacity(32), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+        // On the way of every request: by hand, since formatting takes ten times as long.
+        let digit = |n: u8| char::from(b"0123456789abcdef"[usize::from(n)]);
+        let mut hex = String::with_capacity(32);
+        for byte in self.0 {
+            hex.push(digit(byte >> 4));
+            hex.push(digit(byte & 15));
+        }
+        hex
     }
 
     /// Reads what [`to_hex`](Self::to_hex) wrote.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Identity;
+use crate::{Identity, Token};
 
 /// The errors of every operation, on every backend.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +30,24 @@ pub enum Error {
         in_use: u32,
         /// The limit that was asked for.
         asked: u32,
+    },
+    /// A latch has one count, and this was another one.
+    #[error(
+        "the latch {name:?} counts down from {in_use}, not {asked}: use the same count everywhere"
+    )]
+    CountMismatch {
+        /// The latch.
+        name: String,
+        /// The count that it has.
+        in_use: u32,
+        /// The count that was asked for.
+        asked: u32,
+    },
+    /// A latch is open, and somebody counted down who was not among those that opened it.
+    #[error("the latch {name:?} is open: there is nothing left to count down")]
+    BelowZero {
+        /// The latch.
+        name: String,
     },
     /// A name, prefix or note that cannot be one. Nothing was sent.
     #[error("{name:?} is not a usable name: {reason}")]
@@ -56,6 +74,26 @@ pub enum Error {
         /// The lock.
         name: String,
     },
+    /// A register was not as expected: somebody else wrote. Nothing was stored.
+    #[error("the register {name:?} was changed by somebody else: load it again{}", doubt(*.maybe_applied))]
+    Conflict {
+        /// The register.
+        name: String,
+        /// Whether an answer had been lost before this one came: then an earlier attempt of this
+        /// same write may have been applied, and overwritten since.
+        maybe_applied: bool,
+    },
+    /// A register has been written by a later holder of the lock. Nothing was stored, and what this
+    /// holder does must be left alone.
+    #[error("the register {name:?} has been written with token {highest}: token {token} is stale")]
+    Stale {
+        /// The register.
+        name: String,
+        /// The token that was refused.
+        token: Token,
+        /// The highest that was seen.
+        highest: Token,
+    },
     /// The backend failed, refused, or did not answer. Whether the operation happened may be
     /// unknown; lockkit cleans up behind it either way.
     #[error("{backend}: {source}")]
@@ -73,6 +111,13 @@ pub enum Error {
     /// The guard of this lease has been given back.
     #[error("this lock was released")]
     Released,
+}
+
+fn doubt(maybe_applied: bool) -> &'static str {
+    match maybe_applied {
+        true => " (an answer was lost: this write may have been applied before that)",
+        false => "",
+    }
 }
 
 impl Error {

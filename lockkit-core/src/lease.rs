@@ -9,7 +9,7 @@ use crate::record::Record;
 use crate::registry::Registry;
 use crate::renewer::no_answer;
 use crate::settings::check_ttl;
-use crate::{Error, LossReason, Mode, Name, Token};
+use crate::{Claim, Error, LossReason, Mode, Name, Token};
 
 /// What a lock gives to the work that it protects: the token, whether it is still held, word of
 /// its loss.
@@ -45,6 +45,12 @@ impl Lease {
     /// safe from that.
     pub fn is_valid(&self) -> bool {
         self.record.token().is_ok()
+    }
+
+    /// The claim as the driver knows it, for driver crates that offer more than the trait. It contains
+    /// the id, which releases the lock: show it to nobody.
+    pub fn claim(&self) -> Arc<Claim> {
+        self.record.claim()
     }
 
     /// How long until it must not be trusted any more, unless it is renewed before. Zero when it

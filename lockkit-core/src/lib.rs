@@ -34,6 +34,7 @@ mod url;
 pub use capabilities::Capabilities;
 pub use claim::{Claim, ClaimId, Identity, Lifetime, Mode, Token};
 pub use deadline::Margin;
+pub use driver::{Entry, Expect, MAX_REGISTER_BYTES, Version};
 pub use error::{BreakRecord, Error, LossReason};
 pub use guard::{Guard, WriteGuard};
 pub use lease::Lease;

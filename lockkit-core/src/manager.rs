@@ -18,7 +18,10 @@ use crate::record::{How, Record};
 use crate::registry::{Registry, Release};
 use crate::settings::Settings;
 use crate::state::{Health, ListRequest, LockState};
-use crate::sync::{Entrance, Mutex, Reentrant, RwLock, Semaphore, Slot};
+use crate::sync::{
+    Barrier, Election, Entrance, Latch, MultiLock, Mutex, Once, Reentrant, Register, RwLock,
+    Semaphore, Slot,
+};
 use crate::ticket::Ticket;
 use crate::{BreakRecord, Error, Identity, Key, LossReason, Name, Namespace, Space, Token};
 
@@ -103,6 +106,40 @@ impl LockManager {
     /// Locks for this owner, who can enter again what it holds. See [`Reentrant`].
     pub fn reentrant(&self, owner: impl Into<String>) -> Reentrant {
         Reentrant::new(&self.core, owner.into())
+    }
+
+    /// The register of this name: a value that a stale holder cannot overwrite. No I/O.
+    pub fn register(&self, name: impl AsRef<str>) -> Register {
+        Register::new(&self.core, name.as_ref())
+    }
+
+    /// The count-down latch of this name, which opens when so many have counted. No I/O. The count
+    /// must be the same wherever it is used.
+    pub fn latch(&self, name: impl AsRef<str>, count: u32) -> Latch {
+        Latch::new(&self.core, name.as_ref(), count)
+    }
+
+    /// The job of this key, which one among many does, once. No I/O.
+    pub fn once(&self, key: impl AsRef<str>) -> Once {
+        Once::new(&self.core, key.as_ref())
+    }
+
+    /// The election of this name. No I/O.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(&self.core, name.as_ref())
+    }
+
+    /// The mutexes of these names, held together: all or none, in an order in which those who name
+    /// the same locks never wait for each other in a circle. No I/O. [`MultiLock::new`] takes those
+    /// of several managers.
+    pub fn multi<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> MultiLock {
+        MultiLock::of_names(&self.core, names)
+    }
+
+    /// The barrier of this name, which so many leave together. No I/O. The count must be the same
+    /// wherever it is used.
+    pub fn barrier(&self, name: impl AsRef<str>, count: u32) -> Barrier {
+        Barrier::new(&self.core, name.as_ref(), count)
     }
 
     /// Goes on with a detached lock: renews it, and holds it as if it had been made here.
@@ -252,6 +289,36 @@ impl LockManager {
         Ok(broken)
     }
 
+    /// Makes every token of this prefix here greater than any that `old` gave under its own, as
+    /// when a fleet moves from there to here; returns what is added to the backend's tokens from
+    /// now on. See [`MirrorDriver`](crate::compose::MirrorDriver) for the steps of a move.
+    ///
+    /// Managers read that number once, so who uses this backend connects afterwards; the mirror
+    /// reads it with every lock. It leaves room for 2^50 more tokens there: 35 years, where tokens
+    /// follow a clock in microseconds. Asking again, or for a backend that has moved here before,
+    /// is harmless. Locks a name of its own at `old` and releases it: four round trips.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the backend keeps no such number.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether the tokens were raised; it can be asked for again.
+    pub async fn take_over_tokens(&self, old: &LockManager) -> Result<u64, Error> {
+        const ROOM: u64 = 1 << 50;
+        self.core.check_open()?;
+        let probe = format!("lockkit.move.{}", crate::ClaimId::random().to_hex());
+        let guard = old.mutex(probe).lock().await?;
+        let reached = guard.token()?.get();
+        guard.release().await?;
+        let namespace = &self.core.namespace;
+        let base = self.core.driver().token_base(namespace).await?;
+        if base > reached {
+            return Ok(base);
+        }
+        self.core.driver().raise_token_base(namespace, reached + ROOM).await?;
+        self.core.driver().token_base(namespace).await
+    }
+
     /// Asks the backend for a sign of life, and for what an operator should know.
     ///
     /// # Cancel safety
@@ -353,7 +420,7 @@ impl Drop for Core {
 }
 
 /// A state as users see it: with the namespace's base added to the tokens.
-fn rebased(mut state: LockState, base: u64) -> LockState {
+pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
     if base > 0 {
         for standing in &mut state.line {
             let number = standing.token.get().saturating_add(base);
@@ -363,7 +430,8 @@ fn rebased(mut state: LockState, base: u64) -> LockState {
     state
 }
 
-fn unix_ms() -> u64 {
+/// Now, for people.
+pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or(Duration::ZERO).as_millis() as u64
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use crate::capabilities::{Capabilities, Fault, Keeps, WakeUp};
+use crate::capabilities::{Capabilities, Fault, Keeps, LeaseClock, WakeUp};
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
     Acquisition, Delete, Ended, Entry, Force, Grant, LockDriver, MAX_REGISTER_BYTES, Patience,
@@ -72,6 +72,8 @@ const CAPABILITIES: Capabilities = {
     capabilities.detached = true;
     capabilities.shared_between_processes = false;
     capabilities.registers = true;
+    capabilities.lease_clock = LeaseClock::Machine;
+    capabilities.round_trips = None;
     // Server and clients are one process with one clock: they stand still, and end, together.
     capabilities.faults = &[
         (Fault::ConnectionCut, Keeps::Impossible),

@@ -127,10 +127,33 @@ impl Key {
     }
 }
 
+/// What the names of registers begin with in which lockkit's own primitives keep their state.
+const RESERVED: &str = "lockkit.";
+
+/// The name of a user's register, or of that in which a primitive keeps the state of `name`.
+pub(crate) fn register_name(owner: Option<&str>, name: &str) -> Result<Name, Error> {
+    let plain = Name::new(name)?;
+    match owner {
+        Some(owner) => Name::new(format!("{RESERVED}{owner}/{name}")),
+        None if name.starts_with(RESERVED) => {
+            Err(invalid(name, "register names that begin with \"lockkit.\" are lockkit's own"))
+        }
+        None => Ok(plain),
+    }
+}
+
 /// Refuses a note that people could not read in one line: more than 1,000 bytes, or with control
 /// characters.
 pub(crate) fn check_note(note: &str) -> Result<(), Error> {
     check_text(note, 1000, "a note")
+}
+
+/// Refuses the id of a participant that does not fit.
+pub(crate) fn check_participant(id: &str, most: usize) -> Result<(), Error> {
+    match id {
+        "" => Err(invalid(id, "a participant's id has at least one byte")),
+        id => check_text(id, most, "a participant's id"),
+    }
 }
 
 /// The check that names, namespaces and notes share.
@@ -177,6 +200,15 @@ mod tests {
         let message = Name::new("x".repeat(10_000)).unwrap_err().to_string();
         assert!(message.len() < 200, "{message}");
         assert!(message.contains("at most 512 bytes, this one has 10000"), "{message}");
+    }
+
+    #[test]
+    fn the_registers_of_primitives_do_not_meet_those_of_users() {
+        assert_eq!(register_name(None, "latch/a").unwrap().as_str(), "latch/a");
+        assert_eq!(register_name(Some("latch"), "a").unwrap().as_str(), "lockkit.latch/a");
+        assert!(register_name(None, "lockkit.latch/a").is_err());
+        assert!(register_name(Some("latch"), "").is_err());
+        assert!(register_name(Some("latch"), &"x".repeat(500)).is_err());
     }
 
     #[test]

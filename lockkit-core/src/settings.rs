@@ -14,6 +14,7 @@ pub struct Settings {
     pub(crate) prefix: String,
     pub(crate) identity: Option<Identity>,
     pub(crate) margin: Margin,
+    pub(crate) id: Option<String>,
 }
 
 impl Default for Settings {
@@ -24,6 +25,7 @@ impl Default for Settings {
             prefix: String::new(),
             identity: None,
             margin: Margin::default(),
+            id: None,
         }
     }
 }
@@ -56,6 +58,14 @@ impl Settings {
     /// Who this is, as others see it; host, process id and program of this process unless set.
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = Some(identity);
+        self
+    }
+
+    /// What this backend and prefix are called where locks of several managers are taken together:
+    /// these are taken in the order of the managers' ids, so it must be the same in all processes.
+    /// None unless set. See [`MultiLock`](crate::sync::MultiLock).
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
         self
     }
 

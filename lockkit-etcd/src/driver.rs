@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{Client, Compare, CompareOp};
-use lockkit_core::capabilities::{Fault, Keeps, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
     Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
     Released, Renewal, Store, StoreOutcome, Version,
@@ -61,6 +61,7 @@ const fn capabilities(faults: &'static [(Fault, Keeps)]) -> Capabilities {
     capabilities.token_source = TokenSource::Revision;
     capabilities.detached = true;
     capabilities.registers = true;
+    capabilities.lease_clock = LeaseClock::Leader;
     capabilities.faults = faults;
     capabilities
 }
@@ -85,11 +86,18 @@ impl EtcdDriver {
         let mut driver = Self::over(calls, &target.root);
         // Anything that needs the leader and the right to read.
         driver.inner.token_base(&Namespace::default()).await?;
-        let version = driver.inner.version().await.unwrap_or_default();
-        if version::old_leaders_are_harmless(&version) {
-            driver.capabilities = &MENDED;
-        }
+        driver.capabilities =
+            Self::capabilities_with(&driver.inner.version().await.unwrap_or_default());
         Ok(driver)
+    }
+
+    /// What the driver can do with members of this version, such as `3.5.13`; of one that cannot
+    /// be read, as with an old one.
+    pub fn capabilities_with(version: &str) -> &'static Capabilities {
+        match version::old_leaders_are_harmless(version) {
+            true => &MENDED,
+            false => &CAPABILITIES,
+        }
     }
 
     /// A driver over a client that the program has already, with its keys under `root`

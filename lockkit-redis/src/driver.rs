@@ -159,26 +159,23 @@ impl Shared {
         patience: Patience,
     ) -> Result<(Acquisition, Option<reply::Place>), Error> {
         let (key, bucket) = keys::lock(&claim.key);
-        let (token, said) = self.seen.propose(bucket, self.link.clock());
-        let text = keys::claim(claim, &token, &self.wakes.client);
+        let proposal = self.seen.propose(bucket, self.link.clock());
+        let text = keys::claim(claim, proposal.token(), &self.wakes.client);
         let ttl = keys::millis(claim.hold_ttl).to_string();
         let patience: &[u8] = match patience {
             Patience::Try => b"try",
             Patience::Wait => b"wait",
         };
         let counter = keys::counter(bucket);
-        let keys = [key.as_str(), counter.as_str()];
-        let plain = [text.as_bytes(), ttl.as_bytes(), said.as_bytes(), patience];
-        let answer = match keys::mode_args(claim.mode) {
-            None => self.run(&script::ACQUIRE, &keys, &plain).await?,
-            Some((mode, weight, capacity)) => {
-                let (weight, capacity) = (weight.to_string(), capacity.to_string());
-                let [a, b, c, d] = plain;
-                let more = [a, b, c, d, mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()];
-                self.run(&script::ACQUIRE, &keys, &more).await?
-            }
-        };
-        let (answer, place) = reply::acquisition(claim, &token, &answer)?;
+        let said = proposal.said().as_bytes();
+        let mut args = vec![text.as_bytes(), ttl.as_bytes(), said, patience];
+        let (weight, capacity);
+        if let Some((mode, w, c)) = keys::mode_args(claim.mode) {
+            (weight, capacity) = (w.to_string(), c.to_string());
+            args.extend([mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()]);
+        }
+        let answer = self.run(&script::ACQUIRE, &[&key, &counter], &args).await?;
+        let (answer, place) = reply::acquisition(claim, proposal.token(), &answer)?;
         if let Acquisition::Granted(grant) = &answer {
             self.seen.saw(bucket, grant.token.get());
         }
@@ -321,8 +318,8 @@ impl LockDriver for RedisDriver {
             _ => shared.wakes.strike(&claim.id),
         }
         match answer?.0 {
-            Acquisition::Granted(grant) => {
-                shared.confirm(claim, grant).await.map(Acquisition::Granted)
+            Acquisition::Granted(grant) if shared.replicas.is_some() => {
+                Box::pin(shared.confirm(claim, grant)).await.map(Acquisition::Granted)
             }
             other => Ok(other),
         }

@@ -1,6 +1,8 @@
 //! What things are called in Redis: keys with their hash tags, channels, and the text in which a
 //! claim is written. The one place that knows; the scripts say the same in their headers.
 
+use std::borrow::Cow;
+
 use lockkit_core::driver::RegisterKey;
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 
@@ -33,7 +35,17 @@ fn word(space: Space) -> &'static str {
 pub(crate) fn lock(key: &Key) -> (String, usize) {
     let word = word(key.space);
     let bucket = bucket(word, &key.namespace, &key.name);
-    (format!("lockkit:{word}:{{{bucket}}}:{}:{}", escaped(&key.namespace), key.name), bucket)
+    let (namespace, name) = (escaped(&key.namespace), key.name.as_str());
+    // By hand, as all that is written for every acquire and release: formatting takes longer.
+    let mut text = String::with_capacity(24 + namespace.len() + name.len());
+    for part in ["lockkit:", word, ":{"] {
+        text.push_str(part);
+    }
+    push_number(&mut text, bucket as u64);
+    for part in ["}:", &*namespace, ":", name] {
+        text.push_str(part);
+    }
+    (text, bucket)
 }
 
 /// The key of a register.
@@ -75,13 +87,17 @@ pub(crate) fn pattern(space: Space, namespace: &Namespace, prefix: &str) -> Stri
 pub(crate) fn name_in(key: &str, space: Space, namespace: &Namespace) -> Option<Name> {
     let rest = key.strip_prefix("lockkit:")?.strip_prefix(word(space))?.strip_prefix(":{")?;
     let (_, rest) = rest.split_once("}:")?;
-    let name = rest.strip_prefix(&escaped(namespace))?.strip_prefix(':')?;
+    let name = rest.strip_prefix(&*escaped(namespace))?.strip_prefix(':')?;
     Name::new(name).ok()
 }
 
 /// A namespace ends at the next colon in a key, so it has none itself.
-fn escaped(namespace: &Namespace) -> String {
-    namespace.as_str().replace('%', "%25").replace(':', "%3A")
+fn escaped(namespace: &Namespace) -> Cow<'_, str> {
+    let text = namespace.as_str();
+    match text.contains(['%', ':']) {
+        true => text.replace('%', "%25").replace(':', "%3A").into(),
+        false => text.into(),
+    }
 }
 
 /// A claim as the string that it is while it is alone:
@@ -91,7 +107,20 @@ pub(crate) fn claim(claim: &Claim, token: &str, client: &str) -> String {
     let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
     let (host, program) = (one_word(host), one_word(program));
     let id = claim.id.to_hex();
-    let mut text = format!("{id} {token} {hold} {wait} {client} {pid}\t{host}\t{program}");
+    let mut text = String::with_capacity(192); // room for all of it, mostly
+    for part in [id.as_str(), " ", token, " "] {
+        text.push_str(part);
+    }
+    for millis in [hold, wait] {
+        push_number(&mut text, millis);
+        text.push(' ');
+    }
+    text.push_str(client);
+    text.push(' ');
+    push_number(&mut text, u64::from(*pid));
+    for part in ["\t", &*host, "\t", &*program] {
+        text.push_str(part);
+    }
     if let Some(note) = &claim.note {
         text.push('\t');
         text.push_str(note);
@@ -120,10 +149,25 @@ pub(crate) fn mode_args(mode: Mode) -> Option<(&'static str, u32, u32)> {
 
 /// Whole milliseconds, rounded up: a lease is never shorter than what was asked for.
 pub(crate) fn millis(ttl: std::time::Duration) -> u64 {
-    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    let more = u64::from(ttl.subsec_nanos().div_ceil(1_000_000));
+    ttl.as_secs().saturating_mul(1_000).saturating_add(more)
 }
 
-fn one_word(text: &str) -> std::borrow::Cow<'_, str> {
+fn push_number(text: &mut String, number: u64) {
+    let (mut digits, mut rest) = ([0; 20], number);
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    text.extend(digits[first..].iter().map(|digit| char::from(*digit)));
+}
+
+fn one_word(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.replace(char::is_control, "?").into(),
         false => text.into(),
@@ -177,5 +221,23 @@ mod tests {
         let (identity, note) = shown(rest);
         assert_eq!((identity.host.as_str(), identity.pid), ("h?x", 7));
         assert_eq!((identity.program.as_str(), note.as_deref()), ("a b", Some("why not")));
+    }
+
+    #[test]
+    fn numbers_are_written_in_full() {
+        for number in [0, 9, 10, 255, 30_000, u64::MAX] {
+            let mut text = "x".to_owned();
+            push_number(&mut text, number);
+            assert_eq!(text, format!("x{number}"));
+        }
+    }
+
+    #[test]
+    fn a_lease_is_rounded_up_to_milliseconds() {
+        use std::time::Duration;
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+        assert_eq!(millis(Duration::from_micros(1_999_001)), 2_000);
+        assert_eq!(millis(Duration::from_secs(30)), 30_000);
+        assert_eq!(millis(Duration::MAX), u64::MAX);
     }
 }

@@ -187,12 +187,17 @@ impl Own {
         if error.is_timeout() {
             return Err(error); // it has taken its time already
         }
+        // What is rare is boxed, here and below: every lock and release carries this future.
+        Box::pin(self.send_again(cmd)).await
+    }
+
+    async fn send_again(&self, cmd: &Cmd) -> RedisResult<Value> {
         let mut live = self.connected().await?;
-        let again = ask(&mut live.connection, cmd).await;
-        if again.as_ref().is_err_and(|e| self.is_useless(e)) {
+        let answer = ask(&mut live.connection, cmd).await;
+        if answer.as_ref().is_err_and(|e| self.is_useless(e)) {
             self.forget(live.number);
         }
-        again
+        answer
     }
 
     /// Commands that leave at once and whose answers come together.
@@ -227,6 +232,10 @@ impl Own {
         if let Some(live) = self.live().clone() {
             return Ok(live);
         }
+        Box::pin(self.connect_once()).await
+    }
+
+    async fn connect_once(&self) -> RedisResult<Live> {
         let asked = Instant::now();
         let mut failed = self.connecting.lock().await;
         if let Some(live) = self.live().clone() {

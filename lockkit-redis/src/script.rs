@@ -26,7 +26,8 @@ impl Script {
     pub(crate) async fn call(&self, link: &Link, call: Call<'_>) -> Result<Value, Error> {
         match link.send(&call.command("EVALSHA", &self.sha)).await {
             Err(error) if is_unknown_script(&error) => {
-                link.send(&call.command("EVAL", &self.text)).await.map_err(|e| link.error(e))
+                let whole = call.command("EVAL", &self.text);
+                Box::pin(link.send(&whole)).await.map_err(|e| link.error(e))
             }
             answer => answer.map_err(|e| link.error(e)),
         }
@@ -45,7 +46,12 @@ pub(crate) struct Call<'a> {
 
 impl Call<'_> {
     fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut cmd = redis::cmd(verb);
+        let words = self.keys.iter().map(|key| key.len());
+        let bytes = words.chain(self.args.iter().map(|arg| arg.len())).sum::<usize>();
+        let words = self.keys.len() + self.args.len();
+        // The verb and the number of keys come in addition.
+        let mut cmd = Cmd::with_capacity(words + 3, bytes + script.len() + 16);
+        cmd.arg(verb);
         cmd.arg(script).arg(self.keys.len()).arg(self.keys).arg(self.args);
         cmd
     }

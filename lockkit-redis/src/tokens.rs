@@ -45,18 +45,48 @@ impl Seen {
         self.0[bucket].fetch_max(token, Ordering::Relaxed);
     }
 
-    /// The token to write into the claim, and what to say to the script: the same, or, when the
-    /// server is to choose, what it has to exceed.
-    pub(crate) fn propose(&self, bucket: usize, clock: Option<&ServerClock>) -> (String, String) {
+    /// A token for the next claim.
+    pub(crate) fn propose(&self, bucket: usize, clock: Option<&ServerClock>) -> Proposal {
         let least = self.0[bucket].load(Ordering::Relaxed) + 1;
         match clock.and_then(ServerClock::at_most) {
-            Some(now) => {
-                let token = format!("{:0DIGITS$}", now.max(least));
-                (token.clone(), token)
-            }
-            None => ("0".repeat(DIGITS), format!("!{least:0DIGITS$}")),
+            Some(now) => Proposal { said: written(now.max(least)), is_open: false },
+            None => Proposal { said: written(least), is_open: true },
         }
     }
+}
+
+/// What a client says of the token of its claim.
+#[derive(Debug)]
+pub(crate) struct Proposal {
+    /// A "!", and the token or what it has to exceed.
+    said: String,
+    /// The server is to choose.
+    is_open: bool,
+}
+
+impl Proposal {
+    /// What to write into the claim.
+    pub(crate) fn token(&self) -> &str {
+        if self.is_open { NONE_YET } else { &self.said[1..] }
+    }
+
+    /// What to say to the script: the same, or, when the server is to choose, what it has to
+    /// reach.
+    pub(crate) fn said(&self) -> &str {
+        &self.said[usize::from(!self.is_open)..]
+    }
+}
+
+const NONE_YET: &str = "0000000000000000000";
+
+fn written(token: u64) -> String {
+    let (mut text, mut rest) = ([b'0'; DIGITS + 1], token);
+    text[0] = b'!';
+    for digit in text[1..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    text.iter().map(|digit| char::from(*digit)).collect()
 }
 
 #[cfg(test)]
@@ -67,15 +97,18 @@ mod tests {
     fn a_proposal_exceeds_what_was_seen_and_keeps_up_with_the_servers_clock() {
         let seen = Seen::new();
         let clock = ServerClock::default();
-        assert_eq!(seen.propose(3, Some(&clock)).1, "!0000000000000000001");
+        let open = seen.propose(3, Some(&clock));
+        assert_eq!((open.token(), open.said()), (NONE_YET, "!0000000000000000001"));
+        assert_eq!(NONE_YET.len(), DIGITS);
         clock.set(1_790_000_000_000_000);
-        let (token, said) = seen.propose(3, Some(&clock));
-        assert_eq!(token, said);
-        assert!(token.as_str() >= "0001790000000000000" && token.as_str() < "0001790000010000000");
+        let proposal = seen.propose(3, Some(&clock));
+        let token = proposal.token();
+        assert_eq!(token, proposal.said());
+        assert!(("0001790000000000000".."0001790000010000000").contains(&token));
         seen.saw(3, 1_800_000_000_000_000);
-        assert_eq!(seen.propose(3, Some(&clock)).0, "0001800000000000001");
-        assert!(seen.propose(4, Some(&clock)).0.as_str() < "0001790000010000000");
+        assert_eq!(seen.propose(3, Some(&clock)).token(), "0001800000000000001");
+        assert!(seen.propose(4, Some(&clock)).token() < "0001790000010000000");
         seen.saw(3, 5);
-        assert_eq!(seen.propose(3, Some(&clock)).0, "0001800000000000001");
+        assert_eq!(seen.propose(3, Some(&clock)).token(), "0001800000000000001");
     }
 }

@@ -22,7 +22,8 @@ fn claim(name: &str, mode: Mode) -> Arc<Claim> {
 
 async fn start() -> (Server, RedisDriver) {
     let server = Server::start(Kind::Redis).await.unwrap();
-    let driver = RedisDriver::connect(&server.url()).await.unwrap();
+    let options = RedisOptions::default().timeout(LONG);
+    let driver = options.connect(&server.url()).await.unwrap();
     (server, driver)
 }
 
@@ -125,11 +126,11 @@ async fn forgotten_scripts_are_sent_again() {
 
 #[tokio::test]
 async fn a_server_that_is_away_costs_a_try_no_more_than_its_time_limit() {
-    let (server, _) = start().await;
+    let (server, patient) = start().await;
     let options = RedisOptions::default().timeout(Duration::from_millis(300));
     let driver = options.connect(&server.url()).await.unwrap();
     let held = claim("a", Mode::Exclusive);
-    take(&driver, &held).await;
+    take(&patient, &held).await;
     server.freeze().await;
     let begun = Instant::now();
     let tries = (0..8).map(|_| async {
@@ -137,10 +138,10 @@ async fn a_server_that_is_away_costs_a_try_no_more_than_its_time_limit() {
         assert!(error.is_retryable(), "{error}");
     });
     futures_util::future::join_all(tries).await;
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
     server.thaw();
     server.restart(Data::Keep).await.unwrap();
-    assert_eq!(driver.release(&held).await.unwrap(), Released::Removed, "reconnected by itself");
+    assert_eq!(patient.release(&held).await.unwrap(), Released::Removed, "reconnected by itself");
 }
 
 #[tokio::test]
@@ -175,7 +176,7 @@ async fn a_thousand_waiters_wait_on_one_subscription_and_a_release_sends_one_mes
     assert!(ours <= 2, "{channels:?}"); // the driver of `start`, and nobody else's
     ask(&server, &["CONFIG", "RESETSTAT"]).await;
     driver.release(&holder).await.unwrap();
-    let granted = tokio::time::timeout(Duration::from_secs(5), driver.granted(&waiters[0])).await;
+    let granted = tokio::time::timeout(LONG, driver.granted(&waiters[0])).await;
     granted.expect("told").unwrap();
     let stats = ask(&server, &["INFO", "commandstats"]).await.text().to_owned();
     let published = stats.lines().find(|line| line.starts_with("cmdstat_publish:"));
@@ -206,15 +207,25 @@ async fn a_grant_counts_only_when_enough_replicas_have_it() {
     while !ask(&master, &["INFO", "replication"]).await.text().contains("state=online") {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let url = format!("{}?min_replicas=1&timeout=1s", master.url());
-    let driver = RedisDriver::connect(&url).await.unwrap();
+    let connect = async |timeout: &str| {
+        let url = format!("{}?min_replicas=1&timeout={timeout}", master.url());
+        RedisDriver::connect(&url).await.unwrap()
+    };
+    let patient = connect("60s").await;
     let claim_ = claim("a", Mode::Exclusive);
-    take(&driver, &claim_).await;
-    driver.release(&claim_).await.unwrap();
+    take(&patient, &claim_).await;
+    patient.release(&claim_).await.unwrap();
     replica.freeze().await;
-    let error = driver.acquire(&claim_, Patience::Try).await.unwrap_err();
-    assert!(error.is_retryable() && error.to_string().contains("replicas"), "{error}");
-    let state = driver.inspect(&claim_.key).await.unwrap();
+    // A stall of this machine may show as a time limit of another kind; then it is asked again.
+    let driver = connect("1s").await;
+    loop {
+        let error = driver.acquire(&claim_, Patience::Try).await.unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+        if error.to_string().contains("replicas") {
+            break;
+        }
+    }
+    let state = patient.inspect(&claim_.key).await.unwrap();
     assert!(state.is_free(), "given back: {state:?}");
     replica.thaw();
     let error = RedisOptions::default().strict(true).connect(&replica.url()).await.unwrap_err();

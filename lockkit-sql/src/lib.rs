@@ -4,10 +4,20 @@
 //!
 //! `sqlx` is re-exported, since a pool of the caller's may be handed over.
 
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod rows;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresDriver;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use server::fence::{Fence, Fenced, FencedWrite};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub use server::{ServerDurability, ServerOptions};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{Durability, SqliteDriver, SqliteOptions};
 pub use sqlx;

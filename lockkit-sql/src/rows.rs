@@ -12,6 +12,16 @@ pub(crate) fn nanos(d: Duration) -> i64 {
     Duration::min(d, Duration::from_secs(CENTURY)).as_nanos() as i64
 }
 
+/// A stretch of time in the microseconds of a server's column, rounded up; bounded as `nanos`.
+pub(crate) fn micros(d: Duration) -> i64 {
+    (nanos(d) + 999) / 1_000
+}
+
+/// What `micros` wrote; what is negative is zero.
+pub(crate) fn from_micros(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
 /// What `nanos` wrote; what is negative is zero.
 pub(crate) fn duration(nanos: i64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))

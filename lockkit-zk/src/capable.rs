@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use lockkit_core::Capabilities;
-use lockkit_core::capabilities::{Fault, Keeps, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::capabilities::{
+    Fault, Keeps, LeaseClock, LeaseScope, RoundTrips, TokenSource, WakeUp,
+};
 
 use crate::ZkOptions;
 use crate::failure::BACKEND;
@@ -22,8 +24,18 @@ pub(crate) fn capabilities(options: &ZkOptions, timeout: Duration) -> Capabiliti
     c.wake_up = WakeUp::Push;
     c.token_source = TokenSource::Revision;
     c.registers = true;
+    c.lease_clock = LeaseClock::Leader;
+    c.round_trips = Some(round_trips());
     c.faults = &FAULTS;
     c
+}
+
+const fn round_trips() -> RoundTrips {
+    let mut trips = RoundTrips::BUDGET;
+    // A sync, and a list behind it.
+    trips.renew = 2;
+    trips.once_woken = 1;
+    trips
 }
 
 const FAULTS: [(Fault, Keeps); 13] = [

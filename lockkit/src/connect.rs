@@ -12,6 +12,8 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("memory", None, true),
     ("quorum", None, true),
     ("sqlite", Some("sqlite"), cfg!(feature = "sqlite")),
+    ("postgres", Some("postgres"), cfg!(feature = "postgres")),
+    ("postgresql", Some("postgres"), cfg!(feature = "postgres")),
     ("redis", Some("redis"), cfg!(feature = "redis")),
     ("rediss", Some("redis"), cfg!(feature = "redis")),
     ("redis+sentinel", Some("redis"), cfg!(feature = "redis")),
@@ -49,6 +51,24 @@ pub async fn connect(url: &str) -> Result<LockManager, Error> {
 pub async fn connect_with(url: &str, settings: Settings) -> Result<LockManager, Error> {
     let (driver, settings) = open(url, Some(settings)).await?;
     LockManager::with(driver, settings)
+}
+
+/// The statements that make the tables of the SQL database that the URL names, or upgrade them: for
+/// those who may make tables, where the users of locks may not. No I/O.
+///
+/// [`Error::Config`] for backends that need no statements.
+pub fn schema(url: &str) -> Result<String, Error> {
+    let url = BackendUrl::parse(url)?;
+    match url.scheme() {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            lockkit_sql::PostgresDriver::schema(url.rest(), Default::default())
+        }
+        known if SCHEMES.iter().any(|(name, _, here)| *here && *name == known) => {
+            Err(Error::Config(format!("{known}: needs no tables made by hand")))
+        }
+        other => Err(unknown(other)),
+    }
 }
 
 /// Boxed, so that what the client crates keep in their futures is no matter of our callers' types.
@@ -174,6 +194,10 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         "memory" => Err(Error::config("the memory backend's URL is just memory:")),
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            Ok(Arc::new(lockkit_sql::PostgresDriver::connect(url.rest()).await?))
+        }
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
         | "rediss+cluster" => Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?)),

@@ -16,6 +16,7 @@
 //! | --- | --- | --- |
 //! | `memory:` | always there | this process |
 //! | `sqlite:PATH` | `sqlite` | the processes of one host |
+//! | `postgres://…`, `postgresql://…` | `postgres` | a fleet |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
 //! | `zk://H:P,H:P/CHROOT` | `zk` | whoever reaches the ensemble |
 //! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | whoever reaches the cluster |
@@ -27,7 +28,7 @@
 
 mod connect;
 
-pub use connect::{connect, connect_with};
+pub use connect::{connect, connect_with, schema};
 pub use lockkit_core::*;
 
 /// The etcd driver, for clients that a URL cannot name, and for fencing inside of etcd.
@@ -36,8 +37,9 @@ pub use lockkit_etcd as etcd;
 /// The Redis driver, with the options that its URL has as methods.
 #[cfg(feature = "redis")]
 pub use lockkit_redis as redis;
-/// The SQLite driver, with the options that its URL has as methods.
-#[cfg(feature = "sqlite")]
+/// The drivers for SQL databases, with the options that their URLs have as methods, and transactions
+/// that are fenced.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use lockkit_sql as sql;
 
 /// The ZooKeeper driver, for options and clients that a URL cannot name.

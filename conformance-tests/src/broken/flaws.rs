@@ -50,6 +50,8 @@ pub enum Flaw {
     RegisterIgnoresVersions,
     RegisterForgetsWrites,
     RegisterMissesEarlierChanges,
+    RegisterAcceptsOldTokens,
+    RegisterKeepsValues,
 }
 
 /// A flaw, what it is, and the case that was made for it.
@@ -286,5 +288,15 @@ pub const FLAWS: &[Caught] = &[
         Flaw::RegisterMissesEarlierChanges,
         "waits for the next change although one was missed",
         "register_05_changed_wakes_on_a_store_and_misses_none",
+    ),
+    caught(
+        Flaw::RegisterAcceptsOldTokens,
+        "stores whatever the token",
+        "register_07_a_stale_holder_cannot_store",
+    ),
+    caught(
+        Flaw::RegisterKeepsValues,
+        "never ends a value",
+        "once_04_what_was_decided_is_kept_for_a_time",
     ),
 ];

@@ -93,6 +93,7 @@ impl Toy {
         }
         if let (Some(token), Some(highest)) = (token, register.token)
             && token < highest
+            && !self.is(Flaw::RegisterAcceptsOldTokens)
         {
             return StoreOutcome::Stale { highest };
         }
@@ -108,7 +109,7 @@ impl Toy {
         register.value = value;
         register.version += 1;
         register.last_write = Some(write_id);
-        register.expires = expires;
+        register.expires = expires.filter(|_| !self.is(Flaw::RegisterKeepsValues));
         register.token = match token {
             None if self.is(Flaw::RegisterForgetsTokens) => None,
             None => register.token,

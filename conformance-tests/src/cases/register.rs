@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use lockkit_core::driver::{
-    Delete, Entry, Expect, LockDriver, MAX_REGISTER_BYTES, RegisterKey, Registers, Store,
+    Delete, Entry, Expect, Force, LockDriver, MAX_REGISTER_BYTES, RegisterKey, Registers, Store,
     StoreOutcome, Version, WriteId,
 };
-use lockkit_core::{Name, Token};
+use lockkit_core::{Error, Name, Space, Token};
 
 use crate::bench::{Bench, MustSucceed};
+use crate::faulty::{Fault, Faulty, Place};
+use crate::wrap::Tampered;
 
 pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(bench: Bench) {
     let register = Register::new(&bench, "r").await;
@@ -180,6 +183,80 @@ pub async fn register_06_a_lost_answer_is_told_from_a_conflict(bench: Bench) {
     }
     register.must_store(write(b"later")).await;
     assert_eq!(register.store(store).await, StoreOutcome::Conflict, "overwritten since");
+}
+
+pub async fn register_07_a_stale_holder_cannot_store(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let stalled = ours.mutex("lock").lock().await.expect("it is free");
+    ours.register("state").store_with(&stalled, "first").await.expect("it is held");
+    let token = stalled.token().expect("it holds");
+    let broken = theirs.break_lock(Space::Lock, "lock", token, Force::Immediate, None).await;
+    assert!(broken.expect("it works"), "there was such a holder");
+    let successor = bench.soon("the successor's turn", theirs.mutex("lock").lock()).await;
+    let successor = successor.expect("it is free");
+    let state = theirs.register("state");
+    assert_eq!(state.load().await.expect("it works").expect("there is one").value, b"first");
+    state.store_with(&successor, "second").await.expect("it is held");
+    // Whether it has noticed or not.
+    let late = ours.register("state").store_with(&stalled, "late").await;
+    assert!(matches!(late, Err(Error::Stale { .. } | Error::Lost { .. })), "{late:?}");
+    let late = ours.register("state").delete_with(&stalled).await;
+    assert!(matches!(late, Err(Error::Stale { .. } | Error::Lost { .. })), "{late:?}");
+    let entry = state.load().await.expect("it works").expect("there is one");
+    assert_eq!(entry.value, b"second");
+    assert_eq!(entry.token, successor.token().ok());
+    let conflict = state.compare_and_store_with(&successor, Expect::Absent, "third").await;
+    assert!(matches!(conflict, Err(Error::Conflict { .. })), "{conflict:?}");
+    state.compare_and_store_with(&successor, entry.version, "third").await.expect("as expected");
+    let reader = ours.rwlock("another").read().await.expect("it is free");
+    let shared = state.store_with(&reader, "shared").await;
+    assert!(matches!(shared, Err(Error::Config(_))), "readers do not fence: {shared:?}");
+}
+
+pub async fn register_08_a_write_whose_answer_was_lost_is_done_once(bench: Bench) {
+    let theirs = bench.manager().await;
+    for place in [Place::Before, Place::Polls(1), Place::Polls(2), Place::After] {
+        let faulty = Arc::new(Faulty::at(Fault { call: 1, place }));
+        let ours =
+            bench.manager_over(Arc::new(Tampered::new(bench.driver().await, faulty.clone())));
+        let name = format!("{place:?}");
+        let register = ours.register(&name);
+        assert_eq!(register.load().await.expect("it works"), None);
+        let stored = register.compare_and_store(Expect::Absent, "mine").await;
+        assert!(faulty.struck(), "{place:?}");
+        let version = stored.unwrap_or_else(|e| panic!("{place:?}: repeated, it is known: {e}"));
+        let entry = theirs.register(&name).load().await.expect("it works");
+        let entry = entry.unwrap_or_else(|| panic!("{place:?}: it was stored"));
+        assert_eq!((entry.value, entry.version), (b"mine".to_vec(), version), "{place:?}");
+    }
+}
+
+pub async fn register_09_a_watcher_sees_what_came_last(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let mut values = Box::pin(ours.register("watched").watch());
+    let first = bench.soon("the value now", values.next()).await.expect("it goes on");
+    assert_eq!(first.expect("it works"), None);
+    let watched = theirs.register("watched");
+    let writing = async {
+        let mut last = None;
+        for i in 0..10_u8 {
+            last = Some(watched.store([i]).await.expect("it works"));
+        }
+        last
+    };
+    let watching = async {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|(value, _)| *value < 9) {
+            let entry = values.next().await.expect("it goes on").expect("it works");
+            let entry = entry.expect("nobody deletes it");
+            seen.push((entry.value[0], entry.version));
+        }
+        seen
+    };
+    let (last, seen) =
+        bench.soon("the last value", async { tokio::join!(writing, watching) }).await;
+    assert!(seen.is_sorted(), "in order: {seen:?}");
+    assert_eq!(seen.last().map(|(_, version)| *version), last);
 }
 
 /// A register of this case, over a driver of its own.

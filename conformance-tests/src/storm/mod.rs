@@ -2,9 +2,12 @@
 //! random but seeded plan of faults; recorded, and judged.
 //!
 //! The parts: [`plan`] makes the plan, [`client`] is what every client does, [`Saboteur`] strikes,
-//! and [`Storm::run`] puts them together.
+//! and [`Storm::run`] puts them together. [`checkpoint`] is a storm of another kind: for consumers
+//! that keep in a register how far they are.
 
+pub mod checkpoint;
 pub mod client;
+pub mod consumer;
 pub mod members;
 pub mod plan;
 mod processes;
@@ -113,7 +116,7 @@ impl Storm {
         for (locks, client) in here.into_iter().zip((10_000..).step_by(100)) {
             tasks.spawn(client::run(locks, Orders { client, ..orders.clone() }));
         }
-        let processes = Processes::start(self, &orders)?;
+        let processes = Processes::start(self, "storm-client", &orders)?;
         let plan = Plan::new(self, &saboteur.faults());
         self.carry_out(plan, &processes, &saboteur, &recorder).await?;
         processes.join(self.lasts + Duration::from_secs(60)).await?;

@@ -21,13 +21,10 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Starts all of them.
-    pub(super) fn start(storm: &Storm, orders: &Orders) -> io::Result<Self> {
-        let command = vec![
-            storm.program.clone().into_os_string(),
-            "storm-client".into(),
-            storm.url.clone().into(),
-        ];
+    /// Starts all of them, each as the program with this word.
+    pub(super) fn start(storm: &Storm, verb: &str, orders: &Orders) -> io::Result<Self> {
+        let command =
+            vec![storm.program.clone().into_os_string(), verb.into(), storm.url.clone().into()];
         let processes = Self {
             command,
             orders: orders.clone(),

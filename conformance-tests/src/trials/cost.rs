@@ -26,7 +26,7 @@ const ROUNDS: usize = 5;
 pub async fn cost_01_a_free_lock_is_acquired_within_the_budget(stage: Stage) -> Applied {
     let meter = Meter::new(&stage).await;
     let bench = stage.bench();
-    let of = stage.site().costs();
+    let of = budget(&stage);
     let (exclusive, wait) = (Mode::Exclusive, Patience::Wait);
     let mut ways = vec![
         (exclusive, wait, "b", of.acquire),
@@ -63,7 +63,7 @@ pub async fn cost_02_a_release_without_waiters_is_within_the_budget(stage: Stage
         let (_, count) = meter.count(meter.driver.let_go(&claim)).await;
         counts.push(count);
     }
-    let of = stage.site().costs();
+    let of = budget(&stage);
     costs("release", counts, of.release, of);
     Ok(())
 }
@@ -79,7 +79,7 @@ pub async fn cost_03_a_refused_try_is_within_the_budget(stage: Stage) -> Applied
         let (_, count) = meter.count(meter.driver.refuse(&claim)).await;
         counts.push(count);
     }
-    let of = stage.site().costs();
+    let of = budget(&stage);
     costs("a refused try", counts, of.refused_try, of);
     other.let_go(&holder).await;
     Ok(())
@@ -101,7 +101,7 @@ pub async fn cost_04_a_thousand_claims_are_renewed_in_one_flight(stage: Stage) -
         assert!(answers.iter().all(|a| matches!(a, Renewal::Holds(_))), "all hold");
         counts.push(count);
     }
-    let of = stage.site().costs();
+    let of = budget(&stage);
     costs("renewing 1,000 claims", counts, of.renew_thousand, of);
     Ok(())
 }
@@ -161,7 +161,7 @@ pub async fn cost_06_the_next_knows_by_one_message(stage: Stage) -> Applied {
         taken.push(next.proxy.counts());
         next.driver.let_go(&claims[1]).await;
     }
-    let of = stage.site().costs();
+    let of = budget(&stage);
     costs("the way in", given, of.release, of);
     costs_by("messages out", taken.clone(), 1..=1, |count| count.pushes);
     costs("looks of the one who was woken", taken, of.look_when_woken, of);
@@ -201,9 +201,20 @@ pub async fn cost_07_a_release_sends_one_wake_up(stage: Stage) -> Applied {
             driver.let_go(claim).await;
         }
     }
-    let wake_ups = stage.site().costs().wake_ups;
+    let wake_ups = budget(&stage).wake_ups;
     costs_by("wake-ups", counts, wake_ups..=wake_ups, |count| count.pushes);
     Ok(())
+}
+
+/// What the site says that operations cost, which must be what the driver says for the docs.
+fn budget(stage: &Stage) -> Costs {
+    let costs = stage.site().costs();
+    let said = stage.bench().capabilities().round_trips.expect("the driver states its round trips");
+    let told = [said.acquire, said.release, said.refused_try, said.renew, said.once_woken];
+    let Costs { acquire, release, refused_try, renew_thousand, look_when_woken, .. } = costs;
+    let site = [acquire, release, refused_try, renew_thousand, look_when_woken];
+    assert_eq!(told, site, "Capabilities::round_trips and Site::costs differ");
+    costs
 }
 
 fn pushed(bench: &Bench) -> Applied {

@@ -3,8 +3,11 @@
 pub(crate) mod break_lock;
 pub(crate) mod check;
 pub(crate) mod doctor;
+pub(crate) mod latch;
 pub(crate) mod ls;
 pub(crate) mod manual;
+pub(crate) mod register;
+pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod ticket;
 pub(crate) mod watch;

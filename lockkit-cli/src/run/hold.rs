@@ -23,6 +23,8 @@ pub(crate) struct Outcome {
     pub(crate) end: End,
     /// Why the lock was lost, or the command ended for its sake.
     pub(crate) lost: Option<String>,
+    /// The signal by which somebody asked for an end, if one did: it was passed on.
+    pub(crate) asked: Option<Signal>,
 }
 
 /// A command that runs under a lock.
@@ -38,6 +40,7 @@ pub(crate) struct Hold {
     terminal: Option<Terminal>,
     signals: Signals,
     lost: Option<String>,
+    asked: Option<Signal>,
     /// While what the command left behind is being waited for.
     leftover: Option<Leftover>,
 }
@@ -97,6 +100,7 @@ impl Hold {
             terminal,
             signals,
             lost: None,
+            asked: None,
             leftover: None,
         })
     }
@@ -110,7 +114,7 @@ impl Hold {
                 Happening::Lost(why) => self.end_for(why.to_string()),
                 Happening::Supervisor(Deed::Died) => self.replace_supervisor()?,
                 Happening::Supervisor(deed) => self.did(deed),
-                Happening::Signal(signal) => self.group.signal(signal),
+                Happening::Signal(signal) => self.pass_on(signal),
                 Happening::Tick => self.tell_lease(),
             }
             if let Some(end) = self.cleared() {
@@ -124,7 +128,14 @@ impl Hold {
             supervisor.dismiss();
         }
         let lost = self.lost.or_else(|| self.lease.loss().map(|why| why.to_string()));
-        Ok(Outcome { end, lost })
+        Ok(Outcome { end, lost, asked: self.asked })
+    }
+
+    fn pass_on(&mut self, signal: Signal) {
+        if ENDING.contains(&signal) {
+            self.asked = Some(signal);
+        }
+        self.group.signal(signal);
     }
 
     async fn next(&mut self) -> Happening {
@@ -236,9 +247,10 @@ impl Hold {
         if let Some(supervisor) = self.supervisor.take() {
             supervisor.bury();
         }
-        output::note("warning: the supervisor was killed; starting another one");
         match Supervisor::start(self.group.id(), self.due) {
             Ok(supervisor) => {
+                // Said once the group is guarded again: who reads it may count on that.
+                output::note("warning: the supervisor was killed; another one has taken over");
                 self.supervisor = Some(supervisor);
                 Ok(())
             }

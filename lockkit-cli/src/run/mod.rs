@@ -5,20 +5,23 @@
 //! command's process group and ends it by the clock, or when lockkit is gone; the command itself,
 //! which a [launcher](launch) becomes once it is guarded.
 
+pub(crate) mod elect;
 mod group;
 mod hold;
 pub(crate) mod launch;
 pub(crate) mod nested;
+mod once;
 pub(crate) mod signals;
 pub(crate) mod supervise;
 mod supervisor;
 mod terminal;
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use lockkit::{Error, Guard};
+use lockkit::{Error, Guard, Space};
 
 use crate::args::RunArgs;
 use crate::backend::Backend;
@@ -27,6 +30,7 @@ use crate::take::{self, Take};
 use crate::{output, phrase};
 use hold::Hold;
 use nested::Held;
+use once::Once;
 
 /// The word that makes this program the [supervisor](supervise).
 pub(crate) const SUPERVISE: &str = "__supervise";
@@ -46,24 +50,60 @@ pub(crate) async fn run(args: &RunArgs) -> Result<u8, Failure> {
     nested::refuse(&held, &backend, take.space(), &args.name)?;
     let locks = backend.connect().await?;
     let result = async {
+        let once = args.only_once.then(|| Once::new(&locks, &args.name, args.keep));
+        if let Some(once) = &once
+            && once.is_decided().await?
+        {
+            return Ok(0);
+        }
         let guard = take.take(&locks).await?;
-        let token = guard.token()?;
-        output::detail(format!(
-            "acquired {} with token {token}",
-            phrase::subject(take.space(), &args.name)
-        ));
-        let one = Held::new(&backend, take.space(), &args.name, token);
-        let environment = nested::environment(held, one);
-        let hold = Hold::begin(guard.lease(), kill_after, &args.command, environment);
-        let ended = match hold {
-            Ok(hold) => hold.until_the_end().await,
-            Err(error) => Err(Failure::os("cannot start the command", error)),
-        };
-        conclude(guard, ended?, &args.name).await
+        if let Some(once) = &once
+            && once.is_decided().await?
+        {
+            let _ = guard.release().await;
+            return Ok(0);
+        }
+        let place = Place { backend: &backend, space: take.space(), name: &args.name };
+        let ended = under(&guard, &place, held, kill_after, &args.command).await?;
+        if let (Some(once), None, 0) = (&once, &ended.lost, ended.end.code()) {
+            once.decide(&guard).await?;
+        }
+        conclude(guard, ended, &args.name).await
     }
     .await;
     take::close(&locks).await;
     result
+}
+
+/// Which lock a command runs under.
+struct Place<'a> {
+    backend: &'a Backend,
+    space: Space,
+    name: &'a str,
+}
+
+/// Runs the command under a lock that is held, to the end of all that it started.
+async fn under(
+    guard: &Guard,
+    place: &Place<'_>,
+    held: Vec<Held>,
+    kill_after: Duration,
+    command: &[OsString],
+) -> Result<hold::Outcome, Failure> {
+    let token = guard.token()?;
+    // The lease of a lock that was waited for counts from the last renewal in line: of a short one,
+    // so little may be left that the command would be ended before the first renewal.
+    if guard.remaining() < guard.granted_ttl() / 3 * 2 {
+        guard.renew().await?;
+    }
+    let subject = phrase::subject(place.space, place.name);
+    output::detail(format!("acquired {subject} with token {token}"));
+    let one = Held::new(place.backend, place.space, place.name, token);
+    let environment = nested::environment(held, one);
+    match Hold::begin(guard.lease(), kill_after, command, environment) {
+        Ok(hold) => hold.until_the_end().await,
+        Err(error) => Err(Failure::os("cannot start the command", error)),
+    }
 }
 
 /// Releases, and finds the exit code.

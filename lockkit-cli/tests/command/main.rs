@@ -2,11 +2,14 @@
 
 mod counter;
 mod death;
+mod elect;
 mod exits;
 mod looking;
 mod nested;
+mod once;
 mod signals;
 mod stage;
+mod state;
 mod terminal;
 mod tickets;
 mod waiting;

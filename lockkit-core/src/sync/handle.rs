@@ -51,6 +51,14 @@ impl Handle {
         }
     }
 
+    /// The name as it was given, usable or not.
+    pub(crate) fn given_name(&self) -> &str {
+        match &self.name {
+            Ok(name) => name.as_str(),
+            Err(bad) => bad,
+        }
+    }
+
     pub(crate) async fn acquire(
         &self,
         mode: Mode,

@@ -1,13 +1,25 @@
 //! The primitives: what users lock. One file each; none of them knows a backend.
 
+mod barrier;
+mod election;
 mod handle;
+mod latch;
+mod multi;
 mod mutex;
+mod once;
 mod reentrant;
+mod register;
 mod rwlock;
 mod semaphore;
 
+pub use barrier::Barrier;
+pub use election::{Election, Leader, Leadership};
+pub use latch::Latch;
+pub use multi::{MultiGuard, MultiLease, MultiLock};
 pub use mutex::Mutex;
+pub use once::{Decision, Once};
 pub use reentrant::Reentrant;
 pub(crate) use reentrant::{Entrance, Slot};
+pub use register::Register;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;

@@ -37,6 +37,15 @@ impl Mutex {
         Self { handle: Handle::new(core, name, owner) }
     }
 
+    /// The lock of a primitive that is made of one.
+    pub(crate) fn of(handle: Handle) -> Self {
+        Self { handle }
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     options!();
 
     /// Waits until the lock is held.

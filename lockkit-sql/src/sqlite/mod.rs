@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Fault, Keeps, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::{Capabilities, ClaimId, Error, Key};
 use sqlx::sqlite::{SqlitePool, SqliteSynchronous};
@@ -63,6 +63,8 @@ const CAPABILITIES: Capabilities = {
     c.raise = true;
     c.detached = true;
     c.registers = true;
+    c.lease_clock = LeaseClock::Machine;
+    c.round_trips = None;
     c.faults = &[
         (Fault::ConnectionCut, Keeps::Impossible),
         (Fault::Partition, Keeps::Impossible),

@@ -2,7 +2,7 @@
 
 use lockkit::Capabilities;
 use lockkit_conformance::broken::Caught;
-use lockkit_conformance::{Case, Outcome, Report};
+use lockkit_conformance::{Case, Outcome, Report, promises, semantics};
 use serde_json::json;
 
 /// One line a case.
@@ -29,7 +29,11 @@ pub(crate) fn markdown(capabilities: &Capabilities, reports: &[Report]) {
         let why = why.replace('|', "\\|").replace('\n', " ");
         println!("| {} | `{}` | {word}{} |", report.group, report.case, after(": ", &why));
     }
-    println!("\n{}", summary(capabilities, reports));
+    println!("\n{}\n", summary(capabilities, reports));
+    let line = semantics::row_with(capabilities.backend, capabilities, reports);
+    println!("{}{line}\n{}", semantics::heading(), semantics::footnotes());
+    let line = promises::row(capabilities.backend, capabilities);
+    println!("{}{line}\n{}", promises::heading(), promises::FOOTNOTE);
 }
 
 /// For programs.

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use clap::Parser;
 use lockkit::capabilities::Fault;
-use lockkit::{Settings, parse_duration};
+use lockkit::{LockManager, Settings, parse_duration};
 use lockkit_conformance::history::judge::Judgement;
 use lockkit_conformance::lab::proxy::Protocol;
 use lockkit_conformance::lab::{Kind, Proxy, Server};
+use lockkit_conformance::storm::checkpoint::Verdict;
 use lockkit_conformance::storm::client::{self, Orders};
+use lockkit_conformance::storm::consumer;
 use lockkit_conformance::storm::members::MembersSaboteur;
 use lockkit_conformance::storm::server::ServerSaboteur;
 use lockkit_conformance::storm::{NoSaboteur, Saboteur, Storm};
@@ -62,15 +64,21 @@ struct Arguments {
     /// Kill and freeze only the server, not clients
     #[arg(long)]
     spare_clients: bool,
+    /// Let consumers loose that keep in a register how far they are, and look for an event that
+    /// was lost or done twice. (The server is not restarted then: what Redis loses by that is no
+    /// fault of the consumers.)
+    #[arg(long)]
+    consumers: bool,
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let done = tokio::runtime::Runtime::new().and_then(|runtime| {
         runtime.block_on(async {
-            match arguments.get(1).is_some_and(|word| word == "storm-client") {
-                true => be_client(&arguments[2..]).await,
-                false => storm(Arguments::parse()).await,
+            match arguments.get(1).and_then(|word| word.to_str()) {
+                Some("storm-client") => be_client(&arguments[2..], client::run).await,
+                Some("storm-consumer") => be_client(&arguments[2..], consumer::run).await,
+                _ => storm(Arguments::parse()).await,
             }
         })
     });
@@ -80,7 +88,13 @@ fn main() -> ExitCode {
     })
 }
 
-async fn be_client(arguments: &[OsString]) -> io::Result<ExitCode> {
+async fn be_client<F>(
+    arguments: &[OsString],
+    run: impl FnOnce(LockManager, Orders) -> F,
+) -> io::Result<ExitCode>
+where
+    F: Future<Output = io::Result<()>>,
+{
     let url = arguments.first().and_then(|url| url.to_str());
     let orders = arguments.get(1..).and_then(Orders::parse);
     let (Some(url), Some(orders)) = (url, orders) else {
@@ -92,7 +106,7 @@ async fn be_client(arguments: &[OsString]) -> io::Result<ExitCode> {
     loop {
         match lockkit::connect_with(url, settings.clone()).await {
             Ok(locks) => {
-                client::run(locks, orders).await?;
+                run(locks, orders).await?;
                 return Ok(ExitCode::SUCCESS);
             }
             Err(error) if error.is_retryable() && tokio::time::Instant::now() < give_up => {
@@ -132,6 +146,11 @@ async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
     // A new quorum begins when all its members are there, which a storm would see to by and by.
     let first = look.mutex("the first of all").lock().await.map_err(io::Error::other)?;
     first.release().await.map_err(io::Error::other)?;
+    if arguments.consumers {
+        let verdict = storm.run_consumers(&look, saboteur).await?;
+        look.shutdown().await;
+        return conclude(&verdict, &folder, arguments.folder.is_none());
+    }
     let report = storm.run(Vec::new(), &look, saboteur).await?;
     look.shutdown().await;
     say(&report.judgement);
@@ -148,6 +167,25 @@ async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
+fn conclude(verdict: &Verdict, folder: &std::path::Path, remove: bool) -> io::Result<ExitCode> {
+    let Verdict { events, stored, unsure, turns, faults, wrong } = verdict;
+    println!(
+        "{events} events, {stored} checkpoints stored, {unsure} not or perhaps, in {turns} turns, {faults} faults"
+    );
+    for what in wrong {
+        println!("VIOLATION: {what}");
+    }
+    if wrong.is_empty() {
+        println!("acquitted");
+        if remove {
+            std::fs::remove_dir_all(folder)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("convicted; what the consumers wrote down is in {}", folder.display());
+    Ok(ExitCode::FAILURE)
+}
+
 /// The URL for clients, the one past all faults, and who strikes.
 async fn backend(
     arguments: &Arguments,
@@ -158,7 +196,11 @@ async fn backend(
         let url = arguments.url.clone().unwrap_or_else(file);
         return Ok((url.clone(), url, Arc::new(NoSaboteur)));
     };
-    let (url, direct, saboteur) = server(kind, FAULTS.to_vec()).await?;
+    let mut faults = FAULTS.to_vec();
+    if arguments.consumers {
+        faults.retain(|fault| *fault != Fault::ServerRestarts);
+    }
+    let (url, direct, saboteur) = server(kind, faults).await?;
     Ok((url, direct, Arc::new(saboteur)))
 }
 

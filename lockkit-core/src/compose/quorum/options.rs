@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
+use crate::capabilities::{
+    Capabilities, Fault, Keeps, LeaseClock, RoundTrips, TokenSource, WakeUp,
+};
 use crate::driver::LockDriver;
 use crate::{Error, parse_duration};
 
@@ -108,6 +110,13 @@ pub(super) fn capabilities_of(
     c.detached = false;
     c.shared_between_processes = all().all(|m| m.shared_between_processes);
     c.registers = false;
+    c.lease_clock = LeaseClock::Members;
+    // Members are asked side by side. Who is granted raises a majority to the greatest token, also
+    // when it was woken.
+    let mut trips = RoundTrips::BUDGET;
+    trips.acquire = 2;
+    trips.once_woken = 2;
+    c.round_trips = all().any(|m| m.round_trips.is_some()).then_some(trips);
     c.faults = FAULTS;
     Ok(c)
 }

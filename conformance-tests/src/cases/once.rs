@@ -1,0 +1,96 @@
+//! Once among many: one runs, the others learn what was decided.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use lockkit_core::{Error, Mode};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::bench::{Bench, MustSucceed};
+
+pub async fn once_01_of_many_one_runs_and_all_learn_the_decision(bench: Bench) {
+    let runs = Arc::new(AtomicU32::new(0));
+    let mut hosts = JoinSet::new();
+    for host in 0..6_u8 {
+        let (locks, runs) = (bench.manager().await, runs.clone());
+        hosts.spawn(async move {
+            let work = |lock: lockkit_core::Lease| async move {
+                lock.token()?;
+                runs.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, Error>([host])
+            };
+            locks.once("today/report").run(work).await.expect("it works")
+        });
+    }
+    let mut decisions = bench.soon("all know", hosts.join_all()).await;
+    decisions.dedup();
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "one ran");
+    assert_eq!(decisions.len(), 1, "all know the same: {decisions:?}");
+    let late = bench.manager().await.once("today/report").decision().await;
+    assert_eq!(late.expect("it works").as_ref(), decisions.first(), "and whoever comes later");
+    let other = bench.manager().await.once("tomorrow/report").decision().await;
+    assert_eq!(other.expect("it works"), None, "another key");
+}
+
+pub async fn once_02_after_a_failure_the_next_begins_at_once(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let begun = Arc::new(Notify::new());
+    let fail = Arc::new(Notify::new());
+    let failing = tokio::spawn({
+        let (begun, fail) = (begun.clone(), fail.clone());
+        async move {
+            let work = |_| async move {
+                begun.notify_one();
+                fail.notified().await;
+                Err::<&str, _>(Error::Config("the work failed".to_owned()))
+            };
+            ours.once("job").run(work).await
+        }
+    });
+    bench.soon("it runs", begun.notified()).await;
+    let busy = theirs.once("job").try_run(|_| async { Ok::<_, Error>("not now") }).await;
+    assert_eq!(busy.expect("it works"), None, "another runs it");
+    let next = tokio::spawn(async move {
+        theirs.once("job").run(|_| async { Ok::<_, Error>("second") }).await
+    });
+    let driver = bench.driver().await;
+    if bench.capabilities().fifo {
+        bench.waiters(&driver, &bench.key("job"), 1).await;
+    }
+    fail.notify_one();
+    let failed = bench.soon("the failure", failing).await.expect("no panic");
+    assert!(matches!(failed, Err(Error::Config(_))), "the failure is its own: {failed:?}");
+    let decision = bench.soon("the next runs", next).await.expect("no panic").expect("it works");
+    assert_eq!(decision.value, b"second");
+}
+
+pub async fn once_03_a_runner_that_died_is_followed_after_its_lease(bench: Bench) {
+    let driver = bench.driver().await;
+    // It took the lock, and is heard of no more.
+    driver.grant(&bench.claim_for("job", Mode::Exclusive, bench.short())).await;
+    let locks = bench.manager().await;
+    let job = locks.once("job");
+    let running = job.run(|_| async { Ok::<_, Error>("the follower") });
+    let decision = bench.within(bench.after(bench.short()), "it is followed", running).await;
+    assert_eq!(decision.expect("it works").value, b"the follower");
+}
+
+pub async fn once_04_what_was_decided_is_kept_for_a_time(bench: Bench) {
+    let locks = bench.manager().await;
+    let brief = locks.once("job").keep(bench.short());
+    let first = brief.run(|_| async { Ok::<_, Error>("first") }).await.expect("it works");
+    assert_eq!(first.value, b"first");
+    let gone = || async { brief.decision().await.expect("it works").is_none().then_some(()) };
+    bench.until(bench.after(bench.short()), "it is forgotten", gone).await;
+    let second = locks.once("job").run(|_| async { Ok::<_, Error>("second") }).await;
+    assert_eq!(second.expect("it runs again").value, b"second");
+    let third = locks.once("job").run(|_| async { Ok::<_, Error>("third") }).await;
+    assert_eq!(third.expect("it works").value, b"second", "kept");
+    locks.once("job").forget().await.expect("it works");
+    assert_eq!(locks.once("job").decision().await.expect("it works"), None);
+    // A lock of another name decides nothing.
+    let other = locks.mutex("another").lock().await.expect("it is free");
+    let decided = locks.once("job").decide(&other, "wrong").await;
+    assert!(matches!(decided, Err(Error::Config(_))), "{decided:?}");
+}

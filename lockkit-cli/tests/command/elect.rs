@@ -1,0 +1,59 @@
+//! `elect`: a command that runs while leading, again and again.
+
+use std::fs;
+
+use rustix::process::Signal;
+
+use crate::stage::{Stage, stderr, wait_for};
+
+/// A candidate whose command writes its token, a line for each term, and works on.
+fn candidate(name: &str) -> [String; 10] {
+    let script = format!("echo $LOCKKIT_TOKEN >>{name}; exec sleep 1000");
+    ["elect", "--local", "--ttl", "20s", "--value", name, "e", "sh", "-c", &script]
+        .map(str::to_owned)
+}
+
+fn tokens(stage: &Stage, name: &str) -> Vec<u64> {
+    let text = fs::read_to_string(stage.path(name)).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+#[test]
+fn the_next_candidate_leads_when_the_leader_is_told_to_end() {
+    let stage = Stage::new();
+    let start = |name| stage.start(&candidate(name).each_ref().map(String::as_str));
+    let mut first = start("a");
+    let token = wait_for("the first term", || tokens(&stage, "a").first().copied());
+    assert_eq!(stage.state("e")["holders"][0]["note"], "a", "its value is shown");
+    let mut second = start("b");
+    stage.wait_for_waiters("e", 1);
+    first.signal(Signal::TERM);
+    assert_eq!(first.code(), 143, "the command's own code");
+    let next = wait_for("the second term", || tokens(&stage, "b").first().copied());
+    assert!(next > token);
+    second.signal(Signal::TERM);
+    assert_eq!(second.code(), 143);
+}
+
+#[test]
+fn a_leader_that_is_deposed_ends_its_command_and_campaigns_again() {
+    let stage = Stage::new();
+    let mut leader = stage.start(&candidate("a").each_ref().map(String::as_str));
+    let token = wait_for("the first term", || tokens(&stage, "a").first().copied());
+    let broken = stage.run(&["break", "--local", "--force", "e", "--token", &token.to_string()]);
+    assert_eq!(broken.status.code(), Some(0), "{}", stderr(&broken));
+    let next = wait_for("another term", || tokens(&stage, "a").get(1).copied());
+    assert!(next > token);
+    leader.signal(Signal::TERM);
+    assert_eq!(leader.code(), 143);
+}
+
+#[test]
+fn a_command_that_ends_by_itself_is_run_again() {
+    let stage = Stage::new();
+    let mut leader = stage.start(&["elect", "--local", "e", "sh", "-c", "echo 1 >>a; exit 3"]);
+    wait_for("two terms", || (tokens(&stage, "a").len() >= 2).then_some(()));
+    leader.signal(Signal::TERM);
+    let code = leader.code();
+    assert!(code == 143 || code == 3, "{code}");
+}

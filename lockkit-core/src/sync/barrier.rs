@@ -1,0 +1,219 @@
+//! The barrier: so many enter, and leave together. Who has entered is told by claims; how far the
+//! barrier has let through, by one number in a register.
+//!
+//! Each participant takes a shared claim, so the claims of all stand in one line, in the order of
+//! their tokens. The register has the greatest token that was let through. When `n` live claims
+//! stand beyond that token, the token of the `n`-th becomes the new one. A participant has passed
+//! once the number has reached its own token *and* its claim is still live: a claim that lives had
+//! been in the line whenever somebody looked, so it was one of the `n`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Register;
+use super::handle::Handle;
+use crate::deadline::backoff;
+use crate::driver::Entry;
+use crate::manager::{Core, rebased};
+use crate::{Error, Guard, LossReason, Mode, Space, Token};
+
+/// A point that `n` participants leave together, again and again: round after round.
+///
+/// - **Nobody early**: [`wait`](Self::wait) returns when `n` participants, this one among them,
+///   waited at the same time. Those who come after that belong to the next round; so do those whose
+///   `wait` was dropped or who timed out, when they come back.
+/// - **First come, first through**: of more than `n`, the first `n` form the round.
+/// - **The dead do not count**: each stands there by a claim that its process renews. When it dies,
+///   its place is free again after its lease (the manager's ttl unless set), and the others wait on
+///   for somebody in its place; [`waiting`](Self::waiting) tells how many there are. One who dies
+///   after the round was complete has taken part.
+/// - **A participant that lost its claim** before it knew of the opening is told
+///   [`Error::Lost`], and is not let through, even where the others were.
+/// - The count is the same for everybody, as nobody checks it: the claim's note says it to people.
+/// - It is the lock of that name, for reading: `lockkit show` shows who waits. A mutex of the same
+///   name, while held, lets nobody enter.
+/// - Five round trips a round for each participant, and word of the opening. It needs a register,
+///   which a quorum does not have. At most 10,000 participants.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let start = locks.barrier("start", 2);
+/// let (first, second) = tokio::join!(start.wait(), start.wait());
+/// first.and(second)
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Barrier {
+    handle: Handle,
+    register: Register,
+    count: u32,
+}
+
+/// A barrier that nobody has used for so long is forgotten: its number is of no account when no
+/// claim is left of those that it let through.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(30 * 86_400);
+
+const MAX_COUNT: u32 = 10_000;
+
+impl Barrier {
+    pub(crate) fn new(core: &Arc<Core>, name: &str, count: u32) -> Self {
+        let register = Register::of(core, "barrier", name).ttl(FORGOTTEN_AFTER);
+        let mut handle = Handle::new(core, name, None);
+        handle.note = Some(format!("barrier of {count}").into());
+        Self { handle, register, count }
+    }
+
+    /// How long a participant that died still counts; the manager's ttl unless set.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.handle.ttl = ttl;
+        self
+    }
+
+    /// Enters, and returns when the round is complete. While the backend is out of reach, this goes
+    /// on trying for as long as its lease lasts.
+    ///
+    /// # Cancel safety
+    /// Dropping it takes the participant out, in the background.
+    pub async fn wait(&self) -> Result<(), Error> {
+        if self.count == 0 || self.count > MAX_COUNT {
+            let count = self.count;
+            let message = format!("a barrier is for 1 to {MAX_COUNT} participants, not {count}");
+            return Err(Error::Config(message));
+        }
+        let driver = self.handle.core.driver();
+        if !driver.capabilities().registers {
+            return Err(driver.unsupported("barriers"));
+        }
+        let guard = self.handle.wait(Mode::Shared, "barrier").await?;
+        let passed = tokio::select! {
+            biased;
+            reason = guard.lost() => Err(Error::Lost { reason }),
+            passed = self.stand(&guard) => passed,
+        };
+        // It has passed or has not: what becomes of the claim now makes no difference.
+        let _ = guard.release().await;
+        passed
+    }
+
+    /// Enters and waits, but not longer than this; says whether it was let through.
+    ///
+    /// # Cancel safety
+    /// As [`wait`](Self::wait).
+    pub async fn wait_timeout(&self, limit: Duration) -> Result<bool, Error> {
+        match tokio::time::timeout(limit, self.wait()).await {
+            Ok(passed) => passed.map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// How many participants of the next round are there. Two round trips.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn waiting(&self) -> Result<u32, Error> {
+        let through = self.through(&self.register.load().await?)?;
+        Ok(self.arrived(through).await?.len() as u32)
+    }
+
+    /// Stands there until it was let through.
+    async fn stand(&self, guard: &Guard) -> Result<(), Error> {
+        let own = guard.token()?;
+        let mut failures = 0;
+        let mut entry = self.now().await?;
+        loop {
+            let through = self.through(&entry)?;
+            if through.is_some_and(|through| own <= through) {
+                return self.confirm(guard).await;
+            }
+            match self.arrived(through).await {
+                Ok(arrived) if arrived.len() >= self.count as usize => {
+                    failures = 0;
+                    entry = self.open(&entry, arrived[self.count as usize - 1]).await?;
+                }
+                // Whoever completes the round looks at the line after having entered it, and so
+                // sees all: there is nothing to do but to wait for word of the opening.
+                Ok(_) => {
+                    failures = 0;
+                    entry = self.register.changed(entry.map(|entry| entry.version)).await?;
+                }
+                Err(error) if error.is_retryable() => {
+                    failures += 1;
+                    tokio::time::sleep(backoff(failures)).await;
+                    entry = self.now().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The participants that stand beyond the last round, in order.
+    async fn arrived(&self, through: Option<Token>) -> Result<Vec<Token>, Error> {
+        let core = &self.handle.core;
+        let key = core.key(Space::Lock, self.handle.name()?.as_str())?;
+        let base = core.token_base().await?;
+        let state = rebased(core.driver().inspect(&key).await?, base);
+        let there = state.holders().filter(|s| s.mode == Mode::Shared && !s.broken);
+        Ok(there.map(|s| s.token).filter(|token| Some(*token) > through).collect())
+    }
+
+    /// Lets everybody through up to this token, and returns what the register has then.
+    async fn open(&self, entry: &Option<Entry>, up_to: Token) -> Result<Option<Entry>, Error> {
+        match self.register.compare_and_store(entry, up_to.get().to_be_bytes()).await {
+            // Somebody else of this round was faster, or this is another round already.
+            Ok(_) | Err(Error::Conflict { .. }) => self.now().await,
+            Err(error) if error.is_retryable() => self.now().await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the register has now, however long that takes to learn.
+    async fn now(&self) -> Result<Option<Entry>, Error> {
+        loop {
+            match self.register.load().await {
+                Err(error) if error.is_retryable() => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Asks whether the claim has lived until now, so that it was one of the round.
+    async fn confirm(&self, guard: &Guard) -> Result<(), Error> {
+        let mut failures = 0;
+        loop {
+            match guard.verify().await {
+                Ok(_) => return Ok(()),
+                Err(Error::Released) => {
+                    return Err(Error::Lost { reason: LossReason::Vanished });
+                }
+                Err(error) if error.is_retryable() => {
+                    failures += 1;
+                    tokio::time::sleep(backoff(failures)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The greatest token that was let through.
+    fn through(&self, entry: &Option<Entry>) -> Result<Option<Token>, Error> {
+        let Some(entry) = entry else { return Ok(None) };
+        let number = entry.value.as_slice().try_into().ok().map(u64::from_be_bytes);
+        let token = number.and_then(Token::new).ok_or_else(|| {
+            let backend = self.handle.core.driver().capabilities().backend;
+            Error::permanent(backend, "this barrier was not used by this version of lockkit")
+        });
+        token.map(Some)
+    }
+}
+
+impl fmt::Debug for Barrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, count) = (self.handle.given_name(), self.count);
+        f.debug_struct("Barrier")
+            .field("name", &name)
+            .field("count", &count)
+            .finish_non_exhaustive()
+    }
+}

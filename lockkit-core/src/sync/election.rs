@@ -1,0 +1,274 @@
+//! Leader election: the holder of a lock is the leader, those in line are the candidates, and the
+//! leader's value is the note of its claim. So it needs no register, and works on a quorum too.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::Stream;
+
+use super::handle::Handle;
+use crate::acquire::Wait;
+use crate::deadline::backoff;
+use crate::manager::{Core, rebased};
+use crate::state::LockState;
+use crate::{Error, Guard, Identity, Lease, Mode, Space, Token};
+
+/// One leader at a time, known to everybody by its value, such as the address that it listens on.
+///
+/// - **At most one** believes to lead, within the promises of the backend: leadership is a lease,
+///   and its holder knows of its end before anybody else is elected. What a leader changes should
+///   check the [token](Lease::token), which grows from leader to leader.
+/// - **Fair**: candidates are elected in the order in which they began to campaign. (A quorum keeps
+///   no order.)
+/// - **Hand-over**: at once when the leader [resigns](Leadership::resign); when its lease has ended,
+///   if it died, stalled or was cut off.
+/// - **The value** is shown by [`leader`](Self::leader) and [`observe`](Self::observe) for as long
+///   as the leader leads, and stays the same: resign and campaign again to change it. At most 1,000
+///   bytes without control characters.
+/// - It is the lock of that name: `lockkit show` shows leader and candidates, `lockkit break`
+///   deposes, and a mutex of the same name is a candidate without a value.
+/// - Campaigning takes one round trip when there is no leader; looking takes one.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let shard = locks.election("shard-7").value("10.0.0.7:4000");
+/// shard.run(|leadership| async move {
+///     let token = leadership.token()?; // goes along with every write
+///     Ok::<_, lockkit_core::Error>(())
+/// }).await?;
+/// assert!(shard.leader().await?.is_none()); // it resigned when its work was done
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Election {
+    handle: Handle,
+}
+
+/// Who leads.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Leader {
+    /// What it campaigned with.
+    pub value: Option<String>,
+    /// Its fencing token.
+    pub token: Token,
+    /// Its process.
+    pub by: Identity,
+    /// How long it had been leading when somebody looked.
+    pub leads_for: Duration,
+}
+
+impl Election {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> Self {
+        Self { handle: Handle::new(core, name, None) }
+    }
+
+    /// What everybody is to know of this candidate once it leads.
+    pub fn value(mut self, value: impl AsRef<str>) -> Self {
+        self.handle.note = Some(value.as_ref().into());
+        self
+    }
+
+    /// How long a leader that vanished stays the leader; the manager's unless set.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.handle.ttl = ttl;
+        self
+    }
+
+    /// How long a candidate that vanished blocks those behind it; the manager's unless set.
+    pub fn wait_ttl(mut self, ttl: Duration) -> Self {
+        self.handle.wait_ttl = ttl;
+        self
+    }
+
+    /// Leads no longer than this at a time.
+    pub fn max_term(mut self, limit: Duration) -> Self {
+        self.handle.max_hold = Some(limit);
+        self
+    }
+
+    /// A label for metrics, such as `"shard"`. Few different ones.
+    pub fn class(mut self, class: &'static str) -> Self {
+        self.handle.class = Some(class);
+        self
+    }
+
+    /// Waits until this candidate is the leader. While the backend is out of reach, this goes on
+    /// trying.
+    ///
+    /// # Cancel safety
+    /// Dropping it withdraws the candidacy in the background. The place in line is lost.
+    pub async fn campaign(&self) -> Result<Leadership, Error> {
+        Ok(Leadership { guard: self.handle.wait(Mode::Exclusive, "election").await? })
+    }
+
+    /// Leads if there is neither a leader nor another candidate; otherwise `None`, at once.
+    ///
+    /// # Cancel safety
+    /// Dropping it resigns, in the background, if it had been elected.
+    pub async fn try_campaign(&self) -> Result<Option<Leadership>, Error> {
+        self.campaign_until(Wait::No).await
+    }
+
+    /// Campaigns, but not longer than this; then `None`.
+    ///
+    /// # Cancel safety
+    /// As [`campaign`](Self::campaign).
+    pub async fn campaign_for(&self, limit: Duration) -> Result<Option<Leadership>, Error> {
+        self.campaign_until(Wait::For(limit)).await
+    }
+
+    async fn campaign_until(&self, wait: Wait) -> Result<Option<Leadership>, Error> {
+        let guard = self.handle.acquire(Mode::Exclusive, "election", wait).await?;
+        Ok(guard.map(|guard| Leadership { guard }))
+    }
+
+    /// Campaigns, and does the work while it leads. When the leadership is lost, the work is
+    /// dropped at its next await point, and this campaigns again, and begins the work again with a
+    /// greater token. When the work ends, it resigns and returns its result.
+    ///
+    /// An error other than a loss, of the campaign, ends it; so does a loss that shows only when
+    /// the work has ended ([`Error::Lost`]).
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work, and resigns in the background.
+    pub async fn run<T, E, F, Fut>(&self, mut work: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnMut(Lease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let mut losses = 0;
+        loop {
+            let leadership = match self.campaign().await {
+                Ok(leadership) => leadership,
+                // Somebody broke it in line.
+                Err(Error::Lost { .. }) => {
+                    losses += 1;
+                    tokio::time::sleep(backoff(losses)).await;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let result = tokio::select! {
+                biased;
+                _ = leadership.lost() => None,
+                result = work(leadership.lease()) => Some(result),
+            };
+            let resigned = leadership.resign().await;
+            match (result, resigned) {
+                (None, _) => {}
+                (Some(Ok(_)), Err(error @ Error::Lost { .. })) => return Err(error.into()),
+                (Some(result), _) => return result,
+            }
+            losses += 1;
+            tokio::time::sleep(backoff(losses)).await;
+        }
+    }
+
+    /// Who leads now. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn leader(&self) -> Result<Option<Leader>, Error> {
+        let core = &self.handle.core;
+        core.check_open()?;
+        let key = core.key(Space::Lock, self.handle.name()?.as_str())?;
+        let base = core.token_base().await?;
+        Ok(leader_of(rebased(core.driver().inspect(&key).await?, base)))
+    }
+
+    /// The leaders: the one of now, if there is one, and then each that follows, in order. One that
+    /// led for a short time only may be left out; none is shown twice or after a later one.
+    ///
+    /// While the backend is out of reach, this goes on trying, and then tells who leads by then.
+    pub fn observe(&self) -> impl Stream<Item = Result<Leader, Error>> + Send + 'static {
+        let core = self.handle.core.clone();
+        let name = self.handle.name();
+        async_stream::try_stream! {
+            let key = core.key(Space::Lock, name?.as_str())?;
+            let base = core.token_base().await?;
+            let mut last = None;
+            let mut seen: Option<LockState> = None;
+            let mut failures = 0;
+            loop {
+                core.check_open()?;
+                let answer = match &seen {
+                    None => core.driver().inspect(&key).await,
+                    Some(seen) => core.driver().changed(&key, seen).await,
+                };
+                match answer {
+                    Ok(state) => {
+                        failures = 0;
+                        let leader = leader_of(rebased(state.clone(), base));
+                        seen = Some(state);
+                        if let Some(leader) = leader.filter(|l| last.is_none_or(|t| t < l.token)) {
+                            last = Some(leader.token);
+                            yield leader;
+                        }
+                    }
+                    Err(error) if error.is_retryable() => {
+                        failures += 1;
+                        tokio::time::sleep(backoff(failures)).await;
+                    }
+                    Err(error) => Err(error)?,
+                }
+            }
+        }
+    }
+}
+
+/// Who holds the lock alone.
+fn leader_of(state: LockState) -> Option<Leader> {
+    let first = state.line.into_iter().find(|s| s.holds() && s.mode == Mode::Exclusive)?;
+    let leads_for = first.held_for.unwrap_or_default();
+    Some(Leader { value: first.note, token: first.token, by: first.identity, leads_for })
+}
+
+/// This process leads, for as long as this lives or until the leadership is lost.
+///
+/// It derefs to its [`Lease`], which has the token and tells of the loss. Dropping it resigns in
+/// the background.
+#[must_use = "leadership ends when this is dropped"]
+#[derive(Debug)]
+pub struct Leadership {
+    guard: Guard,
+}
+
+impl Leadership {
+    /// The lease, for tasks that work for the leader.
+    pub fn lease(&self) -> Lease {
+        self.guard.lease()
+    }
+
+    /// Leads no more, and returns once the backend knows; the next candidate leads at once.
+    ///
+    /// [`Error::Lost`] when it had not led until now. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the resignation to the background.
+    pub async fn resign(self) -> Result<(), Error> {
+        self.guard.release().await
+    }
+}
+
+impl Deref for Leadership {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.guard
+    }
+}
+
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, value) = (self.handle.name().ok(), &self.handle.note);
+        f.debug_struct("Election")
+            .field("name", &name)
+            .field("value", value)
+            .finish_non_exhaustive()
+    }
+}

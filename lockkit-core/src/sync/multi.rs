@@ -1,0 +1,238 @@
+//! Several locks as one: all or none, taken in one order that everybody keeps. It sends nothing of
+//! its own; each lock is had, renewed and lost as any mutex is.
+
+mod guard;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+pub use guard::{MultiGuard, MultiLease};
+
+use super::Mutex;
+use crate::acquire::Wait;
+use crate::manager::Core;
+use crate::{Error, Guard, Mode};
+
+/// Several mutexes, held together.
+///
+/// - **All or none**: while it waits for one it holds those before it, and gives them back when it
+///   gives up, is dropped, or loses one of them.
+/// - **No deadlock** between multi-locks, whatever the order in which callers name the locks: they
+///   are taken in the order of their names, byte by byte. Over several managers, in the order of
+///   the managers' [ids](crate::Settings::id), which must be the same everywhere. (A task that holds
+///   a lock apart from that and then asks for a multi-lock is on its own.)
+/// - **Fair** lock by lock: it stands in each line once it holds the locks before it.
+/// - **Lost when one is lost**: the guard is valid while all its locks are.
+/// - One round trip for each lock that is free, one after the other; they are released at once
+///   together. A name given twice is one lock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let both = locks.multi(["account/7", "account/3"]).lock().await?;
+/// let [from, to] = both.tokens()?[..] else { unreachable!("one for each name, as given") };
+/// # let _ = (from, to);
+/// assert!(locks.mutex("account/3").try_lock().await?.is_none());
+/// both.release().await
+/// # }
+/// ```
+///
+/// Over two backends, each with an id:
+///
+/// ```
+/// use lockkit_core::sync::MultiLock;
+/// use lockkit_core::{LockManager, MemoryDriver, Settings};
+/// # use std::sync::Arc;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let orders = LockManager::with(Arc::new(MemoryDriver::new()), Settings::default().id("orders"))?;
+/// let stock = LockManager::with(Arc::new(MemoryDriver::new()), Settings::default().id("stock"))?;
+/// let both = MultiLock::new([orders.mutex("42"), stock.mutex("shelf-3")])?.lock().await?;
+/// both.release().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MultiLock {
+    /// In the order in which they are taken.
+    mutexes: Vec<Mutex>,
+    /// For each lock that the caller named, where it stands in that order.
+    places: Vec<usize>,
+}
+
+impl MultiLock {
+    /// These mutexes together. No I/O.
+    ///
+    /// They may be of several managers, if each of these has an [id](crate::Settings::id) and no two
+    /// the same; otherwise [`Error::Config`], and so it is without any mutex.
+    pub fn new(mutexes: impl IntoIterator<Item = Mutex>) -> Result<Self, Error> {
+        let mutexes: Vec<_> = mutexes.into_iter().collect();
+        check_ids(&mutexes)?;
+        Ok(Self::ordered(mutexes))
+    }
+
+    pub(crate) fn of_names<N: AsRef<str>>(
+        core: &Arc<Core>,
+        names: impl IntoIterator<Item = N>,
+    ) -> Self {
+        let mutexes = names.into_iter().map(|name| Mutex::new(core, name.as_ref(), None));
+        Self::ordered(mutexes.collect())
+    }
+
+    fn ordered(given: Vec<Mutex>) -> Self {
+        let rank = |mutex: &Mutex| {
+            let handle = mutex.handle();
+            (handle.core.settings.id.clone(), handle.given_name().to_owned())
+        };
+        let mut ranked: Vec<_> = given.into_iter().map(|m| (rank(&m), m)).collect();
+        let ranks: Vec<_> = ranked.iter().map(|(rank, _)| rank.clone()).collect();
+        ranked.sort_by(|(a, _), (b, _)| a.cmp(b));
+        ranked.dedup_by(|(a, _), (b, _)| a == b);
+        let place = |rank| ranked.partition_point(|(one, _)| one < rank);
+        let places = ranks.iter().map(place).collect();
+        Self { mutexes: ranked.into_iter().map(|(_, mutex)| mutex).collect(), places }
+    }
+
+    /// How long the locks stay held when their holder dies; the managers' unless set.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.each(|mutex| mutex.ttl(ttl))
+    }
+
+    /// How long a claim that waits, and whose process dies, blocks those behind it.
+    pub fn wait_ttl(self, ttl: Duration) -> Self {
+        self.each(|mutex| mutex.wait_ttl(ttl))
+    }
+
+    /// Renews each lock no longer than until it was held for this long.
+    pub fn max_hold(self, limit: Duration) -> Self {
+        self.each(|mutex| mutex.max_hold(limit))
+    }
+
+    /// Says why, to people who look at one of the locks.
+    pub fn note(self, note: impl AsRef<str>) -> Self {
+        self.each(|mutex| mutex.note(&note))
+    }
+
+    fn each(mut self, change: impl Fn(Mutex) -> Mutex) -> Self {
+        self.mutexes = self.mutexes.into_iter().map(change).collect();
+        self
+    }
+
+    /// Waits until all are held. When one is lost meanwhile, all are given back, and it begins
+    /// anew. While a backend is out of reach, this goes on trying.
+    ///
+    /// # Cancel safety
+    /// Dropping it gives back what it holds and leaves the lines, in the background.
+    pub async fn lock(&self) -> Result<MultiGuard, Error> {
+        loop {
+            if let Some(guard) = self.attempt(Wait::Forever).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Takes all if all are free and nobody waits for one; otherwise none, and `None`, at once.
+    ///
+    /// # Cancel safety
+    /// Dropping it gives back what it may hold, in the background.
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
+        self.attempt(Wait::No).await
+    }
+
+    /// Waits until all are held, but not longer than this in all; then `None`.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>, Error> {
+        if limit.is_zero() {
+            return self.try_lock().await;
+        }
+        match tokio::time::timeout(limit, self.lock()).await {
+            Ok(guard) => guard.map(Some),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Waits for all, runs the work under them, and releases, as [`Mutex::run`] does.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the locks in the background.
+    pub async fn run<T, E, F, Fut>(&self, work: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce(MultiLease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let guard = self.lock().await?;
+        let lease = guard.lease();
+        let result = tokio::select! {
+            biased;
+            (_, reason) = lease.lost() => Err(Error::Lost { reason }.into()),
+            result = work(guard.lease()) => result,
+        };
+        match guard.release().await {
+            Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
+            _ => result,
+        }
+    }
+
+    /// Takes one after the other; `None` when one was busy, or when one that was held got lost.
+    async fn attempt(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
+        if self.mutexes.is_empty() {
+            return Err(Error::config("a multi-lock has one lock at least"));
+        }
+        let mut held: Vec<Guard> = Vec::with_capacity(self.mutexes.len());
+        for mutex in &self.mutexes {
+            let taking: BoxFuture<'_, _> =
+                mutex.handle().acquire(Mode::Exclusive, "multi", wait).boxed();
+            let taken = tokio::select! {
+                biased;
+                _ = guard::any_lost(held.iter().map(|guard| &**guard)) => None,
+                taken = taking => taken?,
+            };
+            match taken {
+                Some(guard) => held.push(guard),
+                None => {
+                    // Whatever the answers: what is not released by now, is in the background.
+                    let _ = guard::release_all(held).await;
+                    return Ok(None);
+                }
+            }
+        }
+        let guard = MultiGuard::new(held, &self.places);
+        Ok(guard.is_valid().then_some(guard))
+    }
+}
+
+/// Several managers need one order, the same in all processes: that of their ids.
+fn check_ids(mutexes: &[Mutex]) -> Result<(), Error> {
+    let core = |mutex: &Mutex| mutex.handle().core.clone();
+    for (i, one) in mutexes.iter().map(core).enumerate() {
+        for other in mutexes[..i].iter().map(core).filter(|other| !Arc::ptr_eq(other, &one)) {
+            match (&one.settings.id, &other.settings.id) {
+                (Some(a), Some(b)) if a != b => {}
+                (Some(id), Some(_)) => {
+                    return Err(Error::Config(format!(
+                        "two managers of this multi-lock have the id {id:?}: give each its own"
+                    )));
+                }
+                _ => {
+                    return Err(Error::config(
+                        "a multi-lock over several managers takes them in the order of their ids: \
+                         give each one with Settings::id, the same in all processes",
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Debug for MultiLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.mutexes.iter().map(|mutex| mutex.handle().given_name());
+        f.debug_tuple("MultiLock").field(&names.collect::<Vec<_>>()).finish()
+    }
+}

@@ -1,0 +1,129 @@
+//! The guard of several locks, and its lease: as good as the worst of them.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
+
+use futures_util::future::{join_all, select_all};
+
+use crate::{Error, Guard, Lease, LossReason, Name, Token};
+
+/// Several locks that are held. It derefs to its [`MultiLease`].
+#[must_use = "the locks are released when the guard is dropped"]
+pub struct MultiGuard {
+    guards: Vec<Guard>,
+    lease: MultiLease,
+}
+
+/// What several locks give to the work that they protect.
+#[derive(Clone)]
+pub struct MultiLease {
+    /// As the caller named them.
+    leases: Vec<Lease>,
+}
+
+impl MultiGuard {
+    /// Of guards in the order in which they were taken, for a caller who named them in this one.
+    pub(super) fn new(guards: Vec<Guard>, places: &[usize]) -> Self {
+        let leases = places.iter().map(|place| guards[*place].lease()).collect();
+        Self { guards, lease: MultiLease { leases } }
+    }
+
+    /// The lease, for tasks that work under these locks.
+    pub fn lease(&self) -> MultiLease {
+        self.lease.clone()
+    }
+
+    /// Gives all back, and returns once the backends know.
+    ///
+    /// [`Error::Lost`] when one of them was not held until now. After any other error, what was not
+    /// released is released in the background.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the releases to the background.
+    pub async fn release(self) -> Result<(), Error> {
+        release_all(self.guards).await
+    }
+}
+
+impl Deref for MultiGuard {
+    type Target = MultiLease;
+
+    fn deref(&self) -> &MultiLease {
+        &self.lease
+    }
+}
+
+impl MultiLease {
+    /// The fencing tokens, one for each lock, in the order in which the caller named them.
+    ///
+    /// [`Error::Lost`] as soon as one of the locks can no longer be trusted. No I/O.
+    pub fn tokens(&self) -> Result<Vec<Token>, Error> {
+        self.leases.iter().map(Lease::token).collect()
+    }
+
+    /// The leases of the locks, in the order in which the caller named them: for fences.
+    pub fn leases(&self) -> &[Lease] {
+        &self.leases
+    }
+
+    /// Whether all are held as far as this process can know. No I/O.
+    pub fn is_valid(&self) -> bool {
+        self.leases.iter().all(Lease::is_valid)
+    }
+
+    /// How long until one of them must not be trusted any more, unless renewed before.
+    pub fn remaining(&self) -> Duration {
+        self.leases.iter().map(Lease::remaining).min().unwrap_or_default()
+    }
+
+    /// Returns when one was lost, with its name and the reason; at once when that has happened
+    /// before. Never returns after an orderly release.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing; a later call tells the same.
+    pub async fn lost(&self) -> (Name, LossReason) {
+        any_lost(self.leases.iter()).await
+    }
+}
+
+/// Returns when one of these was lost; never when there are none.
+pub(super) async fn any_lost(leases: impl Iterator<Item = &Lease>) -> (Name, LossReason) {
+    let losses = leases.map(|lease| {
+        Box::pin(async move {
+            let reason = lease.lost().await;
+            (lease.name().clone(), reason)
+        })
+    });
+    let losses: Vec<_> = losses.collect();
+    match losses.is_empty() {
+        true => std::future::pending().await,
+        false => select_all(losses).await.0,
+    }
+}
+
+/// Releases all at once. A loss is told before any other error.
+pub(super) async fn release_all(guards: Vec<Guard>) -> Result<(), Error> {
+    let mut result = Ok(());
+    for released in join_all(guards.into_iter().map(Guard::release)).await {
+        match (&result, &released) {
+            (Ok(()), Err(_)) | (Err(Error::Backend { .. }), Err(Error::Lost { .. })) => {
+                result = released;
+            }
+            _ => {}
+        }
+    }
+    result
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MultiGuard").field(&self.lease.leases).finish()
+    }
+}
+
+impl fmt::Debug for MultiLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("MultiLease").field(&self.leases).finish()
+    }
+}

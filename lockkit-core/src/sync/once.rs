@@ -1,0 +1,210 @@
+//! Once among many: of all who are to do a job, one does it, and what was decided is kept for a
+//! time. What its register holds stands in `once/decision.rs`.
+
+mod decision;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use decision::Decision;
+
+use super::handle::Handle;
+use super::{Mutex, Register};
+use crate::acquire::Wait;
+use crate::manager::{Core, unix_ms};
+use crate::{Error, Expect, Guard, Lease, Mode};
+
+/// A job that many start and one does: a report that every host's timer begins at the same minute.
+///
+/// The key says which run it is, so it has the date in it: `2026-11-21/report`.
+///
+/// - **One at a time**: the job runs under the lock of the same name, which `lockkit show` shows,
+///   and stops when that is lost.
+/// - **Not again**: when the work succeeded, what it returned is kept as the [`Decision`] for its
+///   key; everybody who comes within the time that it is [kept](Self::keep) (7 days unless set) is
+///   given that instead of running.
+/// - **Until it succeeded**: when the work fails, or its process dies, nothing is decided. The next
+///   in line begins from the start: at once after a failure, when the lease has ended after a
+///   death. So a job that died after its work and before its decision **is done again**: no lock
+///   can prevent that, only work that may be repeated, or that checks the token where it lands.
+/// - **Fair**: those who stand by do so in the order in which they came.
+/// - One round trip when it is decided already; who runs it takes five beside the work. It needs a
+///   register, which a quorum does not have.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// for host in ["first", "second"] {
+///     let report = locks.once("2026-11-21/report");
+///     let decision = report.run(|_lock| async move { Ok::<_, lockkit_core::Error>(host) }).await?;
+///     assert_eq!(decision.value, b"first");
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Once {
+    handle: Handle,
+    register: Register,
+    keep: Duration,
+}
+
+/// How long a decision is kept unless said otherwise: 7 days.
+const KEEP: Duration = Duration::from_secs(7 * 86_400);
+
+impl Once {
+    pub(crate) fn new(core: &Arc<Core>, key: &str) -> Self {
+        let register = Register::of(core, "once", key);
+        Self { handle: Handle::new(core, key, None), register, keep: KEEP }
+    }
+
+    /// How long the decision is kept, by the backend's clock: 7 days unless set. After that the
+    /// job would run again for the same key.
+    pub fn keep(mut self, time: Duration) -> Self {
+        self.keep = time;
+        self
+    }
+
+    /// How long the lock stays held when who runs the job dies; the manager's unless set.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.handle.ttl = ttl;
+        self
+    }
+
+    /// Says more of the job to people who look at the lock.
+    pub fn note(mut self, note: impl AsRef<str>) -> Self {
+        self.handle.note = Some(note.as_ref().into());
+        self
+    }
+
+    /// Runs the work, unless it was done before; while another runs it, waits for what becomes of
+    /// that. Returns what was decided, by whomever.
+    ///
+    /// The work is dropped at its next await point when the lock is lost, and so it is when it
+    /// fails; then nothing was decided here.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the lock in the background; the next may begin.
+    pub async fn run<T, E, F, Fut>(&self, work: F) -> Result<Decision, E>
+    where
+        T: Into<Vec<u8>>,
+        E: From<Error>,
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let decision = self.attempt(work, Wait::Forever).await?;
+        // Without a limit there is no giving up.
+        decision.ok_or_else(|| self.handle.core.driver().unsupported("waiting in line").into())
+    }
+
+    /// As [`run`](Self::run), but `None` at once when another runs it now.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn try_run<T, E, F, Fut>(&self, work: F) -> Result<Option<Decision>, E>
+    where
+        T: Into<Vec<u8>>,
+        E: From<Error>,
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.attempt(work, Wait::No).await
+    }
+
+    /// What was decided, if anything was. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn decision(&self) -> Result<Option<Decision>, Error> {
+        let Some(entry) = self.register.load().await? else { return Ok(None) };
+        let decision = Decision::from_entry(&entry).ok_or_else(|| {
+            let backend = self.handle.core.driver().capabilities().backend;
+            Error::permanent(backend, "this decision was not written by this version of lockkit")
+        });
+        decision.map(Some)
+    }
+
+    /// The lock under which the job runs, for who takes it apart: look for a
+    /// [`decision`](Self::decision) once it is held, do the work if there is none, then
+    /// [`decide`](Self::decide).
+    pub fn lock(&self) -> Mutex {
+        Mutex::of(self.handle.clone())
+    }
+
+    /// Decides, under the lock of this job; returns what stands: this, or what somebody decided
+    /// who finished earlier. [`Error::Lost`] when the lock is not held any more. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether it was decided.
+    pub async fn decide(&self, lock: &Lease, value: impl Into<Vec<u8>>) -> Result<Decision, Error> {
+        if *lock.name() != self.handle.name()? {
+            return Err(Error::config("only the lock of the same key decides"));
+        }
+        let by = (*self.handle.core.identity).clone();
+        let decision =
+            Decision { value: value.into(), by, at_unix_ms: unix_ms(), token: lock.token()? };
+        decision.check()?;
+        // Not fenced: a fence is remembered for good, and there are new keys every day. One who
+        // decides late has done the work, and whoever decided first is right.
+        let register = self.register.clone().ttl(self.keep);
+        match register.compare_and_store(Expect::Absent, decision.to_bytes()).await {
+            Ok(_) => Ok(decision),
+            Err(conflict @ Error::Conflict { .. }) => self.decision().await?.ok_or(conflict),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes it undecided: the job would run again. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether the decision was forgotten.
+    pub async fn forget(&self) -> Result<(), Error> {
+        self.register.delete().await
+    }
+
+    async fn attempt<T, E, F, Fut>(&self, work: F, wait: Wait) -> Result<Option<Decision>, E>
+    where
+        T: Into<Vec<u8>>,
+        E: From<Error>,
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        if let Some(decision) = self.decision().await? {
+            return Ok(Some(decision));
+        }
+        let Some(guard) = self.handle.acquire(Mode::Exclusive, "once", wait).await? else {
+            // Who ran it may have decided at this very moment.
+            return Ok(self.decision().await?);
+        };
+        let decided = self.under(&guard, work).await;
+        // What was decided is stored: a release that fails changes nothing about it.
+        let _ = guard.release().await;
+        decided.map(Some)
+    }
+
+    async fn under<T, E, F, Fut>(&self, guard: &Guard, work: F) -> Result<Decision, E>
+    where
+        T: Into<Vec<u8>>,
+        E: From<Error>,
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        // Whoever held the lock before may have decided.
+        if let Some(decision) = self.decision().await? {
+            return Ok(decision);
+        }
+        let value = tokio::select! {
+            biased;
+            reason = guard.lost() => return Err(Error::Lost { reason }.into()),
+            value = work(guard.lease()) => value?,
+        };
+        Ok(self.decide(guard, value).await?)
+    }
+}
+
+impl fmt::Debug for Once {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.handle.name().ok();
+        f.debug_struct("Once").field("key", &name).field("keep", &self.keep).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,383 @@
+//! The register: a named value beside the locks, which a stale holder cannot overwrite. What a call
+//! costs, and when it is repeated, stands here; what a register is, in `driver.rs`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::Stream;
+use tokio::time::Instant;
+
+use crate::deadline::backoff;
+use crate::driver::{
+    Delete, Entry, Expect, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
+    Version, WriteId,
+};
+use crate::manager::Core;
+use crate::name::register_name;
+use crate::renewer::no_answer;
+use crate::settings::LONGEST_TTL;
+use crate::{Error, Lease, Mode, Token};
+
+/// State that belongs to a name: at most 64 KiB, with a version, and with a fence.
+///
+/// - **Fenced**: [`store_with`](Self::store_with) gives the token of a lock along. A holder that
+///   lost its lock without noticing is refused ([`Error::Stale`]) from the first write of its
+///   successor on: the checked resource of the books, ready to use. What was computed from the
+///   value that was there is stored with
+///   [`compare_and_store_with`](Self::compare_and_store_with): until the successor's first write,
+///   one of the predecessor may still land between its load and its store. Use the guards of *one*
+///   lock for one register: tokens of different locks do not compare.
+/// - **Compared**: [`compare_and_store`](Self::compare_and_store) stores only over the version that
+///   was read ([`Error::Conflict`] otherwise), also without a lock. Versions of a name only grow,
+///   across deletion too.
+/// - **Durable** as the backend is. It stays for good, unless given a [`ttl`](Self::ttl).
+/// - **A lost answer** is asked for again, for half a minute at most and no longer than the guard is
+///   valid; a write that was done already is then known by its id, and not done twice. An error
+///   that is [retryable](Error::is_retryable) after that leaves open whether it was done. (Where
+///   somebody else overwrote the value meanwhile, a plain [`store`](Self::store) may be applied
+///   again after theirs; one that compares or is fenced never is.)
+/// - Any backend has registers, but a quorum and a mirror; see
+///   [`Capabilities::registers`](crate::Capabilities::registers).
+///
+/// A name is 1 to 512 bytes, as a lock's; `lockkit.` at its beginning is reserved. A register has
+/// nothing to do with a lock of the same name.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # use lockkit_core::Error;
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let cursor = locks.register("cursor");
+/// let consumer = locks.mutex("consumer").lock().await?;
+/// cursor.store_with(&consumer, "event 41").await?;
+/// # locks.break_lock(lockkit_core::Space::Lock, "consumer", consumer.token()?,
+/// #     lockkit_core::driver::Force::Immediate, None).await?;
+/// # let stale = consumer;
+///
+/// // Another consumer took over, and goes on from where the first one was.
+/// let successor = locks.mutex("consumer").lock().await?;
+/// let entry = cursor.load().await?.expect("there is a checkpoint");
+/// assert_eq!(entry.value, b"event 41");
+/// cursor.compare_and_store_with(&successor, entry.version, "event 42").await?;
+///
+/// // The first one wakes up, and does no harm.
+/// assert!(cursor.store_with(&stale, "event 42").await.is_err());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Register {
+    core: Arc<Core>,
+    name: Arc<str>,
+    /// The primitive that keeps its state here, for names that only this crate makes.
+    owner: Option<&'static str>,
+    ttl: Option<Duration>,
+}
+
+/// How long a call without a guard is repeated while the backend does not answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
+impl Register {
+    pub(crate) fn new(core: &Arc<Core>, name: &str) -> Self {
+        Self { core: core.clone(), name: name.into(), owner: None, ttl: None }
+    }
+
+    /// The register in which a primitive keeps its state; it does not meet those of users.
+    pub(crate) fn of(core: &Arc<Core>, owner: &'static str, name: &str) -> Self {
+        Self { owner: Some(owner), ..Self::new(core, name) }
+    }
+
+    /// How long what is stored from here on stays; for good unless set. It counts on the backend's
+    /// clock, from the store.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// The value with its version and the highest token of its writers; `None` when there is none:
+    /// never stored, deleted, or over. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn load(&self) -> Result<Option<Entry>, Error> {
+        let at = self.at()?;
+        let registers = self.registers()?;
+        let (entry, _) = self.repeat(None, || registers.load(&at)).await?;
+        Ok(entry)
+    }
+
+    /// Stores a value over whatever is there. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether the value was stored.
+    pub async fn store(&self, value: impl AsRef<[u8]>) -> Result<Version, Error> {
+        self.write(Some(value.as_ref()), Expect::Anything, Fence::None).await
+    }
+
+    /// Stores a value if what is there is as expected: the version that was read, or
+    /// [`Expect::Absent`]. One round trip.
+    ///
+    /// # Cancel safety
+    /// As [`store`](Self::store).
+    pub async fn compare_and_store(
+        &self,
+        expect: impl Into<Expect>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Version, Error> {
+        self.write(Some(value.as_ref()), expect.into(), Fence::None).await
+    }
+
+    /// Stores a value under the fence of this lock, or is refused: with [`Error::Lost`] when the
+    /// guard knows that the lock was lost, with [`Error::Stale`] when somebody who held it later
+    /// has written already. One round trip.
+    ///
+    /// Guards of mutexes and of writers fence. Readers and holders of permits are legitimate beside
+    /// each other, whatever their tokens, and are refused ([`Error::Config`]).
+    ///
+    /// # Cancel safety
+    /// As [`store`](Self::store).
+    pub async fn store_with(
+        &self,
+        lock: &Lease,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Version, Error> {
+        self.write(Some(value.as_ref()), Expect::Anything, Fence::Lock(lock)).await
+    }
+
+    /// Both: fenced by this lock, and only over what is expected. A stale token is told first.
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    /// As [`store`](Self::store).
+    pub async fn compare_and_store_with(
+        &self,
+        lock: &Lease,
+        expect: impl Into<Expect>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Version, Error> {
+        self.write(Some(value.as_ref()), expect.into(), Fence::Lock(lock)).await
+    }
+
+    /// As [`store_with`](Self::store_with), for who was handed the token of a lock and has no guard:
+    /// another process, a service. Nobody checks here whether that lock is still held, nor whether
+    /// it was held alone. One round trip.
+    ///
+    /// # Cancel safety
+    /// As [`store`](Self::store).
+    pub async fn store_with_token(
+        &self,
+        token: Token,
+        expect: impl Into<Expect>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Version, Error> {
+        self.write(Some(value.as_ref()), expect.into(), Fence::Token(token)).await
+    }
+
+    /// Deletes the value; that there is none is fine. The fence stays where it is, and versions go
+    /// on growing. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether the value was deleted.
+    pub async fn delete(&self) -> Result<(), Error> {
+        self.write(None, Expect::Anything, Fence::None).await.map(drop)
+    }
+
+    /// Deletes the value if it is as expected. One round trip.
+    ///
+    /// # Cancel safety
+    /// As [`delete`](Self::delete).
+    pub async fn compare_and_delete(&self, expect: impl Into<Expect>) -> Result<(), Error> {
+        self.write(None, expect.into(), Fence::None).await.map(drop)
+    }
+
+    /// Deletes the value under the fence of this lock. One round trip.
+    ///
+    /// # Cancel safety
+    /// As [`delete`](Self::delete).
+    pub async fn delete_with(&self, lock: &Lease) -> Result<(), Error> {
+        self.write(None, Expect::Anything, Fence::Lock(lock)).await.map(drop)
+    }
+
+    /// Returns what is there once its version is not `after`: at once when it changed before this
+    /// asked. `None` stands for no value, in both. Versions in between may be skipped. While the
+    /// backend is out of reach, this goes on trying.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn changed(&self, after: Option<Version>) -> Result<Option<Entry>, Error> {
+        let at = self.at()?;
+        let registers = self.registers()?;
+        let mut failures = 0;
+        loop {
+            match registers.changed(&at, after).await {
+                Err(error) if error.is_retryable() => failures += 1,
+                answer => return answer,
+            }
+            tokio::time::sleep(backoff(failures)).await;
+            self.core.check_open()?;
+        }
+    }
+
+    /// The value now, and then each time that it has changed. Values that were there for a short
+    /// time only may be left out.
+    pub fn watch(&self) -> impl Stream<Item = Result<Option<Entry>, Error>> + Send + 'static {
+        let register = self.clone();
+        async_stream::try_stream! {
+            let mut entry = register.load().await?;
+            loop {
+                let seen = entry.as_ref().map(|entry| entry.version);
+                yield entry;
+                entry = register.changed(seen).await?;
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        value: Option<&[u8]>,
+        expect: Expect,
+        fence: Fence<'_>,
+    ) -> Result<Version, Error> {
+        let at = self.at()?;
+        let registers = self.registers()?;
+        self.check(value)?;
+        let (token, lock) = match fence {
+            Fence::None => (None, None),
+            Fence::Lock(lock) => (Some(self.token_of(lock)?), Some(lock)),
+            Fence::Token(token) => (Some(token), None),
+        };
+        let write_id = WriteId::random();
+        let (outcome, failures) = match value {
+            Some(value) => {
+                let store = Store { value: value.to_vec(), expect, token, write_id, ttl: self.ttl };
+                self.repeat(lock, || registers.store(&at, &store)).await?
+            }
+            None => {
+                let delete = Delete { expect, token, write_id };
+                self.repeat(lock, || registers.delete(&at, &delete)).await?
+            }
+        };
+        let name = || self.name.to_string();
+        match (outcome, token) {
+            (StoreOutcome::Stored(version), _) => Ok(version),
+            (StoreOutcome::Stale { highest }, Some(token)) => {
+                Err(Error::Stale { name: name(), token, highest })
+            }
+            // A write without a token is never stale; a driver that says so did not store it.
+            (StoreOutcome::Conflict | StoreOutcome::Stale { .. }, _) => {
+                Err(Error::Conflict { name: name(), maybe_applied: failures > 0 })
+            }
+        }
+    }
+
+    /// Refuses what cannot be stored, before any I/O.
+    fn check(&self, value: Option<&[u8]>) -> Result<(), Error> {
+        if let Some(value) = value
+            && value.len() > MAX_REGISTER_BYTES
+        {
+            let bytes = value.len();
+            let message = format!("a register keeps {MAX_REGISTER_BYTES} bytes, not {bytes}");
+            return Err(Error::Config(message));
+        }
+        match self.ttl {
+            Some(ttl) if ttl.is_zero() || ttl > LONGEST_TTL => {
+                let message =
+                    format!("a value cannot stay for {ttl:?}: more than 0, 10 years at most");
+                Err(Error::Config(message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The token of a lock that can fence this register.
+    fn token_of(&self, lock: &Lease) -> Result<Token, Error> {
+        let token = lock.token()?;
+        if lock.mode() != Mode::Exclusive {
+            return Err(Error::config(
+                "only a lock that is held alone fences: readers, and holders of permits, may work \
+                 beside each other whatever their tokens",
+            ));
+        }
+        let theirs = lock.registry.driver.capabilities().backend;
+        let ours = self.core.driver().capabilities().backend;
+        if theirs != ours || lock.record.claim().key.namespace != self.core.namespace {
+            return Err(Error::config(
+                "this lock is of another backend or prefix than the register: tokens of two \
+                 backends do not compare",
+            ));
+        }
+        Ok(token)
+    }
+
+    /// Asks until there is an answer, for as long as that makes sense; and how often there was none.
+    async fn repeat<'a, T>(
+        &self,
+        lock: Option<&Lease>,
+        mut call: impl FnMut() -> Asking<'a, T>,
+    ) -> Result<(T, u32), Error> {
+        let until = Instant::now() + PATIENCE;
+        let mut failures = 0;
+        loop {
+            self.core.check_open()?;
+            let mut left = until.saturating_duration_since(Instant::now());
+            if let Some(lock) = lock {
+                lock.token()?;
+                left = left.min(lock.remaining());
+            }
+            let answer = tokio::time::timeout(left.min(ATTEMPT), call()).await;
+            let backend = self.core.driver().capabilities().backend;
+            let error = match answer.unwrap_or_else(|_| Err(no_answer(backend))) {
+                Ok(answer) => return Ok((answer, failures)),
+                Err(error) => error,
+            };
+            failures += 1;
+            let pause = backoff(failures);
+            if !error.is_retryable() || Instant::now() + pause >= until {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn at(&self) -> Result<RegisterKey, Error> {
+        self.core.check_open()?;
+        let name = register_name(self.owner, &self.name)?;
+        Ok(RegisterKey { namespace: self.core.namespace.clone(), name })
+    }
+
+    fn registers(&self) -> Result<&dyn Registers, Error> {
+        let driver = self.core.driver();
+        driver.registers().ok_or_else(|| driver.unsupported("registers"))
+    }
+}
+
+/// What a write is fenced by.
+enum Fence<'a> {
+    None,
+    Lock(&'a Lease),
+    Token(Token),
+}
+
+/// A call of a driver.
+type Asking<'a, T> = futures_util::future::BoxFuture<'a, Result<T, Error>>;
+
+impl From<Version> for Expect {
+    fn from(version: Version) -> Self {
+        Self::Version(version)
+    }
+}
+
+/// What was loaded: no value, or the value of that version.
+impl From<&Option<Entry>> for Expect {
+    fn from(loaded: &Option<Entry>) -> Self {
+        loaded.as_ref().map_or(Self::Absent, |entry| Self::Version(entry.version))
+    }
+}
+
+impl fmt::Debug for Register {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Register").field("name", &self.name).finish_non_exhaustive()
+    }
+}

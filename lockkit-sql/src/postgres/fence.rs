@@ -1,0 +1,70 @@
+//! Fenced transactions on PostgreSQL. See [`Fence`] for what they promise.
+
+use async_trait::async_trait;
+use lockkit_core::{Error, Lease, LossReason, Token};
+use sqlx::{AssertSqlSafe, Postgres as Db, Transaction};
+
+use super::{BACKEND, Postgres};
+use crate::server::dialect::{Dialect, Verdict};
+use crate::server::fence::{Fence, Fenced, FencedWrite};
+use crate::server::{ServerDurability, Tables};
+
+/// Makes the table for [`FencedWrite`].
+pub const TOKENS_TABLE: &str = "CREATE TABLE IF NOT EXISTS lockkit_tokens (\
+    resource bytea PRIMARY KEY, highest bigint NOT NULL)";
+
+#[async_trait]
+impl<'t> Fence<Transaction<'t, Db>> for Lease {
+    async fn fence(&self, tx: &mut Transaction<'t, Db>) -> Result<(), Error> {
+        self.fence_in(tx, Postgres::TABLES).await
+    }
+
+    async fn fence_in(&self, tx: &mut Transaction<'t, Db>, tables: &str) -> Result<(), Error> {
+        // What this process knows to be lost needs no question.
+        self.token()?;
+        let tables = Tables(tables.to_owned());
+        Postgres::check(&tables)?;
+        let dialect = Postgres::new(&tables, ServerDurability::Full);
+        let statement = format!("SELECT {}fence($1)", dialect.place);
+        let id = self.claim().id.as_bytes().to_vec();
+        let left = sqlx::query_scalar::<_, Option<i64>>(AssertSqlSafe(statement))
+            .bind(id)
+            .fetch_one(&mut **tx)
+            .await
+            .map_err(|error| refused(&dialect, error))?;
+        match left {
+            Some(_) => Ok(()),
+            None => Err(Error::Lost { reason: self.loss().unwrap_or(LossReason::Expired) }),
+        }
+    }
+}
+
+#[async_trait]
+impl FencedWrite for Transaction<'_, Db> {
+    async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced, Error> {
+        let admitted = sqlx::query(
+            "INSERT INTO lockkit_tokens AS t (resource, highest) VALUES ($1, $2) \
+             ON CONFLICT (resource) DO UPDATE SET highest = excluded.highest \
+             WHERE t.highest <= excluded.highest",
+        )
+        .bind(resource.as_bytes())
+        .bind(token.as_i64())
+        .execute(&mut **self)
+        .await
+        .map_err(|error| {
+            let dialect = Postgres::new(&Tables(Postgres::TABLES.into()), ServerDurability::Full);
+            refused(&dialect, error)
+        })?;
+        Ok(match admitted.rows_affected() {
+            0 => Fenced::Stale,
+            _ => Fenced::Admitted,
+        })
+    }
+}
+
+fn refused(dialect: &Postgres, error: sqlx::Error) -> Error {
+    match dialect.verdict(&error) {
+        Verdict::Again | Verdict::Gone | Verdict::Later => Error::retryable(BACKEND, error),
+        Verdict::NoTables | Verdict::Never => Error::permanent(BACKEND, error),
+    }
+}

@@ -1,0 +1,217 @@
+//! Locks in PostgreSQL: the dialect. Statements are calls of the functions in `sql/`; nothing of
+//! the queue is said here.
+#![doc = include_str!("guide.md")]
+
+mod fence;
+mod listen;
+mod statement;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
+use lockkit_core::{Capabilities, Error};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
+
+use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
+use crate::server::{SCHEMA_VERSION, ServerDriver, ServerDurability, Tables, is_plain};
+
+pub use fence::TOKENS_TABLE;
+
+/// The dialect of PostgreSQL.
+#[derive(Debug)]
+pub struct Postgres {
+    /// What stands before the name of every table and function.
+    place: String,
+    schema: String,
+    durability: ServerDurability,
+    /// Whether statements are sent as text, since something between us and the server loses
+    /// prepared ones.
+    plain: AtomicBool,
+}
+
+/// Locks and registers in a PostgreSQL database.
+pub type PostgresDriver = ServerDriver<Postgres>;
+
+const BACKEND: &str = "postgres";
+
+const CAPABILITIES: Capabilities = {
+    let mut c = Capabilities::of(BACKEND);
+    c.least_ttl = Duration::from_millis(50);
+    c.expiry_slack = Duration::from_millis(100);
+    c.wake_up = WakeUp::Push;
+    c.token_source = TokenSource::ClockCounter;
+    c.shorten = true;
+    c.raise = true;
+    c.detached = true;
+    c.registers = true;
+    c.faults = FAULTS;
+    c
+};
+
+const FAULTS: &[(Fault, Keeps)] = &[
+    (Fault::DataLost, Keeps::Tokens),
+    (Fault::Failover, Keeps::Tokens),
+    (Fault::LeaderLost, Keeps::Impossible),
+    // Leases end early; tokens do not go back with the clock.
+    (Fault::ServerClockSteps, Keeps::Tokens),
+    (Fault::BrokenByForce, Keeps::Tokens),
+];
+
+const FAULTS_WHEN_TRADED: &[(Fault, Keeps)] = &[
+    (Fault::WritesLost, Keeps::Tokens),
+    (Fault::DataLost, Keeps::Tokens),
+    (Fault::Failover, Keeps::Tokens),
+    (Fault::LeaderLost, Keeps::Impossible),
+    (Fault::ServerClockSteps, Keeps::Tokens),
+    (Fault::BrokenByForce, Keeps::Tokens),
+];
+
+/// Tables and functions, in the order in which they need each other.
+const SCHEMA: &str = concat!(
+    include_str!("sql/tables.sql"),
+    include_str!("sql/line.sql"),
+    include_str!("sql/acquire.sql"),
+    include_str!("sql/release.sql"),
+    include_str!("sql/renew.sql"),
+    include_str!("sql/amend.sql"),
+    include_str!("sql/break.sql"),
+    include_str!("sql/show.sql"),
+    include_str!("sql/registers.sql"),
+    include_str!("sql/sweep.sql"),
+);
+
+#[async_trait]
+impl Dialect for Postgres {
+    type Db = Db;
+    const BACKEND: &'static str = BACKEND;
+    const TABLES: &'static str = "lockkit";
+    const PUSHES: bool = true;
+
+    fn new(tables: &Tables, durability: ServerDurability) -> Self {
+        let schema = tables.0.clone();
+        let place = format!("\"{schema}\".lockkit_");
+        Self { place, schema, durability, plain: AtomicBool::new(false) }
+    }
+
+    fn capabilities(durability: ServerDurability) -> Capabilities {
+        let mut capabilities = CAPABILITIES;
+        if durability == ServerDurability::Needed {
+            capabilities.faults = FAULTS_WHEN_TRADED;
+        }
+        capabilities
+    }
+
+    fn parse(url: &str) -> Result<PgConnectOptions, Error> {
+        let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
+            Error::Config(format!("this is not a URL of PostgreSQL: {error}"))
+        })?;
+        Ok(options.application_name("lockkit").disable_statement_logging())
+    }
+
+    fn check(tables: &Tables) -> Result<(), Error> {
+        match is_plain(&tables.0) {
+            true => Ok(()),
+            false => Err(Error::config(
+                "the schema for lockkit's tables is made of a-z, 0-9 and _, 40 at most",
+            )),
+        }
+    }
+
+    fn schema(&self) -> String {
+        let body = SCHEMA.replace("{p}", &self.place).replace("{schema}", &self.schema);
+        body.replace("{version}", &SCHEMA_VERSION.to_string())
+    }
+
+    async fn install(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        // In one message, so in one transaction: whoever comes second finds everything done.
+        connection.execute(sqlx::raw_sql(AssertSqlSafe(self.schema()))).await.map(drop)
+    }
+
+    async fn run(
+        &self,
+        connection: &mut PgConnection,
+        verb: Verb,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let text = self.statement(verb);
+        if !self.plain.load(Ordering::Relaxed) {
+            return statement::prepared(connection, text, args).await;
+        }
+        statement::plain(connection, &text, args).await
+    }
+
+    fn verdict(&self, error: &sqlx::Error) -> Verdict {
+        let Some(database) = error.as_database_error() else {
+            return match error {
+                sqlx::Error::Io(_)
+                | sqlx::Error::Protocol(_)
+                | sqlx::Error::WorkerCrashed
+                | sqlx::Error::PoolTimedOut => Verdict::Gone,
+                _ => Verdict::Never,
+            };
+        };
+        let code = database.code().unwrap_or_default();
+        match &*code {
+            // Somebody else's transaction came first; a lock was not to be had; the statement
+            // was cancelled.
+            "40001" | "40P01" => Verdict::Again,
+            // Prepared by one connection of a pooler, asked of another.
+            "26000" | "42P05" | "08P01" => {
+                self.plain.store(true, Ordering::Relaxed);
+                Verdict::Again
+            }
+            // Ended by an administrator, or by a timeout for idle connections.
+            "57P01" | "57P02" | "57P05" | "25P03" => Verdict::Gone,
+            "3F000" | "42P01" | "42883" => Verdict::NoTables,
+            // Starting, read-only, cancelled, out of memory or disk or connections.
+            "57P03" | "57014" | "25006" | "55P03" => Verdict::Later,
+            code if code.starts_with("08") => Verdict::Gone,
+            code if code.starts_with("53") || code.starts_with("58") => Verdict::Later,
+            _ => Verdict::Never,
+        }
+    }
+
+    async fn listen(
+        options: &PgConnectOptions,
+        channel: &str,
+        heard: &Heard<'_>,
+    ) -> Result<(), sqlx::Error> {
+        listen::listen(options, channel, heard).await
+    }
+}
+
+impl Postgres {
+    /// The call of a function. Where nobody is to wait for the disk, the call says so for its own
+    /// transaction alone, so that it works behind a pooler too.
+    fn statement(&self, verb: Verb) -> String {
+        let (function, args) = match verb {
+            Verb::Acquire => ("acquire", 12),
+            Verb::Release => ("release", 4),
+            Verb::Renew => ("renew", 7),
+            Verb::Look => ("look", 7),
+            Verb::Amend => ("amend", 6),
+            Verb::Break => ("break", 7),
+            Verb::Inspect => ("inspect", 3),
+            Verb::List => ("list", 6),
+            Verb::Load => ("load", 2),
+            Verb::Store => ("store", 8),
+            Verb::Base => ("base", 1),
+            Verb::RaiseBase => ("raise_base", 2),
+            Verb::Health => ("health", 0),
+            Verb::Sweep => ("sweep", 1),
+        };
+        let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
+        let call = format!("{}{function}({})", self.place, args.join(", "));
+        let quick = [Verb::Acquire, Verb::Release, Verb::Renew].contains(&verb);
+        match self.durability {
+            ServerDurability::Needed if quick => format!(
+                "SELECT f.* FROM (SELECT set_config('synchronous_commit', 'off', true)) AS s, \
+                 LATERAL {call} AS f WHERE s IS NOT NULL"
+            ),
+            _ => format!("SELECT * FROM {call}"),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+-- Puts a claim at the end of its list. Arguments and result: `Verb::Acquire`.
+CREATE OR REPLACE FUNCTION {p}acquire(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
+  p_weight bigint, p_capacity bigint, p_hold bigint, p_wait bigint, p_client bytea,
+  p_identity bytea, p_note bytea, p_try bigint,
+  OUT outcome bigint, OUT token bigint, OUT ttl bigint, OUT ahead bigint, OUT look bigint,
+  OUT woken bytea) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_list bigint;
+  v_last bigint;
+  v_now  bigint;
+  v_sum  bigint;
+  v_held bigint;
+  c      record;
+  s      record;
+BEGIN
+  -- Whoever would not wait looks first: what is held by somebody else needs no lock to be seen.
+  IF p_try = 1 THEN
+    v_now := {p}clock();
+    SELECT n.list INTO v_list FROM {p}names AS n
+    WHERE n.namespace = p_namespace AND n.space = p_space AND n.name = p_name;
+    IF FOUND THEN
+      SELECT sum(k.weight) AS weight, bool_or(k.id = p_id OR k.capacity <> p_capacity) AS other
+      INTO c FROM {p}claims AS k WHERE k.list = v_list AND k.expires > v_now;
+      IF c.weight + p_weight > p_capacity AND NOT c.other THEN
+        outcome := 0;
+        RETURN;
+      END IF;
+    END IF;
+  END IF;
+
+  -- Lock the list, and take the number under its lock: never less than the clock, so that numbers
+  -- grow even if the row is lost.
+  UPDATE {p}names AS n SET used = {p}clock(), last = greatest(n.last + 1, {p}clock())
+  WHERE n.namespace = p_namespace AND n.space = p_space AND n.name = p_name
+  RETURNING n.list, n.last INTO v_list, v_last;
+  IF NOT FOUND THEN
+    INSERT INTO {p}names AS n (namespace, space, name, last, used)
+    VALUES (p_namespace, p_space::smallint, p_name, {p}clock(), {p}clock())
+    ON CONFLICT (namespace, space, name) DO UPDATE
+    SET used = {p}clock(), last = greatest(n.last + 1, {p}clock())
+    RETURNING n.list, n.last INTO v_list, v_last;
+    -- The row may have been there and was removed, with numbers that the clock has not reached.
+    IF v_last <= (SELECT floor FROM {p}meta) THEN
+      UPDATE {p}names AS n SET last = (SELECT floor + 1 FROM {p}meta) WHERE n.list = v_list
+      RETURNING n.last INTO v_last;
+    END IF;
+  END IF;
+
+  -- Only now is what is seen the truth: this statement's snapshot is younger than the lock.
+  v_now := {p}clock();
+  IF EXISTS (SELECT FROM {p}claims AS k WHERE k.list = v_list) THEN
+    woken := {p}settle(v_list, v_now, p_id);
+    SELECT * INTO c FROM {p}claims AS k WHERE k.id = p_id AND k.list = v_list;
+    IF FOUND AND c.expires > v_now THEN
+      IF c.held IS NULL AND p_try = 1 THEN
+        DELETE FROM {p}claims AS k WHERE k.id = p_id;
+        woken := coalesce(woken, '') || coalesce({p}settle(v_list, v_now, p_id), '');
+        outcome := 0;
+        RETURN;
+      END IF;
+      UPDATE {p}claims AS k SET client = p_client, expires = greatest(k.expires,
+        v_now + CASE WHEN k.held IS NULL THEN p_wait ELSE p_hold END) WHERE k.id = p_id;
+      SELECT * INTO s FROM {p}stands(p_id, v_now);
+      outcome := s.state;
+      token := s.token; ttl := s.ttl; ahead := s.ahead; look := s.look;
+      RETURN;
+    ELSIF FOUND THEN
+      -- It has ended, and only a fence keeps its row.
+      outcome := 0;
+      RETURN;
+    END IF;
+    SELECT count(*) AS n, coalesce(sum(k.weight), 0) AS weight,
+           max(k.capacity) FILTER (WHERE k.capacity <> p_capacity) AS other
+    INTO c FROM {p}claims AS k WHERE k.list = v_list;
+    IF c.other IS NOT NULL THEN
+      outcome := 3;
+      token := c.other;
+      RETURN;
+    END IF;
+    v_sum := c.weight;
+    ahead := c.n;
+  ELSE
+    v_sum := 0;
+  END IF;
+
+  IF v_sum + p_weight <= p_capacity THEN
+    outcome := 1;
+    v_held := v_now;
+  ELSIF p_try = 1 THEN
+    outcome := 0;
+    RETURN;
+  ELSE
+    outcome := 2;
+  END IF;
+  INSERT INTO {p}claims (id, list, place, token, weight, capacity, hold_ttl, wait_ttl, queued,
+                         expires, held, client, identity, note)
+  VALUES (p_id, v_list, v_last, v_last, p_weight, p_capacity, p_hold, p_wait, v_now,
+          v_now + CASE outcome WHEN 1 THEN p_hold ELSE p_wait END, v_held, p_client, p_identity,
+          p_note);
+  token := v_last;
+  ttl := p_hold;
+  IF outcome = 2 THEN
+    SELECT * INTO s FROM {p}stands(p_id, v_now);
+    look := s.look;
+  END IF;
+END $$;
+

@@ -1,0 +1,84 @@
+-- What stands for a claim where others can see it.
+CREATE OR REPLACE FUNCTION {p}tag(p_id bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS
+$$ SELECT substr(sha256(p_id), 1, 8) $$;
+
+-- Tells whoever asked for a claim: `g` it holds, `l` it is to look.
+CREATE OR REPLACE FUNCTION {p}tell(p_client bytea, p_word text, p_id bytea, p_token bigint)
+RETURNS void LANGUAGE sql VOLATILE AS
+$$ SELECT pg_notify('lockkit_' || encode(p_client, 'hex'),
+                    p_word || ' ' || encode({p}tag(p_id), 'hex') || ' ' || p_token) $$;
+
+-- Takes out whose lease has ended, and lets those begin to hold who now do.
+-- The row of the list is locked by the caller. A claim with which a transaction is fenced is locked,
+-- and stays until that transaction has ended; nobody waits for it here.
+-- Result: the tags of the new holders. They are told, but for `p_mine`, which learns it from the
+-- answer.
+CREATE OR REPLACE FUNCTION {p}settle(p_list bigint, p_now bigint, p_mine bytea)
+RETURNS bytea LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  c      record;
+  v_sum  bigint := 0;
+  v_hold bigint;
+  v_tags bytea;
+BEGIN
+  DELETE FROM {p}claims WHERE id IN (
+    SELECT id FROM {p}claims WHERE list = p_list AND expires <= p_now
+    FOR UPDATE SKIP LOCKED);
+  FOR c IN SELECT * FROM {p}claims WHERE list = p_list ORDER BY place LOOP
+    v_sum := v_sum + c.weight;
+    IF v_sum > c.capacity THEN
+      -- The next in line asks by itself, with its renewals. When the one before it may end sooner
+      -- than that, it is told to.
+      IF v_hold * 3 < c.wait_ttl AND c.id IS DISTINCT FROM p_mine THEN
+        PERFORM {p}tell(c.client, 'l', c.id, 0);
+      END IF;
+      EXIT;
+    END IF;
+    CONTINUE WHEN c.held IS NOT NULL OR c.expires <= p_now;
+    UPDATE {p}claims SET held = p_now, expires = greatest(expires, p_now + hold_ttl)
+    WHERE id = c.id;
+    v_tags := coalesce(v_tags, '') || {p}tag(c.id);
+    IF c.id IS DISTINCT FROM p_mine THEN
+      v_hold := c.hold_ttl;
+      PERFORM {p}tell(c.client, 'g', c.id, c.token);
+    END IF;
+  END LOOP;
+  RETURN v_tags;
+END $$;
+
+-- How a claim stands. Changes nothing.
+-- Result: state (0 not in line, 1 holds, 2 waits, 3 broken), token, ttl, how many are ahead, after how
+-- long to look again, record of its break. The next in line looks when any lease ends, the others
+-- when that of the one right before them does; a lease that has ended and still stands is that of a
+-- fence.
+CREATE OR REPLACE FUNCTION {p}stands(p_id bytea, p_now bigint,
+  OUT state bigint, OUT token bigint, OUT ttl bigint, OUT ahead bigint, OUT look bigint,
+  OUT record bytea) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  c       record;
+  v_waits boolean;
+BEGIN
+  SELECT * INTO c FROM {p}claims AS k WHERE k.id = p_id;
+  IF NOT FOUND OR c.broken OR c.expires <= p_now THEN
+    SELECT b.record INTO record FROM {p}breaks AS b WHERE b.id = p_id ORDER BY n DESC LIMIT 1;
+    state := CASE WHEN record IS NULL THEN 0 ELSE 3 END;
+    RETURN;
+  END IF;
+  token := c.token;
+  IF c.held IS NOT NULL THEN
+    state := 1;
+    ttl := c.hold_ttl;
+    RETURN;
+  END IF;
+  state := 2;
+  SELECT count(*) INTO ahead FROM {p}claims AS k WHERE k.list = c.list AND k.place < c.place;
+  SELECT k.held IS NULL, k.expires INTO v_waits, look
+  FROM {p}claims AS k WHERE k.list = c.list AND k.place < c.place ORDER BY k.place DESC LIMIT 1;
+  IF NOT v_waits THEN
+    SELECT min(k.expires) INTO look
+    FROM {p}claims AS k WHERE k.list = c.list AND k.place < c.place;
+  END IF;
+  look := look - p_now;
+  look := CASE WHEN look > 0 THEN look WHEN ahead > 0 THEN 50000 ELSE 0 END;
+END $$;
+

@@ -1,0 +1,64 @@
+-- A register's value. Arguments and result: `Verb::Load`.
+CREATE OR REPLACE FUNCTION {p}load(p_namespace bytea, p_name bytea)
+RETURNS TABLE (value bytea, version bigint, highest bigint) LANGUAGE sql VOLATILE AS $$
+  SELECT r.value, r.version, r.highest FROM {p}registers AS r
+  WHERE r.namespace = p_namespace AND r.name = p_name AND r.value IS NOT NULL
+    AND (r.expires IS NULL OR r.expires > {p}clock())
+$$;
+
+-- Writes a register, or deletes its value. Arguments and result: `Verb::Store`.
+-- Versions are never less than the clock, so that they grow when a row was removed.
+CREATE OR REPLACE FUNCTION {p}store(p_namespace bytea, p_name bytea, p_value bytea,
+  p_expect bigint, p_expected bigint, p_token bigint, p_write bytea, p_ttl bigint,
+  OUT outcome bigint, OUT number bigint) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  r       record;
+  v_now   bigint;
+  v_there boolean;
+  v_ends  bigint;
+BEGIN
+  -- A row that is not there yet is made without a value, so that there is one to lock. Its write
+  -- id is nobody's.
+  UPDATE {p}registers AS k SET version = k.version
+  WHERE k.namespace = p_namespace AND k.name = p_name;
+  IF NOT FOUND THEN
+    INSERT INTO {p}registers AS k (namespace, name, version, write_id, purge_at)
+    VALUES (p_namespace, p_name, 0, '', {p}clock() + 600000000)
+    ON CONFLICT (namespace, name) DO UPDATE SET version = k.version;
+  END IF;
+  SELECT * INTO r FROM {p}registers AS k WHERE k.namespace = p_namespace AND k.name = p_name;
+  v_now := {p}clock();
+  v_there := r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > v_now);
+  IF r.write_id = p_write THEN
+    outcome := 1;
+    number := r.version;
+  ELSIF p_token > 0 AND p_token < r.highest THEN
+    outcome := 2;
+    number := r.highest;
+  ELSIF p_expect = 1 AND v_there OR p_expect = 2 AND (NOT v_there OR r.version <> p_expected) THEN
+    outcome := 0;
+  ELSE
+    outcome := 1;
+    number := greatest(r.version + 1, v_now);
+    v_ends := CASE WHEN p_value IS NOT NULL AND p_ttl > 0 THEN v_now + p_ttl END;
+    UPDATE {p}registers AS k SET value = p_value, version = number, write_id = p_write,
+      expires = v_ends, highest = greatest(k.highest, nullif(p_token, 0)),
+      -- What has, or had, a token is remembered for good.
+      purge_at = CASE WHEN k.highest IS NOT NULL OR p_token > 0 THEN NULL
+                      WHEN p_value IS NULL THEN v_now + 600000000
+                      ELSE v_ends + 600000000 END
+    WHERE k.namespace = p_namespace AND k.name = p_name;
+  END IF;
+END $$;
+
+-- What is added to the tokens of a namespace. `Verb::Base`, `Verb::RaiseBase`.
+CREATE OR REPLACE FUNCTION {p}base(p_namespace bytea) RETURNS TABLE (base bigint)
+LANGUAGE sql STABLE AS
+$$ SELECT b.base FROM {p}bases AS b WHERE b.namespace = p_namespace $$;
+
+CREATE OR REPLACE FUNCTION {p}raise_base(p_namespace bytea, p_base bigint) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+  INSERT INTO {p}bases AS b (namespace, base) VALUES (p_namespace, p_base)
+  ON CONFLICT (namespace) DO UPDATE SET base = greatest(b.base, excluded.base) RETURNING b.base
+$$;
+

@@ -1,0 +1,48 @@
+-- What people and programs may see of a list: without ids, and times as stretches from now.
+CREATE OR REPLACE FUNCTION {p}shown(p_lists bigint[], p_empty boolean)
+RETURNS TABLE (namespace bytea, space bigint, name bytea, token bigint, weight bigint,
+  capacity bigint, hold_ttl bigint, queued bigint, remaining bigint, held bigint, broken bigint,
+  identity bytea, note bytea, record bytea) LANGUAGE sql STABLE AS $$
+  SELECT n.namespace, n.space::bigint, n.name, c.token, c.weight, c.capacity, c.hold_ttl,
+         t.now - c.queued, c.expires - t.now, t.now - c.held, c.broken::int::bigint, c.identity,
+         c.note,
+         (SELECT b.record FROM {p}breaks AS b WHERE b.list = n.list ORDER BY b.n DESC LIMIT 1)
+  FROM (SELECT {p}clock() AS now OFFSET 0) AS t
+  CROSS JOIN {p}names AS n
+  LEFT JOIN {p}claims AS c ON c.list = n.list AND c.expires > t.now
+  WHERE n.list = ANY (p_lists) AND (p_empty OR c.token IS NOT NULL)
+  ORDER BY n.space, n.name, c.place
+$$;
+
+-- One list. Arguments and result: `Verb::Inspect`.
+CREATE OR REPLACE FUNCTION {p}inspect(p_namespace bytea, p_space bigint, p_name bytea)
+RETURNS TABLE (namespace bytea, space bigint, name bytea, token bigint, weight bigint,
+  capacity bigint, hold_ttl bigint, queued bigint, remaining bigint, held bigint, broken bigint,
+  identity bytea, note bytea, record bytea) LANGUAGE sql STABLE AS $$
+  SELECT * FROM {p}shown(ARRAY(SELECT n.list FROM {p}names AS n
+    WHERE n.namespace = p_namespace AND n.space = p_space AND n.name = p_name), true)
+$$;
+
+-- Some lists in use. Arguments and result: `Verb::List`.
+CREATE OR REPLACE FUNCTION {p}list(p_namespace bytea, p_space bigint, p_prefix bytea,
+  p_after_space bigint, p_after bytea, p_limit bigint)
+RETURNS TABLE (namespace bytea, space bigint, name bytea, token bigint, weight bigint,
+  capacity bigint, hold_ttl bigint, queued bigint, remaining bigint, held bigint, broken bigint,
+  identity bytea, note bytea, record bytea) LANGUAGE sql STABLE AS $$
+  SELECT * FROM {p}shown(ARRAY(SELECT n.list FROM {p}names AS n
+    WHERE n.namespace = p_namespace AND (p_space < 0 OR n.space = p_space)
+      AND n.name >= p_prefix AND substr(n.name, 1, length(p_prefix)) = p_prefix
+      AND (n.space, n.name) > (p_after_space, p_after)
+      AND EXISTS (SELECT FROM {p}claims AS c WHERE c.list = n.list AND c.expires > {p}clock())
+    ORDER BY n.space, n.name LIMIT p_limit), false)
+$$;
+
+-- What an operator should know. Result: `Verb::Health`.
+CREATE OR REPLACE FUNCTION {p}health(OUT version bigint, OUT server bytea, OUT writes bigint,
+  OUT waits bigint) LANGUAGE sql VOLATILE AS $$
+  SELECT m.version, convert_to('PostgreSQL ' || current_setting('server_version'), 'UTF8'),
+         (NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off')::int::bigint,
+         (current_setting('synchronous_commit') <> 'off' AND current_setting('fsync') = 'on')::int::bigint
+  FROM {p}meta AS m
+$$;
+

@@ -1,0 +1,95 @@
+-- The tables, version {version}. Run as one message, which is one transaction: the lock taken first
+-- lets those who start at the same time follow one another, and whoever comes later changes nothing.
+-- Names, identities and notes are bytes: no collation, no encoding, no case.
+-- Times are microseconds since 1970 by this server's clock.
+BEGIN;
+SELECT pg_catalog.pg_advisory_xact_lock(7308324465849692011);
+CREATE SCHEMA IF NOT EXISTS "{schema}";
+
+CREATE TABLE IF NOT EXISTS {p}meta (
+  one     boolean PRIMARY KEY DEFAULT true CHECK (one),
+  version bigint NOT NULL,   -- of these tables and functions
+  floor   bigint NOT NULL    -- no list that is new gives a token up to this
+);
+
+-- One row a list. Whoever changes a list changes its row first: the row lock puts the verbs of one
+-- list in order, and the change makes a transaction with an older snapshot fail, not err.
+CREATE TABLE IF NOT EXISTS {p}names (
+  namespace bytea    NOT NULL,
+  space     smallint NOT NULL,  -- 0 lock, 1 semaphore
+  name      bytea    NOT NULL,
+  list      bigint   NOT NULL GENERATED ALWAYS AS IDENTITY UNIQUE,
+  last      bigint   NOT NULL,  -- the last place and token given
+  used      bigint   NOT NULL,  -- when it was last changed
+  PRIMARY KEY (namespace, space, name)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
+
+-- One row a claim. `expires`, `held` and what else a renewal writes are in no index, so that it
+-- writes no index, and does not wait for a transaction that fences with this claim.
+CREATE TABLE IF NOT EXISTS {p}claims (
+  id       bytea   PRIMARY KEY,       -- secret: whoever knows it can release the claim
+  list     bigint  NOT NULL,
+  place    bigint  NOT NULL,          -- the order
+  token    bigint  NOT NULL,          -- the place, unless raised
+  weight   bigint  NOT NULL,
+  capacity bigint  NOT NULL,
+  hold_ttl bigint  NOT NULL,
+  wait_ttl bigint  NOT NULL,
+  queued   bigint  NOT NULL,          -- since when it is in line
+  expires  bigint  NOT NULL,          -- 0: released, but a transaction is fenced with it
+  held     bigint,                    -- since when it holds; NULL while it waits
+  broken   boolean NOT NULL DEFAULT false,
+  client   bytea   NOT NULL,          -- whom to tell
+  identity bytea   NOT NULL,          -- JSON
+  note     bytea
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+CREATE UNIQUE INDEX IF NOT EXISTS lockkit_claims_line ON {p}claims (list, place);
+
+-- Who broke which claim.
+CREATE TABLE IF NOT EXISTS {p}breaks (
+  n       bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+  list    bigint NOT NULL,
+  id      bytea  NOT NULL,
+  record  bytea  NOT NULL,            -- JSON
+  expires bigint NOT NULL
+);
+CREATE INDEX IF NOT EXISTS lockkit_breaks_list ON {p}breaks (list, n);
+CREATE INDEX IF NOT EXISTS lockkit_breaks_id ON {p}breaks (id);
+
+CREATE TABLE IF NOT EXISTS {p}registers (
+  namespace bytea  NOT NULL,
+  name      bytea  NOT NULL,
+  value     bytea,                    -- NULL: there is none
+  version   bigint NOT NULL,
+  highest   bigint,                   -- the highest token of any write
+  write_id  bytea  NOT NULL,          -- of the last write that was applied
+  expires   bigint,
+  purge_at  bigint,                   -- when a row without a value and without a token may go
+  PRIMARY KEY (namespace, name)
+);
+CREATE INDEX IF NOT EXISTS lockkit_registers_purge ON {p}registers (purge_at)
+  WHERE purge_at IS NOT NULL;
+
+CREATE TABLE IF NOT EXISTS {p}bases (
+  namespace bytea  PRIMARY KEY,
+  base      bigint NOT NULL
+);
+
+-- This server's clock. Not now(), which stands still in a transaction.
+CREATE OR REPLACE FUNCTION {p}clock() RETURNS bigint LANGUAGE sql VOLATILE AS
+$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+
+-- For people: who holds, who waits.
+CREATE OR REPLACE VIEW {p}line AS
+SELECT convert_from(n.namespace, 'UTF8') AS namespace,
+       CASE n.space WHEN 0 THEN 'lock' ELSE 'semaphore' END AS space,
+       convert_from(n.name, 'UTF8') AS name, c.token,
+       CASE WHEN c.held IS NULL THEN 'waits' ELSE 'holds' END AS state,
+       CASE WHEN n.space = 1 THEN 'permits' WHEN c.weight = c.capacity THEN 'exclusive'
+            ELSE 'shared' END AS mode,
+       c.weight, c.capacity, to_timestamp(c.queued / 1e6) AS queued,
+       to_timestamp(c.held / 1e6) AS held, to_timestamp(c.expires / 1e6) AS expires, c.broken,
+       convert_from(c.identity, 'UTF8') AS identity, convert_from(c.note, 'UTF8') AS note
+FROM {p}claims AS c JOIN {p}names AS n USING (list)
+ORDER BY n.namespace, n.space, n.name, c.place;
+

@@ -1,0 +1,184 @@
+//! What differs between the database servers: a small table. Statements, how they are sent, and
+//! what an error means; no rule of the queue, no time, no connection of its own.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use lockkit_core::{Capabilities, Error};
+use sqlx::{Connection, Database};
+
+use super::options::{ServerDurability, Tables};
+
+/// The options by which sqlx connects to a kind of server.
+pub(crate) type OptionsOf<D> = <ConnectionOf<D> as Connection>::Options;
+/// A connection of sqlx's.
+pub(crate) type ConnectionOf<D> = <<D as Dialect>::Db as Database>::Connection;
+
+/// A kind of database server. Sealed: the implementations are this crate's.
+#[async_trait]
+pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
+    /// As sqlx calls it.
+    type Db: Database;
+
+    /// The backend's name, and what the URL begins with.
+    const BACKEND: &'static str;
+
+    /// Where the tables are unless the user says otherwise.
+    const TABLES: &'static str;
+
+    /// Whether waiters are told ([`Dialect::listen`]); otherwise they look.
+    const PUSHES: bool;
+
+    /// The statements, with the tables where `tables` says.
+    fn new(tables: &Tables, durability: ServerDurability) -> Self;
+
+    /// What it can do.
+    fn capabilities(durability: ServerDurability) -> Capabilities;
+
+    /// Reads a URL without lockkit's options. The error does not contain the password.
+    fn parse(url: &str) -> Result<OptionsOf<Self>, Error>;
+
+    /// Checks where the tables are to be.
+    fn check(tables: &Tables) -> Result<(), Error>;
+
+    /// The statements that make or upgrade the tables and functions, for people.
+    fn schema(&self) -> String;
+
+    /// Makes or upgrades them, in one step that is safe when many do it at once.
+    async fn install(&self, connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error>;
+
+    /// Runs a verb: one round trip, one transaction, whole or not at all.
+    async fn run(
+        &self,
+        connection: &mut ConnectionOf<Self>,
+        verb: Verb,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error>;
+
+    /// What an error means.
+    fn verdict(&self, error: &sqlx::Error) -> Verdict;
+
+    /// Listens for wake-ups until the connection breaks. Never returns where there is no such
+    /// thing. `channel` is this client's; `heard` is called with every message, and with `None`
+    /// once the subscription stands and is known to work.
+    async fn listen(
+        options: &OptionsOf<Self>,
+        channel: &str,
+        heard: &Heard<'_>,
+    ) -> Result<(), sqlx::Error>;
+}
+
+/// What [`Dialect::listen`] calls.
+pub type Heard<'a> = dyn Fn(Option<&str>) + Send + Sync + 'a;
+
+/// What can be asked of the database. The lists say the arguments in their order and the columns
+/// of the answer: `n` a number, `b` bytes, `[]` a list, `?` may be missing. Times are in
+/// microseconds. A key is three arguments: `b` namespace, `n` space, `b` name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Key, `b` id, `n` weight, `n` capacity, `n` hold ttl, `n` wait ttl, `b` client, `b` identity,
+    /// `b?` note, `n` 1 for a try.
+    ///
+    /// One row: `n` outcome (0 busy, 1 holds, 2 waits, 3 another limit), `n?` token (or the limit in
+    /// use), `n?` ttl, `n?` how many are ahead, `n?` look again after, `b?` woken.
+    ///
+    /// Everywhere, *woken* is the tags of the claims that the verb made holders, 8 bytes each: the
+    /// first half of SHA-256 of the id, cut again in half.
+    Acquire,
+    /// Key, `b` id. One row: `n` outcome (1 removed, 2 not in line, 3 no such lock), `b?` woken.
+    Release,
+    /// `b[]` namespaces, `n[]` spaces, `b[]` names, `b[]` ids, `n[]` hold ttls, `n[]` wait ttls,
+    /// `b` client; claims are sorted by their keys. A row a claim, in any order: `n` index from 0,
+    /// `n` state (0 not in line, 1 holds, 2 waits, 3 broken), `n?` token, `n?` ttl, `n?` how many
+    /// are ahead, `n?` look again after, `b?` record of its break, `b?` woken (all of them, in one
+    /// of the rows).
+    Renew,
+    /// As `Renew`, but changes nothing and takes no lock: an `n` of 0 in *look again after* says
+    /// that somebody ahead has ended, so that a renewal would move the line.
+    Look,
+    /// Key, `b` id, `n` what (0 shorten, 1 downgrade, 2 raise), `n` ttl or token. One row as of
+    /// `Renew`.
+    Amend,
+    /// Key, `n` token, `n` 1 for force, `b` record, `n` for how long to keep it. One row: `n` 1 when
+    /// there was one, `b?` woken.
+    Break,
+    /// Key. Rows of the list in order: the columns of [`line`](super::look), one with a null token
+    /// when nobody is in it.
+    Inspect,
+    /// `b` namespace, `n` space or -1, `b` prefix, `n` space and `b` name to begin after, `n` how
+    /// many lists. Rows as of `Inspect`, list by list.
+    List,
+    /// `b` namespace, `b` name. No row, or one: `b` value, `n` version, `n?` highest token.
+    Load,
+    /// `b` namespace, `b` name, `b?` value (none deletes), `n` expectation (0 anything, 1 absent, 2
+    /// a version), `n` that version, `n` token or 0, `b` write id, `n` ttl or 0. One row: `n` outcome
+    /// (0 conflict, 1 stored, 2 stale), `n?` version or highest token.
+    Store,
+    /// `b` namespace. No row, or one: `n` base.
+    Base,
+    /// `b` namespace, `n` base. No row.
+    RaiseBase,
+    /// No argument. One row: `n` version of the tables, `b` the server's name and version, `n` 1
+    /// when it takes writes, `n` 1 when a commit waits for the disk.
+    Health,
+    /// `n` how many rows at most. Removes what has ended and what nobody used for a day. No row.
+    Sweep,
+}
+
+/// An argument of a verb.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum Arg<'a> {
+    Int(i64),
+    Bytes(&'a [u8]),
+    /// Bytes that are not there.
+    Null,
+    Ints(Vec<i64>),
+    Many(Vec<&'a [u8]>),
+}
+
+/// A column of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Cell {
+    Null,
+    Int(i64),
+    Bytes(Vec<u8>),
+}
+
+/// A row of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row(pub Vec<Cell>);
+
+impl Row {
+    /// The number in this column, if there is one.
+    pub(crate) fn int(&self, column: usize) -> Option<i64> {
+        match self.0.get(column) {
+            Some(Cell::Int(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The bytes in this column, if there are any.
+    pub(crate) fn bytes(&self, column: usize) -> Option<&[u8]> {
+        match self.0.get(column) {
+            Some(Cell::Bytes(bytes)) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+/// What an error of the database means for who asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The transaction met another one, and did nothing: ask again at once.
+    Again,
+    /// The connection is gone; it may have acted. Another one may do.
+    Gone,
+    /// The tables are not there, or not all of them.
+    NoTables,
+    /// The server refuses now, and may not later.
+    Later,
+    /// It stays so until somebody does something.
+    Never,
+}

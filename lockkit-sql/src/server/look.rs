@@ -1,0 +1,127 @@
+//! What can be seen of the locks: one list, pages of lists, the server's health. Reads only.
+//!
+//! The columns of a line, in the answers of `Inspect` and `List`: `b` namespace, `n` space, `b`
+//! name, `n?` token (none: nobody is in this list), `n` weight, `n` capacity, `n` hold ttl, `n` for
+//! how long it is in line, `n` what is left of its lease, `n?` for how long it holds, `n` 1 when
+//! broken, `b` identity, `b?` note, `b?` record of the last break of this list.
+
+use lockkit_core::state::{
+    Cursor, Finding, Health, ListRequest, LockState, Page, Severity, Standing,
+};
+use lockkit_core::{Error, Key};
+
+use super::dialect::{Arg, Dialect, Row, Verb};
+use super::options::ServerDurability;
+use super::verbs::{key, unexpected};
+use super::{SCHEMA_VERSION, ServerDriver};
+use crate::rows::{ClaimRow, break_record, space_number};
+
+impl<D: Dialect> ServerDriver<D> {
+    pub(super) async fn look_at(&self, at: &Key) -> Result<LockState, Error> {
+        let answer = self.call(Verb::Inspect, &key(at)).await?;
+        let last = answer.rows.first().and_then(|row| text(row, 13));
+        let line: Result<Vec<Standing>, Error> = answer
+            .rows
+            .iter()
+            .filter(|row| row.int(3).is_some())
+            .map(|row| Ok(claim_row(row).ok_or_else(unexpected::<D>)?.standing(0)))
+            .collect();
+        Ok(LockState::new(at.clone(), line?, break_record(last)))
+    }
+
+    pub(super) async fn page(&self, request: &ListRequest) -> Result<Page, Error> {
+        let limit = request.limit.clamp(1, 10_000);
+        let (space, name) = match &request.after {
+            None => (-1, Vec::new()),
+            Some(cursor) => read_cursor(cursor)?,
+        };
+        let args = [
+            Arg::Bytes(request.namespace.as_str().as_bytes()),
+            Arg::Int(request.space.map_or(-1, space_number)),
+            Arg::Bytes(request.prefix.as_bytes()),
+            Arg::Int(space),
+            Arg::Bytes(&name),
+            Arg::Int(limit as i64),
+        ];
+        let rows = self.call(Verb::List, &args).await?.rows;
+        let mut states: Vec<LockState> = Vec::new();
+        for row in &rows {
+            let claim = claim_row(row).ok_or_else(unexpected::<D>)?;
+            let Some(key) = claim.key() else { continue };
+            if states.last().is_none_or(|last| last.key != key) {
+                states.push(LockState::new(key, Vec::new(), break_record(text(row, 13))));
+            }
+            if let Some(state) = states.last_mut() {
+                state.line.push(claim.standing(0));
+            }
+        }
+        let next =
+            states.last().filter(|_| states.len() == limit).map(|last| write_cursor(&last.key));
+        Ok(Page { states, next })
+    }
+
+    pub(super) async fn examine(&self) -> Result<Health, Error> {
+        let answer = self.call(Verb::Health, &[]).await?;
+        let row = answer.row::<D>()?;
+        let mut health = Health::well(text(row, 1).unwrap_or_default());
+        if row.int(2) != Some(1) {
+            health = health.with(Finding {
+                severity: Severity::Problem,
+                what: "the server takes no writes: it is read-only or in recovery".to_owned(),
+                advice: "connect to the primary".to_owned(),
+            });
+        }
+        if row.int(3) != Some(1) && self.inner.durability == ServerDurability::Full {
+            health = health.with(Finding {
+                severity: Severity::Warning,
+                what: "the server's settings let a commit return before it is on disk".to_owned(),
+                advice: "a crash of its machine may forget held locks; tokens grow all the same"
+                    .to_owned(),
+            });
+        }
+        if row.int(0) != Some(SCHEMA_VERSION) {
+            health = health.with(Finding {
+                severity: Severity::Problem,
+                what: "the tables are of another version of lockkit".to_owned(),
+                advice: "upgrade the older of the two".to_owned(),
+            });
+        }
+        Ok(health)
+    }
+}
+
+fn text(row: &Row, column: usize) -> Option<String> {
+    row.bytes(column).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+}
+
+/// Times are told as stretches from now, so now is 0 here.
+fn claim_row(row: &Row) -> Option<ClaimRow> {
+    const NANOS: i64 = 1_000;
+    Some(ClaimRow {
+        namespace: text(row, 0)?,
+        space: row.int(1)?,
+        name: text(row, 2)?,
+        token: row.int(3)?,
+        weight: row.int(4)?,
+        capacity: row.int(5)?,
+        hold_ttl: row.int(6)?.saturating_mul(NANOS),
+        queued: -row.int(7)?.saturating_mul(NANOS),
+        expires: row.int(8)?.saturating_mul(NANOS),
+        held: row.int(9).map(|since| -since.saturating_mul(NANOS)),
+        broken: row.int(10)? != 0,
+        identity: text(row, 11)?,
+        note: text(row, 12),
+    })
+}
+
+fn write_cursor(key: &Key) -> Cursor {
+    let mut bytes = vec![space_number(key.space) as u8];
+    bytes.extend_from_slice(key.name.as_str().as_bytes());
+    Cursor(bytes)
+}
+
+fn read_cursor(cursor: &Cursor) -> Result<(i64, Vec<u8>), Error> {
+    let wrong = || Error::config("this cursor is not one of this driver");
+    let (space, name) = cursor.0.split_first().ok_or_else(wrong)?;
+    Ok((i64::from(*space), name.to_vec()))
+}

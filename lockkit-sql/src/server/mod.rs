@@ -1,0 +1,172 @@
+//! Locks in a database server: what all kinds of them share. The driver, its connections, its
+//! waiters; the statements and what differs between servers are in the [dialects](dialect::Dialect).
+
+pub mod dialect;
+pub mod fence;
+
+mod attend;
+mod call;
+mod look;
+mod options;
+mod pool;
+mod registers;
+mod verbs;
+mod wake;
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockkit_core::{Capabilities, Error};
+use sqlx::Pool;
+use tokio::task::AbortHandle;
+
+use dialect::{Dialect, Verb};
+pub(crate) use options::is_plain;
+pub use options::{ServerDurability, ServerOptions, Tables};
+use pool::Connections;
+use wake::Wakes;
+
+/// The version of the tables and functions that this version of lockkit uses.
+pub(crate) const SCHEMA_VERSION: i64 = 1;
+
+/// Locks and registers in a database server. Cheap to clone; clones share their connections.
+pub struct ServerDriver<D: Dialect> {
+    pub(crate) inner: Arc<Inner<D>>,
+}
+
+impl<D: Dialect> Clone for ServerDriver<D> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+pub(crate) struct Inner<D: Dialect> {
+    pub(crate) dialect: D,
+    pub(crate) connections: Connections<D>,
+    pub(crate) timeout: Duration,
+    durability: ServerDurability,
+    capabilities: Capabilities,
+    wakes: Arc<Wakes>,
+    tasks: Mutex<Vec<AbortHandle>>,
+    operations: AtomicU64,
+}
+
+impl<D: Dialect> Drop for Inner<D> {
+    fn drop(&mut self) {
+        wake::lock(&self.tasks).iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl<D: Dialect> fmt::Debug for ServerDriver<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerDriver")
+            .field("backend", &D::BACKEND)
+            .field("connections", &self.inner.connections)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Dialect> ServerDriver<D> {
+    /// Connects to the server that the URL names, and makes lockkit's tables if they are missing.
+    ///
+    /// The URL is sqlx's, with the options of [`ServerOptions`] beside them in its query.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the database without the tables or with all of them.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::connect_with(url, ServerOptions::default()).await
+    }
+
+    /// As [`connect`](Self::connect); what stands in the URL's query goes before these options.
+    ///
+    /// # Cancel safety
+    /// As [`connect`](Self::connect).
+    pub async fn connect_with(url: &str, options: ServerOptions) -> Result<Self, Error> {
+        let (options, rest) = options.parse(url)?;
+        let connections = Connections::own(D::parse(&rest)?, options.connections);
+        Self::start(connections, options).await
+    }
+
+    /// Uses a pool that the caller has. It must not be one that work *under* locks can exhaust: a
+    /// renewal that finds no connection in time loses the locks. The pool's own habits cost: unless
+    /// told otherwise, sqlx's asks a connection for a sign of life before and after each use, which
+    /// triples the round trips. Waiters are told on a connection beside the pool.
+    ///
+    /// # Cancel safety
+    /// As [`connect`](Self::connect).
+    pub async fn with_pool(pool: Pool<D::Db>, options: ServerOptions) -> Result<Self, Error> {
+        Self::start(Connections::Pool(pool), options).await
+    }
+
+    /// The statements that make the tables, or upgrade them, for who may: the driver then runs with
+    /// rights to use them only. `url` and `options` say where they are to be; no I/O.
+    pub fn schema(url: &str, options: ServerOptions) -> Result<String, Error> {
+        let (options, _) = options.parse(url)?;
+        Ok(Self::dialect(&options)?.schema())
+    }
+
+    fn dialect(options: &ServerOptions) -> Result<D, Error> {
+        let tables = options.tables.clone().unwrap_or_else(|| Tables(D::TABLES.to_owned()));
+        D::check(&tables)?;
+        Ok(D::new(&tables, options.durability))
+    }
+
+    async fn start(connections: Connections<D>, options: ServerOptions) -> Result<Self, Error> {
+        let inner = Inner {
+            dialect: Self::dialect(&options)?,
+            connections,
+            timeout: options.timeout,
+            durability: options.durability,
+            capabilities: D::capabilities(options.durability),
+            wakes: Wakes::new(),
+            tasks: Mutex::default(),
+            operations: AtomicU64::new(0),
+        };
+        let driver = Self { inner: Arc::new(inner) };
+        let opened = driver.open().await;
+        if opened.is_err() {
+            driver.inner.connections.close().await;
+        }
+        opened.map(|()| driver)
+    }
+
+    /// Checks the version of the tables, and makes or upgrades them.
+    async fn open(&self) -> Result<(), Error> {
+        for _ in 0..2 {
+            let answer = self.call(Verb::Health, &[]).await?;
+            let row = answer.rows.first().cloned().unwrap_or_default();
+            let version = row.int(0).unwrap_or(0);
+            if version > SCHEMA_VERSION {
+                let newer = "the tables were made by a newer version of lockkit";
+                return Err(Error::permanent(D::BACKEND, newer));
+            }
+            if version == SCHEMA_VERSION {
+                if row.int(2) == Some(1) {
+                    self.sweep().await;
+                }
+                return Ok(());
+            }
+            self.install().await?;
+        }
+        Err(Error::permanent(D::BACKEND, "the tables have no version"))
+    }
+
+    /// Every so many operations, a bite of the sweep, beside the caller's work.
+    fn sweep_in_passing(&self) {
+        const EVERY: u64 = 256;
+        let count = self.inner.operations.fetch_add(1, Ordering::Relaxed);
+        if count % EVERY == EVERY - 1 {
+            let driver = self.clone();
+            tokio::spawn(async move { driver.sweep().await });
+        }
+    }
+
+    async fn sweep(&self) {
+        const BITE: i64 = 1_000;
+        if let Err(error) = self.call(Verb::Sweep, &[dialect::Arg::Int(BITE)]).await {
+            tracing::debug!(%error, "a sweep failed; the next one goes on");
+        }
+    }
+}

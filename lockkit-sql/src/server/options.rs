@@ -1,0 +1,140 @@
+//! How to use a database server: what stands in the URL beside what sqlx reads.
+
+use std::time::Duration;
+
+use lockkit_core::{Error, parse_duration};
+
+/// What waits for the server's disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServerDurability {
+    /// Every operation, as far as the server's own settings wait.
+    #[default]
+    Full,
+    /// Registers, breaks and changed claims. A crash of the server or its machine may
+    /// forget the last moments' claims, so that another holds beside one who does not know yet;
+    /// tokens grow all the same.
+    Needed,
+}
+
+/// Where the tables are: a schema of PostgreSQL, or what the names of the tables begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tables(pub String);
+
+/// How to use a database server. Also what stands in the query of a URL.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    pub(crate) timeout: Duration,
+    pub(crate) connections: usize,
+    pub(crate) durability: ServerDurability,
+    pub(crate) tables: Option<Tables>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        let timeout = Duration::from_secs(5);
+        Self { timeout, connections: 8, durability: ServerDurability::Full, tables: None }
+    }
+}
+
+impl ServerOptions {
+    /// How long one operation may take, connecting and waiting for a connection included, before it
+    /// counts as failed; 5 s unless set. (`?timeout=5s`)
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How many connections it opens at most, beside the one that listens; 8 unless set. They are
+    /// opened when they are needed. (`?connections=8`)
+    #[must_use]
+    pub fn connections(mut self, most: usize) -> Self {
+        self.connections = most.max(1);
+        self
+    }
+
+    /// What waits for the disk. (`?durability=full` or `needed`)
+    #[must_use]
+    pub fn durability(mut self, durability: ServerDurability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Where the tables are: the schema on PostgreSQL, `lockkit` unless set; what the names of the
+    /// tables begin with on MySQL and MariaDB, `lockkit_` unless set. (`?tables=shop_locks`)
+    #[must_use]
+    pub fn tables(mut self, place: impl Into<String>) -> Self {
+        self.tables = Some(Tables(place.into()));
+        self
+    }
+
+    /// Takes these options out of a URL's query, and leaves the rest for sqlx.
+    pub(crate) fn parse(mut self, url: &str) -> Result<(Self, String), Error> {
+        let (place, query) = url.split_once('?').unwrap_or((url, ""));
+        let mut others = Vec::new();
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            match name {
+                "timeout" => self = self.timeout(parse_duration(value)?),
+                "connections" => {
+                    let most = value.parse().ok().filter(|most| (1..=1_000).contains(most));
+                    let wrong = || Error::config("connections is a number from 1 to 1000");
+                    self = self.connections(most.ok_or_else(wrong)?);
+                }
+                "durability" => {
+                    self.durability = match value {
+                        "full" => ServerDurability::Full,
+                        "needed" => ServerDurability::Needed,
+                        _ => return Err(Error::config("durability is `full` or `needed`")),
+                    }
+                }
+                "tables" => self = self.tables(value),
+                _ => others.push(option),
+            }
+        }
+        let rest = match others.is_empty() {
+            true => place.to_owned(),
+            false => format!("{place}?{}", others.join("&")),
+        };
+        Ok((self, rest))
+    }
+}
+
+/// Whether this can stand in a statement as it is: lower-case letters, digits and `_`, at most
+/// 40 of them, and no digit in front.
+pub(crate) fn is_plain(place: &str) -> bool {
+    let begins = place.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
+    begins
+        && place.len() <= 40
+        && place.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_options_are_taken_out_of_the_url() {
+        let url = "postgres://u@h/db?timeout=3s&sslmode=require&tables=shop&durability=needed";
+        let (options, rest) = ServerOptions::default().parse(url).unwrap();
+        assert_eq!(rest, "postgres://u@h/db?sslmode=require");
+        assert_eq!(options.timeout, Duration::from_secs(3));
+        assert_eq!(options.tables, Some(Tables("shop".into())));
+        assert_eq!(options.durability, ServerDurability::Needed);
+        for bad in ["connections=0", "connections=x", "timeout=soon", "durability=some"] {
+            let url = format!("mysql://h/db?{bad}");
+            assert!(ServerOptions::default().parse(&url).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_plain_words_stand_in_statements() {
+        for good in ["lockkit", "_a", "shop_2"] {
+            assert!(is_plain(good), "{good}");
+        }
+        for bad in ["", "2a", "a-b", "A", "a.b", "a\"b", "é", &"a".repeat(41)] {
+            assert!(!is_plain(bad), "{bad}");
+        }
+    }
+}

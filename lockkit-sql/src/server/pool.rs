@@ -1,0 +1,155 @@
+//! A few connections, opened when they are needed. sqlx's own pool asks a connection for a sign of
+//! life whenever it is given back, which is a round trip beside every operation; this one finds out
+//! by using it. No statements here.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::pool::PoolConnection;
+use sqlx::{ConnectOptions, Connection, Pool};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::dialect::{ConnectionOf, Dialect, OptionsOf};
+
+/// Connections that nobody used for so long are closed.
+const IDLE: Duration = Duration::from_secs(300);
+
+/// Where connections come from.
+pub(crate) enum Connections<D: Dialect> {
+    Own(Own<D>),
+    /// The user's.
+    Pool(Pool<D::Db>),
+}
+
+/// Connections of our own.
+pub(crate) struct Own<D: Dialect> {
+    options: OptionsOf<D>,
+    idle: Arc<Idle<D>>,
+    free: Arc<Semaphore>,
+}
+
+struct Idle<D: Dialect> {
+    connections: Mutex<Vec<(ConnectionOf<D>, Instant)>>,
+    closed: AtomicBool,
+}
+
+impl<D: Dialect> Idle<D> {
+    fn connections(&self) -> MutexGuard<'_, Vec<(ConnectionOf<D>, Instant)>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: Dialect> Connections<D> {
+    pub(crate) fn own(options: OptionsOf<D>, most: usize) -> Self {
+        let idle = Idle { connections: Mutex::default(), closed: AtomicBool::new(false) };
+        Self::Own(Own {
+            options: options.disable_statement_logging(),
+            idle: Arc::new(idle),
+            free: Arc::new(Semaphore::new(most)),
+        })
+    }
+
+    /// A connection that may be dead: the last one that was given back, or a new one.
+    pub(crate) async fn lease(&self) -> Result<Lease<D>, sqlx::Error> {
+        let own = match self {
+            Self::Own(own) => own,
+            Self::Pool(pool) => return Ok(Lease::pooled(pool.acquire().await?)),
+        };
+        let permit = own.free.clone().acquire_owned().await;
+        let permit = permit.map_err(|_| sqlx::Error::PoolClosed)?;
+        let kept = own.idle.connections().pop();
+        let connection = match kept {
+            Some((connection, since)) if since.elapsed() < IDLE => connection,
+            _ => {
+                // Whatever lies below has been idle for longer.
+                own.idle.connections().clear();
+                own.options.connect().await?
+            }
+        };
+        Ok(Lease {
+            connection: Some(Held::Own(connection, own.idle.clone())),
+            _permit: Some(permit),
+        })
+    }
+
+    /// A connection was found dead: the others, that have been idle for longer, are likely to be.
+    pub(crate) fn forget(&self) {
+        if let Self::Own(own) = self {
+            own.idle.connections().clear();
+        }
+    }
+
+    /// How connections of its own are made, as those that listen.
+    pub(crate) fn options(&self) -> OptionsOf<D> {
+        match self {
+            Self::Own(own) => own.options.clone(),
+            Self::Pool(pool) => pool.connect_options().as_ref().clone(),
+        }
+    }
+
+    pub(crate) async fn close(&self) {
+        if let Self::Own(own) = self {
+            own.free.close();
+            own.idle.closed.store(true, Ordering::Relaxed);
+            let connections = std::mem::take(&mut *own.idle.connections());
+            for (connection, _) in connections {
+                let _ = tokio::time::timeout(Duration::from_secs(1), connection.close()).await;
+            }
+        }
+    }
+}
+
+impl<D: Dialect> fmt::Debug for Connections<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own(_) => "Own",
+            Self::Pool(_) => "Pool",
+        })
+    }
+}
+
+/// A connection for one operation. Unless it is [given back](Self::give_back) it is closed: what
+/// was dropped in the middle of an answer would hold up the next one to use it.
+pub(crate) struct Lease<D: Dialect> {
+    connection: Option<Held<D>>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+enum Held<D: Dialect> {
+    Own(ConnectionOf<D>, Arc<Idle<D>>),
+    Pool(PoolConnection<D::Db>),
+}
+
+impl<D: Dialect> Lease<D> {
+    fn pooled(connection: PoolConnection<D::Db>) -> Self {
+        Self { connection: Some(Held::Pool(connection)), _permit: None }
+    }
+
+    pub(crate) fn connection(&mut self) -> &mut ConnectionOf<D> {
+        match self.connection.as_mut().expect("it is taken only when the lease ends") {
+            Held::Own(connection, _) => connection,
+            Held::Pool(connection) => connection,
+        }
+    }
+
+    /// The answer came in full: the next one may use it.
+    pub(crate) fn give_back(mut self) {
+        match self.connection.take() {
+            Some(Held::Own(connection, idle)) if !idle.closed.load(Ordering::Relaxed) => {
+                idle.connections().push((connection, Instant::now()));
+            }
+            // A pool takes its connection back when it is dropped.
+            _ => {}
+        }
+    }
+}
+
+impl<D: Dialect> Drop for Lease<D> {
+    fn drop(&mut self) {
+        if let Some(Held::Pool(connection)) = self.connection.take() {
+            drop(connection.detach());
+        }
+    }
+}

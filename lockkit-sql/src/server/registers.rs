@@ -1,0 +1,112 @@
+//! Named values with versions and tokens, in a table of their own. The rules are in the dialect's
+//! statement; a change that another process made is found by looking.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version,
+};
+use lockkit_core::{Error, Token};
+
+use super::ServerDriver;
+use super::dialect::{Arg, Dialect, Verb};
+use super::verbs::unexpected;
+use super::wake::Wakes;
+use crate::rows::{micros, token_of};
+
+/// How often a change that another process made is looked for: at first, and at last.
+const TICKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
+
+#[async_trait]
+impl<D: Dialect> Registers for ServerDriver<D> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        let rows = self.call(Verb::Load, &place(at)).await?.rows;
+        let Some(row) = rows.first() else { return Ok(None) };
+        Ok(Some(Entry {
+            value: row.bytes(0).ok_or_else(unexpected::<D>)?.to_vec(),
+            version: version(row.int(1).ok_or_else(unexpected::<D>)?),
+            token: row.int(2).map(token_of),
+        }))
+    }
+
+    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+        let value = Arg::Bytes(&store.value);
+        let ttl = store.ttl.map_or(0, |ttl| micros(ttl).max(1));
+        self.write(at, value, store.expect, store.token, &store.write_id.0, ttl).await
+    }
+
+    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+        self.write(at, Arg::Null, delete.expect, delete.token, &delete.write_id.0, 0).await
+    }
+
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        let (mut tick, most) = TICKS;
+        loop {
+            // Listening begins before looking, so that nothing falls in between.
+            let mut written = std::pin::pin!(self.inner.wakes.registers.notified());
+            written.as_mut().enable();
+            let entry = self.load(at).await?;
+            if entry.as_ref().map(|entry| entry.version) != after {
+                return Ok(entry);
+            }
+            tokio::select! {
+                () = written => {}
+                () = tokio::time::sleep(tick) => tick = most.min(tick * 5 / 4),
+            }
+        }
+    }
+}
+
+impl<D: Dialect> ServerDriver<D> {
+    async fn write(
+        &self,
+        at: &RegisterKey,
+        value: Arg<'_>,
+        expect: Expect,
+        token: Option<Token>,
+        write_id: &[u8; 16],
+        ttl: i64,
+    ) -> Result<StoreOutcome, Error> {
+        let (expect, expected) = match expect {
+            Expect::Anything => (0, 0),
+            Expect::Absent => (1, 0),
+            // What no version can be is simply not there.
+            Expect::Version(Version(v)) => (2, i64::try_from(v).unwrap_or(-1)),
+        };
+        let [namespace, name] = place(at);
+        let args = [
+            namespace,
+            name,
+            value,
+            Arg::Int(expect),
+            Arg::Int(expected),
+            Arg::Int(token.map_or(0, Token::as_i64)),
+            Arg::Bytes(write_id),
+            Arg::Int(ttl),
+        ];
+        let answer = self.call(Verb::Store, &args).await?;
+        let row = answer.row::<D>()?;
+        match (row.int(0), row.int(1)) {
+            (Some(0), _) => Ok(StoreOutcome::Conflict),
+            (Some(1), Some(number)) => {
+                Wakes::ring_registers();
+                Ok(StoreOutcome::Stored(version(number)))
+            }
+            (Some(2), Some(number)) => Ok(StoreOutcome::Stale { highest: token_of(number) }),
+            _ => Err(unexpected::<D>()),
+        }
+    }
+}
+
+fn place(at: &RegisterKey) -> [Arg<'_>; 2] {
+    [Arg::Bytes(at.namespace.as_str().as_bytes()), Arg::Bytes(at.name.as_str().as_bytes())]
+}
+
+fn version(number: i64) -> Version {
+    Version(number.max(0) as u64)
+}

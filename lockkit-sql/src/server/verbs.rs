@@ -1,0 +1,322 @@
+//! The verbs of the lock: each is one statement, one round trip. No SQL here: it is the dialect's.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::{
+    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
+
+use super::ServerDriver;
+use super::dialect::{Arg, Dialect, Row, Verb};
+use super::wake::{Outcome, Wakes};
+use crate::rows::{break_record, from_micros, micros, space_number, to_json, token_of};
+
+/// For how long a record of a break is kept at least: its claim's owner asks for it within its ttl.
+const KEEP_BREAKS: Duration = Duration::from_secs(600);
+/// The highest token, and base, that can be raised to: half of the range is left.
+const HIGHEST_RAISE: u64 = i64::MAX as u64 / 2;
+
+#[async_trait]
+impl<D: Dialect> LockDriver for ServerDriver<D> {
+    fn capabilities(&self) -> &Capabilities {
+        &self.inner.capabilities
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+
+    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+        let wakes = &self.inner.wakes;
+        let waiter = (patience == Patience::Wait).then(|| wakes.enlist(claim));
+        let answer = self.ask_acquire(claim, patience).await;
+        match (&answer, waiter) {
+            (Ok((Acquisition::Queued { ahead }, look)), Some(waiter)) => {
+                waiter.is_in_line();
+                wakes.look_in(&waiter, self.pause(*ahead, *look, &waiter));
+                self.attend();
+            }
+            // It may be in line: the bell stays until it is released.
+            (Err(Error::Backend { .. }), Some(_)) => {}
+            _ => wakes.strike(&claim.id),
+        }
+        answer.map(|(acquisition, _)| acquisition)
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let wakes = &self.inner.wakes;
+        let waiter = wakes.enlist(claim);
+        waiter.is_in_line();
+        if waiter.is_idle() {
+            wakes.look_in(&waiter, Duration::ZERO);
+        }
+        self.attend();
+        let outcome = waiter.wait().await;
+        wakes.strike(&claim.id);
+        match outcome {
+            Outcome::Holds(grant) => Ok(grant),
+            Outcome::Lost(reason) => Err(Error::Lost { reason }),
+        }
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+        if claims.is_empty() {
+            return Ok(Vec::new());
+        }
+        let renewed = self.about(Verb::Renew, claims).await?;
+        let each = claims.iter().zip(renewed);
+        let each = each.map(|(claim, (renewal, look))| {
+            if let (Renewal::Waits { ahead }, Some(waiter)) =
+                (&renewal, self.inner.wakes.find(&claim.id))
+            {
+                self.inner.wakes.look_in(&waiter, self.pause(*ahead, look, &waiter));
+            }
+            renewal
+        });
+        Ok(each.collect())
+    }
+
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.inner.wakes.strike(&claim.id);
+        let [namespace, space, name] = key(&claim.key);
+        let args = [namespace, space, name, Arg::Bytes(claim.id.as_bytes())];
+        let answer = self.call(Verb::Release, &args).await?;
+        let row = answer.row::<D>()?;
+        Wakes::ring(row.bytes(1).unwrap_or_default());
+        self.sweep_in_passing();
+        match row.int(0) {
+            Some(1) => Ok(Released::Removed),
+            // The first attempt may have done it.
+            Some(2 | 3) if answer.repeated => Ok(Released::Removed),
+            Some(2) => Ok(Released::NotInLine),
+            Some(3) => Ok(Released::NoSuchLock),
+            _ => Err(unexpected::<D>()),
+        }
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        let renewal = self.amend(claim, 0, micros(ttl)).await?;
+        Ok(match renewal {
+            Renewal::Holds(grant) => Renewal::Holds(Grant { ttl, ..grant }),
+            other => other,
+        })
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.amend(claim, 1, 0).await
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        let [namespace, space, name] = self::key(key);
+        let record = to_json(record);
+        let args = [
+            namespace,
+            space,
+            name,
+            Arg::Int(token.as_i64()),
+            Arg::Int(i64::from(force == Force::Immediate)),
+            Arg::Bytes(record.as_bytes()),
+            Arg::Int(micros(KEEP_BREAKS)),
+        ];
+        let answer = self.call(Verb::Break, &args).await?;
+        let row = answer.row::<D>()?;
+        Wakes::ring(row.bytes(1).unwrap_or_default());
+        Ok(row.int(0) == Some(1))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        self.look_at(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.page(request).await
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        if token.get() > HIGHEST_RAISE {
+            return Err(Error::config(
+                "a token beyond half of the range cannot be raised to: it would leave too few",
+            ));
+        }
+        self.amend(claim, 2, token.as_i64()).await
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let args = [Arg::Bytes(namespace.as_str().as_bytes())];
+        let rows = self.call(Verb::Base, &args).await?.rows;
+        let base = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
+        Ok(u64::try_from(base).unwrap_or(0))
+    }
+
+    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        if base > HIGHEST_RAISE {
+            return Err(Error::config("this token base would leave too few tokens"));
+        }
+        let args = [Arg::Bytes(namespace.as_str().as_bytes()), Arg::Int(base as i64)];
+        self.call(Verb::RaiseBase, &args).await.map(drop)
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        self.examine().await
+    }
+
+    async fn close(&self) {
+        super::wake::lock(&self.inner.tasks).drain(..).for_each(|task| task.abort());
+        self.inner.wakes.listening.store(false, Ordering::Relaxed);
+        self.inner.connections.close().await;
+    }
+}
+
+impl<D: Dialect> ServerDriver<D> {
+    /// The answer, and after how long a queued claim is to look by itself.
+    async fn ask_acquire(
+        &self,
+        claim: &Claim,
+        patience: Patience,
+    ) -> Result<(Acquisition, Option<Duration>), Error> {
+        let [namespace, space, name] = key(&claim.key);
+        let identity = to_json(&*claim.identity);
+        let note = claim.note.as_deref().map_or(Arg::Null, |note| Arg::Bytes(note.as_bytes()));
+        let args = [
+            namespace,
+            space,
+            name,
+            Arg::Bytes(claim.id.as_bytes()),
+            Arg::Int(claim.mode.weight().into()),
+            Arg::Int(claim.mode.capacity().into()),
+            Arg::Int(micros(claim.hold_ttl)),
+            Arg::Int(micros(claim.wait_ttl)),
+            Arg::Bytes(&self.inner.wakes.client),
+            Arg::Bytes(identity.as_bytes()),
+            note,
+            Arg::Int(i64::from(patience == Patience::Try)),
+        ];
+        let answer = self.call(Verb::Acquire, &args).await?;
+        let row = answer.row::<D>()?;
+        Wakes::ring(row.bytes(5).unwrap_or_default());
+        Ok(match row.int(0) {
+            Some(0) => (Acquisition::Busy, None),
+            Some(1) => (Acquisition::Granted(grant::<D>(row, 1)?), None),
+            Some(2) => {
+                (Acquisition::Queued { ahead: count(row.int(3)) }, row.int(4).map(from_micros))
+            }
+            Some(3) => {
+                return Err(Error::LimitMismatch {
+                    name: claim.key.name.as_str().to_owned(),
+                    in_use: count(row.int(1)),
+                    asked: claim.mode.capacity(),
+                });
+            }
+            _ => return Err(unexpected::<D>()),
+        })
+    }
+
+    /// Asks about many claims: renews them, or only looks.
+    pub(super) async fn about(
+        &self,
+        verb: Verb,
+        claims: &[Arc<Claim>],
+    ) -> Result<Vec<(Renewal, Option<Duration>)>, Error> {
+        // In the order of their keys, so that two who lock several lists never wait for each other.
+        let mut order: Vec<usize> = (0..claims.len()).collect();
+        order.sort_by_key(|i| sort_key(&claims[*i].key));
+        let sorted = || order.iter().map(|i| &*claims[*i]);
+        let args = [
+            Arg::Many(sorted().map(|c| c.key.namespace.as_str().as_bytes()).collect()),
+            Arg::Ints(sorted().map(|c| space_number(c.key.space)).collect()),
+            Arg::Many(sorted().map(|c| c.key.name.as_str().as_bytes()).collect()),
+            Arg::Many(sorted().map(|c| c.id.as_bytes().as_slice()).collect()),
+            Arg::Ints(sorted().map(|c| micros(c.hold_ttl)).collect()),
+            Arg::Ints(sorted().map(|c| micros(c.wait_ttl)).collect()),
+            Arg::Bytes(&self.inner.wakes.client),
+        ];
+        let answer = self.call(verb, &args).await?;
+        let gone = (Renewal::Ended(Ended::NotInLine), None);
+        let mut answers = vec![gone; claims.len()];
+        let mut told = 0;
+        for row in &answer.rows {
+            Wakes::ring(row.bytes(7).unwrap_or_default());
+            let n = row.int(0).and_then(|n| usize::try_from(n).ok());
+            let at = n.and_then(|n| order.get(n)).ok_or_else(unexpected::<D>)?;
+            answers[*at] = renewal::<D>(row)?;
+            told += 1;
+        }
+        match told == claims.len() {
+            true => Ok(answers),
+            false => Err(unexpected::<D>()),
+        }
+    }
+
+    async fn amend(&self, claim: &Claim, what: i64, value: i64) -> Result<Renewal, Error> {
+        let [namespace, space, name] = key(&claim.key);
+        let id = Arg::Bytes(claim.id.as_bytes());
+        let args = [namespace, space, name, id, Arg::Int(what), Arg::Int(value)];
+        let answer = self.call(Verb::Amend, &args).await?;
+        let row = answer.row::<D>()?;
+        Wakes::ring(row.bytes(7).unwrap_or_default());
+        Ok(renewal::<D>(row)?.0)
+    }
+}
+
+/// The arguments of a key.
+pub(super) fn key(key: &Key) -> [Arg<'_>; 3] {
+    let (namespace, name) = (key.namespace.as_str().as_bytes(), key.name.as_str().as_bytes());
+    [Arg::Bytes(namespace), Arg::Int(space_number(key.space)), Arg::Bytes(name)]
+}
+
+fn sort_key(key: &Key) -> (&str, i64, &str) {
+    (key.namespace.as_str(), space_number(key.space), key.name.as_str())
+}
+
+/// One row of [`Verb::Renew`].
+fn renewal<D: Dialect>(row: &Row) -> Result<(Renewal, Option<Duration>), Error> {
+    Ok(match row.int(1) {
+        Some(0) => (Renewal::Ended(Ended::NotInLine), None),
+        Some(1) => (Renewal::Holds(grant::<D>(row, 2)?), None),
+        Some(2) => (Renewal::Waits { ahead: count(row.int(4)) }, row.int(5).map(from_micros)),
+        Some(3) => (Renewal::Ended(broken(row.bytes(6))), None),
+        _ => return Err(unexpected::<D>()),
+    })
+}
+
+fn broken(record: Option<&[u8]>) -> Ended {
+    let record = record.map(|json| String::from_utf8_lossy(json).into_owned());
+    break_record(record).map_or(Ended::NotInLine, Ended::Broken)
+}
+
+/// Why a claim is in line no more.
+pub(super) fn reason(ended: Ended) -> LossReason {
+    match ended {
+        Ended::Broken(record) => LossReason::Broken(record),
+        _ => LossReason::Expired,
+    }
+}
+
+/// Token and ttl from this column on. A grant counts from the last request that core sent.
+fn grant<D: Dialect>(row: &Row, column: usize) -> Result<Grant, Error> {
+    match (row.int(column), row.int(column + 1)) {
+        (Some(token), Some(ttl)) => {
+            Ok(Grant { token: token_of(token), ttl: from_micros(ttl), since: None })
+        }
+        _ => Err(unexpected::<D>()),
+    }
+}
+
+fn count(number: Option<i64>) -> u32 {
+    u32::try_from(number.unwrap_or(0)).unwrap_or(u32::MAX)
+}
+
+pub(super) fn unexpected<D: Dialect>() -> Error {
+    Error::permanent(D::BACKEND, "the database's answer is not one of lockkit's functions")
+}
