@@ -195,8 +195,18 @@ impl Bench {
         driver.inspect(key).await.expect("a lock can be inspected")
     }
 
-    /// Returns once this many claims wait for the lock.
+    /// Whether the backend keeps a line, in which those who wait can be seen. Where everybody looks
+    /// after himself (`Capabilities::fifo` is false), nobody is shown who waits.
+    pub fn has_line(&self) -> bool {
+        self.capabilities.fifo
+    }
+
+    /// Returns once this many claims wait for the lock; where that cannot be seen, once they have
+    /// had a moment to begin.
     pub async fn waiters(&self, driver: &Arc<dyn LockDriver>, key: &Key, count: usize) {
+        if !self.has_line() {
+            return tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let what = format!("{count} wait for {}", key.name);
         self.until(PATIENCE, &what, || async {
             let state = self.state(driver, key).await;
@@ -255,23 +265,39 @@ pub trait MustSucceed {
     async fn holds(&self, claim: &Arc<Claim>) -> Grant;
 }
 
+/// Asks, and asks again while the answer is an error that may pass, as core does: on a machine that
+/// stalls, a driver may run into a time limit of its own.
+async fn asked<T, F: Future<Output = Result<T, Error>>>(
+    mut ask: impl FnMut() -> F,
+) -> Result<T, Error> {
+    let begun = Instant::now();
+    loop {
+        match ask().await {
+            Err(e) if e.is_retryable() && begun.elapsed() < PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
 impl MustSucceed for Arc<dyn LockDriver> {
     async fn grant(&self, claim: &Arc<Claim>) -> Grant {
-        match self.acquire(claim, Patience::Try).await {
+        match asked(|| self.acquire(claim, Patience::Try)).await {
             Ok(Acquisition::Granted(grant)) => grant,
             other => panic!("{} should have been granted, not {other:?}", shown(claim)),
         }
     }
 
     async fn queue(&self, claim: &Arc<Claim>) -> u32 {
-        match self.acquire(claim, Patience::Wait).await {
+        match asked(|| self.acquire(claim, Patience::Wait)).await {
             Ok(Acquisition::Queued { ahead }) => ahead,
             other => panic!("{} should have been queued, not {other:?}", shown(claim)),
         }
     }
 
     async fn refuse(&self, claim: &Arc<Claim>) {
-        let answer = self.acquire(claim, Patience::Try).await;
+        let answer = asked(|| self.acquire(claim, Patience::Try)).await;
         let busy = matches!(answer, Ok(Acquisition::Busy));
         assert!(busy, "{} should be busy, not {answer:?}", shown(claim));
     }
@@ -285,12 +311,12 @@ impl MustSucceed for Arc<dyn LockDriver> {
     }
 
     async fn let_go(&self, claim: &Arc<Claim>) -> Released {
-        let released = self.release(claim).await;
+        let released = asked(|| self.release(claim)).await;
         released.unwrap_or_else(|e| panic!("the release of {} failed: {e}", shown(claim)))
     }
 
     async fn renew_one(&self, claim: &Arc<Claim>) -> Renewal {
-        let renewed = self.renew(std::slice::from_ref(claim)).await;
+        let renewed = asked(|| self.renew(std::slice::from_ref(claim))).await;
         let mut answers =
             renewed.unwrap_or_else(|e| panic!("the renewal of {} failed: {e}", shown(claim)));
         assert_eq!(answers.len(), 1, "one claim renewed, one answer");

@@ -15,7 +15,8 @@ use crate::harness::Time;
 pub enum Need {
     /// Applies to every driver.
     Nothing,
-    /// `Capabilities::fifo`: the backend keeps a line in which those who wait can be seen.
+    /// `Capabilities::fifo`: the case is about who comes first. (One that merely looks at those
+    /// who wait asks [`Bench::has_line`], and leaves that part out.)
     Fifo,
     /// `Capabilities::permits`.
     Permits,

@@ -63,6 +63,13 @@ pub trait Site: Send + Sync + 'static {
         ""
     }
 
+    /// Whether the server is one of several members of the driver's service, whose loss nobody is
+    /// to notice. The trials about the loss of a server then demand that. It is never shared with
+    /// other tests.
+    fn is_member(&self) -> bool {
+        false
+    }
+
     /// How the proxy tells messages apart.
     fn protocol(&self) -> Protocol {
         match self.kind() {

@@ -59,7 +59,7 @@ macro_rules! __every_case {
         $crate::$then! { [$($args)*]
             exclusion {
                 exclusion_01_a_free_lock_is_granted: Nothing,
-                exclusion_02_a_second_claim_is_refused_or_queued: Fifo,
+                exclusion_02_a_second_claim_is_refused_or_queued: Nothing,
                 exclusion_03_different_names_do_not_meet: Nothing,
                 exclusion_04_a_lock_is_free_again_right_after_its_release: Nothing,
                 exclusion_05_tasks_are_never_inside_together: Nothing,
@@ -71,7 +71,7 @@ macro_rules! __every_case {
             order {
                 order_01_waiters_are_granted_in_the_order_of_the_queue: Fifo,
                 order_02_a_try_never_overtakes_a_queue: Fifo,
-                order_03_a_waiter_that_gave_up_is_skipped: Fifo,
+                order_03_a_waiter_that_gave_up_is_skipped: Nothing,
                 order_04_a_waiter_that_died_is_skipped_after_its_lease: Nothing,
                 order_05_readers_that_come_after_a_waiting_writer_wait: Fifo,
                 order_06_readers_at_the_front_enter_together: Nothing,
@@ -80,7 +80,7 @@ macro_rules! __every_case {
             modes {
                 modes_01_many_readers_hold_together: Nothing,
                 modes_02_a_writer_excludes_readers_and_writers: Nothing,
-                modes_03_a_downgrade_keeps_other_writers_out_all_the_way: Fifo,
+                modes_03_a_downgrade_keeps_other_writers_out_all_the_way: Nothing,
                 modes_04_a_semaphore_never_gives_more_than_its_limit: Permits,
                 modes_05_several_permits_are_taken_at_once: Permits,
                 modes_06_a_large_request_in_front_is_not_overtaken_by_small_ones: Permits,
@@ -96,7 +96,7 @@ macro_rules! __every_case {
                 lease_03_a_shortened_lease_ends_early: Nothing,
                 lease_04_renewing_an_ended_claim_says_gone: Nothing,
                 lease_05_a_waiter_gets_it_once_the_lease_ended: Nothing,
-                lease_06_a_grant_that_arrives_after_its_own_end_is_an_error: Fifo,
+                lease_06_a_grant_that_arrives_after_its_own_end_is_an_error: Nothing,
                 lease_07_odd_durations_are_errors_or_work: Nothing,
                 lease_08_the_ttl_that_was_granted_is_reported: Nothing,
                 lease_09_ended_claims_leave_nothing_behind: Leftovers,
@@ -115,23 +115,23 @@ macro_rules! __every_case {
                 loss_06_lost_says_why: Nothing,
                 loss_07_run_stops_its_future: Nothing,
                 loss_08_a_stopped_process_finds_out_on_waking: Processes,
-                loss_09_the_local_deadline_passes_before_the_server_s: Fifo,
+                loss_09_the_local_deadline_passes_before_the_server_s: Nothing,
             }
             release {
                 release_01_releasing_twice_is_harmless: Nothing,
                 release_02_releasing_an_ended_claim_says_so: Nothing,
                 release_03_an_old_guard_never_frees_its_successor: Nothing,
-                release_04_nobody_releases_or_renews_without_the_id: Fifo,
+                release_04_nobody_releases_or_renews_without_the_id: Nothing,
                 release_05_a_release_meets_a_renewal_in_flight: Nothing,
                 release_06_dropping_a_guard_releases_soon: Nothing,
                 release_07_a_guard_dropped_outside_a_runtime_does_not_leak: RealTime,
-                release_08_shutdown_releases_everything_and_waits: Fifo,
+                release_08_shutdown_releases_everything_and_waits: Nothing,
             }
             token {
                 token_01_a_grant_has_a_token: Nothing,
                 token_02_every_conflicting_holder_has_a_greater_one: Nothing,
-                token_03_renewal_and_re_entry_keep_it: Fifo,
-                token_04_it_grows_across_release_expiry_and_break: Fifo,
+                token_03_renewal_and_re_entry_keep_it: Nothing,
+                token_04_it_grows_across_release_expiry_and_break: Nothing,
                 token_05_it_grows_across_the_clean_up_of_the_name: Nothing,
                 token_08_the_order_of_64_clients_grants_is_that_of_their_tokens: Nothing,
                 token_09_it_fits_into_a_signed_64_bit_column: Nothing,
@@ -146,9 +146,9 @@ macro_rules! __every_case {
                 reentrancy_06_a_detached_claim_is_resumed_from_its_ticket: Detached,
             }
             cancel {
-                cancel_01_a_lock_dropped_while_queued_leaves_nothing: Fifo,
-                cancel_02_a_lock_dropped_while_being_granted_leaves_nothing: Fifo,
-                cancel_03_a_verb_dropped_at_any_await_point_leaves_nothing: Fifo,
+                cancel_01_a_lock_dropped_while_queued_leaves_nothing: Nothing,
+                cancel_02_a_lock_dropped_while_being_granted_leaves_nothing: Nothing,
+                cancel_03_a_verb_dropped_at_any_await_point_leaves_nothing: Nothing,
                 cancel_04_a_timeout_comes_in_time_and_leaves_nothing: Nothing,
                 cancel_05_timeout_busy_and_failure_are_told_apart: Nothing,
                 cancel_06_an_acquire_that_arrives_after_its_release_leaves_no_ghost: Nothing,
@@ -164,11 +164,11 @@ macro_rules! __every_case {
                 names_08_a_listing_finds_prefixes_literally: Nothing,
             }
             inspect {
-                inspect_01_everything_worth_knowing_is_shown: Fifo,
+                inspect_01_everything_worth_knowing_is_shown: Nothing,
                 inspect_02_a_free_lock_is_shown_as_free: Nothing,
                 inspect_03_five_thousand_locks_are_listed_in_pages: Nothing,
                 inspect_04_a_polite_break_waits_for_the_holder: Nothing,
-                inspect_05_a_forced_break_frees_at_once: Fifo,
+                inspect_05_a_forced_break_frees_at_once: Nothing,
                 inspect_06_a_break_with_an_old_token_touches_nobody: Nothing,
                 inspect_07_looking_never_disturbs_the_lock: Nothing,
             }
@@ -217,11 +217,11 @@ macro_rules! __every_case {
                 once_04_what_was_decided_is_kept_for_a_time: Registers,
             }
             robust {
-                robust_01_an_answer_is_lost_after_any_call_acted: Fifo,
-                robust_02_the_connection_is_cut_at_any_call: Fifo,
+                robust_01_an_answer_is_lost_after_any_call_acted: Nothing,
+                robust_02_the_connection_is_cut_at_any_call: Nothing,
             }
             model {
-                model_01_random_commands_are_answered_as_the_model_answers: Fifo,
+                model_01_random_commands_are_answered_as_the_model_answers: Nothing,
                 model_02_semaphores_are_answered_as_the_model_answers: Permits,
             }
         }

@@ -11,6 +11,7 @@
 pub mod clusters;
 pub mod cost;
 pub mod data;
+pub mod members;
 pub mod messages;
 pub mod moves;
 mod operations;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use lockkit_conformance::history::judge::Rule;
 use lockkit_conformance::lab::proxy::Protocol;
 use lockkit_conformance::lab::{Kind, Proxy, Server, Shared};
+use lockkit_conformance::storm::members::MembersSaboteur;
 use lockkit_conformance::storm::server::ServerSaboteur;
 use lockkit_conformance::storm::{NoSaboteur, Report, Storm};
 use lockkit_core::capabilities::Fault;
@@ -61,6 +62,41 @@ async fn processes_on_postgresql_that_are_frozen_and_killed_are_acquitted() {
     let driver = Arc::new(PostgresDriver::connect(server.url()).await.unwrap());
     let look = LockManager::with(driver, settings(&storm)).unwrap();
     let report = storm.run(Vec::new(), &look, Arc::new(NoSaboteur)).await.unwrap();
+    if !report.judgement.acquitted() {
+        let kept = folder.keep();
+        panic!("{:#?}, histories in {}", report.judgement.violations, kept.display());
+    }
+    assert!(count(&report, "granted") > 10 && count(&report, "faults") >= 2, "{report:?}");
+}
+
+/// Members of a quorum of Redis servers are frozen, killed, cut off and emptied, one at a time; and
+/// so are clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quorum_of_three_redis_that_fail_one_by_one_is_acquitted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut members = Vec::new();
+    let (mut urls, mut direct) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let server = Server::start(Kind::Redis).await.unwrap();
+        let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
+        urls.push(server.url_at(proxy.addr()));
+        direct.push(server.url());
+        let faults = [
+            Fault::ConnectionCut,
+            Fault::Partition,
+            Fault::ServerStandsStill,
+            Fault::ServerRestarts,
+            Fault::DataLost,
+        ];
+        members.push(ServerSaboteur::new(server, proxy, faults.to_vec()));
+    }
+    let of = |urls: Vec<String>| format!("quorum:{}?longest_ttl=1s", urls.join(","));
+    let storm = storm(folder.path(), of(urls));
+    let look = lockkit::connect_with(&of(direct), settings(&storm)).await.unwrap();
+    // It begins when all its members are there, which a storm would see to only by and by.
+    look.mutex("the first of all").lock().await.unwrap().release().await.unwrap();
+    let saboteur = Arc::new(MembersSaboteur::new(members, storm.seed, storm.ttl * 2));
+    let report = storm.run(Vec::new(), &look, saboteur).await.unwrap();
     if !report.judgement.acquitted() {
         let kept = folder.keep();
         panic!("{:#?}, histories in {}", report.judgement.violations, kept.display());

@@ -1,9 +1,10 @@
 //! The quorum as its users meet it: what a failing minority costs, breaks, and what is refused.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockkit_core::compose::{QuorumDriver, QuorumOptions};
+use lockkit_core::compose::{QuorumDriver, QuorumMember, QuorumOptions};
 use lockkit_core::driver::{Force, LockDriver};
 use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Settings, Space};
 
@@ -102,4 +103,76 @@ async fn what_a_quorum_cannot_do_is_refused() {
     assert!(matches!(permits, Err(Error::Unsupported { .. })));
     let long = locks.mutex("a").ttl(Duration::from_secs(61)).try_lock().await;
     assert!(matches!(long, Err(Error::Config(_))));
+}
+
+/// A member that is away until it is let in.
+fn away(driver: &Arc<dyn LockDriver>, kind: &str) -> (QuorumMember, Arc<AtomicBool>) {
+    let (driver, here) = (driver.clone(), Arc::new(AtomicBool::new(false)));
+    let seen = here.clone();
+    let member = QuorumMember::new(kind, move || {
+        let answer = match seen.load(Ordering::SeqCst) {
+            true => Ok(driver.clone()),
+            false => Err(Error::retryable("memory", "it is away")),
+        };
+        async move { answer }
+    });
+    (member, here)
+}
+
+fn present(driver: &Arc<dyn LockDriver>) -> QuorumMember {
+    let driver = driver.clone();
+    QuorumMember::new("memory", move || {
+        let driver = driver.clone();
+        async move { Ok(driver) }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_begins_while_a_member_is_away_and_takes_it_in_later() {
+    let all = members(3);
+    drop(manager(&all).mutex("a").lock().await.unwrap());
+    let (late, here) = away(&all[2], "memory");
+    let some = vec![present(&all[0]), present(&all[1]), late];
+    let quorum = QuorumDriver::connect(some, QuorumOptions::default()).await.unwrap();
+    let locks = LockManager::with(Arc::new(quorum), Settings::default().ttl(TTL)).unwrap();
+    let guard = locks.mutex("b").lock().await.unwrap();
+    let key = locks.inspect(Space::Lock, "b").await.unwrap().key;
+    assert!(all[2].inspect(&key).await.unwrap().is_free());
+    here.store(true, Ordering::SeqCst);
+    while all[2].inspect(&key).await.unwrap().is_free() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(guard.is_valid());
+    }
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_does_not_begin_without_a_majority_or_with_a_member_that_refuses() {
+    let all = members(3);
+    let connect = |members| QuorumDriver::connect(members, QuorumOptions::default());
+    let two_away = vec![present(&all[0]), away(&all[1], "memory").0, away(&all[2], "memory").0];
+    let error = connect(two_away).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    let alone = vec![present(&all[0]), present(&all[1]), away(&all[2], "of its own kind").0];
+    let error = connect(alone).await.unwrap_err();
+    assert!(error.to_string().contains("of its own kind"), "{error}");
+    let refuses = QuorumMember::new("memory", || async { Err(Error::config("a wrong password")) });
+    let error = connect(vec![present(&all[0]), present(&all[1]), refuses]).await.unwrap_err();
+    assert!(error.to_string().contains("a wrong password"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_quorum_begins_once_all_its_members_are_there() {
+    let all = members(3);
+    let (late, here) = away(&all[2], "memory");
+    let some = vec![present(&all[0]), present(&all[1]), late];
+    let quorum = QuorumDriver::connect(some, QuorumOptions::default()).await.unwrap();
+    let locks = LockManager::with(Arc::new(quorum), Settings::default().ttl(TTL)).unwrap();
+    let error = locks.mutex("a").try_lock().await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("all its members"), "{error}");
+    let waiting = tokio::spawn(async move { locks.mutex("a").lock().await });
+    tokio::time::sleep(TTL).await;
+    assert!(!waiting.is_finished());
+    here.store(true, Ordering::SeqCst);
+    assert!(waiting.await.unwrap().unwrap().is_valid());
 }

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use lockkit_core::compose::{QuorumDriver, QuorumOptions};
+use lockkit_core::compose::{QuorumDriver, QuorumMember, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, LockManager, MemoryDriver, Settings};
 
@@ -31,7 +31,13 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
 ///
 /// Asks the backend for a sign of life, so that a wrong address or password is an error here. An
 /// unknown scheme is an error that lists what is compiled in. Each call with `memory:` makes a new,
-/// empty store. `quorum:URL,URL,URL` makes one of several; lockkit's options stand behind the last.
+/// empty store.
+///
+/// `quorum:URL,URL,URL` makes one of several. A majority of them must be there; the others are
+/// connected as soon as they are. Behind the last URL stand lockkit's options and those of the
+/// quorum, [`longest_ttl`](QuorumOptions::longest_ttl) and
+/// [`member_limit`](QuorumOptions::member_limit):
+/// `quorum:redis://a,redis://b,redis://c?ttl=10s&longest_ttl=1m&member_limit=200ms`.
 ///
 /// # Cancel safety
 /// Dropping it leaves nothing behind.
@@ -85,25 +91,79 @@ fn open(url: &str, settings: Option<Settings>) -> Opening<'_, (Arc<dyn LockDrive
 
 const QUORUM: &str = "quorum:";
 
-/// The driver of `quorum:URL,URL,URL`. Lockkit's own options stand behind the last member.
+/// The driver of `quorum:URL,URL,URL`. Lockkit's own options, and those of the quorum, stand behind
+/// the last member.
 async fn quorum(
     members: &str,
     settings: Option<Settings>,
 ) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
-    let mut drivers = Vec::new();
-    let urls = split(members).into_iter().map(|member| Ok((member, BackendUrl::parse(member)?)));
-    let urls = urls.collect::<Result<Vec<_>, Error>>()?;
-    let (last, before) = urls.split_last().ok_or_else(|| Error::config("a quorum of nobody"))?;
-    if before.iter().any(|(given, url)| url.rest() != *given) {
-        let message = "options of lockkit stand behind the last member of a quorum's URL";
-        return Err(Error::config(message));
+    let (before, last) = match split(members).split_last() {
+        Some((last, before)) => (before.to_vec(), (*last).to_owned()),
+        None => return Err(Error::config("a quorum of nobody")),
+    };
+    let (place, query) = last.split_once('?').unwrap_or((&last, ""));
+    let given = query.split('&').filter(|option| !option.is_empty());
+    let (options, others) = QuorumOptions::parse(given)?;
+    let last = match others.is_empty() {
+        true => place.to_owned(),
+        false => format!("{place}?{}", others.join("&")),
+    };
+    let last = BackendUrl::parse(&last)?;
+    let mut urls = Vec::with_capacity(before.len() + 1);
+    for given in before {
+        let url = BackendUrl::parse(given)?;
+        if url.rest() != given {
+            let message = "options of lockkit stand behind the last member of a quorum's URL";
+            return Err(Error::config(message));
+        }
+        urls.push(url);
     }
-    let settings = settings.unwrap_or_else(|| last.1.settings().clone());
-    for (_, url) in &urls {
-        drivers.push(driver(url, &settings).await?);
+    let settings = settings.unwrap_or_else(|| last.settings().clone());
+    urls.push(last);
+    for url in &urls {
+        check_options(url)?;
     }
-    let quorum = QuorumDriver::new(drivers, QuorumOptions::default())?;
-    Ok((Arc::new(quorum), settings))
+    let members = urls.into_iter().map(|url| member(url, &settings)).collect();
+    Ok((Arc::new(QuorumDriver::connect(members, options).await?), settings))
+}
+
+fn member(url: BackendUrl, settings: &Settings) -> QuorumMember {
+    let known = SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme());
+    // What needs the same feature is the same kind of backend.
+    let kind = known.and_then(|(_, feature, _)| *feature).unwrap_or(url.scheme()).to_owned();
+    let both = Arc::new((url, settings.clone()));
+    QuorumMember::new(kind, move || {
+        let both = both.clone();
+        async move { driver(&both.0, &both.1).await }
+    })
+}
+
+/// Refuses what a member would refuse, before any other is asked: an option that nobody knows may
+/// be a misspelt one of the quorum.
+fn check_options(url: &BackendUrl) -> Result<(), Error> {
+    let known: &[&str] = match url.scheme() {
+        "sqlite" => &["durability"],
+        scheme if scheme.starts_with("redis") => &[
+            "timeout",
+            "strict",
+            "min_replicas",
+            "sentinel_login",
+            "protocol",
+            "db",
+            "user",
+            "pass",
+        ],
+        _ => return Ok(()),
+    };
+    let (_, query) = url.rest().split_once('?').unwrap_or_default();
+    let names = query.split('&').map(|option| option.split('=').next().unwrap_or(option));
+    match names.filter(|name| !name.is_empty()).find(|name| !known.contains(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::Config(format!(
+            "{name} is no option of a quorum (there are ttl, wait_ttl, prefix, longest_ttl and \
+             member_limit), nor of its member"
+        ))),
+    }
 }
 
 /// Cuts a list of URLs at the commas behind which another one begins: members may have commas of
@@ -200,6 +260,30 @@ mod tests {
         assert!(connect("quorum:memory:,memory:").await.is_err());
         assert!(connect("quorum:memory:?ttl=5s,memory:,memory:").await.is_err());
         assert!(connect("quorum:memory:,quorum:memory:,memory:").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_quorum_has_its_own_options_there_too() {
+        let url = "quorum:memory:,memory:,memory:?longest_ttl=3m&ttl=2m&member_limit=80ms";
+        let locks = connect(url).await.unwrap();
+        assert!(locks.mutex("a").try_lock().await.unwrap().is_some());
+        let refused = locks.mutex("b").ttl(std::time::Duration::from_secs(181)).try_lock().await;
+        assert!(refused.unwrap_err().to_string().contains("longest_ttl"));
+        for wrong in ["longest_ttl=soon", "longest_ttl=0", "member_limit=0ms"] {
+            assert!(connect(&format!("quorum:memory:,memory:,memory:?{wrong}")).await.is_err());
+        }
+        assert!(connect("quorum:memory:?longest_ttl=1m,memory:,memory:").await.is_err());
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn an_option_that_nobody_knows_is_refused_before_anybody_is_asked() {
+        // Nobody listens there.
+        let url = "quorum:redis://127.0.0.1:1,redis://127.0.0.1:1,redis://127.0.0.1:1";
+        let misspelt = connect(&format!("{url}?longest_tl=1m")).await.unwrap_err();
+        assert!(misspelt.to_string().contains("longest_tl is no option"), "{misspelt}");
+        let unreachable = connect(&format!("{url}?longest_ttl=1m&timeout=1s")).await.unwrap_err();
+        assert!(unreachable.is_retryable(), "{unreachable}");
     }
 
     #[test]

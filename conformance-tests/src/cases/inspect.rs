@@ -25,17 +25,20 @@ pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
     let state = bench.manager().await.inspect(Space::Lock, "a").await.expect("it works");
     assert_eq!((state.name().as_str(), state.space()), ("a", Space::Lock));
     assert_eq!(state.limit(), None);
-    let [holder, waiter] = &state.line[..] else {
-        panic!("one holds and one waits: {state:?}");
+    let [holder, waiters @ ..] = &state.line[..] else {
+        panic!("one holds: {state:?}");
     };
-    assert!(holder.holds() && !waiter.holds());
+    assert!(holder.holds());
     assert_eq!(holder.token, writer.token().expect("it holds"));
-    assert!(waiter.token > holder.token);
-    assert_eq!((holder.mode, waiter.mode), (Mode::Exclusive, Mode::Shared));
-    assert_eq!((&holder.identity, &waiter.identity), (&identity, &identity));
-    assert_eq!((holder.note.as_deref(), waiter.note.as_deref()), (Some("prägt"), None));
-    assert_eq!(holder.ttl, LONG);
-    assert!([LONG, LONG * 2].contains(&waiter.ttl), "that of waiting, or of holding");
+    assert_eq!((holder.mode, &holder.identity), (Mode::Exclusive, &identity));
+    assert_eq!((holder.note.as_deref(), holder.ttl), (Some("prägt"), LONG));
+    assert_eq!(waiters.len(), usize::from(bench.has_line()), "one waits: {state:?}");
+    for waiter in waiters {
+        assert!(!waiter.holds() && waiter.token > holder.token);
+        assert_eq!((waiter.mode, &waiter.identity), (Mode::Shared, &identity));
+        assert_eq!(waiter.note.as_deref(), None);
+        assert!([LONG, LONG * 2].contains(&waiter.ttl), "that of waiting, or of holding");
+    }
     let most = LONG + bench.capabilities().granularity;
     assert!(holder.expires_in <= most, "{:?} left of {LONG:?}", holder.expires_in);
     assert!(holder.expires_in > LONG / 2, "{:?} left of {LONG:?}", holder.expires_in);
@@ -183,6 +186,9 @@ pub async fn inspect_05_a_forced_break_frees_at_once(bench: Bench) {
     let state = bench.state(&driver, &holder.key).await;
     assert_eq!(state.line.len(), 1, "{state:?}");
     assert_eq!(state.last_break, Some(why), "it shows for as long as the list is in use");
+    if !bench.has_line() {
+        return;
+    }
     // Who waits can be broken as well.
     let waiter = bench.exclusive("a");
     driver.queue(&waiter).await;

@@ -1,6 +1,6 @@
 //! The driver against the [`Model`], over random commands. The seed stands in every failure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use lockkit_core::capabilities::LeaseScope;
@@ -48,6 +48,7 @@ async fn compare(bench: &Bench, run: u64, modes: impl Fn(&mut StdRng) -> Mode) {
         tokens: HashMap::new(),
         highest: None,
         said: Vec::new(),
+        released: HashSet::new(),
     };
     for _ in 0..COMMANDS {
         let differs = match side.command(bench, &mut rng, &modes).await {
@@ -80,6 +81,7 @@ struct SideBySide {
     tokens: HashMap<ClaimId, Token>,
     highest: Option<Token>,
     said: Vec<String>,
+    released: HashSet<ClaimId>,
 }
 
 impl SideBySide {
@@ -94,7 +96,8 @@ impl SideBySide {
             (0..40, _) | (_, None) => {
                 let claim = bench.claim(&self.name, modes(rng));
                 self.claims.push(claim.clone());
-                self.acquire(&self.driver_for(&claim, rng), claim, rng.random_bool(0.6)).await
+                let waits = rng.random_bool(0.6) && bench.has_line();
+                self.acquire(&self.driver_for(&claim, rng), claim, waits).await
             }
             (40..46, Some(claim)) => {
                 let gone = self.model.renew(claim.id) == Answer::Gone;
@@ -103,7 +106,8 @@ impl SideBySide {
                 match asked.filter(|claim| self.model.renew(claim.id) != Answer::Broken) {
                     Some(claim) => {
                         let driver = self.driver_for(&claim, rng);
-                        self.acquire(&driver, claim, rng.random_bool(0.8)).await
+                        let waits = rng.random_bool(0.8) && bench.has_line();
+                        self.acquire(&driver, claim, waits).await
                     }
                     None => Ok(()),
                 }
@@ -115,13 +119,14 @@ impl SideBySide {
         }
     }
 
-    /// Any driver may be asked about any claim; but where claims live in sessions, only the one
-    /// that made it can renew it.
+    /// Any driver may be asked about any claim; but where claims live in sessions, or with their
+    /// process, only the one that made it can renew it.
     fn driver_for(&self, claim: &Claim, rng: &mut StdRng) -> Arc<dyn LockDriver> {
         let any = rng.random_range(0..2);
         let same = usize::from(claim.id.as_bytes()[0] % 2);
-        let sessions = self.drivers[0].capabilities().lease_scope == LeaseScope::Session;
-        self.drivers[if sessions { same } else { any }].clone()
+        let can = self.drivers[0].capabilities();
+        let own = can.lease_scope == LeaseScope::Session || !can.detached;
+        self.drivers[if own { same } else { any }].clone()
     }
 
     /// One of the last claims, and often one that stands in front.
@@ -181,6 +186,9 @@ impl SideBySide {
         driver: &Arc<dyn LockDriver>,
         claim: &Arc<Claim>,
     ) -> Result<(), String> {
+        if self.released.contains(&claim.id) && !driver.capabilities().detached {
+            return Ok(()); // its process may have forgotten how it ended
+        }
         let expected = self.model.renew(claim.id);
         let answers = driver.renew(std::slice::from_ref(claim)).await;
         let answers = answers.map_err(|e| format!("renew failed: {e}"))?;
@@ -207,6 +215,7 @@ impl SideBySide {
         driver: &Arc<dyn LockDriver>,
         claim: &Arc<Claim>,
     ) -> Result<(), String> {
+        self.released.insert(claim.id);
         let expected = match self.model.release(claim.id) {
             (true, _) => Released::Removed,
             (false, true) => Released::NotInLine,

@@ -71,6 +71,9 @@ pub async fn order_03_a_waiter_that_gave_up_is_skipped(bench: Bench) {
     driver.let_go(&claims[2]).await;
     driver.turn(&last).await;
 
+    if !bench.has_line() {
+        return;
+    }
     // A writer that gives up lets the readers behind it in, beside the reader that holds.
     let (reader, writer, next) = (bench.shared("b"), bench.exclusive("b"), bench.shared("b"));
     driver.grant(&reader).await;

@@ -84,7 +84,10 @@ pub async fn release_04_nobody_releases_or_renews_without_the_id(bench: Bench) {
     assert!(matches!(answer, Renewal::Ended(_)), "{answer:?}");
     let line = bench.line(&ours, &holder.key).await;
     let roles: Vec<_> = line.iter().map(|s| (s.mode, s.holds())).collect();
-    assert_eq!(roles, [(Mode::Exclusive, true), (Mode::Exclusive, false)]);
+    assert_eq!(roles[..1], [(Mode::Exclusive, true)]);
+    if bench.has_line() {
+        assert_eq!(roles[1..], [(Mode::Exclusive, false)]);
+    }
     let nothing = bench.exclusive("nobody");
     assert_eq!(theirs.let_go(&nothing).await, Released::NoSuchLock, "there is no such lock");
     // What is shown of a claim does not contain what releases it.

@@ -62,10 +62,12 @@ pub async fn token_03_renewal_and_re_entry_keep_it(bench: Bench) {
     }
     let waiter = bench.exclusive("a");
     driver.queue(&waiter).await;
-    let place = bench.line(&driver, &claim.key).await[1].token;
+    let place = bench.line(&driver, &claim.key).await.get(1).map(|waits| waits.token);
     driver.renew_one(&waiter).await;
     driver.let_go(&claim).await;
-    assert_eq!(driver.turn(&waiter).await.token, place, "the place in line is the token");
+    let next = driver.turn(&waiter).await.token;
+    assert!(next > token);
+    assert!(place == Some(next) || !bench.has_line(), "the place in line is the token");
 
     let manager = bench.manager().await;
     let owner = manager.reentrant("owner");
@@ -103,10 +105,13 @@ pub async fn token_04_it_grows_across_release_expiry_and_break(bench: Bench) {
     // One that waited and left: nobody gets its token again.
     let fifth = bench.exclusive("a");
     driver.queue(&fifth).await;
-    let place = bench.line(&driver, &fifth.key).await[1].token;
+    let place = bench.line(&driver, &fifth.key).await.get(1).map(|waits| waits.token);
     driver.let_go(&fifth).await;
     driver.let_go(&fourth).await;
-    higher(place, "wait");
+    match place {
+        Some(place) => higher(place, "wait"),
+        None => assert!(!bench.has_line(), "it waited"),
+    }
     higher(driver.grant(&bench.exclusive("a")).await.token, "waiter that left");
 }
 

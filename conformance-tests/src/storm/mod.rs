@@ -10,6 +10,7 @@ pub mod client;
 pub mod consumer;
 pub mod group;
 pub mod leader;
+pub mod members;
 pub mod plan;
 mod processes;
 pub mod server;

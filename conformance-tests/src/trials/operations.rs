@@ -293,7 +293,8 @@ impl Client {
             O::Acquire | O::Turn | O::Renew | O::Shorten | O::Raise => vec![held],
             O::Inspect | O::List | O::RefusedTry => vec![held],
             O::AcquireShared | O::Downgrade => vec![shared],
-            O::Queue => vec![held, (Mode::Exclusive, false)],
+            O::Queue if self.bench.has_line() => vec![held, (Mode::Exclusive, false)],
+            O::Queue => vec![held],
             O::Connect | O::Release | O::Break => vec![],
             O::Load | O::Store | O::Delete | O::Changed => vec![],
         };

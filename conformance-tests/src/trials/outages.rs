@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockkit_core::capabilities::{Fault, Keeps};
 use lockkit_core::{LockManager, LossReason};
 
+use super::members::{Absence, nobody_notices};
 use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
 use super::{Applied, NotApplicable, Stage};
@@ -17,6 +18,9 @@ const LOCK: &str = "a";
 pub async fn robust_03_the_server_is_killed_and_restarted(stage: Stage) -> Applied {
     let bench = stage.bench();
     let kept = stage.keeps(Fault::ServerRestarts)?;
+    if stage.site().is_member() {
+        return nobody_notices(&stage, Absence::Killed).await;
+    }
     let mut tokens = Tokens::new(kept);
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
     let guard = ours.mutex(LOCK).lock().await.expect("it is free");
@@ -41,6 +45,9 @@ pub async fn robust_03_the_server_is_killed_and_restarted(stage: Stage) -> Appli
 pub async fn robust_04_the_server_stands_still(stage: Stage) -> Applied {
     let bench = stage.bench();
     let kept = stage.keeps(Fault::ServerStandsStill)?;
+    if stage.site().is_member() {
+        return nobody_notices(&stage, Absence::StandsStill).await;
+    }
     let mut tokens = Tokens::new(kept);
     let ttl = bench.lively();
     let (ours, theirs) = (lively(bench, ttl).await, bench.manager().await);
@@ -76,6 +83,9 @@ pub async fn robust_05_a_client_stands_still(stage: Stage) -> Applied {
 pub async fn robust_06_a_client_is_cut_off_for_longer_than_its_lease(stage: Stage) -> Applied {
     let bench = stage.bench();
     let kept = keeps(bench, Fault::Partition)?;
+    if stage.site().is_member() {
+        return nobody_notices(&stage, Absence::CutOff).await;
+    }
     let mut tokens = Tokens::new(kept);
     let ttl = bench.lively();
     let proxy = stage.proxy().await;
@@ -109,6 +119,9 @@ pub async fn robust_06_a_client_is_cut_off_for_longer_than_its_lease(stage: Stag
 
 pub async fn loss_03_a_guard_ends_by_itself_when_the_server_is_gone(stage: Stage) -> Applied {
     let bench = stage.bench();
+    if stage.site().is_member() {
+        return NotApplicable::because("the others go on without it: see robust_03");
+    }
     let ttl = bench.lively();
     let manager = lively(bench, ttl).await;
     let clock = manager.driver().clock();

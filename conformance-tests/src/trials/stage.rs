@@ -44,6 +44,7 @@ impl Stage {
         let clock = ground == Ground::OwnWithClock;
         let stage = match (site.layout(), ground) {
             (Some(layout), _) => Self::on_group(site, layout, clock).await,
+            (None, Ground::Shared) if site.is_member() => Self::on_own(site, false).await,
             (None, Ground::Shared | Ground::Nothing) => Self::on_shared(site).await,
             (None, _) => Self::on_own(site, clock).await,
         };

@@ -23,8 +23,10 @@ use crate::{
     BreakRecord, Claim, ClaimId, Error, Key, Lifetime, LossReason, Mode, Namespace, Token,
 };
 
+mod connect;
 mod guards;
 mod hold;
+mod listing;
 mod options;
 mod quarantine;
 mod renewal;
@@ -33,6 +35,7 @@ mod round;
 mod search;
 mod view;
 
+pub use connect::QuorumMember;
 pub use options::QuorumOptions;
 
 use guards::Guards;
@@ -74,6 +77,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
     opened: OnceCell<()>,
+    listing: listing::Listing,
     guards: Guards,
 }
 
@@ -111,6 +115,7 @@ impl QuorumDriver {
             clock,
             holds: Mutex::default(),
             opened: OnceCell::new(),
+            listing: listing::Listing::default(),
             guards,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -134,12 +139,24 @@ impl Shared {
         self.options.member_limit.min(ttl / 4)
     }
 
-    async fn within<T>(
+    /// Asks a member, and waits for its answer for this long. What takes longer is not dropped: by
+    /// limits of its own a driver notices that a connection is dead, and makes another one.
+    async fn ask<T, F>(
         &self,
+        member: usize,
         limit: Duration,
-        asking: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        tokio::time::timeout(limit, asking).await.unwrap_or_else(|_| Err(no_answer(BACKEND)))
+        verb: impl FnOnce(Arc<dyn LockDriver>) -> F,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let asking = tokio::spawn(verb(self.members[member].driver.clone()));
+        match tokio::time::timeout(limit, asking).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Error::retryable(BACKEND, "the runtime is going down")),
+            Err(_) => Err(no_answer(BACKEND)),
+        }
     }
 
     /// From when on a member's lease counts, where it says so, on our clock.
@@ -307,8 +324,7 @@ impl Shared {
         if let Phase::Waiting { .. } = phase {
             return Ok(Released::Removed);
         }
-        let members = (0..self.members.len()).collect();
-        let answers = self.give_back(&hold, &inner, members).await;
+        let answers = self.give_back(&inner, hold.ghosts()).await;
         match phase {
             Phase::Held { .. } => self.sum_up(&answers),
             // The round that is under way gives back what it still gets.
@@ -318,9 +334,8 @@ impl Shared {
 
     /// The claim is unknown here: says whether anybody has the lock.
     async fn released_by_others(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let hold = Hold::new(claim.clone(), self.members.len(), None);
-        let members = (0..self.members.len()).collect();
-        let answers = self.give_back(&Arc::new(hold), claim, members).await;
+        let all = (0..self.members.len()).map(|member| (member, None));
+        let answers = self.give_back(claim, all.collect()).await;
         self.sum_up(&answers)
     }
 

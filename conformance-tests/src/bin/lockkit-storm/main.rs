@@ -19,6 +19,7 @@ use lockkit_conformance::storm::checkpoint::Verdict;
 use lockkit_conformance::storm::client::{self, Orders};
 use lockkit_conformance::storm::consumer;
 use lockkit_conformance::storm::group::GroupSaboteur;
+use lockkit_conformance::storm::members::MembersSaboteur;
 use lockkit_conformance::storm::server::ServerSaboteur;
 use lockkit_conformance::storm::{NoSaboteur, Saboteur, Storm};
 
@@ -38,6 +39,10 @@ struct Arguments {
     /// Start this group of Redis servers and strike at it too
     #[arg(long, conflicts_with_all = ["url", "server"])]
     group: Option<Members>,
+    /// Start so many of these servers, and lock on a quorum of them; strikes at one at a time, and
+    /// takes away its data, too
+    #[arg(long, requires = "server")]
+    quorum: Option<usize>,
     /// How long clients are at work
     #[arg(long, value_parser = parse_duration, default_value = "120s")]
     lasts: Duration,
@@ -130,7 +135,10 @@ async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
         None => std::env::temp_dir().join(format!("lockkit-storm-{seed}")),
     };
     std::fs::create_dir_all(&folder)?;
-    let (url, direct, saboteur) = backend(&arguments, &folder).await?;
+    let (url, direct, saboteur) = match (arguments.server, arguments.quorum) {
+        (Some(kind), Some(members)) => quorum(kind, members, seed, arguments.ttl).await?,
+        _ => backend(&arguments, &folder).await?,
+    };
     let storm = Storm {
         seed,
         lasts: arguments.lasts,
@@ -146,6 +154,9 @@ async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
     println!("storm: {direct}, seed {seed}, {:?}", arguments.lasts);
     let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.ttl);
     let look = lockkit::connect_with(&direct, settings).await.map_err(io::Error::other)?;
+    // A new quorum begins when all its members are there, which a storm would see to by and by.
+    let first = look.mutex("the first of all").lock().await.map_err(io::Error::other)?;
+    first.release().await.map_err(io::Error::other)?;
     if arguments.consumers {
         let verdict = storm.run_consumers(&look, saboteur).await?;
         look.shutdown().await;
@@ -199,6 +210,19 @@ async fn backend(
         let url = arguments.url.clone().unwrap_or_else(file);
         return Ok((url.clone(), url, Arc::new(NoSaboteur)));
     };
+    let mut faults = FAULTS.to_vec();
+    if arguments.consumers {
+        faults.retain(|fault| *fault != Fault::ServerRestarts);
+    }
+    let (url, direct, saboteur) = server(kind, faults).await?;
+    Ok((url, direct, Arc::new(saboteur)))
+}
+
+const FAULTS: [Fault; 4] =
+    [Fault::ConnectionCut, Fault::Partition, Fault::ServerStandsStill, Fault::ServerRestarts];
+
+/// A server with a proxy before it: its URL for clients, the one past the proxy, and who strikes.
+async fn server(kind: Kind, faults: Vec<Fault>) -> io::Result<(String, String, ServerSaboteur)> {
     let protocol = match kind {
         Kind::Redis => Protocol::Resp,
         Kind::Postgres => Protocol::Postgres,
@@ -210,11 +234,28 @@ async fn backend(
     let server = Server::start(kind).await.map_err(io::Error::other)?;
     let proxy = Proxy::start(server.addr(), protocol).await.map_err(io::Error::other)?;
     let (url, direct) = (server.url_at(proxy.addr()), server.url());
-    let mut faults = vec![Fault::ConnectionCut, Fault::Partition, Fault::ServerStandsStill];
-    if !arguments.consumers {
-        faults.push(Fault::ServerRestarts);
+    Ok((url, direct, ServerSaboteur::new(server, proxy, faults)))
+}
+
+/// Several servers that know nothing of each other.
+async fn quorum(
+    kind: Kind,
+    members: usize,
+    seed: u64,
+    ttl: Duration,
+) -> io::Result<(String, String, Arc<dyn Saboteur>)> {
+    let faults = FAULTS.iter().copied().chain([Fault::DataLost]);
+    let (mut urls, mut direct, mut saboteurs) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..members {
+        let (url, past, saboteur) = server(kind, faults.clone().collect()).await?;
+        urls.push(url);
+        direct.push(past);
+        saboteurs.push(saboteur);
     }
-    Ok((url, direct, Arc::new(ServerSaboteur::new(server, proxy, faults))))
+    let of =
+        |urls: Vec<String>| format!("quorum:{}?longest_ttl={}ms", urls.join(","), ttl.as_millis());
+    let saboteur = MembersSaboteur::new(saboteurs, seed, ttl * 2);
+    Ok((of(urls), of(direct), Arc::new(saboteur)))
 }
 
 async fn group(layout: Layout) -> Result<(String, String, Arc<dyn Saboteur>), LabError> {

@@ -19,6 +19,10 @@ pub(super) struct Guards {
     pub(super) fresh_ids: bool,
     /// A grant whose time is over by its arrival is given back.
     pub(super) time_left: bool,
+    /// One epoch of a member stands for a whole round, whatever another round learns meanwhile.
+    pub(super) epoch_of_the_round: bool,
+    /// What a member was asked for and did not answer to is taken back there, too.
+    pub(super) ghosts: bool,
 }
 
 impl Guards {
@@ -31,5 +35,7 @@ impl Guards {
         epochs: true,
         fresh_ids: true,
         time_left: true,
+        epoch_of_the_round: true,
+        ghosts: true,
     };
 }

@@ -73,6 +73,12 @@ impl Hold {
         }
     }
 
+    /// All members, each with the moment until which a request that was not answered may yet put
+    /// the claim in line there.
+    pub(super) fn ghosts(&self) -> Vec<(usize, Option<Moment>)> {
+        self.state().seats.iter().map(|seat| seat.ghost_until).enumerate().collect()
+    }
+
     /// Remembers that the claim counts at this member, unless it is over or another by now.
     pub(super) fn seat(&self, claim: &Claim, member: usize) {
         let mut state = self.state();

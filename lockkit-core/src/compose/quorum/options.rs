@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Error;
 use crate::capabilities::{
     Capabilities, Fault, Keeps, LeaseClock, RoundTrips, TokenSource, WakeUp,
 };
 use crate::driver::LockDriver;
+use crate::{Error, parse_duration};
 
 pub(super) const BACKEND: &str = "quorum";
 
@@ -36,6 +36,36 @@ impl QuorumOptions {
     }
 }
 
+impl QuorumOptions {
+    /// Takes the options of a quorum out of a URL's query: `longest_ttl` and `member_limit`, both
+    /// durations. Gives the options, and what is not one of them.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for what is no duration, or is zero.
+    pub fn parse<'a>(
+        query: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(Self, Vec<&'a str>), Error> {
+        let (mut options, mut others) = (Self::default(), Vec::new());
+        for option in query {
+            match option.split_once('=').unwrap_or((option, "")) {
+                ("longest_ttl", value) => options.longest_ttl = parse_duration(value)?,
+                ("member_limit", value) => options.member_limit = parse_duration(value)?,
+                _ => others.push(option),
+            }
+        }
+        options.check()?;
+        Ok((options, others))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.member_limit.is_zero() || self.longest_ttl.is_zero() {
+            let message = "a quorum's longest_ttl and member_limit are longer than zero";
+            return Err(Error::config(message));
+        }
+        Ok(())
+    }
+}
+
 impl Default for QuorumOptions {
     fn default() -> Self {
         Self { longest_ttl: Duration::from_secs(60), member_limit: Duration::from_millis(500) }
@@ -59,9 +89,7 @@ pub(super) fn capabilities_of(
     if members.len() < 3 {
         return Err(Error::config("a quorum has three members at least, better an odd number"));
     }
-    if options.member_limit.is_zero() || options.longest_ttl.is_zero() {
-        return Err(Error::config("a quorum's longest ttl and member limit are longer than zero"));
-    }
+    options.check()?;
     let all = || members.iter().map(|m| m.capabilities());
     if let Some(member) = all().find(|c| !c.raise) {
         let message =

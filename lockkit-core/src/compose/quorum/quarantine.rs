@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 use super::{BACKEND, Shared};
 use crate::capabilities::TokenSource;
 use crate::deadline::Margin;
-use crate::driver::{Acquisition, Patience, Renewal};
+use crate::driver::{Acquisition, LockDriver, Patience, Renewal};
 use crate::{Claim, Error, Identity, Key, Mode, Name, Namespace, Space, Token};
 
 /// Where a member keeps its sign.
@@ -29,6 +29,23 @@ const TTL_BITS: u32 = 40;
 /// Members count their own tokens below 2^52: clocks in microseconds do until the year 2112.
 const EPOCH_AT: u32 = 52;
 const LAST_EPOCH: u64 = (1 << (63 - EPOCH_AT)) - 1;
+
+/// What a member's tokens are counted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Epoch(u64);
+
+impl Epoch {
+    /// A member's token among those of the quorum.
+    pub(super) fn outward(self, token: Token) -> Option<Token> {
+        Token::new(token.get().checked_add(self.0 << EPOCH_AT)?)
+    }
+
+    /// The least token of the member that is this one or more among those of the quorum.
+    pub(super) fn inward(self, token: Token) -> Token {
+        let number = token.get().saturating_sub(self.0 << EPOCH_AT);
+        Token::new(number.max(1)).unwrap_or(token)
+    }
+}
 
 /// What a member that has its data says of itself.
 #[derive(Clone, Copy)]
@@ -58,44 +75,69 @@ impl Shared {
         }
         let opening = async {
             let members = 0..self.members.len();
-            let signs = join_all(members.clone().map(|m| self.sign(m))).await;
+            let signs = self.learn_epochs().await;
             let answered = signs.iter().flatten().count();
             if answered < self.majority() {
                 return Err(Error::retryable(BACKEND, "no majority of the members answers"));
             }
-            if answered == self.members.len() && signs.iter().flatten().all(Option::is_none) {
-                let new = Sign { epoch: 0, longest_ttl: self.options.longest_ttl };
-                join_all(members.map(|m| self.write_sign(m, new))).await;
+            if signs.iter().flatten().any(Option::is_some) {
+                return Ok(());
             }
+            if answered < self.members.len() {
+                let message = "a new quorum begins when all its members answer";
+                return Err(Error::retryable(BACKEND, message));
+            }
+            let new = Sign { epoch: 0, longest_ttl: self.options.longest_ttl };
+            join_all(members.map(|m| self.write_sign(m, new))).await;
             Ok(())
         };
         self.opened.get_or_try_init(|| opening).await.copied()
     }
 
-    /// A member's token among those of the quorum.
-    pub(super) fn outward(&self, member: usize, token: Token) -> Option<Token> {
-        let epoch = self.members[member].epoch.load(Ordering::Acquire);
-        Token::new(token.get().checked_add(epoch << EPOCH_AT)?)
+    /// Reads the signs of all members, and takes note of the epochs of their tokens.
+    async fn learn_epochs(&self) -> Vec<Result<Option<Sign>, Error>> {
+        let limit = self.options.member_limit;
+        let signs = join_all((0..self.members.len()).map(|m| self.sign(m, limit))).await;
+        for (member, sign) in self.members.iter().zip(&signs) {
+            if let Ok(Some(sign)) = sign {
+                member.epoch.store(sign.epoch, Ordering::Release);
+            }
+        }
+        signs
     }
 
-    /// The least token of the member that is this one or more among those of the quorum.
-    pub(super) fn inward(&self, member: usize, token: Token) -> Token {
-        let epoch = self.members[member].epoch.load(Ordering::Acquire);
-        let number = token.get().saturating_sub(epoch << EPOCH_AT);
-        Token::new(number.max(1)).unwrap_or(token)
+    /// The epochs as last seen.
+    pub(super) fn epochs(&self) -> Vec<Epoch> {
+        self.members.iter().map(|m| Epoch(m.epoch.load(Ordering::Acquire))).collect()
     }
 
-    /// An error when the member may not vote for a lease of this ttl.
-    pub(super) async fn check_sign(self: &Arc<Self>, m: usize, ttl: Duration) -> Result<(), Error> {
+    /// The epochs as they are now, for those who look and do not vote.
+    pub(super) async fn present_epochs(&self) -> Vec<Epoch> {
+        if self.guards.quarantine && !self.counts_by_clock() {
+            self.learn_epochs().await;
+        }
+        self.epochs()
+    }
+
+    /// An error when the member may not vote for a lease of this ttl, or when its tokens are not
+    /// of this epoch.
+    pub(super) async fn check_sign(
+        self: &Arc<Self>,
+        m: usize,
+        ttl: Duration,
+        epoch: Epoch,
+    ) -> Result<(), Error> {
         if !self.guards.quarantine {
             return Ok(());
         }
-        let Some(sign) = self.sign(m).await? else {
+        let Some(sign) = self.sign(m, self.limit(ttl)).await? else {
             self.watch(m);
             let message = format!("member {m} came back without its data and is in quarantine");
             return Err(Error::retryable(BACKEND, message));
         };
-        if self.members[m].epoch.swap(sign.epoch, Ordering::AcqRel) != sign.epoch {
+        let seen = Epoch(self.members[m].epoch.swap(sign.epoch, Ordering::AcqRel));
+        let counted_from = if self.guards.epoch_of_the_round { epoch } else { seen };
+        if counted_from != Epoch(sign.epoch) {
             return Err(Error::retryable(BACKEND, "a member has begun another epoch"));
         }
         if sign.longest_ttl < ttl {
@@ -109,27 +151,39 @@ impl Shared {
 
     /// Whether the member may vote, for people.
     pub(super) async fn has_sign(&self, member: usize) -> Result<bool, Error> {
-        Ok(!self.guards.quarantine || self.sign(member).await?.is_some())
+        let limit = self.options.member_limit;
+        Ok(!self.guards.quarantine || self.sign(member, limit).await?.is_some())
     }
 
-    async fn sign(&self, member: usize) -> Result<Option<Sign>, Error> {
-        self.base_of(member, SIGN).await.map(Sign::read)
+    async fn sign(&self, member: usize, limit: Duration) -> Result<Option<Sign>, Error> {
+        self.base_of(member, &Namespace::new(SIGN)?, limit).await.map(Sign::read)
     }
 
-    async fn base_of(&self, member: usize, namespace: &str) -> Result<u64, Error> {
-        let driver = &self.members[member].driver;
-        let namespace = Namespace::new(namespace)?;
-        self.within(self.options.member_limit, driver.token_base(&namespace)).await
+    pub(super) async fn base_of(
+        &self,
+        m: usize,
+        namespace: &Namespace,
+        limit: Duration,
+    ) -> Result<u64, Error> {
+        let namespace = namespace.clone();
+        self.ask(m, limit, |driver| async move { driver.token_base(&namespace).await }).await
     }
 
     async fn write_sign(&self, member: usize, sign: Sign) -> Result<(), Error> {
-        self.raise_base_of(member, SIGN, sign.number()).await
+        self.raise_base_of(member, &Namespace::new(SIGN)?, sign.number()).await
     }
 
-    async fn raise_base_of(&self, member: usize, namespace: &str, to: u64) -> Result<(), Error> {
-        let driver = &self.members[member].driver;
-        let namespace = Namespace::new(namespace)?;
-        self.within(self.options.member_limit, driver.raise_token_base(&namespace, to)).await
+    pub(super) async fn raise_base_of(
+        &self,
+        member: usize,
+        namespace: &Namespace,
+        to: u64,
+    ) -> Result<(), Error> {
+        let (limit, namespace) = (self.options.member_limit, namespace.clone());
+        let raise = |driver: Arc<dyn LockDriver>| async move {
+            driver.raise_token_base(&namespace, to).await
+        };
+        self.ask(member, limit, raise).await
     }
 
     /// Watches over a member that came back empty until it may vote, once at a time. Ends when
@@ -154,9 +208,13 @@ impl Shared {
                     continue;
                 };
                 tokio::time::sleep(wait).await;
-                let Some(shared) = weak.upgrade() else { return };
-                if let Err(error) = shared.end_watch(member, &claim).await {
+                // While others do not answer it cannot end; the claim stands for a while longer.
+                for _ in 0..8 {
+                    let Some(shared) = weak.upgrade() else { return };
+                    let Err(error) = shared.end_watch(member, &claim, wait).await else { break };
                     tracing::warn!(member, %error, "the quarantine goes on");
+                    drop(shared);
+                    tokio::time::sleep(wait / 32).await;
                 }
             }
         });
@@ -164,7 +222,8 @@ impl Shared {
 
     /// Takes the watch claim; `None` when the member has its sign.
     async fn begin_watch(&self, member: usize) -> Result<Option<(Arc<Claim>, Duration)>, Error> {
-        if self.sign(member).await?.is_some() {
+        let limit = self.options.member_limit;
+        if self.sign(member, limit).await?.is_some() {
             return Ok(None);
         }
         let longest = self.longest_elsewhere(member).await?;
@@ -173,31 +232,45 @@ impl Shared {
         let lease = wait + wait / 4 + 8 * self.options.member_limit;
         let identity = Arc::new(Identity::of_this_process());
         let claim = Arc::new(Claim::new(key, Mode::Exclusive, lease, lease, identity));
-        let driver = &self.members[member].driver;
-        let limit = self.options.member_limit;
-        match self.within(limit, driver.acquire(&claim, Patience::Try)).await? {
+        let mine = claim.clone();
+        let trying = self
+            .ask(member, limit, |driver| async move { driver.acquire(&mine, Patience::Try).await });
+        match trying.await? {
             Acquisition::Granted(_) => Ok(Some((claim, wait))),
             _ => Err(Error::retryable(BACKEND, "somebody else watches over this member")),
         }
     }
 
-    /// Writes the sign if the watch claim stood all the time.
-    async fn end_watch(&self, member: usize, claim: &Arc<Claim>) -> Result<(), Error> {
-        let driver = &self.members[member].driver;
+    /// Writes the sign if the watch claim stood all the time, and that was long enough.
+    async fn end_watch(
+        &self,
+        member: usize,
+        claim: &Arc<Claim>,
+        waited: Duration,
+    ) -> Result<(), Error> {
         let limit = self.options.member_limit;
+        // Again: somebody may have come with a longer ttl, and counted this member before its loss.
         let longest_ttl = self.longest_elsewhere(member).await?;
         let epoch = self.next_epoch(member).await?;
-        let outgrown = longest_ttl + Margin::default().of(longest_ttl) * 2 > claim.hold_ttl;
-        let stood = self.within(limit, driver.renew(std::slice::from_ref(claim))).await?;
-        if !outgrown && matches!(stood.first(), Some(Renewal::Holds(_))) {
+        let enough = longest_ttl + Margin::default().of(longest_ttl) <= waited;
+        let mine = claim.clone();
+        let renew = |driver: Arc<dyn LockDriver>| async move {
+            driver.renew(std::slice::from_ref(&mine)).await
+        };
+        let stood = self.ask(member, limit, renew).await?;
+        if enough && matches!(stood.first(), Some(Renewal::Holds(_))) {
             self.write_sign(member, Sign { epoch, longest_ttl }).await?;
         }
-        self.within(limit, driver.release(claim)).await.map(drop)
+        let mine = claim.clone();
+        let release = |driver: Arc<dyn LockDriver>| async move { driver.release(&mine).await };
+        self.ask(member, limit, release).await.map(drop)
     }
 
     /// The longest ttl that this program or another member knows of.
     async fn longest_elsewhere(&self, member: usize) -> Result<Duration, Error> {
-        let signs = self.with_data(join_all(self.others(member).map(|m| self.sign(m))).await)?;
+        let limit = self.options.member_limit;
+        let signs = join_all(self.others(member).map(|m| self.sign(m, limit))).await;
+        let signs = self.with_data(signs)?;
         let known = signs.iter().map(|sign| sign.longest_ttl).max().unwrap_or_default();
         Ok(self.options.longest_ttl.max(known))
     }
@@ -205,14 +278,13 @@ impl Shared {
     /// An epoch greater than any before, and remembered by all others as that. Members whose
     /// tokens follow their clocks need none: the clock has gone on since.
     async fn next_epoch(&self, member: usize) -> Result<u64, Error> {
-        let source = |m: &super::Member| m.driver.capabilities().token_source;
-        let by_clock = self.members.iter().all(|m| source(m) == TokenSource::ClockCounter);
-        if by_clock || !self.guards.epochs {
+        if self.counts_by_clock() || !self.guards.epochs {
             return Ok(0);
         }
+        let limit = self.options.member_limit;
         let greatest = self.others(member).map(|m| async move {
-            let sign = self.sign(m).await?;
-            let greatest = self.base_of(m, GREATEST_EPOCH).await?;
+            let sign = self.sign(m, limit).await?;
+            let greatest = self.base_of(m, &Namespace::new(GREATEST_EPOCH)?, limit).await?;
             Ok(sign.map(|sign| greatest.max(sign.epoch)))
         });
         let epoch = 1 + self.with_data(join_all(greatest).await)?.into_iter().max().unwrap_or(0);
@@ -223,12 +295,18 @@ impl Shared {
             ));
         }
         let all = 0..self.members.len();
-        let told = join_all(all.map(|m| self.raise_base_of(m, GREATEST_EPOCH, epoch))).await;
+        let place = Namespace::new(GREATEST_EPOCH)?;
+        let told = join_all(all.map(|m| self.raise_base_of(m, &place, epoch))).await;
         // The member itself is told as well, and does not count.
         if told.iter().flatten().count() <= self.majority() && told.iter().any(Result::is_err) {
             return Err(Error::retryable(BACKEND, "too few members could be told of an epoch"));
         }
         Ok(epoch)
+    }
+
+    fn counts_by_clock(&self) -> bool {
+        let source = |m: &super::Member| m.driver.capabilities().token_source;
+        self.members.iter().all(|m| source(m) == TokenSource::ClockCounter)
     }
 
     fn others(&self, member: usize) -> impl Iterator<Item = usize> {

@@ -82,6 +82,7 @@ impl Shared {
         let now = self.clock.now();
         let later = now.after(claim.wait_ttl);
         let mut state = hold.state();
+        let state = &mut *state;
         match &mut state.phase {
             Phase::Waiting { until } if *until <= now => gone,
             Phase::Waiting { until } | Phase::Trying { until: Some(until) } => {
@@ -91,11 +92,15 @@ impl Shared {
             Phase::Trying { until: None } => Renewal::Waits { ahead: 1 },
             Phase::Held { grant, until } => {
                 let (grant, until) = (*grant, *until);
-                let mode = state.claim.mode;
-                let same = state.claim.hold_ttl == claim.hold_ttl;
-                if !same {
-                    let id = state.claim.id;
-                    state.claim = Arc::new(Claim::clone(claim).with_mode(mode).with_id(id));
+                let ttl = claim.hold_ttl.min(self.options.longest_ttl);
+                if ttl > state.claim.hold_ttl {
+                    // Members must hear of the longer ttl before they count again.
+                    state.seats.iter_mut().for_each(|seat| seat.counts = false);
+                }
+                if ttl != state.claim.hold_ttl {
+                    let mut other = Claim::clone(&state.claim);
+                    other.hold_ttl = ttl;
+                    state.claim = Arc::new(other);
                 }
                 let claim = state.claim.clone();
                 held.push(Held { place, hold: hold.clone(), claim, grant, until });
@@ -172,8 +177,7 @@ impl Shared {
         one.hold.state().phase = Phase::Over;
         let (shared, one) = (self.clone(), one.clone());
         tokio::spawn(async move {
-            let all = (0..shared.members.len()).collect();
-            shared.give_back(&one.hold, &one.claim, all).await;
+            shared.give_back(&one.claim, one.hold.ghosts()).await;
         });
         Some(Renewal::Ended(Ended::NotInLine))
     }
@@ -182,8 +186,9 @@ impl Shared {
     async fn renew_at(self: Arc<Self>, member: usize, held: &[Held]) -> Vec<Vote> {
         let claims: Vec<_> = held.iter().map(|one| one.claim.clone()).collect();
         let ttl = claims.iter().map(|claim| claim.hold_ttl).min().unwrap_or_default();
-        let driver = &self.members[member].driver;
-        let answers = match self.within(self.limit(ttl), driver.renew(&claims)).await {
+        let renewing =
+            self.ask(member, self.limit(ttl), |driver| async move { driver.renew(&claims).await });
+        let answers = match renewing.await {
             Ok(answers) if answers.len() == held.len() => answers,
             _ => return held.iter().map(|_| Vote::Unknown).collect(),
         };
@@ -206,7 +211,10 @@ impl Shared {
                 match self.try_at(member, &one.hold, &one.claim, limit).await {
                     Ok(Acquisition::Granted(grant)) => self.repair(member, one, grant).await,
                     Ok(_) => Vote::Lost,
-                    Err(_) => Vote::Unknown,
+                    Err(_) => {
+                        self.forget_ghost(&one.hold, &one.claim, member).await;
+                        Vote::Unknown
+                    }
                 }
             }
         }
@@ -215,12 +223,14 @@ impl Shared {
     /// The member has the claim, but it was not raised there yet.
     async fn repair(self: &Arc<Self>, member: usize, one: &Held, grant: Grant) -> Vote {
         if one.hold.token_of(&one.claim).is_none() {
-            self.give_back(&one.hold, &one.claim, vec![member]).await;
+            self.give_back(&one.claim, vec![(member, None)]).await;
             return Vote::Lost;
         }
+        let epoch = self.epochs()[member];
+        let raise = (one.grant.token, epoch);
         let counts = match self.guards.repair_raises {
-            true => self.raise_at(member, &one.hold, &one.claim, one.grant.token).await,
-            false => self.check_sign(member, one.claim.hold_ttl).await,
+            true => self.raise_at(member, &one.hold, &one.claim, raise).await,
+            false => self.check_sign(member, one.claim.hold_ttl, epoch).await,
         };
         match counts {
             Ok(()) => Vote::Repaired(grant),
@@ -233,6 +243,16 @@ impl Shared {
         claim: &Arc<Claim>,
         ttl: Duration,
     ) -> Result<Renewal, Error> {
+        let longest = self.options.longest_ttl;
+        if ttl > longest {
+            return Err(Error::Config(format!("this quorum keeps leases of {longest:?} at most")));
+        }
+        // Before it is sent: from then on a majority may keep it no longer.
+        if let Some(hold) = self.hold(claim)
+            && let Phase::Held { until, .. } = &mut hold.state().phase
+        {
+            *until = trusted_until(self.clock.now(), ttl, Margin::default()).min(*until);
+        }
         let renewal = self.at_all(claim, move |driver, claim| {
             let (driver, claim) = (driver.clone(), claim.clone());
             async move { driver.shorten(&claim, ttl).await }
@@ -273,7 +293,7 @@ impl Shared {
         let mut answers = Answers::of(self, 0..self.members.len(), |member| {
             let shared = self.clone();
             let asking = verb(&self.members[member].driver, &one.claim);
-            async move { shared.within(limit, asking).await }
+            async move { shared.ask(member, limit, |_| asking).await }
         });
         let mut tally = Tally::default();
         while let Some((member, answer)) = answers.next(self).await {

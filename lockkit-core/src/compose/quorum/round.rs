@@ -2,22 +2,44 @@
 //! that time is left; or give everything back. Runs as a task of its own, so that whoever asked
 //! may go away at any moment.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::hold::{Hold, Phase};
+use super::quarantine::Epoch;
 use super::{BACKEND, Shared, pause};
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::{Margin, trusted_until};
-use crate::driver::{Acquisition, Grant, Patience, Released, Renewal};
+use crate::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
 use crate::{Claim, Error, Token};
 
 pub(super) enum Outcome {
     Granted(Grant),
     Busy,
     Failed(Error),
+}
+
+/// What the members said to a try.
+struct Votes {
+    granted: Vec<(usize, Grant)>,
+    /// Those who may have granted, for all that is known.
+    unknown: Vec<usize>,
+    /// What it is if the grants are no majority.
+    outcome: Outcome,
+}
+
+/// What came of raising.
+#[derive(Default)]
+struct Raised {
+    /// To this token; `None` when nobody granted.
+    token: Option<Token>,
+    counted: Vec<usize>,
+    failed: Option<Error>,
+    /// A member's tokens turned out to be of another epoch than was thought.
+    other_epoch: bool,
 }
 
 /// Answers of members, in the order in which they come.
@@ -94,13 +116,18 @@ impl Shared {
             let (shared, claim, hold) = (self.clone(), claim.clone(), hold.clone());
             async move { shared.try_at(member, &hold, &claim, limit).await }
         });
-        let (granted, mut outcome) = self.first_majority(&mut answers).await;
+        let Votes { granted, unknown, mut outcome } = self.first_majority(&mut answers).await;
         if granted.len() >= self.majority() {
             outcome = self.settle(hold, claim, since, &granted).await;
         }
         if !matches!(outcome, Outcome::Granted(_)) {
-            let members: Vec<_> = granted.iter().map(|(member, _)| *member).collect();
-            self.give_back(hold, claim, members).await;
+            for member in unknown {
+                // It has taken its time already: nobody waits for it once more.
+                let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
+                tokio::spawn(async move { shared.forget_ghost(&hold, &claim, member).await });
+            }
+            let granted = granted.iter().map(|(member, _)| (*member, None));
+            self.give_back(claim, granted.collect()).await;
             let mut state = hold.state();
             state.phase = match state.phase {
                 Phase::Trying { until: Some(until) } => Phase::Waiting { until },
@@ -109,29 +136,46 @@ impl Shared {
         }
         let _ = tell.send(outcome);
         while let Some((member, answer)) = answers.late().await {
-            if let Ok(Acquisition::Granted(_)) = answer {
-                self.welcome(hold, claim, member).await;
+            match answer {
+                Ok(Acquisition::Granted(_)) => self.welcome(hold, claim, member).await,
+                Ok(_) => {}
+                Err(_) => self.forget_ghost(hold, claim, member).await,
             }
         }
     }
 
+    /// Until when a request for this claim that has not been answered by now is watched for.
+    fn ghost_until(&self, claim: &Claim) -> Moment {
+        self.clock.now().after(claim.hold_ttl)
+    }
+
+    /// A member did not answer: unless the claim holds (then its end takes care of it), what may
+    /// be there, or on its way there, is taken back.
+    pub(super) async fn forget_ghost(
+        self: &Arc<Self>,
+        hold: &Hold,
+        claim: &Arc<Claim>,
+        member: usize,
+    ) {
+        if hold.token_of(claim).is_none() && self.guards.ghosts {
+            self.give_back(claim, vec![(member, Some(self.ghost_until(claim)))]).await;
+        }
+    }
+
     /// Collects answers until a majority has granted, or cannot any more.
-    async fn first_majority(
-        &self,
-        answers: &mut Answers<Result<Acquisition, Error>>,
-    ) -> (Vec<(usize, Grant)>, Outcome) {
-        let (mut granted, mut busy, mut failed) = (Vec::new(), 0, None);
-        let mut failures = 0;
+    async fn first_majority(&self, answers: &mut Answers<Result<Acquisition, Error>>) -> Votes {
+        let (mut granted, mut unknown) = (Vec::new(), Vec::new());
+        let (mut busy, mut failed) = (0, None);
         while let Some((member, answer)) = answers.next(self).await {
             match answer {
                 Ok(Acquisition::Granted(grant)) => granted.push((member, grant)),
                 Ok(_) => busy += 1,
                 Err(error) => {
-                    failures += 1;
+                    unknown.push(member);
                     failed = Some(error);
                 }
             }
-            let lost = busy + failures > self.members.len() - self.majority();
+            let lost = busy + unknown.len() > self.members.len() - self.majority();
             if granted.len() >= self.majority() || lost {
                 answers.enough(self);
             }
@@ -143,7 +187,7 @@ impl Shared {
             }
             _ => Outcome::Busy,
         };
-        (granted, outcome)
+        Votes { granted, unknown, outcome }
     }
 
     /// Raises those who granted, and makes it a grant if a majority of them counts in time.
@@ -154,24 +198,13 @@ impl Shared {
         since: Moment,
         granted: &[(usize, Grant)],
     ) -> Outcome {
-        let tokens = granted.iter().filter_map(|(member, g)| self.outward(*member, g.token));
-        let Some(token) = tokens.max() else {
+        let mut raised = self.raise_all(hold, claim, granted).await;
+        if raised.counted.len() < self.majority() && raised.other_epoch {
+            raised = self.raise_all(hold, claim, granted).await;
+        }
+        let Raised { token: Some(token), counted, failed, .. } = raised else {
             return Outcome::Busy;
         };
-        let mut raises = Answers::of(self, granted.iter().map(|(member, _)| *member), |member| {
-            let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
-            async move { shared.raise_at(member, &hold, &claim, token).await }
-        });
-        let (mut counted, mut last) = (Vec::new(), None);
-        while let Some((member, answer)) = raises.next(self).await {
-            match answer {
-                Ok(()) => counted.push(member),
-                Err(error) => last = Some(error),
-            }
-            if counted.len() >= self.majority() {
-                raises.enough(self);
-            }
-        }
         let by_counted = granted.iter().filter(|(member, _)| counted.contains(member));
         let since = by_counted
             .clone()
@@ -181,9 +214,9 @@ impl Shared {
         let until = trusted_until(since, ttl, Margin::default());
         let in_time = self.clock.now() < until || !self.guards.time_left;
         if counted.len() < self.majority() || !in_time {
-            let error =
-                last.unwrap_or_else(|| Error::retryable(BACKEND, "the round took too long"));
-            return Outcome::Failed(error);
+            let why = failed.map_or("it took too long".to_owned(), |error| error.to_string());
+            let message = format!("the grants of a majority did not count: {why}");
+            return Outcome::Failed(Error::retryable(BACKEND, message));
         }
         let grant = Grant { token, ttl, since: Some(since) };
         let mut state = hold.state();
@@ -194,6 +227,36 @@ impl Shared {
         Outcome::Granted(grant)
     }
 
+    /// Raises those who granted to the greatest token among them, and waits for a majority.
+    async fn raise_all(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        claim: &Arc<Claim>,
+        granted: &[(usize, Grant)],
+    ) -> Raised {
+        // As of now, for the whole round: another one may learn of a new epoch meanwhile.
+        let epochs = self.epochs();
+        let tokens = granted.iter().filter_map(|(member, g)| epochs[*member].outward(g.token));
+        let mut raised = Raised { token: tokens.max(), ..Raised::default() };
+        let Some(token) = raised.token else { return raised };
+        let mut raises = Answers::of(self, granted.iter().map(|(member, _)| *member), |member| {
+            let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
+            let epoch = epochs[member];
+            async move { shared.raise_at(member, &hold, &claim, (token, epoch)).await }
+        });
+        while let Some((member, answer)) = raises.next(self).await {
+            match answer {
+                Ok(()) => raised.counted.push(member),
+                Err(error) => raised.failed = Some(error),
+            }
+            if raised.counted.len() >= self.majority() {
+                raises.enough(self);
+            }
+        }
+        raised.other_epoch = self.epochs() != epochs;
+        raised
+    }
+
     /// Puts a claim in line at a member if it can hold there at once.
     pub(super) async fn try_at(
         &self,
@@ -202,22 +265,21 @@ impl Shared {
         claim: &Arc<Claim>,
         limit: Duration,
     ) -> Result<Acquisition, Error> {
-        let driver = &self.members[member].driver;
-        let trying = async {
-            if self.guards.never_queue {
-                return driver.acquire(claim, Patience::Try).await;
+        let (mine, never_queue) = (claim.clone(), self.guards.never_queue);
+        let limit = if never_queue { limit } else { claim.hold_ttl };
+        let trying = self.ask(member, limit, |driver| async move {
+            if never_queue {
+                return driver.acquire(&mine, Patience::Try).await;
             }
-            match driver.acquire(claim, Patience::Wait).await? {
-                Acquisition::Queued { .. } => driver.granted(claim).await.map(Acquisition::Granted),
+            match driver.acquire(&mine, Patience::Wait).await? {
+                Acquisition::Queued { .. } => driver.granted(&mine).await.map(Acquisition::Granted),
                 other => Ok(other),
             }
-        };
-        let limit = if self.guards.never_queue { limit } else { claim.hold_ttl };
-        let answer = self.within(limit, trying).await;
+        });
+        let answer = trying.await;
         let mut state = hold.state();
         if answer.is_err() && state.claim.id == claim.id {
-            let until = self.clock.now().after(claim.hold_ttl);
-            state.seats[member].ghost_until = Some(until);
+            state.seats[member].ghost_until = Some(self.ghost_until(claim));
         }
         answer
     }
@@ -232,22 +294,23 @@ impl Shared {
         member: usize,
         hold: &Hold,
         claim: &Arc<Claim>,
-        token: Token,
+        (token, epoch): (Token, Epoch),
     ) -> Result<(), Error> {
         let limit = self.limit(claim.hold_ttl);
-        let driver = &self.members[member].driver;
         let raising = async {
             if !self.guards.raise {
                 return Ok(());
             }
-            let token = self.inward(member, token);
-            match self.within(limit, driver.raise(claim, token)).await? {
+            let (token, mine) = (epoch.inward(token), claim.clone());
+            let raise =
+                |driver: Arc<dyn LockDriver>| async move { driver.raise(&mine, token).await };
+            match self.ask(member, limit, raise).await? {
                 Renewal::Holds(grant) if grant.token >= token => Ok(()),
                 _ if !self.guards.raise_only_live => Ok(()),
                 _ => Err(Error::retryable(BACKEND, "a member lost the claim while it was raised")),
             }
         };
-        let (raised, sign) = tokio::join!(raising, self.check_sign(member, claim.hold_ttl));
+        let (raised, sign) = tokio::join!(raising, self.check_sign(member, claim.hold_ttl, epoch));
         raised.and(sign)?;
         hold.seat(claim, member);
         Ok(())
@@ -256,33 +319,32 @@ impl Shared {
     /// A member granted late: it joins those who hold, or the claim is given back there.
     async fn welcome(self: &Arc<Self>, hold: &Arc<Hold>, claim: &Arc<Claim>, member: usize) {
         if let Some(token) = hold.token_of(claim) {
-            let _ = self.raise_at(member, hold, claim, token).await; // a renewal tries again
+            let epoch = self.epochs()[member];
+            let _ = self.raise_at(member, hold, claim, (token, epoch)).await; // a renewal tries again
         }
         if hold.token_of(claim).is_none() {
-            self.give_back(hold, claim, vec![member]).await;
+            self.give_back(claim, vec![(member, None)]).await;
         }
     }
 
     /// Releases a claim at these members. What is not answered in time is released on in the
-    /// background, and so is what may yet arrive there.
+    /// background; and so is, until the moment given, what may yet arrive there.
     pub(super) async fn give_back(
         self: &Arc<Self>,
-        hold: &Arc<Hold>,
         claim: &Arc<Claim>,
-        members: Vec<usize>,
+        members: Vec<(usize, Option<Moment>)>,
     ) -> Vec<Result<Released, Error>> {
-        let limit = self.limit(claim.hold_ttl);
-        let asked = members.len();
-        let mut answers = Answers::of(self, members, |member| {
-            let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
-            async move {
-                let releasing = shared.members[member].driver.release(&claim);
-                let answer = shared.within(limit, releasing).await;
-                shared.sweep(member, &hold, &claim, &answer);
-                answer
-            }
-        });
-        let mut all = Vec::with_capacity(asked);
+        let ghosts: HashMap<_, _> = members.iter().copied().collect();
+        let mut all = Vec::with_capacity(members.len());
+        let mut answers =
+            Answers::of(self, members.into_iter().map(|(member, _)| member), |member| {
+                let (shared, claim, ghost) = (self.clone(), claim.clone(), ghosts[&member]);
+                async move {
+                    let answer = shared.release_at(member, &claim).await;
+                    shared.sweep(member, &claim, ghost, &answer);
+                    answer
+                }
+            });
         while let Some((_, answer)) = answers.next(self).await {
             all.push(answer);
             if all.iter().flatten().count() >= self.majority() {
@@ -292,21 +354,21 @@ impl Shared {
         all
     }
 
+    async fn release_at(&self, member: usize, claim: &Arc<Claim>) -> Result<Released, Error> {
+        let (limit, mine) = (self.limit(claim.hold_ttl), claim.clone());
+        self.ask(member, limit, |driver| async move { driver.release(&mine).await }).await
+    }
+
     /// Goes on releasing while something of the claim may be at the member, or on its way there.
     fn sweep(
         self: &Arc<Self>,
         member: usize,
-        hold: &Hold,
         claim: &Arc<Claim>,
+        ghost: Option<Moment>,
         answer: &Result<Released, Error>,
     ) {
-        let ghost = {
-            let state = hold.state();
-            let same = state.claim.id == claim.id;
-            state.seats[member].ghost_until.filter(|_| same)
-        };
         let until = match (answer, ghost) {
-            (Err(_), _) => self.clock.now().after(claim.hold_ttl),
+            (Err(_), _) => self.ghost_until(claim),
             (Ok(Released::Removed), _) | (_, None) => return,
             (_, Some(until)) => until,
         };
@@ -316,8 +378,7 @@ impl Shared {
             while shared.clock.now() < until {
                 tokio::time::sleep(pause(tries)).await;
                 tries += 1;
-                let releasing = shared.members[member].driver.release(&claim);
-                match shared.within(shared.limit(claim.hold_ttl), releasing).await {
+                match shared.release_at(member, &claim).await {
                     Ok(Released::Removed) => return,
                     Ok(_) if failed && ghost.is_none() => return,
                     _ => {}

@@ -49,17 +49,17 @@ fn finds(members: usize, faults: Faults, guards: Guards, what: &str) {
 
 #[test]
 fn three_members_keep_all_promises_while_one_fails_in_any_way() {
-    finds_nothing(3, Faults { data_loss: true, ..Faults::NETWORK }, 150);
+    finds_nothing(3, Faults { data_loss: true, ..Faults::NETWORK }, 120);
 }
 
 #[test]
 fn five_members_keep_all_promises_while_one_fails_in_any_way() {
-    finds_nothing(5, Faults { data_loss: true, ..Faults::NETWORK }, 50);
+    finds_nothing(5, Faults { data_loss: true, ..Faults::NETWORK }, 40);
 }
 
 #[test]
 fn tokens_grow_even_where_locks_are_broken_by_force() {
-    finds_nothing(3, Faults { breaks: true, ..Faults::NETWORK }, 100);
+    finds_nothing(3, Faults { breaks: true, ..Faults::NETWORK }, 80);
 }
 
 #[test]

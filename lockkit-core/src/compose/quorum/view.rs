@@ -1,29 +1,39 @@
 //! What a quorum shows: what a majority of its members agree on. And breaking, which begins with
 //! looking.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::quarantine::Epoch;
 use super::{BACKEND, Shared};
-use crate::driver::Force;
-use crate::state::{Cursor, Finding, Health, ListRequest, LockState, Page, Severity, Standing};
-use crate::{BreakRecord, Error, Key, Mode, Namespace, Space, Token};
-
-/// How many lists are asked of a member at once.
-const PAGE: usize = 1_000;
+use crate::driver::{Force, LockDriver};
+use crate::state::{Finding, Health, LockState, Severity, Standing};
+use crate::{BreakRecord, Error, Key, Mode, Namespace, Token};
 
 impl Shared {
     pub(super) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let limit = self.options.member_limit;
-        let asking = self.members.iter().map(|m| self.within(limit, m.driver.inspect(key)));
-        let states = self.enough(join_all(asking).await)?;
-        Ok(self.merge(key.clone(), states))
+        let (states, epochs) = self.look(key).await?;
+        Ok(self.merge(key.clone(), states, &epochs))
+    }
+
+    async fn look(&self, key: &Key) -> Result<(Vec<(usize, LockState)>, Vec<Epoch>), Error> {
+        let looking = (0..self.members.len()).map(|member| {
+            let key = key.clone();
+            self.ask(member, self.options.member_limit, |driver| async move {
+                driver.inspect(&key).await
+            })
+        });
+        let (states, epochs) = tokio::join!(join_all(looking), self.present_epochs());
+        Ok((self.enough(states)?, epochs))
     }
 
     /// The answers with their members, if they are of a majority.
-    fn enough<T>(&self, answers: Vec<Result<T, Error>>) -> Result<Vec<(usize, T)>, Error> {
+    pub(super) fn enough<T>(
+        &self,
+        answers: Vec<Result<T, Error>>,
+    ) -> Result<Vec<(usize, T)>, Error> {
         let some = answers.into_iter().enumerate().filter_map(|(m, a)| Some((m, a.ok()?)));
         let some: Vec<_> = some.collect();
         match some.len() >= self.majority() {
@@ -33,36 +43,55 @@ impl Shared {
     }
 
     /// One list as a majority has it. What only a minority has is on its way in or out.
-    fn merge(&self, key: Key, states: Vec<(usize, LockState)>) -> LockState {
+    pub(super) fn merge(
+        &self,
+        key: Key,
+        states: Vec<(usize, LockState)>,
+        epochs: &[Epoch],
+    ) -> LockState {
         let mut last_break = None;
-        let mut groups: Vec<Vec<Standing>> = Vec::new();
-        for (member, state) in states {
-            last_break = last_break.max_by_time(state.last_break);
-            for mut standing in state.line.into_iter().filter(Standing::holds) {
-                standing.token = self.outward(member, standing.token).unwrap_or(standing.token);
-                match groups.iter_mut().find(|group| same(&group[0], &standing)) {
-                    Some(group) => group.push(standing),
-                    None => groups.push(vec![standing]),
-                }
-            }
+        for (_, state) in &states {
+            last_break = last_break.max_by_time(state.last_break.clone());
         }
-        groups.retain(|group| group.len() >= self.majority());
-        let mut line: Vec<_> = groups.into_iter().map(|group| self.sum(group)).collect();
+        let groups = self.groups(states, epochs).into_iter();
+        let mut line: Vec<_> = groups.map(|group| self.sum(group)).collect();
         line.sort_by_key(|standing| standing.token);
         LockState::new(key, line, last_break)
     }
 
+    /// What is said of each claim that a majority has.
+    fn groups(&self, states: Vec<(usize, LockState)>, epochs: &[Epoch]) -> Vec<Vec<Seen>> {
+        let mut groups: Vec<Vec<Seen>> = Vec::new();
+        for (member, state) in states {
+            for mut standing in state.line.into_iter().filter(Standing::holds) {
+                let inner = standing.token;
+                standing.token = epochs[member].outward(inner).unwrap_or(inner);
+                let seen = Seen { member, inner, standing };
+                match groups.iter_mut().find(|group| group.iter().all(|one| seen.goes_with(one))) {
+                    Some(group) => group.push(seen),
+                    None => groups.push(vec![seen]),
+                }
+            }
+        }
+        groups.retain(|group| group.len() >= self.majority());
+        groups
+    }
+
     /// One claim, from what a majority says of it.
-    fn sum(&self, mut group: Vec<Standing>) -> Standing {
+    fn sum(&self, group: Vec<Seen>) -> Standing {
+        // Where it was not raised yet it has less than its token, but a majority has not less.
+        let mut tokens: Vec<_> = group.iter().map(|seen| seen.standing.token).collect();
+        tokens.sort_unstable();
+        let token = tokens[tokens.len() - self.majority()];
+        let mut group: Vec<_> = group.into_iter().map(|seen| seen.standing).collect();
         group.sort_by_key(|standing| std::cmp::Reverse(standing.expires_in));
         // It holds for as long as a majority keeps it.
         let expires_in = group[self.majority() - 1].expires_in;
         let broken = group.iter().any(|standing| standing.broken);
         let held_for = group.iter().filter_map(|standing| standing.held_for).max();
         let queued_for = group.iter().map(|standing| standing.queued_for).max();
-        let token = group.iter().map(|standing| standing.token).min();
         let mut one = group.swap_remove(0);
-        one.token = token.unwrap_or(one.token);
+        one.token = token;
         one.queued_for = queued_for.unwrap_or(Duration::ZERO);
         (one.expires_in, one.broken, one.held_for) = (expires_in, broken, held_for);
         one
@@ -75,25 +104,19 @@ impl Shared {
         force: Force,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let limit = self.options.member_limit;
-        let asking = self.members.iter().map(|m| self.within(limit, m.driver.inspect(key)));
-        let states = self.enough(join_all(asking).await)?;
-        let merged = self.merge(key.clone(), states.clone());
-        let Some(aim) = merged.line.iter().find(|standing| standing.token == token) else {
+        let (states, epochs) = self.look(key).await?;
+        // A member that was repaired may have given it a greater one than the others.
+        let has_token = |group: &Vec<Seen>| group.iter().any(|seen| seen.standing.token == token);
+        let Some(aim) = self.groups(states, &epochs).into_iter().find(has_token) else {
             return Ok(false);
         };
-        let mut breaking = Vec::new();
-        for (member, state) in &states {
-            for standing in &state.line {
-                let mut outward = standing.clone();
-                outward.token = self.outward(*member, standing.token).unwrap_or(standing.token);
-                if same(aim, &outward) {
-                    let driver = &self.members[*member].driver;
-                    let asked = driver.break_claim(key, standing.token, force, record);
-                    breaking.push(self.within(limit, asked));
-                }
-            }
-        }
+        let limit = self.options.member_limit;
+        let breaking = aim.into_iter().map(|seen| {
+            let (key, record) = (key.clone(), record.clone());
+            self.ask(seen.member, limit, move |driver| async move {
+                driver.break_claim(&key, seen.inner, force, &record).await
+            })
+        });
         let answers = join_all(breaking).await;
         if answers.iter().flatten().count() >= self.majority() {
             return Ok(answers.iter().flatten().any(|broken| *broken));
@@ -101,58 +124,15 @@ impl Shared {
         Err(Error::retryable(BACKEND, "no majority of the members answered"))
     }
 
-    /// Reads all lists of all members and shows those after the cursor. Members list in orders of
-    /// their own, so only the whole can be put together.
-    pub(super) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let after = request.after.as_ref().map(read_cursor).transpose()?;
-        let reading = (0..self.members.len()).map(|member| self.list_at(member, request));
-        let mut by_name: BTreeMap<(Space, String), Vec<(usize, LockState)>> = BTreeMap::new();
-        for (member, states) in self.enough(join_all(reading).await)? {
-            for state in states {
-                let at = (state.key.space, state.key.name.as_str().to_owned());
-                by_name.entry(at).or_default().push((member, state));
-            }
-        }
-        let limit = request.limit.max(1);
-        let mut page = Page { states: Vec::new(), next: None };
-        for (at, states) in by_name {
-            let key = states[0].1.key.clone();
-            if after.as_ref().is_some_and(|after| at <= *after) {
-                continue;
-            }
-            let state = self.merge(key, states);
-            if state.is_free() {
-                continue;
-            }
-            if page.states.len() == limit {
-                page.next = page.states.last().map(write_cursor);
-                break;
-            }
-            page.states.push(state);
-        }
-        Ok(page)
-    }
-
-    async fn list_at(&self, member: usize, request: &ListRequest) -> Result<Vec<LockState>, Error> {
-        let mut request = ListRequest { after: None, limit: PAGE, ..request.clone() };
-        let mut states = Vec::new();
-        loop {
-            let asking = self.members[member].driver.list(&request);
-            let page = self.within(Duration::from_secs(5), asking).await?;
-            states.extend(page.states);
-            request.after = page.next;
-            if request.after.is_none() {
-                return Ok(states);
-            }
-        }
-    }
-
     pub(super) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
         let limit = self.options.member_limit;
-        let asking =
-            self.members.iter().map(|m| self.within(limit, m.driver.token_base(namespace)));
+        let asking = (0..self.members.len()).map(|member| self.base_of(member, namespace, limit));
         let bases = self.enough(join_all(asking).await)?;
-        Ok(bases.into_iter().map(|(_, base)| base).max().unwrap_or(0))
+        let greatest = bases.iter().map(|(_, base)| *base).max().unwrap_or(0);
+        // A member that lost its data has lost this as well, and is told; it is no harm if not.
+        let behind = bases.iter().filter(|(_, base)| *base < greatest);
+        join_all(behind.map(|(m, _)| self.raise_base_of(*m, namespace, greatest))).await;
+        Ok(greatest)
     }
 
     pub(super) async fn raise_token_base(
@@ -160,18 +140,24 @@ impl Shared {
         namespace: &Namespace,
         base: u64,
     ) -> Result<(), Error> {
-        let limit = self.options.member_limit;
-        let members = self.members.iter();
-        let asking =
-            members.map(|m| self.within(limit, m.driver.raise_token_base(namespace, base)));
-        self.enough(join_all(asking).await).map(drop)
+        // All of them, not a majority: the next to read it may meet one that lost its data and one
+        // that was not told.
+        let all = 0..self.members.len();
+        let raised = join_all(all.map(|m| self.raise_base_of(m, namespace, base))).await;
+        match raised.into_iter().collect::<Result<(), Error>>() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let message = format!("all members must take a new token base; one said: {error}");
+                Err(Error::retryable(BACKEND, message))
+            }
+        }
     }
 
     pub(super) async fn health(&self) -> Result<Health, Error> {
         let limit = self.options.member_limit;
-        let asking = self.members.iter().enumerate().map(|(m, member)| async move {
-            let health = self.within(limit, member.driver.health()).await?;
-            Ok((health, self.has_sign(m).await?))
+        let asking = (0..self.members.len()).map(|member| async move {
+            let health = |driver: Arc<dyn LockDriver>| async move { driver.health().await };
+            Ok((self.ask(member, limit, health).await?, self.has_sign(member).await?))
         });
         let answers = join_all(asking).await;
         let mut findings = Vec::new();
@@ -201,11 +187,23 @@ impl Shared {
     }
 }
 
-/// Whether two members speak of one claim, as far as can be seen without its id. A member that was
-/// repaired may have a greater token for it.
-fn same(a: &Standing, b: &Standing) -> bool {
-    let alike = a.mode == b.mode && a.identity == b.identity && a.note == b.note && a.ttl == b.ttl;
-    alike && (a.mode == Mode::Exclusive || a.token == b.token)
+/// A claim as one member shows it.
+struct Seen {
+    member: usize,
+    /// Its token there; that of the standing is one of the quorum's.
+    inner: Token,
+    standing: Standing,
+}
+
+impl Seen {
+    /// Whether two members speak of one claim, as far as can be seen without its id.
+    fn goes_with(&self, other: &Self) -> bool {
+        let (a, b) = (&self.standing, &other.standing);
+        let alike =
+            a.mode == b.mode && a.identity == b.identity && a.note == b.note && a.ttl == b.ttl;
+        let one = self.member != other.member && alike;
+        one && (a.mode == Mode::Exclusive || a.token == b.token)
+    }
 }
 
 trait Later {
@@ -236,24 +234,4 @@ fn silent(member: usize, error: &Error) -> Finding {
         what: format!("Member {member} does not answer: {error}"),
         advice: "Bring it back before another one fails.".to_owned(),
     }
-}
-
-fn write_cursor(state: &LockState) -> Cursor {
-    let space = match state.key.space {
-        Space::Lock => b'l',
-        Space::Semaphore => b's',
-    };
-    Cursor(std::iter::once(space).chain(state.key.name.as_str().bytes()).collect())
-}
-
-fn read_cursor(cursor: &Cursor) -> Result<(Space, String), Error> {
-    let parts = cursor.0.split_first().and_then(|(space, name)| {
-        let space = match space {
-            b'l' => Space::Lock,
-            b's' => Space::Semaphore,
-            _ => return None,
-        };
-        Some((space, String::from_utf8(name.to_vec()).ok()?))
-    });
-    parts.ok_or_else(|| Error::config("this cursor is not of a quorum's listing"))
 }

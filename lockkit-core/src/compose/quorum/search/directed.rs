@@ -8,7 +8,7 @@ use super::world::{TTL, break_all, claim, key, options, runtime};
 use crate::compose::quorum::QuorumDriver;
 use crate::compose::quorum::guards::Guards;
 use crate::driver::{Acquisition, LockDriver, Patience, Renewal};
-use crate::{Claim, Mode, Token};
+use crate::{Claim, Key, Mode, Name, Namespace, Space, Token};
 
 fn quorum(servers: &[Arc<Server>], seed: u64, guards: Guards) -> QuorumDriver {
     let links = servers.iter().zip(10 * seed..).map(|(s, seed)| Link::between(s, seed, 0));
@@ -127,7 +127,7 @@ async fn forget(guards: Guards) -> (Token, Token) {
     servers[2].set_up(true);
     // Others find it empty, and watch over it until it votes again.
     for _ in 0..40 {
-        let _ = quorum.shared.check_sign(0, TTL).await;
+        let _ = quorum.shared.check_sign(0, TTL, quorum.shared.epochs()[0]).await;
         nap(TTL / 10).await;
     }
     servers[1].set_up(false);
@@ -181,4 +181,94 @@ fn a_raise_of_a_claim_that_is_gone_does_not_count() {
     let unguarded = Guards { raise_only_live: false, ..Guards::ALL };
     let (first, next) = runtime().block_on(broken_before_the_raise(unguarded));
     assert!(first.is_some_and(|first| first >= next), "tokens go back: {next} after {first:?}");
+}
+
+/// A try is refused by a majority while another member grants it and its answer gets lost. Says
+/// whether that member is free half a lease later.
+async fn ghost(guards: Guards) -> bool {
+    let servers = servers();
+    let quorum = quorum(&servers, 0, guards);
+    quorum.shared.open().await.unwrap();
+    servers[0].set_up(false);
+    take(&quorum, &claim(Mode::Exclusive)).await;
+    servers[0].set_up(true);
+    servers[0].set_mute(true);
+    let refused = quorum.acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap();
+    assert_eq!(refused, Acquisition::Busy);
+    servers[0].set_mute(false);
+    nap(TTL / 2).await;
+    servers[0].driver().inspect(&key()).await.unwrap().is_free()
+}
+
+#[test]
+fn what_a_member_granted_without_being_heard_is_taken_back() {
+    assert!(runtime().block_on(ghost(Guards::ALL)));
+    let unguarded = Guards { ghosts: false, ..Guards::ALL };
+    assert!(!runtime().block_on(ghost(unguarded)), "it stays until its lease ends");
+}
+
+/// A member is in a new epoch, of which a program hears in two rounds at once: the first to hear
+/// must not vouch for the tokens of the other. Gives the token of a holder before, and of those
+/// who hold next.
+async fn two_rounds_at_once(guards: Guards) -> (Token, Vec<Token>) {
+    let servers = servers();
+    let (before, after) = (quorum(&servers, 0, guards), quorum(&servers, 1, guards));
+    before.shared.open().await.unwrap();
+    after.shared.open().await.unwrap();
+    servers[0].lose_data();
+    for _ in 0..40 {
+        let _ = before.shared.check_sign(0, TTL, before.shared.epochs()[0]).await;
+        nap(TTL / 10).await;
+    }
+    servers[2].set_up(false);
+    let named = |name: &str| {
+        let mut claim = Claim::clone(&claim(Mode::Exclusive));
+        claim.key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
+        Arc::new(claim)
+    };
+    let names = ["a", "b"];
+    let mut first = Vec::new();
+    for name in names {
+        let claim = named(name);
+        first.push(take(&before, &claim).await);
+        before.release(&claim).await.unwrap();
+    }
+    servers[2].set_up(true);
+    servers[1].set_up(false);
+    let claims = names.map(named);
+    let rounds = claims.each_ref().map(|claim| after.acquire(claim, Patience::Try));
+    let granted = futures_util::future::join_all(rounds).await.into_iter().map(|got| match got {
+        Ok(Acquisition::Granted(grant)) => grant.token,
+        other => panic!("they are free: {other:?}"),
+    });
+    (first.into_iter().max().unwrap(), granted.collect())
+}
+
+#[test]
+fn a_round_counts_with_the_epochs_that_it_began_with() {
+    let (first, next) = runtime().block_on(two_rounds_at_once(Guards::ALL));
+    assert!(next.iter().all(|next| *next > first), "{next:?} after {first}");
+    let unguarded = Guards { epoch_of_the_round: false, ..Guards::ALL };
+    let (first, next) = runtime().block_on(two_rounds_at_once(unguarded));
+    assert!(next.iter().any(|next| *next <= first), "tokens go back: {next:?} after {first}");
+}
+
+/// A renewal may ask for more than the quorum keeps; members are asked for no more than that.
+#[test]
+fn a_renewal_never_makes_a_lease_longer_than_the_longest() {
+    runtime().block_on(async {
+        let servers = servers();
+        let quorum = quorum(&servers, 0, Guards::ALL);
+        let claim = claim(Mode::Exclusive);
+        take(&quorum, &claim).await;
+        let mut greedy = Claim::clone(&claim);
+        greedy.hold_ttl = TTL * 100;
+        let answers = quorum.renew(&[Arc::new(greedy)]).await.unwrap();
+        assert!(matches!(answers[0], Renewal::Holds(_)), "{answers:?}");
+        for server in &servers {
+            let line = server.driver().inspect(&key()).await.unwrap().line;
+            assert!(line[0].expires_in <= TTL, "{:?}", line[0].expires_in);
+        }
+        assert!(quorum.shorten(&claim, TTL * 100).await.is_err());
+    });
 }

@@ -22,11 +22,12 @@ pub(super) struct Server {
 struct State {
     driver: MemoryDriver,
     up: bool,
+    mute: bool,
 }
 
 impl Server {
     pub(super) fn new() -> Arc<Self> {
-        let state = State { driver: MemoryDriver::new(), up: true };
+        let state = State { driver: MemoryDriver::new(), up: true, mute: false };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -36,6 +37,15 @@ impl Server {
 
     pub(super) fn set_up(&self, up: bool) {
         self.state.lock().unwrap().up = up;
+    }
+
+    /// From now on it acts, and nobody hears its answers.
+    pub(super) fn set_mute(&self, mute: bool) {
+        self.state.lock().unwrap().mute = mute;
+    }
+
+    fn is_mute(&self) -> bool {
+        self.state.lock().unwrap().mute
     }
 
     pub(super) fn lose_data(&self) {
@@ -103,6 +113,7 @@ impl Link {
                 return;
             };
             let answer = ask(driver).await;
+            let server = server.clone();
             if let Some(later) = fate.again_after {
                 let server = server.clone();
                 tokio::spawn(async move {
@@ -113,7 +124,7 @@ impl Link {
                 });
             }
             tokio::time::sleep(fate.back).await;
-            if !fate.answer_lost {
+            if !fate.answer_lost && !server.is_mute() {
                 let _ = tell.send(answer);
             }
         });
