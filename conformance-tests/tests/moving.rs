@@ -22,18 +22,18 @@ const PROGRAMS: u32 = 4;
 /// Where a fleet comes from and goes to, as each of its programs knows it.
 #[derive(Clone)]
 struct House {
-    redis: String,
+    url: String,
     file: String,
     settings: Settings,
     orders: Orders,
 }
 
 impl House {
-    async fn old(&self) -> Arc<dyn LockDriver> {
-        Arc::new(RedisDriver::connect(&self.redis).await.unwrap())
+    async fn redis(&self) -> Arc<dyn LockDriver> {
+        Arc::new(RedisDriver::connect(&self.url).await.unwrap())
     }
 
-    async fn new(&self) -> Arc<dyn LockDriver> {
+    async fn sqlite(&self) -> Arc<dyn LockDriver> {
         Arc::new(SqliteDriver::connect(&self.file).await.unwrap())
     }
 
@@ -42,7 +42,7 @@ impl House {
     }
 
     async fn mirror(&self) -> LockManager {
-        self.manager(Arc::new(MirrorDriver::new(self.old().await, self.new().await)))
+        self.manager(Arc::new(MirrorDriver::new(self.redis().await, self.sqlite().await)))
     }
 
     /// Some clients at work for a while; `run` numbers the runs of a program.
@@ -54,7 +54,7 @@ impl House {
     /// One program's way: old, mirror, new.
     async fn go(self, program: u32, left: mpsc::Sender<()>, moved: watch::Receiver<bool>) {
         let alone = Duration::from_millis(600) * (program + 1);
-        self.work(self.manager(self.old().await), program, 0, alone).await;
+        self.work(self.manager(self.redis().await), program, 0, alone).await;
         drop(left);
         let mut run = 1;
         while !*moved.borrow() || run < program + 3 {
@@ -62,7 +62,7 @@ impl House {
             run += 1;
         }
         let alone = Duration::from_millis(600) * (PROGRAMS + 1 - program);
-        self.work(self.manager(self.new().await), program, run, alone).await;
+        self.work(self.manager(self.sqlite().await), program, run, alone).await;
     }
 }
 
@@ -70,7 +70,7 @@ async fn house(folder: &Path) -> House {
     let redis = Shared::server(Kind::Redis).await.unwrap();
     let prefix = format!("moving-{}", &ClaimId::random().to_hex()[..12]);
     House {
-        redis: format!("{}?timeout=30s", redis.url()),
+        url: format!("{}?timeout=30s", redis.url()),
         file: format!("sqlite:{}", folder.join("locks.db").display()),
         settings: Settings::default().ttl(TTL).wait_ttl(TTL).prefix(prefix),
         orders: Orders {
@@ -99,7 +99,7 @@ async fn a_fleet_that_moves_from_redis_to_sqlite_is_acquitted() {
     drop(left);
     // The last program that used the old one alone is through: the new one takes over.
     assert_eq!(all_left.recv().await, None);
-    let (old, new) = (house.manager(house.old().await), house.manager(house.new().await));
+    let (old, new) = (house.manager(house.redis().await), house.manager(house.sqlite().await));
     let base = new.take_over_tokens(&old).await.unwrap();
     assert!(base > 1 << 50);
     moved.send(true).unwrap();

@@ -1,9 +1,12 @@
 //! From a URL to a manager: the one place that knows which schemes there are.
 
+mod several;
+
 use std::pin::Pin;
 use std::sync::Arc;
 
-use lockkit_core::compose::{QuorumDriver, QuorumMember, QuorumOptions};
+#[cfg(doc)]
+use lockkit_core::compose::{MirrorDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, LockManager, MemoryDriver, Settings};
 
@@ -11,6 +14,7 @@ use lockkit_core::{BackendUrl, Error, LockManager, MemoryDriver, Settings};
 const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("memory", None, true),
     ("quorum", None, true),
+    ("mirror", None, true),
     ("sqlite", Some("sqlite"), cfg!(feature = "sqlite")),
     ("postgres", Some("postgres"), cfg!(feature = "postgres")),
     ("postgresql", Some("postgres"), cfg!(feature = "postgres")),
@@ -38,6 +42,9 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
 /// quorum, [`longest_ttl`](QuorumOptions::longest_ttl) and
 /// [`member_limit`](QuorumOptions::member_limit):
 /// `quorum:redis://a,redis://b,redis://c?ttl=10s&longest_ttl=1m&member_limit=200ms`.
+///
+/// `mirror:OLD,NEW` locks on two backends while a fleet moves from one to the other: see
+/// [`MirrorDriver`] for the steps. Lockkit's options stand behind the second.
 ///
 /// # Cancel safety
 /// Dropping it leaves nothing behind.
@@ -80,110 +87,16 @@ type Opening<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>
 
 fn open(url: &str, settings: Option<Settings>) -> Opening<'_, (Arc<dyn LockDriver>, Settings)> {
     Box::pin(async move {
-        if let Some(members) = url.strip_prefix(QUORUM) {
-            return quorum(members, settings).await;
+        if let Some(members) = url.strip_prefix("quorum:") {
+            return several::quorum(members, settings).await;
+        }
+        if let Some(both) = url.strip_prefix("mirror:") {
+            return several::mirror(both, settings).await;
         }
         let url = BackendUrl::parse(url)?;
         let settings = settings.unwrap_or_else(|| url.settings().clone());
         Ok((driver(&url, &settings).await?, settings))
     })
-}
-
-const QUORUM: &str = "quorum:";
-
-/// The driver of `quorum:URL,URL,URL`. Lockkit's own options, and those of the quorum, stand behind
-/// the last member.
-async fn quorum(
-    members: &str,
-    settings: Option<Settings>,
-) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
-    let (before, last) = match split(members).split_last() {
-        Some((last, before)) => (before.to_vec(), (*last).to_owned()),
-        None => return Err(Error::config("a quorum of nobody")),
-    };
-    let (place, query) = last.split_once('?').unwrap_or((&last, ""));
-    let given = query.split('&').filter(|option| !option.is_empty());
-    let (options, others) = QuorumOptions::parse(given)?;
-    let last = match others.is_empty() {
-        true => place.to_owned(),
-        false => format!("{place}?{}", others.join("&")),
-    };
-    let last = BackendUrl::parse(&last)?;
-    let mut urls = Vec::with_capacity(before.len() + 1);
-    for given in before {
-        let url = BackendUrl::parse(given)?;
-        if url.rest() != given {
-            let message = "options of lockkit stand behind the last member of a quorum's URL";
-            return Err(Error::config(message));
-        }
-        urls.push(url);
-    }
-    let settings = settings.unwrap_or_else(|| last.settings().clone());
-    urls.push(last);
-    for url in &urls {
-        check_options(url)?;
-    }
-    let members = urls.into_iter().map(|url| member(url, &settings)).collect();
-    Ok((Arc::new(QuorumDriver::connect(members, options).await?), settings))
-}
-
-fn member(url: BackendUrl, settings: &Settings) -> QuorumMember {
-    let known = SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme());
-    // What needs the same feature is the same kind of backend.
-    let kind = known.and_then(|(_, feature, _)| *feature).unwrap_or(url.scheme()).to_owned();
-    let both = Arc::new((url, settings.clone()));
-    QuorumMember::new(kind, move || {
-        let both = both.clone();
-        async move { driver(&both.0, &both.1).await }
-    })
-}
-
-/// Refuses what a member would refuse, before any other is asked: an option that nobody knows may
-/// be a misspelt one of the quorum.
-fn check_options(url: &BackendUrl) -> Result<(), Error> {
-    let known: &[&str] = match url.scheme() {
-        "sqlite" => &["durability"],
-        scheme if scheme.starts_with("redis") => &[
-            "timeout",
-            "strict",
-            "min_replicas",
-            "sentinel_login",
-            "protocol",
-            "db",
-            "user",
-            "pass",
-        ],
-        _ => return Ok(()),
-    };
-    let (_, query) = url.rest().split_once('?').unwrap_or_default();
-    let names = query.split('&').map(|option| option.split('=').next().unwrap_or(option));
-    match names.filter(|name| !name.is_empty()).find(|name| !known.contains(name)) {
-        None => Ok(()),
-        Some(name) => Err(Error::Config(format!(
-            "{name} is no option of a quorum (there are ttl, wait_ttl, prefix, longest_ttl and \
-             member_limit), nor of its member"
-        ))),
-    }
-}
-
-/// Cuts a list of URLs at the commas behind which another one begins: members may have commas of
-/// their own.
-fn split(urls: &str) -> Vec<&str> {
-    let begins = |text: &str| {
-        SCHEMES.iter().filter(|(scheme, ..)| *scheme != "quorum").any(|(scheme, ..)| {
-            let rest = text.strip_prefix(scheme);
-            let local = ["memory", "sqlite"].contains(scheme);
-            rest.is_some_and(|r| r.starts_with("://") || local && r.starts_with(':'))
-        })
-    };
-    let mut parts = Vec::new();
-    let mut from = 0;
-    for (at, _) in urls.match_indices(',').filter(|(at, _)| begins(&urls[at + 1..])) {
-        parts.push(&urls[from..at]);
-        from = at + 1;
-    }
-    parts.push(&urls[from..]);
-    parts
 }
 
 fn driver<'a>(url: &'a BackendUrl, settings: &'a Settings) -> Opening<'a, Arc<dyn LockDriver>> {
@@ -286,10 +199,23 @@ mod tests {
         assert!(unreachable.is_retryable(), "{unreachable}");
     }
 
+    #[tokio::test]
+    async fn a_mirror_has_its_settings_behind_the_new_one() {
+        let locks = connect("mirror:memory:,memory:?prefix=shop").await.unwrap();
+        assert_eq!(locks.settings().prefix_str(), "shop");
+        locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+        for bad in ["memory:", "memory:,memory:,memory:", "memory:?ttl=5s,memory:"] {
+            assert!(connect(&format!("mirror:{bad}")).await.is_err(), "{bad}");
+        }
+    }
+
     #[test]
     fn members_may_have_commas_of_their_own() {
         let urls = "redis+cluster://a:1,b:2,sqlite:/x,y.db,rediss://c";
-        assert_eq!(split(urls), ["redis+cluster://a:1,b:2", "sqlite:/x,y.db", "rediss://c"]);
+        assert_eq!(
+            several::split(urls),
+            ["redis+cluster://a:1,b:2", "sqlite:/x,y.db", "rediss://c"]
+        );
     }
 
     #[tokio::test]

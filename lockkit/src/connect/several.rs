@@ -1,0 +1,123 @@
+//! URLs that name several backends: `quorum:URL,URL,URL` and `mirror:OLD,NEW`.
+
+use std::sync::Arc;
+
+use lockkit_core::compose::{MirrorDriver, QuorumDriver, QuorumMember, QuorumOptions};
+use lockkit_core::driver::LockDriver;
+use lockkit_core::{BackendUrl, Error, Settings};
+
+use super::{SCHEMES, driver};
+
+/// The driver of `mirror:OLD,NEW`. Lockkit's own options stand behind the new one.
+pub(super) async fn mirror(
+    both: &str,
+    settings: Option<Settings>,
+) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
+    let [old, new] = split(both)[..] else {
+        return Err(Error::config("a mirror has two backends: mirror:OLD,NEW"));
+    };
+    let (given, old, new) = (old, BackendUrl::parse(old)?, BackendUrl::parse(new)?);
+    if old.rest() != given {
+        return Err(Error::config("options of lockkit stand behind the new backend of a mirror"));
+    }
+    let settings = settings.unwrap_or_else(|| new.settings().clone());
+    let (old, new) = (driver(&old, &settings).await?, driver(&new, &settings).await?);
+    Ok((Arc::new(MirrorDriver::new(old, new)), settings))
+}
+
+/// The driver of `quorum:URL,URL,URL`. Lockkit's own options, and those of the quorum, stand behind
+/// the last member.
+pub(super) async fn quorum(
+    members: &str,
+    settings: Option<Settings>,
+) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
+    let (before, last) = match split(members).split_last() {
+        Some((last, before)) => (before.to_vec(), (*last).to_owned()),
+        None => return Err(Error::config("a quorum of nobody")),
+    };
+    let (place, query) = last.split_once('?').unwrap_or((&last, ""));
+    let given = query.split('&').filter(|option| !option.is_empty());
+    let (options, others) = QuorumOptions::parse(given)?;
+    let last = match others.is_empty() {
+        true => place.to_owned(),
+        false => format!("{place}?{}", others.join("&")),
+    };
+    let last = BackendUrl::parse(&last)?;
+    let mut urls = Vec::with_capacity(before.len() + 1);
+    for given in before {
+        let url = BackendUrl::parse(given)?;
+        if url.rest() != given {
+            let message = "options of lockkit stand behind the last member of a quorum's URL";
+            return Err(Error::config(message));
+        }
+        urls.push(url);
+    }
+    let settings = settings.unwrap_or_else(|| last.settings().clone());
+    urls.push(last);
+    for url in &urls {
+        check_options(url)?;
+    }
+    let members = urls.into_iter().map(|url| member(url, &settings)).collect();
+    Ok((Arc::new(QuorumDriver::connect(members, options).await?), settings))
+}
+
+fn member(url: BackendUrl, settings: &Settings) -> QuorumMember {
+    let known = SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme());
+    // What needs the same feature is the same kind of backend.
+    let kind = known.and_then(|(_, feature, _)| *feature).unwrap_or(url.scheme()).to_owned();
+    let both = Arc::new((url, settings.clone()));
+    QuorumMember::new(kind, move || {
+        let both = both.clone();
+        async move { driver(&both.0, &both.1).await }
+    })
+}
+
+/// Refuses what a member would refuse, before any other is asked: an option that nobody knows may
+/// be a misspelt one of the quorum.
+fn check_options(url: &BackendUrl) -> Result<(), Error> {
+    let known: &[&str] = match url.scheme() {
+        "sqlite" => &["durability"],
+        scheme if scheme.starts_with("redis") => &[
+            "timeout",
+            "strict",
+            "min_replicas",
+            "sentinel_login",
+            "protocol",
+            "db",
+            "user",
+            "pass",
+        ],
+        _ => return Ok(()),
+    };
+    let (_, query) = url.rest().split_once('?').unwrap_or_default();
+    let names = query.split('&').map(|option| option.split('=').next().unwrap_or(option));
+    match names.filter(|name| !name.is_empty()).find(|name| !known.contains(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::Config(format!(
+            "{name} is no option of a quorum (there are ttl, wait_ttl, prefix, longest_ttl and \
+             member_limit), nor of its member"
+        ))),
+    }
+}
+
+/// Cuts a list of URLs at the commas behind which another one begins: members may have commas of
+/// their own.
+pub(super) fn split(urls: &str) -> Vec<&str> {
+    let begins = |text: &str| {
+        SCHEMES.iter().filter(|(scheme, ..)| !["quorum", "mirror"].contains(scheme)).any(
+            |(scheme, ..)| {
+                let rest = text.strip_prefix(scheme);
+                let local = ["memory", "sqlite"].contains(scheme);
+                rest.is_some_and(|r| r.starts_with("://") || local && r.starts_with(':'))
+            },
+        )
+    };
+    let mut parts = Vec::new();
+    let mut from = 0;
+    for (at, _) in urls.match_indices(',').filter(|(at, _)| begins(&urls[at + 1..])) {
+        parts.push(&urls[from..at]);
+        from = at + 1;
+    }
+    parts.push(&urls[from..]);
+    parts
+}
