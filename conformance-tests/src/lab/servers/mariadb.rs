@@ -50,7 +50,8 @@ impl Recipe for MariaDb {
             return Ok(());
         }
         let mut command = home.command("mariadb-install-db")?;
-        command.arg("--no-defaults").arg(format!("--datadir={}", home.data().display())).args([
+        command.arg("--no-defaults").arg(format!("--datadir={}", home.data().display()));
+        command.arg(format!("--tmpdir={}", home.path().display())).args([
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
             "--skip-name-resolve",
