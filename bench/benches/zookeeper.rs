@@ -206,7 +206,10 @@ async fn a_thousand_waiters(server: &Server) {
     }
     requests.sort_unstable();
     pushes.sort_unstable();
-    println!("zookeeper, 1,000 waiters, a release: {} requests, {} events", requests[10], pushes[10]);
+    println!(
+        "zookeeper, 1,000 waiters, a release: {} requests, {} events",
+        requests[10], pushes[10]
+    );
     driver.close().await;
 }
 

@@ -228,8 +228,12 @@ async fn a_neighbour_that_comes_while_a_try_is_under_way_is_not_overlooked() {
         let got = soon("an answer", trying).await.unwrap();
         place.client.delete(&format!("{theirs}{sequence}"), None).await.unwrap();
         match got {
-            Ok(got) => break assert!(!got, "they came first"),
-            Err(error) => assert!(error.is_retryable(), "{error}"), // all stood still for seconds
+            Ok(got) => {
+                assert!(!got, "they came first");
+                return;
+            }
+            // All stood still for seconds: once more.
+            Err(error) => assert!(error.is_retryable(), "{error}"),
         }
     }
 }
