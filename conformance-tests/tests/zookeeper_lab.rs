@@ -38,7 +38,6 @@ impl Site for ZooKeeper {
         let mut costs = Costs::BUDGET;
         // A sync, and a list behind it.
         costs.renew_thousand = 2;
-        costs.look_when_woken = 1;
         costs.fewer_at_times = 1;
         costs
     }

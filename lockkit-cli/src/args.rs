@@ -87,6 +87,8 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// Print the statements that make lockkit's tables, for who may make them
     Schema(DoctorArgs),
+    /// Make the tokens here greater than all that another backend gave: a step of a move
+    TakeOver(TakeOverArgs),
     /// Print the completions for a shell
     Completions {
         /// For which shell
@@ -320,6 +322,19 @@ pub(crate) struct BreakArgs {
 /// `doctor`, `schema`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
+}
+
+/// `take-over`.
+#[derive(Args, Debug)]
+pub(crate) struct TakeOverArgs {
+    /// The backend that the fleet comes from
+    ///
+    /// When nobody uses it alone any more, and before anybody uses the new one alone: docs/moving.md
+    /// has the steps of a move.
+    #[arg(long, value_name = "URL")]
+    pub(crate) from: String,
     #[command(flatten)]
     pub(crate) backend: BackendArgs,
 }

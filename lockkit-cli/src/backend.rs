@@ -53,6 +53,11 @@ impl Backend {
         Self::at(url, "LOCKKIT_HELD", &args)
     }
 
+    /// The backend of this URL, beside the one that these options choose.
+    pub(crate) fn beside(args: &BackendArgs, url: &str, origin: &str) -> Result<Self, Failure> {
+        Self::at(url, origin, args)
+    }
+
     fn at(text: &str, origin: &str, args: &BackendArgs) -> Result<Self, Failure> {
         let text = absolute(text);
         let url = BackendUrl::parse(&text)

@@ -77,6 +77,7 @@ async fn dispatch(verb: Verb) -> Result<u8, Failure> {
         Verb::Watch(args) => commands::watch::watch(&args).await,
         Verb::Doctor(args) => commands::doctor::doctor(&args).await,
         Verb::Schema(args) => commands::schema::schema(&args),
+        Verb::TakeOver(args) => commands::take_over::take_over(&args).await,
         Verb::Completions { shell } => commands::manual::completions(shell),
         Verb::Man => commands::manual::man(),
     }

@@ -33,7 +33,6 @@ const fn round_trips() -> RoundTrips {
     let mut trips = RoundTrips::BUDGET;
     // A sync, and a list behind it.
     trips.renew = 2;
-    trips.once_woken = 1;
     trips
 }
 

@@ -9,5 +9,6 @@ pub(crate) mod manual;
 pub(crate) mod register;
 pub(crate) mod schema;
 pub(crate) mod show;
+pub(crate) mod take_over;
 pub(crate) mod ticket;
 pub(crate) mod watch;

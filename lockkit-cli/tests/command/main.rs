@@ -5,6 +5,7 @@ mod death;
 mod elect;
 mod exits;
 mod looking;
+mod moving;
 mod nested;
 mod once;
 mod signals;
