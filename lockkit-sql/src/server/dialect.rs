@@ -112,7 +112,7 @@ pub enum Verb {
     /// Key, `n` token, `n` 1 for force, `b` record, `n` for how long to keep it. One row: `n` 1 when
     /// there was one, `b?` woken.
     Break,
-    /// Key. Rows of the list in order: the columns of [`line`](super::look), one with a null token
+    /// Key. Rows of the list in order: the columns of `line` in `look.rs`, one with a null token
     /// when nobody is in it.
     Inspect,
     /// `b` namespace, `n` space or -1, `b` prefix, `n` space and `b` name to begin after, `n` how

@@ -1,0 +1,273 @@
+//! lockkit on PostgreSQL and MariaDB: a lock and its release beside two bare statements of one row
+//! each through a pool of the same client crate, and beside advisory locks; how fast a lock is handed
+//! over behind latency; what many cycles leave in the tables.
+//!
+//! Servers of the lab. An argument picks the measurements whose names it is part of.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockkit::LockManager;
+use lockkit_conformance::lab::proxy::Protocol;
+use lockkit_conformance::lab::{Kind, Proxy, Server};
+use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+use sqlx::postgres::{PgPool, PgPoolOptions};
+use tokio::task::JoinSet;
+
+/// As many as lockkit opens.
+const CONNECTIONS: u32 = 8;
+const ROUNDS: usize = 9;
+const ROUND: Duration = Duration::from_millis(400);
+const LATENCY: Duration = Duration::from_millis(10);
+
+#[tokio::main]
+async fn main() {
+    let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w));
+    if is_wanted("postgres") {
+        let server = Server::start(Kind::Postgres).await.unwrap();
+        postgres_rates(&server.url()).await;
+    }
+    if is_wanted("mariadb") {
+        let server = Server::start(Kind::MariaDb).await.unwrap();
+        mariadb_rates(&server.url()).await;
+    }
+    if is_wanted("hand_over") {
+        hand_over().await;
+    }
+    if is_wanted("sizes") {
+        sizes().await;
+    }
+}
+
+/// A lock and its release by any of the 64 tasks; each has a name of its own.
+type Pair = Arc<dyn Fn(usize) -> futures_util::future::BoxFuture<'static, ()> + Send + Sync>;
+
+fn lockkit(locks: &LockManager) -> Pair {
+    let locks = locks.clone();
+    Arc::new(move |task| {
+        let locks = locks.clone();
+        Box::pin(async move {
+            locks.mutex(format!("invoice/{task}")).lock().await.unwrap().release().await.unwrap();
+        })
+    })
+}
+
+async fn postgres_rates(url: &str) {
+    let locks = lockkit::connect(url).await.unwrap();
+    let options = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
+    let pool = options.connect(url).await.unwrap();
+    let table = "CREATE TABLE bare (name bytea PRIMARY KEY, owner bytea, token bigint NOT NULL, \
+                 expires timestamptz) WITH (fillfactor = 60)";
+    sqlx::query(table).execute(&pool).await.unwrap();
+    let bare: Pair = {
+        let pool = pool.clone();
+        Arc::new(move |task| Box::pin(bare_on_postgres(pool.clone(), task)))
+    };
+    let advisory: Pair = Arc::new(move |task| Box::pin(advisory(pool.clone(), task)));
+    for tasks in [1, 64] {
+        let ways = [
+            ("lockkit", lockkit(&locks)),
+            ("two statements", bare.clone()),
+            ("advisory", advisory.clone()),
+        ];
+        race("postgres", tasks, &ways).await;
+    }
+}
+
+async fn bare_on_postgres(pool: PgPool, task: usize) {
+    let name = format!("invoice/{task}").into_bytes();
+    let _: i64 = sqlx::query_scalar(
+        "INSERT INTO bare AS b VALUES ($1, $2, 1, clock_timestamp() + interval '30 s') \
+         ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = b.token + 1, \
+         expires = excluded.expires RETURNING token",
+    )
+    .bind(&name)
+    .bind(&[7_u8; 16][..])
+    .fetch_one(&pool)
+    .await
+    .unwrap();
+    sqlx::query("UPDATE bare SET owner = NULL WHERE name = $1 AND owner = $2")
+        .bind(&name)
+        .bind(&[7_u8; 16][..])
+        .execute(&pool)
+        .await
+        .unwrap();
+}
+
+/// Belongs to a connection, which is kept from the one statement to the other.
+async fn advisory(pool: PgPool, task: usize) {
+    let mut connection = pool.acquire().await.unwrap();
+    for statement in ["SELECT pg_try_advisory_lock($1)", "SELECT pg_advisory_unlock($1)"] {
+        let done: bool = sqlx::query_scalar(statement)
+            .bind(task as i64)
+            .fetch_one(&mut *connection)
+            .await
+            .unwrap();
+        assert!(done);
+    }
+}
+
+async fn mariadb_rates(url: &str) {
+    let locks = lockkit::connect(url).await.unwrap();
+    let options = MySqlPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
+    let pool = options.connect(url).await.unwrap();
+    let table = "CREATE TABLE bare (name VARBINARY(512) PRIMARY KEY, owner VARBINARY(16), \
+                 token BIGINT NOT NULL, expires DATETIME(6)) ENGINE=InnoDB";
+    sqlx::query(table).execute(&pool).await.unwrap();
+    let bare: Pair = Arc::new(move |task| Box::pin(bare_on_mariadb(pool.clone(), task)));
+    for tasks in [1, 64] {
+        let ways = [("lockkit", lockkit(&locks)), ("two statements", bare.clone())];
+        race("mariadb", tasks, &ways).await;
+    }
+}
+
+async fn bare_on_mariadb(pool: MySqlPool, task: usize) {
+    let name = format!("invoice/{task}").into_bytes();
+    sqlx::query(
+        "INSERT INTO bare VALUES (?, ?, LAST_INSERT_ID(1), \
+         TIMESTAMPADD(SECOND, 30, UTC_TIMESTAMP(6))) \
+         ON DUPLICATE KEY UPDATE owner = VALUES(owner), token = LAST_INSERT_ID(token + 1), \
+         expires = VALUES(expires)",
+    )
+    .bind(&name)
+    .bind(&[7_u8; 16][..])
+    .execute(&pool)
+    .await
+    .unwrap();
+    sqlx::query("UPDATE bare SET owner = NULL WHERE name = ? AND owner = ?")
+        .bind(&name)
+        .bind(&[7_u8; 16][..])
+        .execute(&pool)
+        .await
+        .unwrap();
+}
+
+/// All ways in turn, round after round; prints each one's median rate, and the first one's beside
+/// it.
+async fn race(server: &str, tasks: usize, ways: &[(&str, Pair)]) {
+    let mut rates = vec![Vec::new(); ways.len()];
+    for _ in 0..ROUNDS {
+        for ((_, pair), rates) in ways.iter().zip(&mut rates) {
+            rates.push(round(tasks, pair).await);
+        }
+    }
+    let medians: Vec<_> = rates.into_iter().map(median).collect();
+    for ((name, _), rate) in ways.iter().zip(&medians) {
+        let ratio = medians[0] / rate;
+        println!("{server}, {tasks:>2} tasks: {name:<15} {rate:>7.0}/s, ratio {ratio:.2}");
+    }
+}
+
+async fn round(tasks: usize, pair: &Pair) -> f64 {
+    let begun = Instant::now();
+    let mut running = JoinSet::new();
+    for task in 0..tasks {
+        let pair = pair.clone();
+        running.spawn(async move {
+            let mut done = 0_u32;
+            while begun.elapsed() < ROUND {
+                pair(task).await;
+                done += 1;
+            }
+            done
+        });
+    }
+    let done: u32 = running.join_all().await.into_iter().sum();
+    f64::from(done) / begun.elapsed().as_secs_f64()
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// From the call of `release` to the moment when the next one has the lock.
+async fn hand_over() {
+    let server = Server::start(Kind::Postgres).await.unwrap();
+    let proxy = Proxy::start(server.addr(), Protocol::Postgres).await.unwrap();
+    let url = server.url_at(proxy.addr());
+    let (giver, taker) =
+        (lockkit::connect(&url).await.unwrap(), lockkit::connect(&url).await.unwrap());
+    proxy.latency(LATENCY);
+    let mut took = Vec::new();
+    for _ in 0..21 {
+        let guard = giver.mutex("a").lock().await.unwrap();
+        let taker = taker.clone();
+        let next = tokio::spawn(async move {
+            let guard = taker.mutex("a").lock().await.unwrap();
+            let now = Instant::now();
+            guard.release().await.unwrap();
+            now
+        });
+        // Until it is in line, and listens.
+        while giver.inspect(lockkit::Space::Lock, "a").await.unwrap().line.len() < 2 {
+            tokio::time::sleep(LATENCY).await;
+        }
+        tokio::time::sleep(LATENCY * 10).await;
+        let begun = Instant::now();
+        let released = tokio::spawn(guard.release());
+        took.push((next.await.unwrap() - begun).as_secs_f64() * 1e3);
+        released.await.unwrap().unwrap();
+    }
+    let (took, least) = (median(took), 2.0 * LATENCY.as_secs_f64() * 1e3);
+    println!(
+        "postgres behind 10 ms each way: handed over in {took:.1} ms, {:.2} × one way in and \
+              one way out",
+        took / least
+    );
+}
+
+/// What a number of cycles over 1,000 names leaves; a million unless `CYCLES` says otherwise.
+async fn sizes() {
+    let cycles: usize =
+        std::env::var("CYCLES").ok().and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
+    for kind in [Kind::Postgres, Kind::MariaDb] {
+        let server = Server::start(kind).await.unwrap();
+        let locks = lockkit::connect(&server.url()).await.unwrap();
+        cycle(&locks, 1_000).await;
+        report(kind, &server.url(), 1_000).await;
+        cycle(&locks, cycles).await;
+        report(kind, &server.url(), cycles).await;
+    }
+}
+
+async fn cycle(locks: &LockManager, cycles: usize) {
+    let mut running = JoinSet::new();
+    for task in 0..50 {
+        let locks = locks.clone();
+        running.spawn(async move {
+            for i in 0..cycles / 50 {
+                let name = format!("invoice/{}", task * 20 + i % 20);
+                locks.mutex(name).lock().await.unwrap().release().await.unwrap();
+            }
+        });
+    }
+    running.join_all().await;
+}
+
+async fn report(kind: Kind, url: &str, cycles: usize) {
+    let told: Vec<(String, i64, i64)> = match kind {
+        Kind::Postgres => {
+            let pool = PgPool::connect(url).await.unwrap();
+            let sizes = "SELECT relname::text, pg_total_relation_size(relid), n_live_tup + n_dead_tup \
+                         FROM pg_stat_user_tables WHERE schemaname = 'lockkit' ORDER BY 1";
+            sqlx::query_as(sizes).fetch_all(&pool).await.unwrap()
+        }
+        _ => {
+            let pool = MySqlPool::connect(url).await.unwrap();
+            sqlx::query("ANALYZE TABLE lockkit_names, lockkit_claims")
+                .fetch_all(&pool)
+                .await
+                .unwrap();
+            let sizes = "SELECT CONVERT(table_name USING utf8mb4), \
+                         CAST(data_length + index_length AS SIGNED), CAST(table_rows AS SIGNED) \
+                         FROM information_schema.tables \
+                         WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' ORDER BY 1";
+            sqlx::query_as(sizes).fetch_all(&pool).await.unwrap()
+        }
+    };
+    for (table, bytes, rows) in told.iter().filter(|(_, bytes, _)| *bytes > 0) {
+        println!("{kind:?} after {cycles} cycles: {table} {} kB, {rows} rows", bytes / 1024);
+    }
+}
