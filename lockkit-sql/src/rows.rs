@@ -13,11 +13,13 @@ pub(crate) fn nanos(d: Duration) -> i64 {
 }
 
 /// A stretch of time in the microseconds of a server's column, rounded up; bounded as `nanos`.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn micros(d: Duration) -> i64 {
     (nanos(d) + 999) / 1_000
 }
 
 /// What `micros` wrote; what is negative is zero.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn from_micros(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
