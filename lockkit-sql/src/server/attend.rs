@@ -148,9 +148,10 @@ async fn listen<D: Dialect>(inner: Weak<Inner<D>>) {
             Some(message) => wakes.heard(message),
             None => {
                 wakes.listening.store(true, Ordering::Relaxed);
-                // What came while nobody listened.
-                for waiter in wakes.all().iter().filter(|waiter| waiter.waits()) {
-                    wakes.look_in(waiter, Duration::ZERO);
+                // What came while nobody listened; also to those whose answer is under way, who look
+                // as soon as they know that they are in line.
+                for waiter in wakes.all() {
+                    wakes.look_in(&waiter, Duration::ZERO);
                 }
                 wakes.registers.notify_waiters();
             }
@@ -164,8 +165,8 @@ async fn listen<D: Dialect>(inner: Weak<Inner<D>>) {
             tracing::debug!(%error, "nobody listens for wake-ups now; waiters look by themselves");
         }
         // They had relied on being told.
-        for waiter in wakes.all().iter().filter(|waiter| waiter.waits()) {
-            wakes.look_in(waiter, Duration::ZERO);
+        for waiter in wakes.all() {
+            wakes.look_in(&waiter, Duration::ZERO);
         }
         tokio::time::sleep(Duration::from_millis(25 << failures)).await;
     }

@@ -209,22 +209,18 @@ impl Waiter {
         self.bell.notify_one();
     }
 
+    /// Somebody may have asked for an earlier look while an answer was under way: that one stands.
     fn look_in(&self, after: Duration) {
         let mut note = self.note();
         if note.outcome.is_none() {
-            note.look = Some(BootClock.now().after(after));
+            let at = BootClock.now().after(after);
+            note.look = Some(note.look.map_or(at, |earlier| earlier.min(at)));
         }
     }
 
     /// It is in line, so an answer that it is not is the truth.
     pub(crate) fn is_in_line(&self) {
         self.note().in_line = true;
-    }
-
-    /// Whether it is in line and was told nothing yet.
-    pub(crate) fn waits(&self) -> bool {
-        let note = self.note();
-        note.in_line && note.outcome.is_none()
     }
 
     /// Somebody looks at it now.
