@@ -256,3 +256,32 @@ impl Waiter {
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkit_core::{Identity, Key, Mode, Name, Namespace, Space};
+
+    use super::*;
+
+    #[test]
+    fn who_is_to_look_at_once_is_not_put_off_by_an_answer_that_was_under_way() {
+        const LONG: Duration = Duration::from_secs(300);
+        let name = Name::new("a").unwrap();
+        let key = Key::new(Namespace::default(), Space::Lock, name);
+        let identity = Arc::new(Identity::of_this_process());
+        let claim = Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity));
+        let wakes = Wakes::new();
+        let waiter = wakes.enlist(&claim);
+        // Told before it is known to be in line, and then the answer: nothing for a long time.
+        wakes.look_in(&waiter, Duration::ZERO);
+        waiter.is_in_line();
+        wakes.look_in(&waiter, LONG);
+        let (due, next) = wakes.due(BootClock.now());
+        assert_eq!((due.len(), next), (1, None));
+        // Once it is looked at, the answer to that counts.
+        waiter.is_looked_at();
+        wakes.look_in(&waiter, LONG);
+        let (due, next) = wakes.due(BootClock.now());
+        assert!(due.is_empty() && next.is_some());
+    }
+}
