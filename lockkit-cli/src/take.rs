@@ -14,7 +14,7 @@ use crate::backend::Backend;
 use crate::exit::{Failure, code};
 use crate::output::{self, Verbosity, printable};
 use crate::phrase;
-use crate::run::signals::{ENDING, Signals};
+use crate::run::signals::Signals;
 
 /// Sets on a primitive what its kinds have in common.
 macro_rules! configured {
@@ -65,9 +65,12 @@ impl Take<'_> {
         }
     }
 
-    /// Takes it, waiting as long as the arguments say.
-    pub(crate) async fn take(&self, locks: &LockManager) -> Result<Guard, Failure> {
-        let mut signals = Signals::catch(&ENDING).map_err(|e| Failure::os("signals", e))?;
+    /// Takes it, waiting as long as the arguments say, or until one of these signals.
+    pub(crate) async fn take(
+        &self,
+        locks: &LockManager,
+        signals: &mut Signals,
+    ) -> Result<Guard, Failure> {
         let outcome = tokio::select! {
             biased;
             signal = signals.next() => Err(signal),
@@ -193,7 +196,7 @@ impl Take<'_> {
         }
     }
 
-    async fn withdraw(&self, locks: &LockManager, why: Signal, mut signals: Signals) -> Failure {
+    async fn withdraw(&self, locks: &LockManager, why: Signal, signals: &mut Signals) -> Failure {
         tokio::select! {
             () = close(locks) => {}
             // Asked for once more: then its lease has to end by itself.

@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkit_core::compose::{QuorumDriver, QuorumMember, QuorumOptions};
-use lockkit_core::driver::{Force, LockDriver};
-use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Settings, Space};
+use lockkit_core::driver::{Acquisition, Force, LockDriver, Patience};
+use lockkit_core::{
+    BreakRecord, Claim, Error, Identity, LockManager, LossReason, MemoryDriver, Mode, Settings,
+    Space,
+};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -175,4 +178,36 @@ async fn a_new_quorum_begins_once_all_its_members_are_there() {
     assert!(!waiting.is_finished());
     here.store(true, Ordering::SeqCst);
     assert!(waiting.await.unwrap().unwrap().is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_next() {
+    let all = members(3);
+    let quorum = QuorumDriver::new(all.clone(), QuorumOptions::default()).unwrap();
+    let key = manager(&all).inspect(Space::Lock, "a").await.unwrap().key;
+    let identity = Arc::new(Identity::of_this_process());
+    let acquire = async || {
+        let claim = Claim::new(key.clone(), Mode::Exclusive, TTL, TTL, identity.clone());
+        let claim = Arc::new(claim);
+        match quorum.acquire(&claim, Patience::Try).await.unwrap() {
+            Acquisition::Granted(grant) => (claim, grant.token),
+            other => panic!("it is free: {other:?}"),
+        }
+    };
+    let (_first, before) = acquire().await;
+    let record =
+        BreakRecord { by: (*identity).clone(), at_unix_ms: 0, reason: None, forced: false };
+    assert!(quorum.break_claim(&key, before, Force::Polite, &record).await.unwrap());
+    assert!(quorum.inspect(&key).await.unwrap().line[0].broken);
+    // As when it was released, and the third has not heard of that yet.
+    for member in &all[..2] {
+        assert!(member.break_claim(&key, before, Force::Immediate, &record).await.unwrap());
+    }
+    let (_second, token) = acquire().await;
+    assert!(token > before);
+    let state = quorum.inspect(&key).await.unwrap();
+    assert_eq!((state.line.len(), state.line[0].token, state.line[0].broken), (1, token, false));
+    let broken = quorum.break_claim(&key, before, Force::Immediate, &record).await.unwrap();
+    assert!(!broken, "the claim of that token is gone");
+    assert!(quorum.inspect(&key).await.unwrap().line[0].holds(), "the next one is not broken");
 }

@@ -9,6 +9,7 @@ use crate::args::{AcquireArgs, TicketArgs};
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
 use crate::output;
+use crate::run::signals::Signals;
 use crate::take::{self, Take};
 
 /// Prints the ticket and the token, in one line.
@@ -18,7 +19,7 @@ pub(crate) async fn acquire(args: &AcquireArgs) -> Result<u8, Failure> {
     take.rehearse(&backend).await?;
     let locks = backend.connect().await?;
     let result = async {
-        let ticket = take.take(&locks).await?.detach()?;
+        let ticket = take.take(&locks, &mut Signals::ending()?).await?.detach()?;
         let line = format!("{ticket} {}", ticket.token());
         if let Err(failure) = output::print_line(line) {
             // Nobody learned the ticket: nobody could release it.

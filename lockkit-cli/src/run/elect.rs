@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkit::Guard;
 use tokio::time::sleep;
 
-use super::signals::{ENDING, Signals};
+use super::signals::Signals;
 use super::{Place, hold, kill_after, launch, nested, under};
 use crate::args::TakeArgs;
 use crate::args::sync::ElectArgs;
@@ -32,15 +32,18 @@ pub(crate) async fn elect(args: &ElectArgs) -> Result<u8, Failure> {
     let locks = backend.connect().await?;
     let place = Place { backend: &backend, space: take.space(), name: &args.name };
     let result = async {
+        let mut signals = Signals::ending()?;
         loop {
-            let guard = take.take(&locks).await?;
+            let guard = take.take(&locks, &mut signals).await?;
             output::note(format!("leads {:?} with token {}", args.name, guard.token()?));
-            let ended = under(&guard, &place, nested::held(), kill_after, &args.command).await;
+            let held = nested::held();
+            let command = &args.command;
+            let ended = under(&guard, &place, held, kill_after, command, &mut signals).await;
             if let Some(code) = conclude(guard, ended?, &args.name).await {
                 return Ok(code);
             }
-            let mut signals = Signals::catch(&ENDING).map_err(|e| Failure::os("signals", e))?;
             tokio::select! {
+                biased;
                 signal = signals.next() => return Ok(code::SIGNAL + signal.as_raw() as u8),
                 () = sleep(PAUSE) => {}
             }

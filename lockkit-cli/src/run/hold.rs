@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use super::group::{End, Event, Group};
-use super::signals::{ENDING, Signals, TELLING};
+use super::signals::{Signals, TELLING};
 use super::supervisor::{Deed, Due, Supervisor};
 use super::terminal::Terminal;
 use crate::exit::Failure;
@@ -28,7 +28,7 @@ pub(crate) struct Outcome {
 }
 
 /// A command that runs under a lock.
-pub(crate) struct Hold {
+pub(crate) struct Hold<'a> {
     lease: Lease,
     kill_after: Duration,
     tick: Duration,
@@ -38,7 +38,8 @@ pub(crate) struct Hold {
     group: Group,
     supervisor: Option<Supervisor>,
     terminal: Option<Terminal>,
-    signals: Signals,
+    ending: &'a mut Signals,
+    telling: Signals,
     lost: Option<String>,
     asked: Option<Signal>,
     /// While what the command left behind is being waited for.
@@ -62,15 +63,16 @@ enum Happening {
     Tick,
 }
 
-impl Hold {
+impl<'a> Hold<'a> {
     /// Starts the command. When this returns, it runs and is guarded.
     pub(crate) fn begin(
         lease: Lease,
         kill_after: Duration,
         command: &[OsString],
         environment: Vec<(&'static str, String)>,
+        ending: &'a mut Signals,
     ) -> io::Result<Self> {
-        let signals = Signals::catch(&ENDING)?.and(Signals::catch(&TELLING)?);
+        let telling = Signals::catch(&TELLING)?;
         // Whoever ignores SIGCHLD hands that on, and the system then forgets how children ended.
         drop(signal(SignalKind::child())?);
         let ttl = lease.granted_ttl();
@@ -98,7 +100,8 @@ impl Hold {
             group,
             supervisor: Some(supervisor),
             terminal,
-            signals,
+            ending,
+            telling,
             lost: None,
             asked: None,
             leftover: None,
@@ -132,7 +135,7 @@ impl Hold {
     }
 
     fn pass_on(&mut self, signal: Signal) {
-        if ENDING.contains(&signal) {
+        if Signals::asks_to_end(signal) {
             self.asked = Some(signal);
         }
         self.group.signal(signal);
@@ -153,7 +156,8 @@ impl Hold {
             biased;
             deed = deed => Happening::Supervisor(deed),
             why = self.lease.lost(), if self.lost.is_none() => Happening::Lost(why),
-            signal = self.signals.next() => Happening::Signal(signal),
+            signal = self.ending.next() => Happening::Signal(signal),
+            signal = self.telling.next() => Happening::Signal(signal),
             event = self.group.event() => Happening::Command(event),
             () = sleep(nap) => Happening::Tick,
         }

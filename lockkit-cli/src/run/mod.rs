@@ -31,6 +31,7 @@ use crate::{output, phrase};
 use hold::Hold;
 use nested::Held;
 use once::Once;
+use signals::Signals;
 
 /// The word that makes this program the [supervisor](supervise).
 pub(crate) const SUPERVISE: &str = "__supervise";
@@ -56,7 +57,8 @@ pub(crate) async fn run(args: &RunArgs) -> Result<u8, Failure> {
         {
             return Ok(0);
         }
-        let guard = take.take(&locks).await?;
+        let mut signals = Signals::ending()?;
+        let guard = take.take(&locks, &mut signals).await?;
         if let Some(once) = &once
             && once.is_decided().await?
         {
@@ -64,7 +66,7 @@ pub(crate) async fn run(args: &RunArgs) -> Result<u8, Failure> {
             return Ok(0);
         }
         let place = Place { backend: &backend, space: take.space(), name: &args.name };
-        let ended = under(&guard, &place, held, kill_after, &args.command).await?;
+        let ended = under(&guard, &place, held, kill_after, &args.command, &mut signals).await?;
         if let (Some(once), None, 0) = (&once, &ended.lost, ended.end.code()) {
             once.decide(&guard).await?;
         }
@@ -89,6 +91,7 @@ async fn under(
     held: Vec<Held>,
     kill_after: Duration,
     command: &[OsString],
+    signals: &mut Signals,
 ) -> Result<hold::Outcome, Failure> {
     let token = guard.token()?;
     // The lease of a lock that was waited for counts from the last renewal in line: of a short one,
@@ -100,7 +103,7 @@ async fn under(
     output::detail(format!("acquired {subject} with token {token}"));
     let one = Held::new(place.backend, place.space, place.name, token);
     let environment = nested::environment(held, one);
-    match Hold::begin(guard.lease(), kill_after, command, environment) {
+    match Hold::begin(guard.lease(), kill_after, command, environment, signals) {
         Ok(hold) => hold.until_the_end().await,
         Err(error) => Err(Failure::os("cannot start the command", error)),
     }

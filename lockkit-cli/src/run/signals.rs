@@ -8,8 +8,10 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
+use crate::exit::Failure;
+
 /// What ends a wait, and is passed on to a command.
-pub(crate) const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// What is passed on to a command beside these.
 pub(crate) const TELLING: [Signal; 4] = [Signal::USR1, Signal::USR2, Signal::TSTP, Signal::WINCH];
@@ -32,13 +34,18 @@ impl Signals {
         Ok(Self(caught))
     }
 
-    /// Catches more.
-    pub(crate) fn and(mut self, other: Self) -> Self {
-        self.0.extend(other.0);
-        self
+    /// Catches what asks for an end. Made once, before the first wait, and handed from phase to
+    /// phase: one that came between two of them is found in the next.
+    pub(crate) fn ending() -> Result<Self, Failure> {
+        Self::catch(&ENDING).map_err(|error| Failure::os("signals", error))
     }
 
-    /// The next one.
+    /// Whether this is one that asks for an end.
+    pub(crate) fn asks_to_end(signal: Signal) -> bool {
+        ENDING.contains(&signal)
+    }
+
+    /// The next one, which may have come before this was called.
     ///
     /// # Cancel safety
     /// Dropping it loses nothing.

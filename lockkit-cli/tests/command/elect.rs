@@ -57,3 +57,18 @@ fn a_command_that_ends_by_itself_is_run_again() {
     let code = leader.code();
     assert!(code == 143 || code == 3, "{code}");
 }
+
+#[test]
+fn a_signal_is_heard_in_every_phase_of_a_term() {
+    let stage = Stage::new();
+    for (round, later) in (0..200).step_by(25).enumerate() {
+        let script = format!("echo 1 >>{round}; exit 3");
+        let mut leader = stage.start(&["elect", "--local", "e", "sh", "-c", &script]);
+        wait_for("a term", || tokens(&stage, &round.to_string()).first().copied());
+        // While the command ends, while it resigns, while it pauses: whatever it is at by then.
+        std::thread::sleep(std::time::Duration::from_millis(later));
+        leader.signal(Signal::TERM);
+        let code = leader.code();
+        assert!(code == 143 || code == 3, "{code}");
+    }
+}

@@ -79,11 +79,10 @@ impl Shared {
 
     /// One claim, from what a majority says of it.
     fn sum(&self, group: Vec<Seen>) -> Standing {
-        // Where it was not raised yet it has less than its token, but a majority has not less.
-        let mut tokens: Vec<_> = group.iter().map(|seen| seen.standing.token).collect();
-        tokens.sort_unstable();
-        let token = tokens[tokens.len() - self.majority()];
-        let mut group: Vec<_> = group.into_iter().map(|seen| seen.standing).collect();
+        let token = self.token_of(&group);
+        // With less than that it is not raised yet, or one before it that is not away yet.
+        let sure = group.into_iter().map(|seen| seen.standing).filter(|s| s.token >= token);
+        let mut group: Vec<_> = sure.collect();
         group.sort_by_key(|standing| std::cmp::Reverse(standing.expires_in));
         // It holds for as long as a majority keeps it.
         let expires_in = group[self.majority() - 1].expires_in;
@@ -97,6 +96,13 @@ impl Shared {
         one
     }
 
+    /// The token of a claim that a majority has: the greatest that a majority has not less than.
+    fn token_of(&self, group: &[Seen]) -> Token {
+        let mut tokens: Vec<_> = group.iter().map(|seen| seen.standing.token).collect();
+        tokens.sort_unstable();
+        tokens[tokens.len() - self.majority()]
+    }
+
     pub(super) async fn break_claim(
         &self,
         key: &Key,
@@ -105,8 +111,11 @@ impl Shared {
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let (states, epochs) = self.look(key).await?;
-        // A member that was repaired may have given it a greater one than the others.
-        let has_token = |group: &Vec<Seen>| group.iter().any(|seen| seen.standing.token == token);
+        // A member that was repaired may have given it a greater one than the others; but a smaller
+        // one may be that of a claim before it.
+        let has_token = |group: &Vec<Seen>| {
+            token >= self.token_of(group) && group.iter().any(|seen| seen.standing.token == token)
+        };
         let Some(aim) = self.groups(states, &epochs).into_iter().find(has_token) else {
             return Ok(false);
         };
