@@ -46,6 +46,7 @@ fn title(fault: Fault) -> &'static str {
         Fault::WritesLost => "its last writes were not on disk",
         Fault::DataLost => "its data is lost or deleted",
         Fault::Failover => "a replica that lags takes over",
+        Fault::SplitBrain => "and the old leader lives on",
         Fault::LeaderLost => "the leader of a majority is lost",
         Fault::ServerClockSteps => "the server's clock is stepped",
         Fault::ClientClockSteps => "a client's clock is stepped",

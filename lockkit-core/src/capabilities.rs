@@ -188,8 +188,11 @@ pub enum Fault {
     WritesLost,
     /// The server comes back without its data, or its data is deleted while it runs.
     DataLost,
-    /// A replica that lags takes over.
+    /// A replica that lags takes over from a leader that is gone.
     Failover,
+    /// A replica takes over while the old leader lives on, and still serves those who have not
+    /// heard of it.
+    SplitBrain,
     /// The leader of a cluster that replicates by consensus is killed, frozen or cut off.
     LeaderLost,
     /// The server's clock is stepped.
@@ -202,7 +205,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the docs' table.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ConnectionCut,
         Self::Partition,
         Self::ServerStandsStill,
@@ -212,6 +215,7 @@ impl Fault {
         Self::WritesLost,
         Self::DataLost,
         Self::Failover,
+        Self::SplitBrain,
         Self::LeaderLost,
         Self::ServerClockSteps,
         Self::ClientClockSteps,

@@ -83,6 +83,7 @@ const CAPABILITIES: Capabilities = {
         (Fault::WritesLost, Keeps::Impossible),
         (Fault::DataLost, Keeps::Impossible),
         (Fault::Failover, Keeps::Impossible),
+        (Fault::SplitBrain, Keeps::Impossible),
         (Fault::LeaderLost, Keeps::Impossible),
         (Fault::BrokenByForce, Keeps::Tokens),
     ];

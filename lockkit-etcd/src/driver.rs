@@ -35,6 +35,7 @@ pub struct EtcdDriver {
 static CAPABILITIES: Capabilities = capabilities(&[
     (Fault::DataLost, Keeps::Nothing),
     (Fault::Failover, Keeps::Impossible),
+    (Fault::SplitBrain, Keeps::Impossible),
     // A leader that was frozen may end leases on waking that live at its successor.
     (Fault::LeaderLost, Keeps::Tokens),
     (Fault::BrokenByForce, Keeps::Tokens),
@@ -44,6 +45,7 @@ static CAPABILITIES: Capabilities = capabilities(&[
 static MENDED: Capabilities = capabilities(&[
     (Fault::DataLost, Keeps::Nothing),
     (Fault::Failover, Keeps::Impossible),
+    (Fault::SplitBrain, Keeps::Impossible),
     (Fault::BrokenByForce, Keeps::Tokens),
 ]);
 

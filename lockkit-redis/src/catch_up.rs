@@ -8,7 +8,7 @@ use lockkit_core::driver::{Grant, Renewal};
 
 use crate::driver::Shared;
 use crate::link::{Link, Source};
-use crate::listing;
+use crate::nodes;
 use crate::wake::{Listener, Wakes};
 
 impl Listener for Shared {
@@ -44,7 +44,7 @@ impl Listener for Shared {
         }
         // The nodes of a cluster come and go; the next subscription may be at any of them.
         if let Link::Cluster(_) = self.link
-            && let Ok(nodes) = listing::nodes(self).await
+            && let Ok(nodes) = nodes::masters(self).await
         {
             self.source.learn(nodes.into_iter().flatten());
         }

@@ -61,6 +61,8 @@ const CAPABILITIES: Capabilities = {
         (Fault::WritesLost, Keeps::Tokens),
         (Fault::DataLost, Keeps::Tokens),
         (Fault::Failover, Keeps::Tokens),
+        // Each of two masters has its own line, and who stood in it keeps an old token.
+        (Fault::SplitBrain, Keeps::Nothing),
         (Fault::LeaderLost, Keeps::Impossible),
         // Leases end early; tokens come from a counter that does not go back with the clock.
         (Fault::ServerClockSteps, Keeps::Tokens),

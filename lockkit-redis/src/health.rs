@@ -2,34 +2,52 @@
 
 use std::collections::HashMap;
 
+use futures_util::future::join_all;
 use lockkit_core::Error;
 use lockkit_core::state::{Finding, Health, Severity};
 use redis::Value;
 
 use crate::driver::Shared;
 use crate::link::Link;
-use crate::reply;
+use crate::{nodes, reply};
 
 pub(crate) async fn examine(shared: &Shared) -> Result<Health, Error> {
     let cluster = matches!(shared.link, Link::Cluster(_));
-    let nodes = answers(shared.command(&redis::cmd("INFO")).await?);
-    let mut health = Health::well(server(&facts(nodes.first().map_or("", String::as_str))));
-    for info in &nodes {
-        for finding in findings(&facts(info), cluster) {
-            // What holds for all nodes is said once.
-            if !health.findings.contains(&finding) {
-                health = health.with(finding);
-            }
+    let nodes = nodes::masters(shared).await?;
+    let asked = nodes.iter().map(|node| nodes::ask(shared, node.as_ref(), redis::cmd("INFO")));
+    let (mut infos, mut silent) = (Vec::new(), Vec::new());
+    for (node, answer) in nodes.iter().zip(join_all(asked).await) {
+        match (answer, node) {
+            (Ok(info), _) => infos.push(text(info)?),
+            (Err(error), Some((host, port))) => silent.push((format!("{host}:{port}"), error)),
+            (Err(error), None) => return Err(error),
         }
     }
-    Ok(health)
+    if infos.is_empty()
+        && let Some((_, error)) = silent.pop()
+    {
+        return Err(error);
+    }
+    let mut health = Health::well(server(&facts(infos.first().map_or("", String::as_str))));
+    for finding in infos.iter().flat_map(|info| findings(&facts(info), cluster)) {
+        // What holds for all nodes is said once.
+        if !health.findings.contains(&finding) {
+            health = health.with(finding);
+        }
+    }
+    Ok(silent.into_iter().fold(health, |health, (node, error)| {
+        health.with(Finding {
+            severity: Severity::Note,
+            what: format!("The node {node} does not answer: {error}"),
+            advice: "Its locks cannot be used until it is back or replaced.".to_owned(),
+        })
+    }))
 }
 
-fn answers(value: Value) -> Vec<String> {
-    match value {
-        Value::Map(nodes) => nodes.into_iter().flat_map(|(_, v)| answers(v)).collect(),
-        Value::VerbatimString { text, .. } => vec![text],
-        other => reply::text(&other).map(str::to_owned).into_iter().collect(),
+fn text(info: Value) -> Result<String, Error> {
+    match info {
+        Value::VerbatimString { text, .. } => Ok(text),
+        other => reply::text(&other).map(str::to_owned).ok_or_else(|| reply::unexpected(&other)),
     }
 }
 

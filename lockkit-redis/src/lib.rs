@@ -24,6 +24,7 @@ mod health;
 mod keys;
 mod link;
 mod listing;
+mod nodes;
 mod options;
 mod registers;
 mod replicas;

@@ -121,10 +121,12 @@ impl Link {
         }
     }
 
-    /// The server's clock, where it is known whenever a connection is built.
+    /// The server's clock, where it is known whenever a connection is built. Not behind sentinels:
+    /// for a while after a failover two servers may take themselves for the master, and what both
+    /// of them grant is in order only if each looks at its clock.
     pub(crate) fn clock(&self) -> Option<&ServerClock> {
         match self {
-            Self::Own(own) => Some(&own.clock),
+            Self::Own(own) => own.clock(),
             _ => None,
         }
     }
@@ -251,6 +253,11 @@ impl Own {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn clock(&self) -> Option<&ServerClock> {
+        let alone = !matches!(*self.source, Source::Sentinel(..));
+        alone.then_some(&self.clock)
+    }
+
     async fn send(&self, cmd: &Cmd, repeated: &AtomicBool) -> RedisResult<Value> {
         let mut live = self.connected().await?;
         let error = match ask(&mut live.connection, cmd).await {
@@ -347,9 +354,11 @@ impl Own {
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         // Before the first command: it may be another server than last time, with another clock
         // and other counters.
-        let time = ask(&mut connection, &redis::cmd("TIME")).await?;
-        let (seconds, micros): (u64, u64) = redis::from_redis_value(time)?;
-        self.clock.set(seconds * 1_000_000 + micros);
+        if let Some(clock) = self.clock() {
+            let time = ask(&mut connection, &redis::cmd("TIME")).await?;
+            let (seconds, micros): (u64, u64) = redis::from_redis_value(time)?;
+            clock.set(seconds * 1_000_000 + micros);
+        }
         Ok(connection)
     }
 }

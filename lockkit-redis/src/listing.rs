@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use lockkit_core::state::{Cursor, ListRequest};
 use lockkit_core::{Error, Key, Name, Space};
 use redis::Value;
-use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 
 use crate::driver::Shared;
-use crate::link::Link;
+use crate::nodes::{self, Node};
 use crate::{keys, reply};
 
 /// How long the names found by a scan serve later pages.
@@ -74,7 +73,7 @@ impl Listing {
 
     async fn scan(&self, shared: &Shared, request: &ListRequest) -> Result<Names, Error> {
         let mut names = BTreeSet::new();
-        let nodes = nodes(shared).await?;
+        let nodes = nodes::masters(shared).await?;
         for space in [Space::Lock, Space::Semaphore] {
             if request.space.is_some_and(|asked| asked != space) {
                 continue;
@@ -111,28 +110,6 @@ fn read_cursor(cursor: &Cursor) -> Option<(Space, Name)> {
     Some((space, Name::new(name).ok()?))
 }
 
-pub(crate) type Node = (String, u16);
-
-/// The nodes to scan: the one, or every master of the cluster.
-pub(crate) async fn nodes(shared: &Shared) -> Result<Vec<Option<Node>>, Error> {
-    if !matches!(shared.link, Link::Cluster(..)) {
-        return Ok(vec![None]);
-    }
-    let mut slots = redis::cmd("CLUSTER");
-    slots.arg("SLOTS");
-    let mut nodes = BTreeSet::new();
-    for range in reply::array(shared.command(&slots).await?)? {
-        let range = reply::array(range)?;
-        let Some(Value::Array(master)) = range.get(2) else { continue };
-        if let (Some(host), Some(port)) =
-            (master.first().and_then(reply::text), master.get(1).and_then(reply::number))
-        {
-            nodes.insert((host.to_owned(), port as u16));
-        }
-    }
-    Ok(nodes.into_iter().map(Some).collect())
-}
-
 async fn scan_node(
     shared: &Shared,
     node: Option<&Node>,
@@ -143,15 +120,7 @@ async fn scan_node(
     loop {
         let mut scan = redis::cmd("SCAN");
         scan.arg(&cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(STEP);
-        let answer = match (node, &shared.link) {
-            (Some((host, port)), Link::Cluster(cluster)) => {
-                let to = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
-                let answer = cluster.send_to(scan, RoutingInfo::SingleNode(to)).await;
-                answer.map_err(|e| shared.link.error(e))?
-            }
-            _ => shared.command(&scan).await?,
-        };
-        let items = reply::array(answer)?;
+        let items = reply::array(nodes::ask(shared, node, scan).await?)?;
         let [next, Value::Array(keys)] = items.as_slice() else {
             return Err(reply::unexpected(&Value::Array(items)));
         };

@@ -36,7 +36,7 @@ const fn round_trips() -> RoundTrips {
     trips
 }
 
-const FAULTS: [(Fault, Keeps); 13] = [
+const FAULTS: [(Fault, Keeps); 14] = [
     (Fault::ConnectionCut, Keeps::All),
     (Fault::Partition, Keeps::All),
     (Fault::ServerStandsStill, Keeps::All),
@@ -50,6 +50,7 @@ const FAULTS: [(Fault, Keeps); 13] = [
     (Fault::DataLost, Keeps::Nothing),
     // There are no replicas but those of the ensemble.
     (Fault::Failover, Keeps::Impossible),
+    (Fault::SplitBrain, Keeps::Impossible),
     (Fault::LeaderLost, Keeps::All),
     // Sessions are timed on the monotonic clock.
     (Fault::ServerClockSteps, Keeps::All),

@@ -80,6 +80,26 @@ impl Group {
         Self::start_once(layout, clocks).await
     }
 
+    /// Starts a ZooKeeper ensemble whose members wait for each other for a minute, so that a
+    /// machine that stalls loses no leader: for tests in which nobody fails.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Server::start`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the group remains.
+    pub async fn start_calm_ensemble() -> Result<Self> {
+        let folder = Arc::new(Folder::create()?);
+        let mut recipes = zk::ZooKeeper::ensemble(SIZE)?;
+        recipes.iter_mut().for_each(zk::ZooKeeper::calm);
+        let mut group = Self::empty(Layout::ZooKeeperEnsemble);
+        group.add(boxed(recipes), &folder, false).await?;
+        group.complete().await?;
+        Ok(group)
+    }
+
     /// Starts a ZooKeeper ensemble whose followers can be
     /// [cut off](Self::cut_off) from the leader. What passes between the members
     /// passes through this process, on the runtime that runs this.

@@ -118,7 +118,11 @@ where
     loop {
         match connect(url.to_owned(), settings.clone()).await {
             Ok(locks) => return run(locks, orders).await,
-            Err(error) if error.is_retryable() && tokio::time::Instant::now() < give_up => {
+            // The server was away for all of its time: then it has no part in the storm.
+            Err(error) if error.is_retryable() && tokio::time::Instant::now() >= give_up => {
+                return Ok(());
+            }
+            Err(error) if error.is_retryable() => {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             Err(error) => return Err(io::Error::other(error)),

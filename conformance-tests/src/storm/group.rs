@@ -17,12 +17,21 @@ pub struct GroupSaboteur {
     proxy: Proxy,
     /// How many strikes there were at members: they have turns.
     strikes: AtomicUsize,
+    /// Whether the old leader lives on when another takes over.
+    splits: bool,
 }
 
 impl GroupSaboteur {
     /// Strikes at this group, whose clients go through this proxy.
     pub fn new(group: Group, proxy: Proxy) -> Self {
-        Self { group, proxy, strikes: AtomicUsize::new(0) }
+        Self { group, proxy, strikes: AtomicUsize::new(0), splits: false }
+    }
+
+    /// The same, but leaders stand still instead of dying: two serve for a while after each
+    /// failover.
+    pub fn that_splits(mut self) -> Self {
+        self.splits = true;
+        self
     }
 
     /// The group.
@@ -44,10 +53,9 @@ impl GroupSaboteur {
     }
 
     /// One that leads dies, or stands still, until another leads in its place; then it is back.
-    async fn fail_over(&self, turn: usize) -> Result<(), LabError> {
+    async fn fail_over(&self, turn: usize, dies: bool) -> Result<(), LabError> {
         self.group.hurry().await?;
         let victim = self.victim(turn).await?;
-        let dies = turn.is_multiple_of(2);
         match dies {
             true => victim.kill().await,
             false => victim.freeze().await,
@@ -78,7 +86,8 @@ impl GroupSaboteur {
     async fn try_to_strike(&self, fault: Fault, lasts: Duration) -> Result<(), LabError> {
         let turn = self.turn();
         match fault {
-            Fault::Failover => self.fail_over(turn).await,
+            Fault::Failover => self.fail_over(turn, true).await,
+            Fault::SplitBrain => self.fail_over(turn, false).await,
             Fault::ServerStandsStill => {
                 let victim = self.victim(turn).await?;
                 victim.freeze().await;
@@ -119,7 +128,7 @@ impl Saboteur for GroupSaboteur {
         match self.group.layout() {
             // Whatever befalls the one that leads, another may take its place.
             Layout::RedisSentinel | Layout::RedisClusterWithReplicas => {
-                faults.push(Fault::Failover);
+                faults.push(if self.splits { Fault::SplitBrain } else { Fault::Failover });
             }
             _ => faults.extend([Fault::ServerStandsStill, Fault::ServerRestarts]),
         }

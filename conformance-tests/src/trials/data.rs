@@ -1,6 +1,6 @@
 //! Clocks that jump, servers that refuse, data that is taken away.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkit_core::capabilities::{Fault, Keeps};
 use lockkit_core::{Error, LockManager};
@@ -93,16 +93,12 @@ async fn refused(stage: &Stage, refusal: &Refusal) {
     tokens.next(&guard, "before");
     let begun = servers.act(refusal.begin).await;
     begun.unwrap_or_else(|e| panic!("{what} could not be staged: {e}"));
-    let error = match refusal.concerns {
-        Concerns::Claims => {
-            let lock = ours.mutex("another");
-            bench.soon("a try ends", lock.try_lock()).await.map(drop)
-        }
-        Concerns::Newcomers => {
-            bench.soon("connecting ends", bench.harness().driver()).await.map(drop)
-        }
-    };
-    let error = error.expect_err(&format!("{what}: it was refused"));
+    let mut error = refuse(bench, &ours, refusal).await;
+    // A machine that stands still for a moment gives another error first: there was no answer.
+    let since = Instant::now();
+    while error.is_retryable() && !refusal.retryable && since.elapsed() < PATIENCE {
+        error = refuse(bench, &ours, refusal).await;
+    }
     println!("{what}: {error}");
     let clear = matches!(error, Error::Backend { .. } | Error::Config(_));
     assert!(clear, "{what}: {error:?}");
@@ -131,6 +127,20 @@ async fn refused(stage: &Stage, refusal: &Refusal) {
     }
     drop(guard);
     works_again(bench, &[&ours], LOCK, &mut tokens, PATIENCE).await;
+}
+
+/// The error that whoever is concerned gets.
+async fn refuse(bench: &Bench, ours: &LockManager, refusal: &Refusal) -> Error {
+    let answer = match refusal.concerns {
+        Concerns::Claims => {
+            let lock = ours.mutex("another");
+            bench.soon("a try ends", lock.try_lock()).await.map(drop)
+        }
+        Concerns::Newcomers => {
+            bench.soon("connecting ends", bench.harness().driver()).await.map(drop)
+        }
+    };
+    answer.expect_err(&format!("{}: it was refused", refusal.what))
 }
 
 pub async fn robust_10_data_is_deleted_under_a_lock(stage: Stage) -> Applied {

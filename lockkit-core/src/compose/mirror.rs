@@ -27,6 +27,7 @@ const FAULTS: &[(Fault, Keeps)] = &[
     (Fault::WritesLost, Keeps::Nothing),
     (Fault::DataLost, Keeps::Nothing),
     (Fault::Failover, Keeps::Nothing),
+    (Fault::SplitBrain, Keeps::Nothing),
     (Fault::ServerClockSteps, Keeps::Tokens),
     (Fault::BrokenByForce, Keeps::Tokens),
 ];

@@ -57,6 +57,7 @@ const CAPABILITIES: Capabilities = {
 const FAULTS: &[(Fault, Keeps)] = &[
     (Fault::DataLost, Keeps::Tokens),
     (Fault::Failover, Keeps::Tokens),
+    (Fault::SplitBrain, Keeps::Nothing),
     (Fault::LeaderLost, Keeps::Impossible),
     // Leases end early; tokens do not go back with the clock.
     (Fault::ServerClockSteps, Keeps::Tokens),
@@ -67,6 +68,7 @@ const FAULTS_WHEN_TRADED: &[(Fault, Keeps)] = &[
     (Fault::WritesLost, Keeps::Tokens),
     (Fault::DataLost, Keeps::Tokens),
     (Fault::Failover, Keeps::Tokens),
+    (Fault::SplitBrain, Keeps::Nothing),
     (Fault::LeaderLost, Keeps::Impossible),
     (Fault::ServerClockSteps, Keeps::Tokens),
     (Fault::BrokenByForce, Keeps::Tokens),

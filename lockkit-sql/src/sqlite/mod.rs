@@ -72,6 +72,7 @@ const CAPABILITIES: Capabilities = {
         (Fault::WritesLost, Keeps::All),
         (Fault::DataLost, Keeps::Tokens),
         (Fault::Failover, Keeps::Impossible),
+        (Fault::SplitBrain, Keeps::Impossible),
         (Fault::LeaderLost, Keeps::Impossible),
         (Fault::ServerClockSteps, Keeps::All),
         (Fault::ClientClockSteps, Keeps::All),

@@ -34,7 +34,11 @@ pub(crate) struct ZooKeeper {
     place: Option<(usize, Arc<Vec<Peer>>)>,
     /// Where this member looks for the others when they lead, if not where they are.
     detours: Vec<Option<u16>>,
+    /// After how many ticks of silence the members of an ensemble give up on each other.
+    patience: u32,
 }
+
+const PATIENCE: u32 = 4;
 
 /// Ports over which the members of an ensemble follow and elect a leader.
 #[derive(Debug)]
@@ -45,7 +49,7 @@ pub(crate) struct Peer {
 
 impl ZooKeeper {
     pub(crate) fn alone() -> Result<Self> {
-        Ok(Self { port: Port::take()?, place: None, detours: Vec::new() })
+        Ok(Self { port: Port::take()?, place: None, detours: Vec::new(), patience: PATIENCE })
     }
 
     pub(crate) fn ensemble(size: usize) -> Result<Vec<Self>> {
@@ -57,6 +61,7 @@ impl ZooKeeper {
                     port: Port::take()?,
                     place: Some((at, Arc::clone(&peers))),
                     detours: vec![None; size],
+                    patience: PATIENCE,
                 })
             })
             .collect()
@@ -73,11 +78,17 @@ impl ZooKeeper {
         self.detours[member] = Some(port);
     }
 
+    /// Has this member wait for a minute for the others.
+    pub(crate) fn calm(&mut self) {
+        self.patience = 120;
+    }
+
     fn configuration(&self, home: &Home) -> String {
         let mut text = format!(
             "tickTime=500\nminSessionTimeout=1000\nmaxSessionTimeout=60000\n\
-             initLimit=20\nsyncLimit=4\nmaxClientCnxns=0\nadmin.enableServer=false\n\
+             initLimit=20\nsyncLimit={}\nmaxClientCnxns=0\nadmin.enableServer=false\n\
              4lw.commands.whitelist=*\nclientPortAddress=127.0.0.1\nclientPort={}\ndataDir={}\n",
+            self.patience,
             self.port.number(),
             home.data().display(),
         );

@@ -77,6 +77,7 @@ const FAULTS: &[(Fault, Keeps)] = &[
     // The member comes back with old data, which nothing tells from new data.
     (Fault::WritesLost, Keeps::Nothing),
     (Fault::Failover, Keeps::Nothing),
+    (Fault::SplitBrain, Keeps::Nothing),
     (Fault::ServerClockSteps, Keeps::Tokens),
     (Fault::BrokenByForce, Keeps::Tokens),
 ];
