@@ -15,7 +15,7 @@ const VERSION_1: &str = include_str!("postgres_versions/1.sql");
 async fn acquire(old: &mut PgConnection, name: &str, id: u8, patience: &str) -> (i64, Option<i64>) {
     let row = old
         .fetch_one(sqlx::raw_sql(AssertSqlSafe(format!(
-            "SELECT * FROM version_1.lockkit_acquire('default', 0, '{name}', '{}'::bytea, 1, 1, \
+            "SELECT * FROM version_1.lockkit_acquire('', 0, '{name}', '{}'::bytea, 2147483647, 2147483647, \
              3600000000, 3600000000, 'old', '{{}}', NULL, {patience})",
             bytes(id)
         ))))
@@ -26,7 +26,7 @@ async fn acquire(old: &mut PgConnection, name: &str, id: u8, patience: &str) -> 
 
 async fn release(old: &mut PgConnection, name: &str, id: u8) -> i64 {
     let text = format!(
-        "SELECT outcome FROM version_1.lockkit_release('default', 0, '{name}', '{}'::bytea)",
+        "SELECT outcome FROM version_1.lockkit_release('', 0, '{name}', '{}'::bytea)",
         bytes(id)
     );
     old.fetch_one(sqlx::raw_sql(AssertSqlSafe(text))).await.unwrap().get(0)
