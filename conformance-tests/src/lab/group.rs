@@ -196,6 +196,11 @@ impl Group {
         &self.members
     }
 
+    /// Whether followers can be [cut off](Self::cut_off) from their leader.
+    pub fn is_divisible(&self) -> bool {
+        !self.links.is_empty()
+    }
+
     /// The sentinels, in a group that has them.
     pub fn sentinels(&self) -> &[Server] {
         &self.sentinels
@@ -351,7 +356,7 @@ impl Group {
     /// If the future is dropped, nothing has changed.
     pub async fn cut_off(&self, member: usize) -> Result<()> {
         let server = &self.members[member];
-        if self.links.is_empty() || self.leader().await?.addr() == server.addr() {
+        if !self.is_divisible() || self.leader().await?.addr() == server.addr() {
             return Err(LabError::Unsupported {
                 server: server.name(),
                 cannot: "cannot be cut off: it leads, or the group is not divisible".into(),
