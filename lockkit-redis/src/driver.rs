@@ -160,19 +160,25 @@ impl Shared {
         let proposal = self.seen.propose(bucket, self.link.clock());
         let text = keys::claim(claim, proposal.token(), &self.wakes.client);
         let ttl = keys::millis(claim.hold_ttl).to_string();
-        let patience: &[u8] = match patience {
-            Patience::Try => b"try",
-            Patience::Wait => b"wait",
-        };
         let counter = keys::counter(bucket);
-        let said = proposal.said().as_bytes();
-        let mut args = vec![text.as_bytes(), ttl.as_bytes(), said, patience];
+        let mut args = Vec::with_capacity(7);
+        args.extend([text.as_bytes(), ttl.as_bytes(), proposal.said().as_bytes()]);
+        // What goes without saying is not said: each word costs the server time.
+        let mode = keys::mode_args(claim.mode);
+        match patience {
+            Patience::Try => args.push(b"try"),
+            Patience::Wait if mode.is_some() => args.push(b"wait"),
+            Patience::Wait => {}
+        }
         let (weight, capacity);
-        if let Some((mode, w, c)) = keys::mode_args(claim.mode) {
+        if let Some((mode, w, c)) = mode {
             (weight, capacity) = (w.to_string(), c.to_string());
             args.extend([mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()]);
         }
         let answer = self.run(&script::ACQUIRE, &[&key, &counter], &args).await?;
+        if let (Some(micros), Some(clock)) = (reply::server_time(&answer), self.link.clock()) {
+            clock.correct(micros, proposal.at);
+        }
         let (answer, place) = reply::acquisition(claim, proposal.token(), &answer)?;
         if let Acquisition::Granted(grant) = &answer {
             self.seen.saw(bucket, grant.token.get());

@@ -52,6 +52,9 @@ pub enum Flaw {
     RegisterMissesEarlierChanges,
     RegisterAcceptsOldTokens,
     RegisterKeepsValues,
+    SecondLockEndsTheFirst,
+    KeepsTheFirstNote,
+    MissesWhoTookOver,
 }
 
 /// A flaw, what it is, and the case that was made for it.
@@ -298,5 +301,20 @@ pub const FLAWS: &[Caught] = &[
         Flaw::RegisterKeepsValues,
         "never ends a value",
         "once_04_what_was_decided_is_kept_for_a_time",
+    ),
+    caught(
+        Flaw::SecondLockEndsTheFirst,
+        "a session has one lock at a time, as in old MySQL",
+        "multi_01_it_gets_all_or_none",
+    ),
+    caught(
+        Flaw::KeepsTheFirstNote,
+        "shows the note of the first who came to all who come later",
+        "election_02_observers_see_the_leaders_in_order",
+    ),
+    caught(
+        Flaw::MissesWhoTookOver,
+        "tells observers how many there are, not who",
+        "election_02_observers_see_the_leaders_in_order",
     ),
 ];

@@ -25,6 +25,8 @@ pub struct Toy {
     pub(super) flaw: Option<Flaw>,
     capabilities: Capabilities,
     pub(super) store: Arc<Store>,
+    /// The lock that this session took last.
+    pub(super) latest: Arc<Mutex<Option<Claim>>>,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +44,7 @@ pub(super) struct Line {
     pub(super) last_break: Option<BreakRecord>,
     pub(super) broken: HashMap<ClaimId, BreakRecord>,
     pub(super) ended: Vec<Entry>,
+    pub(super) first_note: Option<Option<Arc<str>>>,
 }
 
 /// One claim in a list.
@@ -75,7 +78,12 @@ impl Toy {
         capabilities.detached = true;
         capabilities.shared_between_processes = false;
         capabilities.registers = flaw != Some(Flaw::DeniesWhatItDoes);
-        Self { flaw, capabilities, store: Arc::default() }
+        Self { flaw, capabilities, store: Arc::default(), latest: Arc::default() }
+    }
+
+    /// Another session with the same lists.
+    pub(super) fn session(&self) -> Self {
+        Self { latest: Arc::default(), ..self.clone() }
     }
 
     pub(super) fn is(&self, flaw: Flaw) -> bool {

@@ -38,8 +38,12 @@ impl LockDriver for Toy {
             claim.id = ClaimId::random();
         }
         let known_as = claim.id;
+        let asked = claim.clone();
         let answer =
             self.on_line(&claim.key.clone(), |line, now| self.enter(line, now, claim, patience));
+        if self.is(Flaw::SecondLockEndsTheFirst) && matches!(answer, Ok(Acquisition::Granted(_))) {
+            self.end_the_one_before(asked);
+        }
         yield_now().await;
         if self.is(Flaw::LeaksOnCancel) {
             let mut lines = self.lock_lines();
@@ -167,6 +171,20 @@ impl LockDriver for Toy {
         Ok(Page { states, next })
     }
 
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        loop {
+            let now = self.inspect(key).await?;
+            let same = match self.is(Flaw::MissesWhoTookOver) {
+                true => now.line.len() == seen.line.len(),
+                false => now.same_line(seen),
+            };
+            if !same {
+                return Ok(now);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         yield_now().await;
         Ok(self.on_line(&claim.key, |line, now| {
@@ -209,6 +227,10 @@ impl Toy {
         claim: Claim,
         patience: Patience,
     ) -> Result<Acquisition, Error> {
+        let mut claim = claim;
+        if self.is(Flaw::KeepsTheFirstNote) {
+            claim.note = line.first_note.get_or_insert(claim.note).clone();
+        }
         let known = line.position(claim.id);
         if let (Some(at), false) = (known, self.is(Flaw::QueuesTwiceWhenAskedTwice)) {
             return Ok(self.stay(line, now, at, patience));
@@ -232,6 +254,14 @@ impl Toy {
         self.promote(line, now);
         let at = line.position(id).expect("it was just put in");
         Ok(self.state_of(line, at))
+    }
+
+    fn end_the_one_before(&self, taken: Claim) {
+        let mut latest = self.latest.lock().unwrap_or_else(|e| e.into_inner());
+        let id = taken.id;
+        if let Some(before) = latest.replace(taken).filter(|before| before.id != id) {
+            self.on_line(&before.key, |line, _| self.leave(line, &before));
+        }
     }
 
     /// A claim that is asked for again stays where it is.
