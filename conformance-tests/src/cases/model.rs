@@ -222,7 +222,14 @@ impl SideBySide {
             (false, false) => Released::NoSuchLock,
         };
         let answer = driver.release(claim).await;
-        let answer = answer.map_err(|e| format!("release failed: {e}"))?;
+        let mut answer = answer.map_err(|e| format!("release failed: {e}"))?;
+        // A member of a quorum may still have what is on its way out, for it is slower than the
+        // majority: then it cannot be told whether others have the lock.
+        if !driver.capabilities().fifo
+            && (answer, expected) == (Released::NotInLine, Released::NoSuchLock)
+        {
+            answer = expected;
+        }
         let what = format!("release {}", self.called(claim));
         self.same(what, expected, answer)
     }

@@ -24,6 +24,8 @@ use super::servers::{etcd, redis, redis_cluster, redis_sentinel, zookeeper as zk
 pub(super) const SIZE: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(25);
+/// For how long a server may be silent in a calm group.
+const CALM: Duration = Duration::from_secs(60);
 const STARTS: usize = 3;
 
 /// A group of servers; they end and their folder goes when this is dropped.
@@ -140,6 +142,7 @@ impl Group {
         // Not before the master answers: a sentinel would take it for dead.
         try_join_all(group.sentinels.iter().map(|sentinel| sentinel.restart(Data::Keep))).await?;
         group.complete().await?;
+        group.calm().await?;
         Ok(group)
     }
 
@@ -266,8 +269,8 @@ impl Group {
         }
     }
 
-    /// From now on a Redis group takes a server that is silent for a second for dead.
-    /// Before that it is in no hurry, so that a machine that stalls loses no leader.
+    /// From now on a Redis group takes a server that is silent for a second for dead,
+    /// until it is [calm](Self::calm) again.
     ///
     /// # Errors
     ///
@@ -277,13 +280,31 @@ impl Group {
     ///
     /// If the future is dropped, some may be in a hurry.
     pub async fn hurry(&self) -> Result<()> {
+        self.be_patient_for(Duration::from_secs(1)).await
+    }
+
+    /// From now on a Redis group takes a server for dead that is silent for a minute, so
+    /// that a machine that stalls loses no leader. It is started like this.
+    ///
+    /// # Errors
+    ///
+    /// If one does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, some may still be in a hurry.
+    pub async fn calm(&self) -> Result<()> {
+        self.be_patient_for(CALM).await
+    }
+
+    async fn be_patient_for(&self, silence: Duration) -> Result<()> {
         for sentinel in &self.sentinels {
-            answered(redis_sentinel::hurry(sentinel.addr()).await)?;
+            answered(redis_sentinel::be_patient_for(sentinel.addr(), silence).await)?;
         }
         if self.layout.divides_its_keys() {
             let awake = self.members.iter().filter(|member| member.is_awake());
             for member in awake {
-                answered(redis_cluster::hurry(member.addr()).await)?;
+                answered(redis_cluster::be_patient_for(member.addr(), silence).await)?;
             }
         }
         Ok(())

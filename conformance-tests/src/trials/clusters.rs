@@ -68,6 +68,7 @@ async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> Applied {
     }
     let new = leader_of(&group, key.as_deref()).await;
     assert_ne!(new.addr(), old.addr());
+    staged(group.calm().await);
     let verified = answered(bench, "the new leader says", || guard.verify()).await;
     if kept == Keeps::All {
         held.still(&verified, !waiting.is_finished());
@@ -82,6 +83,7 @@ async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> Applied {
         Falls::Silent => old.thaw(),
     }
     staged(group.complete().await);
+    staged(group.calm().await);
     works_again(bench, &[&ours, &theirs], LOCK, &mut tokens, limit).await;
     bench.clean_up().await;
     Ok(())
