@@ -81,6 +81,14 @@ impl Model {
         patience: Patience,
         now: Moment,
     ) -> Result<Acquisition, Error> {
+        let given = self.limits.get(&claim.key).copied();
+        if let (None, Mode::Permits { permits, limit }) = (given, claim.mode)
+            && permits > limit
+        {
+            // What was given a limit would have made it wait.
+            let message = format!("{permits} permits of {limit}: ask for 1 to {limit}");
+            return Err(Error::config(message));
+        }
         if let Some(at) = self.at(claim, now) {
             let holds = self.place(claim, at).held_since.is_some();
             if !holds && patience == Patience::Try {
@@ -95,14 +103,6 @@ impl Model {
             };
             self.told.retain(|(c, _, _)| c.id != claim.id);
             return Ok(answer);
-        }
-        let given = self.limits.get(&claim.key).copied();
-        if let (None, Mode::Permits { permits, limit }) = (given, claim.mode)
-            && permits > limit
-        {
-            // What was given a limit would have made it wait.
-            let message = format!("{permits} permits of {limit}: ask for 1 to {limit}");
-            return Err(Error::config(message));
         }
         let line = self.settle(&claim.key, now).clone();
         let in_use = line.first().and_then(|p| p.mode.limit());
