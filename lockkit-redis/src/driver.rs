@@ -12,7 +12,7 @@ use futures_util::future::try_join_all;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Namespace, Token};
@@ -53,6 +53,7 @@ const CAPABILITIES: Capabilities = {
     capabilities.least_ttl = Duration::from_millis(20);
     capabilities.wake_up = WakeUp::Push;
     capabilities.token_source = TokenSource::ClockCounter;
+    capabilities.resize = true;
     capabilities.shorten = true;
     capabilities.raise = true;
     capabilities.detached = true;
@@ -443,6 +444,18 @@ impl LockDriver for RedisDriver {
         }
         let token = format!("{:019}", token.get());
         self.shared.about(claim, &script::RAISE, &[token.as_bytes()]).await
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        let (key, _) = keys::lock(key);
+        let (when, limit) = match limit {
+            SetLimit::IfUnset(limit) => ("unset", limit.to_string()),
+            SetLimit::To(limit) => ("to", limit.to_string()),
+        };
+        let args = [when.as_bytes(), limit.as_bytes()];
+        let answer = self.shared.run(&script::RESIZE, &[&key], &args).await?;
+        let limit = reply::number(&answer).and_then(|limit| limit.try_into().ok());
+        limit.ok_or_else(|| reply::unexpected(&answer))
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

@@ -41,6 +41,8 @@ pub(super) struct Store {
 pub(super) struct Line {
     pub(super) entries: Vec<Entry>,
     pub(super) last_token: u64,
+    /// The limit that the semaphore was given.
+    pub(super) given: Option<u32>,
     pub(super) last_break: Option<BreakRecord>,
     pub(super) broken: HashMap<ClaimId, BreakRecord>,
     pub(super) ended: Vec<Entry>,
@@ -74,6 +76,7 @@ impl Toy {
         capabilities.least_ttl = Duration::from_millis(10);
         capabilities.expiry_slack = Duration::ZERO;
         capabilities.wake_up = capabilities::WakeUp::Push;
+        capabilities.resize = flaw != Some(Flaw::DeniesThatItResizes);
         capabilities.raise = true;
         capabilities.detached = true;
         capabilities.shared_between_processes = false;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
 };
 use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Mode, Token};
@@ -198,6 +198,13 @@ impl LockDriver for Toy {
         }))
     }
 
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        yield_now().await;
+        let limit = self.on_line(key, |line, _| self.set_limit(line, limit));
+        yield_now().await;
+        Ok(limit)
+    }
+
     async fn health(&self) -> Result<Health, Error> {
         Ok(Health::well("toy"))
     }
@@ -278,7 +285,10 @@ impl Toy {
     }
 
     fn check_limit(&self, line: &Line, claim: &Claim) -> Result<(), Error> {
-        let in_use = line.entries.first().and_then(|e| e.claim.mode.limit());
+        let given = line
+            .given
+            .filter(|_| !self.is(Flaw::ForgetsTheLimitWhenEmpty) || !line.entries.is_empty());
+        let in_use = given.or_else(|| line.entries.first().and_then(|e| e.claim.mode.limit()));
         match (in_use, claim.mode.limit()) {
             (Some(in_use), Some(asked))
                 if in_use != asked && !self.is(Flaw::AcceptsAnotherLimit) =>
@@ -291,6 +301,32 @@ impl Toy {
             }
             _ => Ok(()),
         }
+    }
+
+    fn set_limit(&self, line: &mut Line, limit: SetLimit) -> u32 {
+        let in_use = line.entries.first().and_then(|e| e.claim.mode.limit());
+        let limit = match limit {
+            SetLimit::To(limit) => limit,
+            SetLimit::IfUnset(limit) if self.is(Flaw::FirstUseResizes) => limit,
+            SetLimit::IfUnset(limit) => line.given.or(in_use).unwrap_or(limit),
+        };
+        line.given = Some(limit);
+        if self.is(Flaw::ResizeIsForNewcomersOnly) {
+            return limit;
+        }
+        for entry in &mut line.entries {
+            if let Mode::Permits { permits, .. } = entry.claim.mode {
+                entry.claim.mode = Mode::Permits { permits, limit };
+            }
+        }
+        if self.is(Flaw::LoweringEvicts) {
+            let mut out = 0;
+            line.entries.retain(|e| {
+                out += weight(e);
+                e.held_since.is_none() || out <= u64::from(limit)
+            });
+        }
+        limit
     }
 
     /// Whether a flaw lets a newcomer pass those who wait.

@@ -83,10 +83,13 @@ local count = redis.call('ZCARD', list.line)
 if count == 0 then
   redis.call('DEL', list.key, list.line, list.ends)
   if exclusive then return take_alone() end
-  list.capacity = capacity
-elseif list.capacity ~= capacity then
+  local given = mode == 'p' and redis.call('GET', list.limit)
+  list.capacity = tonumber(given or capacity)
+end
+if list.capacity ~= capacity then
+  local in_use = list.capacity
   close(list)
-  return { 'limit', list.capacity }
+  return { 'limit', in_use }
 end
 
 if ARGV[4] == 'try' and (count > list.holders or list.weight + weight > capacity) then
