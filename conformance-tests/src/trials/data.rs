@@ -128,11 +128,13 @@ async fn refused(stage: &Stage, refusal: &Refusal) {
 /// a moment late, and a machine that stands still for a while gives another error, of no answer.
 async fn refuse(bench: &Bench, ours: &LockManager, refusal: &Refusal) -> Error {
     let since = Instant::now();
-    loop {
+    for attempt in 0.. {
         let answer = match refusal.concerns {
             Concerns::Claims => {
-                let lock = ours.mutex("another");
-                bench.soon("a try ends", lock.try_lock()).await.map(drop)
+                // What was given a moment too early may not be taken back now.
+                let lock = ours.mutex(format!("attempt {attempt}"));
+                let guard = bench.soon("a try ends", lock.try_lock()).await;
+                guard.map(|guard| assert!(guard.is_some(), "it is free"))
             }
             Concerns::Newcomers => {
                 bench.soon("connecting ends", bench.harness().driver()).await.map(drop)
@@ -145,6 +147,7 @@ async fn refuse(bench: &Bench, ours: &LockManager, refusal: &Refusal) -> Error {
             _ => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
+    unreachable!("there is an answer, or no patience left")
 }
 
 pub async fn robust_10_data_is_deleted_under_a_lock(stage: Stage) -> Applied {
