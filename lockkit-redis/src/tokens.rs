@@ -56,8 +56,9 @@ impl Seen {
         self.0[bucket].fetch_max(token, Ordering::Relaxed);
     }
 
-    /// A token for the next claim, which is about to be sent. Nobody else here is given the same, nor a greater one that may
-    /// reach the server before it: what is behind the counter costs time there.
+    /// A token for the next claim, which is about to be sent. Nobody else here is given the same,
+    /// nor a greater one that may reach the server before it: what is behind the counter costs time
+    /// there.
     pub(crate) fn propose(&self, bucket: usize, clock: Option<&ServerClock>) -> Proposal {
         let (seen, at) = (&self.0[bucket], BootClock.now());
         let Some(now) = clock.and_then(|clock| clock.at_most(at)) else {

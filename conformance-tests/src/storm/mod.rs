@@ -2,8 +2,8 @@
 //! random but seeded plan of faults; recorded, and judged.
 //!
 //! The parts: [`plan`] makes the plan, [`client`] is what every client does, [`Saboteur`] strikes,
-//! and [`Storm::run`] puts them together; a [`Stage`] is where it happens. [`checkpoint`] is a storm of another kind: for consumers
-//! that keep in a register how far they are.
+//! and [`Storm::run`] puts them together; a [`Stage`] is where it happens. [`checkpoint`] is a storm
+//! of another kind: for consumers that keep in a register how far they are.
 
 pub mod checkpoint;
 pub mod client;
