@@ -36,7 +36,7 @@ impl ToyHarness {
 #[async_trait]
 impl Harness for ToyHarness {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
-        Ok(Arc::new(self.0.clone()))
+        Ok(Arc::new(self.0.session()))
     }
 
     fn time(&self) -> Time {

@@ -22,5 +22,6 @@ pub mod order;
 pub mod reentrancy;
 pub mod register;
 pub mod release;
+pub mod resize;
 pub mod robust;
 pub mod token;

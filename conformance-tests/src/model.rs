@@ -1,13 +1,15 @@
 //! The reference: a lock as a list of claims and the rule of [`queue`], written for being read.
 //! It has no time; leases of the claims that it is compared with must outlast the comparison.
 
-use lockkit_core::driver::Force;
+use lockkit_core::driver::{Force, SetLimit};
 use lockkit_core::{ClaimId, Mode, queue};
 
 /// One lock, as it must behave.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     line: Vec<Member>,
+    /// The limit that the semaphore was given.
+    given: Option<u32>,
     broken: Vec<ClaimId>,
 }
 
@@ -18,6 +20,8 @@ pub struct Member {
     pub id: ClaimId,
     /// How it shares.
     pub mode: Mode,
+    /// Whether it began to hold: then it holds until it leaves.
+    pub held: bool,
     /// Whether it was broken politely.
     pub broken: bool,
 }
@@ -42,8 +46,18 @@ pub enum Answer {
 impl Model {
     /// The list, and how many of its first members hold.
     pub fn line(&self) -> (&[Member], usize) {
+        (&self.line, self.line.iter().take_while(|m| m.held).count())
+    }
+
+    /// The limit that the semaphore was given.
+    pub fn given(&self) -> Option<u32> {
+        self.given
+    }
+
+    /// Those who now hold begin to. Who held before holds on, also under a lower limit.
+    fn settle(&mut self) {
         let holders = queue::holders(self.line.iter().map(|m| m.mode));
-        (&self.line, holders)
+        self.line.iter_mut().take(holders).for_each(|m| m.held = true);
     }
 
     fn at(&self, id: ClaimId) -> Option<usize> {
@@ -60,18 +74,21 @@ impl Model {
     /// A claim comes, or asks again.
     pub fn acquire(&mut self, id: ClaimId, mode: Mode, waits: bool) -> Answer {
         let known = self.at(id);
-        let other_limit = self.line.first().and_then(|m| m.mode.limit());
+        let in_use = self.line.first().and_then(|m| m.mode.limit());
+        let other_limit = self.given.or(in_use);
         let other_limit = other_limit.filter(|limit| Some(*limit) != mode.limit());
         if let (None, Some(limit)) = (known, other_limit) {
             return Answer::OtherLimit(limit);
         }
         let at = known.unwrap_or_else(|| {
-            self.line.push(Member { id, mode, broken: false });
+            self.line.push(Member { id, mode, held: false, broken: false });
+            self.settle();
             self.line.len() - 1
         });
         match self.standing(at) {
             Answer::Waits(_) if !waits => {
                 self.line.remove(at);
+                self.settle();
                 Answer::Busy
             }
             standing => standing,
@@ -91,6 +108,7 @@ impl Model {
     pub fn release(&mut self, id: ClaimId) -> (bool, bool) {
         let found = self.at(id);
         found.map(|at| self.line.remove(at));
+        self.settle();
         (found.is_some(), !self.line.is_empty())
     }
 
@@ -98,6 +116,7 @@ impl Model {
     pub fn downgrade(&mut self, id: ClaimId) -> Answer {
         if let Some(at) = self.at(id).filter(|_| !self.broken.contains(&id)) {
             self.line[at].mode = Mode::Shared;
+            self.settle();
         }
         self.renew(id)
     }
@@ -112,5 +131,23 @@ impl Model {
             Force::Polite => member.broken = true,
             Force::Immediate => drop(self.line.remove(at)),
         }
+        self.settle();
+    }
+
+    /// The semaphore is given a limit; says which one it has.
+    pub fn resize(&mut self, limit: SetLimit) -> u32 {
+        let in_use = self.line.first().and_then(|m| m.mode.limit());
+        let limit = match limit {
+            SetLimit::To(limit) => limit,
+            SetLimit::IfUnset(limit) => self.given.or(in_use).unwrap_or(limit),
+        };
+        self.given = Some(limit);
+        for member in &mut self.line {
+            if let Mode::Permits { permits, .. } = member.mode {
+                member.mode = Mode::Permits { permits, limit };
+            }
+        }
+        self.settle();
+        limit
     }
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{LockDriver, Patience};
-use lockkit_core::{Claim, Error, Lifetime, Mode, Token};
+use lockkit_core::driver::{LockDriver, Patience, SetLimit};
+use lockkit_core::{Claim, Error, Lifetime, Mode, Space, Token};
 
 use crate::bench::{Bench, MustSucceed};
 use crate::harness::Time;
@@ -20,6 +20,8 @@ pub enum Need {
     Fifo,
     /// `Capabilities::permits`.
     Permits,
+    /// `Capabilities::permits` and `resize`.
+    Resize,
     /// `Capabilities::raise`.
     Raise,
     /// `Capabilities::detached`.
@@ -45,6 +47,8 @@ impl Need {
         Ok(match self {
             Self::Fifo if !can.fifo => Some("the driver keeps no line of those who wait"),
             Self::Permits if !can.permits => Some("the driver has no semaphores"),
+            Self::Resize if !can.permits => Some("the driver has no semaphores"),
+            Self::Resize if !can.resize => Some("the driver cannot resize semaphores"),
             Self::Raise if !can.raise => Some("the driver cannot raise tokens"),
             Self::Detached if !can.detached => Some("claims end with their process"),
             Self::Registers if !can.registers => Some("the driver has no registers"),
@@ -71,6 +75,7 @@ impl Need {
     pub async fn check_denial(self, bench: &Bench) {
         match self {
             Self::Permits => no_permits(bench).await,
+            Self::Resize => no_resize(bench).await,
             Self::Raise => no_raise(bench).await,
             Self::Detached => no_detached(bench).await,
             Self::Registers => no_registers(bench).await,
@@ -85,6 +90,14 @@ async fn no_permits(bench: &Bench) {
     let driver = bench.driver().await;
     let claim = bench.permits("denied", 1, 2);
     refused(driver.acquire(&claim, Patience::Try).await, "semaphores");
+}
+
+async fn no_resize(bench: &Bench) {
+    let driver = bench.driver().await;
+    let key = bench.key_in(Space::Semaphore, "denied");
+    for limit in [SetLimit::IfUnset(2), SetLimit::To(3)] {
+        refused(driver.resize(&key, limit).await, "resizing semaphores");
+    }
 }
 
 async fn no_raise(bench: &Bench) {

@@ -90,6 +90,18 @@ macro_rules! __every_case {
                 modes_10_another_limit_is_refused_while_the_semaphore_is_in_use: Permits,
                 modes_11_any_holder_that_leaves_wakes_the_next: Permits,
             }
+            resize {
+                resize_01_a_raise_lets_in_at_once_whom_it_has_room_for: Resize,
+                resize_02_lowering_evicts_nobody_and_nobody_comes_in_until_there_is_room: Resize,
+                resize_03_drained_nobody_comes_in_until_it_is_raised_again: Resize,
+                resize_04_of_racing_resizes_one_wins_and_all_agree: Resize,
+                resize_05_the_first_use_gives_the_limit_and_later_ones_do_not: Resize,
+                resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_new_one: Resize,
+                resize_07_a_plain_semaphore_must_name_the_limit_in_force: Resize,
+                resize_08_a_claim_in_line_is_known_by_its_id_whatever_its_limit_was: Resize,
+                resize_09_a_resize_whose_answer_was_lost_is_in_force: Resize,
+                resize_10_permits_out_stay_within_a_limit_that_only_grows: Resize,
+            }
             lease {
                 lease_01_a_lease_ends_after_its_ttl_and_not_before: Nothing,
                 lease_02_renewal_carries_a_lease_beyond_its_ttl: Nothing,
@@ -223,6 +235,7 @@ macro_rules! __every_case {
             model {
                 model_01_random_commands_are_answered_as_the_model_answers: Nothing,
                 model_02_semaphores_are_answered_as_the_model_answers: Permits,
+                model_03_resized_semaphores_are_answered_as_the_model_answers: Resize,
             }
         }
     };

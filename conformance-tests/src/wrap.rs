@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
     Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
-    Released, Renewal, Store, StoreOutcome, Version,
+    Released, Renewal, SetLimit, Store, StoreOutcome, Version,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
@@ -34,6 +34,7 @@ pub enum Verb {
     List,
     Changed,
     Raise,
+    Resize,
     TokenBase,
     RaiseTokenBase,
     Health,
@@ -208,6 +209,10 @@ impl<T: Tamper> LockDriver for Tampered<T> {
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         self.around(Verb::Raise, self.inner.raise(claim, token)).await
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        self.around(Verb::Resize, self.inner.resize(key, limit)).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

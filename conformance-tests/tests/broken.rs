@@ -51,6 +51,8 @@ fn what_stands_on_locks_and_registers_falls_with_them() {
         (Flaw::GrantsTwo, "once_01_of_many_one_runs_and_all_learn_the_decision"),
         (Flaw::ForgetsExpiry, "once_03_a_runner_that_died_is_followed_after_its_lease"),
         (Flaw::ForgetsExpiry, "barrier_03_a_participant_that_died_does_not_count"),
+        (Flaw::ForgetsExpiry, "election_04_a_leader_that_is_cut_off_knows_and_is_followed"),
+        (Flaw::GrantsTwo, "multi_02_crossing_callers_never_deadlock"),
     ] {
         let outcome = outcome(ToyHarness::with(flaw), case);
         assert!(matches!(outcome, Outcome::Failed(_)), "{flaw:?} escaped {case}: {outcome:?}");

@@ -144,9 +144,10 @@ async fn the_users_own_pool_serves_and_survives() {
 /// Connections may be ended at any time, by administrators and by timeouts.
 #[tokio::test]
 async fn an_idle_connection_that_was_ended_costs_nobody_an_error() {
-    let url = url().await;
-    let locks = LockManager::new(PostgresDriver::connect(&url).await.unwrap());
-    let mut admin = PgConnection::connect(&url).await.unwrap();
+    // A server of its own: other people's connections are left alone.
+    let server = Server::start(Kind::Postgres).await.unwrap();
+    let locks = LockManager::new(PostgresDriver::connect(&server.url()).await.unwrap());
+    let mut admin = PgConnection::connect(&server.url()).await.unwrap();
     for _ in 0..5 {
         let guard = locks.mutex("idle").lock().await.unwrap();
         admin

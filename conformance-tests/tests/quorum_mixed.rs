@@ -35,6 +35,7 @@ impl Harness for Mixed {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
         let redis = self.redis.get_or_try_init(|| Server::start(Kind::Redis)).await;
         let redis = redis.map_err(|e| Error::permanent("lab", e))?.url();
+        let redis = format!("{redis}?timeout=30s");
         let sqlite = format!("sqlite:{}", self.folder.path().join("locks.db").display());
         let members: Vec<Arc<dyn LockDriver>> = vec![
             Arc::new(RedisDriver::connect(&redis).await?),
@@ -43,7 +44,7 @@ impl Harness for Mixed {
         ];
         // As in the quorum over Redis: no case is about members that do not answer.
         let options = QuorumOptions::default().longest_ttl(Duration::from_secs(10 * 365 * 86_400));
-        let options = options.member_limit(Duration::from_secs(10));
+        let options = options.member_limit(Duration::from_secs(30));
         Ok(Arc::new(QuorumDriver::new(members, options)?))
     }
 }

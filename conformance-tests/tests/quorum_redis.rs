@@ -16,7 +16,9 @@ struct Quorum(usize);
 
 /// Longer leases than any case asks for. A machine that is busy with other tests answers late, and
 /// no case here is about members that do not answer.
-const OPTIONS: &str = "?longest_ttl=3650d&member_limit=10s";
+/// Behind every member: a machine that stands still for a moment is not a server that is away.
+const PATIENT: &str = "?timeout=30s";
+const OPTIONS: &str = "&longest_ttl=3650d&member_limit=30s";
 
 /// Servers for all cases of a process: none of them disturbs them.
 async fn servers(count: usize) -> Result<&'static [Server], Error> {
@@ -29,7 +31,8 @@ async fn servers(count: usize) -> Result<&'static [Server], Error> {
 }
 
 async fn url(count: usize) -> Result<String, Error> {
-    let urls: Vec<_> = servers(count).await?.iter().map(Server::url).collect();
+    let patient = |server: &Server| format!("{}{PATIENT}", server.url());
+    let urls: Vec<_> = servers(count).await?.iter().map(patient).collect();
     Ok(format!("quorum:{}{OPTIONS}", urls.join(",")))
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lockkit_conformance::lab::raw::resp::{self, Reply};
 use lockkit_conformance::lab::{Group, Layout};
 use lockkit_conformance::{Harness, Worker};
 use lockkit_core::Error;
@@ -21,25 +20,10 @@ fn cell(layout: Layout) -> &'static OnceCell<Group> {
 }
 
 async fn group(layout: Layout) -> Result<&'static Group, Error> {
-    cell(layout).get_or_try_init(|| calm(layout)).await.map_err(|e| Error::permanent("lab", e))
-}
-
-/// A group that takes a machine which stands still for a while for nothing worse.
-async fn calm(layout: Layout) -> Result<Group, String> {
-    let group = Group::start(layout).await.map_err(|e| e.to_string())?;
-    let (servers, words): (_, &[&str]) = match layout {
-        Layout::RedisCluster => {
-            (group.members(), &["CONFIG", "SET", "cluster-node-timeout", "60000"])
-        }
-        _ => (group.sentinels(), &["SENTINEL", "SET", "main", "down-after-milliseconds", "60000"]),
-    };
-    for server in servers {
-        match resp::ask(server.addr(), words).await.map_err(|e| e.to_string())? {
-            Reply::Text(done) if done == "OK" => {}
-            other => return Err(format!("{words:?}: {other:?}")),
-        }
-    }
-    Ok(group)
+    cell(layout)
+        .get_or_try_init(|| Group::start(layout))
+        .await
+        .map_err(|e| Error::permanent("lab", e))
 }
 
 #[async_trait]

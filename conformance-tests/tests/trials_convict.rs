@@ -47,10 +47,17 @@ async fn limit_memory(server: &Server, bytes: &'static str) -> io::Result<()> {
 
 /// The trial must fail, and must say why in these words.
 async fn convicts(flaw: Flaw, name: &str, words: &str) {
+    convicts_one_way(flaw, name, &[words]).await;
+}
+
+/// With one of these sentences: which comes first depends on what runs beside.
+async fn convicts_one_way(flaw: Flaw, name: &str, words: &[&str]) {
     let tried = Trial::named(name).expect("there is such a trial");
     let report = trial(Arc::new(WrongRedis(flaw)), tried).await;
     match report.outcome {
-        Outcome::Failed(why) => assert!(why.contains(words), "{flaw:?}, {name}: {why}"),
+        Outcome::Failed(why) => {
+            assert!(words.iter().any(|words| why.contains(words)), "{flaw:?}, {name}: {why}")
+        }
         other => panic!("{flaw:?} is not caught by {name}: {other:?}"),
     }
 }
@@ -79,7 +86,8 @@ async fn waiters_that_ask_are_heard() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_leaks_when_its_answer_is_lost_is_found() {
     let name = "robust_01_an_answer_is_lost_after_the_server_acted_at_any_message";
-    convicts(Flaw::ForgetsIds, name, "it is free: Busy").await;
+    let leaks = ["it is free: Busy", "left: [(Shared, true), (Shared, true)]"];
+    convicts_one_way(Flaw::ForgetsIds, name, &leaks).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,6 +29,8 @@ pub(crate) struct Request {
     /// Whether it is renewed in the background while it is held.
     pub(crate) renew: bool,
     pub(crate) note: Option<Arc<str>>,
+    /// Whether its limit may change while it waits.
+    pub(crate) resizable: bool,
     pub(crate) labels: Labels,
 }
 
@@ -87,10 +89,10 @@ fn check(core: &Core, request: &Request) -> Result<(), Error> {
         if !capabilities.permits {
             return Err(core.driver().unsupported("semaphores"));
         }
-        if permits == 0 || limit == 0 {
+        if permits == 0 || (limit == 0 && !request.resizable) {
             return Err(Error::config("a semaphore has, and gives, one permit at least"));
         }
-        if permits > limit {
+        if permits > limit && !request.resizable {
             let message = format!("{permits} permits of a semaphore of {limit} can never be had");
             return Err(Error::Config(message));
         }

@@ -34,6 +34,11 @@ pub struct Capabilities {
     pub token_source: TokenSource,
     /// Whether semaphores work.
     pub permits: bool,
+    /// Whether semaphores can be given a limit that stays and can be changed while permits are out
+    /// ([`LockDriver::resize`]).
+    ///
+    /// [`LockDriver::resize`]: crate::driver::LockDriver::resize
+    pub resize: bool,
     /// Whether the server itself can end a lease earlier ([`LockDriver::shorten`]).
     ///
     /// [`LockDriver::shorten`]: crate::driver::LockDriver::shorten
@@ -71,6 +76,7 @@ impl Capabilities {
             fifo: true,
             token_source: TokenSource::Counter,
             permits: true,
+            resize: false,
             shorten: false,
             raise: false,
             detached: false,

@@ -66,7 +66,10 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// - A claim that is in the list already stays where it is, and the answer is its state now.
     ///   (Its lease counts from now on, as by a renewal.) With [`Patience::Try`] and a claim that
     ///   waits: it is taken out, and the answer is `Busy`.
-    /// - [`Error::LimitMismatch`] when the list has claims with another limit; nothing was done.
+    /// - [`Error::LimitMismatch`] when the list has claims with another limit, or was
+    ///   [given](Self::resize) another one; nothing was done.
+    /// - A claim for more permits than the list's limit, which only a list that was given a limit
+    ///   sees, waits, or is `Busy`.
     ///
     /// One round trip on a warm connection.
     async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error>;
@@ -182,6 +185,28 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         Ok(answers.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine)))
     }
 
+    /// Gives a semaphore a limit that stays, whether or not anybody is in its list, and says which
+    /// one it has now; see [`Capabilities::resize`].
+    ///
+    /// # Behavior
+    /// In one atomic step:
+    /// - [`SetLimit::IfUnset`]: a limit that was given before stays. Otherwise the list's own
+    ///   becomes the one that it was given, or, when it is empty, this one.
+    /// - [`SetLimit::To`]: this one, whatever was before. All claims of the list count with it from
+    ///   there on, and are shown with it; those who now hold begin to, and are woken. Who holds
+    ///   goes on holding, also when the sum is above the limit now: nobody is evicted, and nobody
+    ///   comes in until there is room. 0 lets nobody in.
+    ///
+    /// From there on a new claim with another limit is refused by [`acquire`](Self::acquire), also
+    /// when the list is empty. A claim that is in the list already is known by its id, whatever
+    /// limit it was made with.
+    ///
+    /// The limit is as durable as a register. One round trip.
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        let _ = (key, limit);
+        Err(self.unsupported("resizing a semaphore"))
+    }
+
     /// What core adds to every token of this namespace; 0 unless it was raised. Read once a
     /// manager.
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
@@ -281,6 +306,15 @@ pub enum Released {
     NotInLine,
     /// The list was empty: nobody holds this lock.
     NoSuchLock,
+}
+
+/// Which limit a semaphore is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetLimit {
+    /// This one, unless it has one.
+    IfUnset(u32),
+    /// This one.
+    To(u32),
 }
 
 /// How to break a claim.

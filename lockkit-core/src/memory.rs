@@ -12,7 +12,7 @@ use crate::capabilities::{Capabilities, Fault, Keeps, LeaseClock, WakeUp};
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
     Acquisition, Delete, Ended, Entry, Force, Grant, LockDriver, MAX_REGISTER_BYTES, Patience,
-    RegisterKey, Registers, Released, Renewal, Store, StoreOutcome, Version,
+    RegisterKey, Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version,
 };
 use crate::state::{Finding, Health, ListRequest, LockState, Page, Severity};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
@@ -67,6 +67,7 @@ const CAPABILITIES: Capabilities = {
     // Tokio's timers count whole milliseconds; the rest is for a busy machine.
     capabilities.expiry_slack = Duration::from_millis(50);
     capabilities.wake_up = WakeUp::Push;
+    capabilities.resize = true;
     capabilities.shorten = true;
     capabilities.raise = true;
     capabilities.detached = true;
@@ -271,6 +272,10 @@ impl LockDriver for MemoryDriver {
             })
         })?;
         failed.map_or(Ok(renewal), Err)
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        self.shared.on_lines(|lines, now, calls| lines.resize(key, limit, now, calls))
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

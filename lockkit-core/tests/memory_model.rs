@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkit_core::clock::{Clock, Moment};
-use lockkit_core::driver::{Force, LockDriver, Patience};
+use lockkit_core::driver::{Force, LockDriver, Patience, SetLimit};
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::state::ListRequest;
 use lockkit_core::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space, Token};
@@ -38,6 +38,7 @@ enum Verb {
     /// The claim that stands at this index of its list, or one that does not.
     Break(bool, prop::sample::Index, Force),
     BreakNobody(bool),
+    Resize(SetLimit),
     Wait(u64),
 }
 
@@ -52,7 +53,12 @@ fn pool() -> Vec<Arc<Claim>> {
             0..16 => Mode::Shared,
             _ => Mode::Permits {
                 permits: 1 + at as u32 % 3,
-                limit: if at == POOL - 1 { 4 } else { 5 },
+                limit: match at {
+                    26 | 27 => 0,
+                    28 | 29 => 2,
+                    31 => 4,
+                    _ => 5,
+                },
             },
         };
         let hold = Duration::from_millis([5, 12, 30][at % 3]);
@@ -95,6 +101,9 @@ fn any_verb() -> impl Strategy<Value = Verb> {
         2 => (any::<bool>(), any::<prop::sample::Index>(), force())
             .prop_map(|(lock, at, force)| Verb::Break(lock, at, force)),
         1 => any::<bool>().prop_map(Verb::BreakNobody),
+        1 => prop_oneof![Just(0), Just(2), Just(4), Just(5), Just(5), Just(7)]
+            .prop_map(|limit| Verb::Resize(SetLimit::To(limit))),
+        1 => Just(Verb::Resize(SetLimit::IfUnset(5))),
         4 => (1..8_u64).prop_map(Verb::Wait),
         // Long enough for break records to be forgotten.
         1 => prop_oneof![Just(40_000), Just(60_000)].prop_map(Verb::Wait),
@@ -181,6 +190,10 @@ impl Both {
                     driver.break_claim(&key, token, force, &record).await.unwrap(),
                     model.break_claim(&key, token, force, &record, now),
                 )
+            }
+            Verb::Resize(limit) => {
+                let key = key(false);
+                pair(driver.resize(&key, *limit).await.unwrap(), model.resize(&key, *limit, now))
             }
             Verb::Wait(ms) => {
                 self.clock.0.fetch_add(ms * 1_000_000, Ordering::SeqCst);

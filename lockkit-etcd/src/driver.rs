@@ -93,6 +93,12 @@ impl EtcdDriver {
         Ok(driver)
     }
 
+    /// Whether [`connect`](Self::connect) understands this URL and its options. Asks no server;
+    /// reads the files that the URL names.
+    pub fn check_url(url: &str) -> Result<(), Error> {
+        url::parse(url).map(drop)
+    }
+
     /// What the driver can do with members of this version, such as `3.5.13`; of one that cannot
     /// be read, as with an old one.
     pub fn capabilities_with(version: &str) -> &'static Capabilities {

@@ -12,7 +12,7 @@ use futures_util::future::try_join_all;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Namespace, Token};
@@ -53,6 +53,7 @@ const CAPABILITIES: Capabilities = {
     capabilities.least_ttl = Duration::from_millis(20);
     capabilities.wake_up = WakeUp::Push;
     capabilities.token_source = TokenSource::ClockCounter;
+    capabilities.resize = true;
     capabilities.shorten = true;
     capabilities.raise = true;
     capabilities.detached = true;
@@ -160,19 +161,25 @@ impl Shared {
         let proposal = self.seen.propose(bucket, self.link.clock());
         let text = keys::claim(claim, proposal.token(), &self.wakes.client);
         let ttl = keys::millis(claim.hold_ttl).to_string();
-        let patience: &[u8] = match patience {
-            Patience::Try => b"try",
-            Patience::Wait => b"wait",
-        };
         let counter = keys::counter(bucket);
-        let said = proposal.said().as_bytes();
-        let mut args = vec![text.as_bytes(), ttl.as_bytes(), said, patience];
+        let mut args = Vec::with_capacity(7);
+        args.extend([text.as_bytes(), ttl.as_bytes(), proposal.said().as_bytes()]);
+        // What goes without saying is not said: each word costs the server time.
+        let mode = keys::mode_args(claim.mode);
+        match patience {
+            Patience::Try => args.push(b"try"),
+            Patience::Wait if mode.is_some() => args.push(b"wait"),
+            Patience::Wait => {}
+        }
         let (weight, capacity);
-        if let Some((mode, w, c)) = keys::mode_args(claim.mode) {
+        if let Some((mode, w, c)) = mode {
             (weight, capacity) = (w.to_string(), c.to_string());
             args.extend([mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()]);
         }
         let answer = self.run(&script::ACQUIRE, &[&key, &counter], &args).await?;
+        if let (Some(micros), Some(clock)) = (reply::server_time(&answer), self.link.clock()) {
+            clock.correct(micros, proposal.at);
+        }
         let (answer, place) = reply::acquisition(claim, proposal.token(), &answer)?;
         if let Acquisition::Granted(grant) = &answer {
             self.seen.saw(bucket, grant.token.get());
@@ -437,6 +444,18 @@ impl LockDriver for RedisDriver {
         }
         let token = format!("{:019}", token.get());
         self.shared.about(claim, &script::RAISE, &[token.as_bytes()]).await
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        let (key, _) = keys::lock(key);
+        let (when, limit) = match limit {
+            SetLimit::IfUnset(limit) => ("unset", limit.to_string()),
+            SetLimit::To(limit) => ("to", limit.to_string()),
+        };
+        let args = [when.as_bytes(), limit.as_bytes()];
+        let answer = self.shared.run(&script::RESIZE, &[&key], &args).await?;
+        let limit = reply::number(&answer).and_then(|limit| limit.try_into().ok());
+        limit.ok_or_else(|| reply::unexpected(&answer))
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

@@ -362,3 +362,23 @@ impl Own {
         Ok(connection)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two masters may be alive at once: tokens from what a client knows of a clock would go back.
+    #[test]
+    fn behind_sentinels_the_server_chooses_the_tokens() {
+        let clocked = |source| {
+            let own = Own::new(Arc::new(source), Duration::from_secs(2));
+            Link::Own(Box::new(own)).clock().is_some()
+        };
+        let sentinel = Sentinel::build(vec!["redis://a:1"]).unwrap();
+        let info = SentinelNodeConnectionInfo::default();
+        let sentinel =
+            Source::Sentinel(Box::new(Mutex::new(sentinel)), "shop".into(), Box::new(info));
+        assert!(!clocked(sentinel));
+        assert!(clocked(Source::Client(Client::open("redis://a:1").unwrap())));
+    }
+}

@@ -201,6 +201,12 @@ impl RedisDriver {
     pub async fn connect(url: &str) -> Result<Self, Error> {
         RedisOptions::default().connect(url).await
     }
+
+    /// Whether [`connect`](Self::connect) understands this URL and its options. Asks no server;
+    /// reads the files that the URL names.
+    pub fn check_url(url: &str) -> Result<(), Error> {
+        Place::parse(url, RedisOptions::default())?.check()
+    }
 }
 
 /// Installs a provider of cryptography unless the program has one.
@@ -325,6 +331,17 @@ impl Place {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Has the client crate read its part.
+    fn check(&self) -> Result<(), Error> {
+        if self.tls {
+            provide_tls();
+        }
+        if self.kind == Kind::Sentinel {
+            return self.sentinel().map(drop);
+        }
+        self.hosts.iter().try_for_each(|host| self.info(host, &self.login, &self.path).map(drop))
     }
 
     async fn connect(self) -> Result<RedisDriver, Error> {
@@ -454,5 +471,19 @@ mod tests {
         let place = parse("redis://u:secret@h:port").unwrap();
         let message = place.info(&place.hosts[0], &place.login, "").unwrap_err().to_string();
         assert!(!message.contains("secret"), "{message}");
+    }
+
+    #[test]
+    fn a_url_is_checked_without_a_server() {
+        for good in [
+            "redis://u:p@nowhere.invalid:1/3?timeout=1s&strict&protocol=resp3",
+            "redis+sentinel://a:1,b/shop/2?sentinel_login=x:y&min_replicas=1",
+            "rediss+cluster://a:1,b:2",
+        ] {
+            assert!(RedisDriver::check_url(good).is_ok(), "{good}");
+        }
+        for bad in ["redis://h?ttl=1s", "redis://h:port", "redis+cluster://a:1,b:x"] {
+            assert!(RedisDriver::check_url(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -103,7 +103,9 @@ pub(crate) fn acquisition(
         return Err(unexpected(value));
     };
     let parsed = match (items.first().and_then(text), &items[1..]) {
-        (Some("holds"), [t]) => token(t).map(|t| (Acquisition::Granted(grant(claim, t)), None)),
+        (Some("holds"), [t] | [t, _]) => {
+            token(t).map(|t| (Acquisition::Granted(grant(claim, t)), None))
+        }
         (Some("waits"), [ahead, look]) => {
             place(ahead, look).map(|p| (Acquisition::Queued { ahead: p.ahead }, Some(p)))
         }
@@ -116,6 +118,17 @@ pub(crate) fn acquisition(
         _ => None,
     };
     parsed.ok_or_else(|| unexpected(value))
+}
+
+/// The server's time, in µs, if the answer to an acquire says it.
+pub(crate) fn server_time(value: &Value) -> Option<u64> {
+    match value {
+        Value::Array(items) => match items.as_slice() {
+            [holds, _, micros] if text(holds) == Some("holds") => number(micros)?.try_into().ok(),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn limit_mismatch(claim: &Claim, in_use: &Value) -> Error {

@@ -84,6 +84,7 @@ scripts! {
     BREAK = "break.lua",
     INSPECT = "inspect.lua",
     RAISE = "raise.lua",
+    RESIZE = "resize.lua",
     BASE = "base.lua",
     LOAD = "load.lua",
     STORE = "store.lua",

@@ -13,7 +13,8 @@ use crate::keys::BUCKETS;
 /// numbers do.
 pub(crate) const DIGITS: usize = 19;
 
-/// The server's clock, as of the last connection.
+/// The server's clock, as of the last connection, or of the last time since that a proposal was
+/// behind.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock(Mutex<Option<(u64, Moment)>>);
 
@@ -24,11 +25,21 @@ impl ServerClock {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((micros, now));
     }
 
-    /// At most the server's time: the answer took a while to come here, and clocks may run at rates
-    /// that differ by a thousandth.
-    fn at_most(&self) -> Option<u64> {
+    /// Takes the server's time, in µs, from the answer to a request that was sent at `sent`; not
+    /// when a connection was built since, which may lead to another server.
+    pub(crate) fn correct(&self, micros: u64, sent: Moment) {
+        let now = BootClock.now();
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_some_and(|(_, at)| at < sent) {
+            *known = Some((micros, now));
+        }
+    }
+
+    /// At most the server's time at this moment: the answer took a while to come here, and clocks
+    /// may run at rates that differ by a thousandth.
+    fn at_most(&self, now: Moment) -> Option<u64> {
         let (micros, at) = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
-        let passed = BootClock.now().since(at).as_micros() as u64;
+        let passed = now.since(at).as_micros() as u64;
         Some(micros + passed - passed / 1024)
     }
 }
@@ -45,19 +56,20 @@ impl Seen {
         self.0[bucket].fetch_max(token, Ordering::Relaxed);
     }
 
-    /// A token for the next claim. Nobody else here is given the same, nor a greater one that may
-    /// reach the server before it: what is behind the counter costs time there.
+    /// A token for the next claim, which is about to be sent. Nobody else here is given the same,
+    /// nor a greater one that may reach the server before it: what is behind the counter costs time
+    /// there.
     pub(crate) fn propose(&self, bucket: usize, clock: Option<&ServerClock>) -> Proposal {
-        let seen = &self.0[bucket];
-        let Some(now) = clock.and_then(ServerClock::at_most) else {
+        let (seen, at) = (&self.0[bucket], BootClock.now());
+        let Some(now) = clock.and_then(|clock| clock.at_most(at)) else {
             let least = seen.load(Ordering::Relaxed) + 1;
-            return Proposal { said: written(least), is_open: true };
+            return Proposal { said: written(least), is_open: true, at };
         };
         let mut before = seen.load(Ordering::Relaxed);
         loop {
             let token = now.max(before + 1);
             match seen.compare_exchange_weak(before, token, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Proposal { said: written(token), is_open: false },
+                Ok(_) => return Proposal { said: written(token), is_open: false, at },
                 Err(other) => before = other,
             }
         }
@@ -71,6 +83,8 @@ pub(crate) struct Proposal {
     said: String,
     /// The server is to choose.
     is_open: bool,
+    /// When it was made.
+    pub(crate) at: Moment,
 }
 
 impl Proposal {
@@ -100,6 +114,8 @@ fn written(token: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -120,5 +136,27 @@ mod tests {
         seen.saw(3, 5);
         assert_eq!(seen.propose(3, Some(&clock)).token(), "0001800000000000002");
         assert_eq!(seen.propose(3, None).said(), "!0001800000000000003");
+    }
+
+    #[test]
+    fn a_clock_is_corrected_but_not_by_an_answer_from_before_the_connection() {
+        let (clock, before) = (ServerClock::default(), BootClock.now());
+        clock.correct(1_790_000_000_000_000, before);
+        assert_eq!(clock.at_most(BootClock.now()), None);
+        clock.set(1_790_000_000_000_000);
+        clock.correct(1_800_000_000_000_000, before);
+        assert!(clock.at_most(BootClock.now()).unwrap() < 1_795_000_000_000_000);
+        clock.correct(1_800_000_000_000_000, BootClock.now().after(Duration::from_nanos(1)));
+        assert!(clock.at_most(BootClock.now()).unwrap() >= 1_800_000_000_000_000);
+    }
+
+    #[test]
+    fn what_is_known_of_a_clock_falls_behind_by_a_thousandth() {
+        let clock = ServerClock::default();
+        clock.set(1_790_000_000_000_000);
+        let hour = Duration::from_secs(3_600);
+        let later = clock.at_most(BootClock.now().after(hour)).unwrap();
+        let all = 1_790_000_000_000_000 + hour.as_micros() as u64;
+        assert!(later > all - 4_000_000, "{later}");
     }
 }

@@ -57,6 +57,11 @@ impl ZkDriver {
         Self::connect_with(ZkOptions::parse(url)?).await
     }
 
+    /// Whether [`connect`](Self::connect) understands this URL and its options. No I/O.
+    pub fn check_url(url: &str) -> Result<(), Error> {
+        ZkOptions::parse(url).map(drop)
+    }
+
     /// Connects as the options say.
     ///
     /// # Cancel safety

@@ -103,12 +103,34 @@ fn driver<'a>(url: &'a BackendUrl, settings: &'a Settings) -> Opening<'a, Arc<dy
     Box::pin(made(url, settings))
 }
 
+/// Whether the driver understands what the URL says, so far as it can tell without its backend.
+fn check(url: &BackendUrl) -> Result<(), Error> {
+    match url.scheme() {
+        "memory" if url.rest() == "memory:" => Ok(()),
+        "memory" => Err(Error::config("the memory backend's URL is just memory:")),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => lockkit_sql::SqliteDriver::check_url(url.rest()),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => lockkit_sql::PostgresDriver::check_url(url.rest()),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => lockkit_sql::MySqlDriver::check_url(url.rest()),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
+        | "rediss+cluster" => lockkit_redis::RedisDriver::check_url(url.rest()),
+        #[cfg(feature = "zk")]
+        "zk" => lockkit_zk::ZkDriver::check_url(url.rest()),
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => lockkit_etcd::EtcdDriver::check_url(url.rest()),
+        other => Err(unknown(other)),
+    }
+}
+
 async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDriver>, Error> {
+    check(url)?;
     // Most backends keep a lease for each claim, and learn its ttl from the claim.
     let _ = settings;
     match url.scheme() {
-        "memory" if url.rest() == "memory:" => Ok(Arc::new(MemoryDriver::new())),
-        "memory" => Err(Error::config("the memory backend's URL is just memory:")),
+        "memory" => Ok(Arc::new(MemoryDriver::new())),
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(Arc::new(lockkit_sql::SqliteDriver::connect(url.rest()).await?)),
         #[cfg(feature = "postgres")]
@@ -195,6 +217,7 @@ mod tests {
         let url = "quorum:redis://127.0.0.1:1,redis://127.0.0.1:1,redis://127.0.0.1:1";
         let misspelt = connect(&format!("{url}?longest_tl=1m")).await.unwrap_err();
         assert!(misspelt.to_string().contains("longest_tl is no option"), "{misspelt}");
+        assert!(misspelt.to_string().contains("longest_ttl"), "{misspelt}");
         let unreachable = connect(&format!("{url}?longest_ttl=1m&timeout=1s")).await.unwrap_err();
         assert!(unreachable.is_retryable(), "{unreachable}");
     }
@@ -204,7 +227,8 @@ mod tests {
         let locks = connect("mirror:memory:,memory:?prefix=shop").await.unwrap();
         assert_eq!(locks.settings().prefix_str(), "shop");
         locks.mutex("a").lock().await.unwrap().release().await.unwrap();
-        for bad in ["memory:", "memory:,memory:,memory:", "memory:?ttl=5s,memory:"] {
+        let of_another = "memory:,memory:?longest_ttl=1m";
+        for bad in ["memory:", "memory:,memory:,memory:", "memory:?ttl=5s,memory:", of_another] {
             assert!(connect(&format!("mirror:{bad}")).await.is_err(), "{bad}");
         }
     }

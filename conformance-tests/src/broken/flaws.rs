@@ -52,6 +52,14 @@ pub enum Flaw {
     RegisterMissesEarlierChanges,
     RegisterAcceptsOldTokens,
     RegisterKeepsValues,
+    SecondLockEndsTheFirst,
+    KeepsTheFirstNote,
+    MissesWhoTookOver,
+    DeniesThatItResizes,
+    ForgetsTheLimitWhenEmpty,
+    ResizeIsForNewcomersOnly,
+    LoweringEvicts,
+    FirstUseResizes,
 }
 
 /// A flaw, what it is, and the case that was made for it.
@@ -298,5 +306,45 @@ pub const FLAWS: &[Caught] = &[
         Flaw::RegisterKeepsValues,
         "never ends a value",
         "once_04_what_was_decided_is_kept_for_a_time",
+    ),
+    caught(
+        Flaw::SecondLockEndsTheFirst,
+        "a session has one lock at a time, as in old MySQL",
+        "multi_01_it_gets_all_or_none",
+    ),
+    caught(
+        Flaw::KeepsTheFirstNote,
+        "shows the note of the first who came to all who come later",
+        "election_02_observers_see_the_leaders_in_order",
+    ),
+    caught(
+        Flaw::MissesWhoTookOver,
+        "tells observers how many there are, not who",
+        "election_02_observers_see_the_leaders_in_order",
+    ),
+    caught(
+        Flaw::DeniesThatItResizes,
+        "says that it cannot resize, and does",
+        "resize_01_a_raise_lets_in_at_once_whom_it_has_room_for",
+    ),
+    caught(
+        Flaw::ForgetsTheLimitWhenEmpty,
+        "keeps the limit with the claims, and forgets it with the last one",
+        "resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_new_one",
+    ),
+    caught(
+        Flaw::ResizeIsForNewcomersOnly,
+        "judges who stands in line by the limit that it came with",
+        "resize_01_a_raise_lets_in_at_once_whom_it_has_room_for",
+    ),
+    caught(
+        Flaw::LoweringEvicts,
+        "takes out holders until the rest is within the new limit",
+        "resize_02_lowering_evicts_nobody_and_nobody_comes_in_until_there_is_room",
+    ),
+    caught(
+        Flaw::FirstUseResizes,
+        "the first use of a handle sets the limit that it names",
+        "resize_05_the_first_use_gives_the_limit_and_later_ones_do_not",
     ),
 ];

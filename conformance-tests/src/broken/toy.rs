@@ -25,6 +25,8 @@ pub struct Toy {
     pub(super) flaw: Option<Flaw>,
     capabilities: Capabilities,
     pub(super) store: Arc<Store>,
+    /// The lock that this session took last.
+    pub(super) latest: Arc<Mutex<Option<Claim>>>,
 }
 
 #[derive(Debug, Default)]
@@ -39,9 +41,12 @@ pub(super) struct Store {
 pub(super) struct Line {
     pub(super) entries: Vec<Entry>,
     pub(super) last_token: u64,
+    /// The limit that the semaphore was given.
+    pub(super) given: Option<u32>,
     pub(super) last_break: Option<BreakRecord>,
     pub(super) broken: HashMap<ClaimId, BreakRecord>,
     pub(super) ended: Vec<Entry>,
+    pub(super) first_note: Option<Option<Arc<str>>>,
 }
 
 /// One claim in a list.
@@ -71,11 +76,17 @@ impl Toy {
         capabilities.least_ttl = Duration::from_millis(10);
         capabilities.expiry_slack = Duration::ZERO;
         capabilities.wake_up = capabilities::WakeUp::Push;
+        capabilities.resize = flaw != Some(Flaw::DeniesThatItResizes);
         capabilities.raise = true;
         capabilities.detached = true;
         capabilities.shared_between_processes = false;
         capabilities.registers = flaw != Some(Flaw::DeniesWhatItDoes);
-        Self { flaw, capabilities, store: Arc::default() }
+        Self { flaw, capabilities, store: Arc::default(), latest: Arc::default() }
+    }
+
+    /// Another session with the same lists.
+    pub(super) fn session(&self) -> Self {
+        Self { latest: Arc::default(), ..self.clone() }
     }
 
     pub(super) fn is(&self, flaw: Flaw) -> bool {

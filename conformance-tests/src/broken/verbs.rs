@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
 };
 use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Mode, Token};
@@ -38,8 +38,12 @@ impl LockDriver for Toy {
             claim.id = ClaimId::random();
         }
         let known_as = claim.id;
+        let asked = claim.clone();
         let answer =
             self.on_line(&claim.key.clone(), |line, now| self.enter(line, now, claim, patience));
+        if self.is(Flaw::SecondLockEndsTheFirst) && matches!(answer, Ok(Acquisition::Granted(_))) {
+            self.end_the_one_before(asked);
+        }
         yield_now().await;
         if self.is(Flaw::LeaksOnCancel) {
             let mut lines = self.lock_lines();
@@ -167,6 +171,20 @@ impl LockDriver for Toy {
         Ok(Page { states, next })
     }
 
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        loop {
+            let now = self.inspect(key).await?;
+            let same = match self.is(Flaw::MissesWhoTookOver) {
+                true => now.line.len() == seen.line.len(),
+                false => now.same_line(seen),
+            };
+            if !same {
+                return Ok(now);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         yield_now().await;
         Ok(self.on_line(&claim.key, |line, now| {
@@ -178,6 +196,13 @@ impl LockDriver for Toy {
             }
             self.prolong(line, now, claim)
         }))
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        yield_now().await;
+        let limit = self.on_line(key, |line, _| self.set_limit(line, limit));
+        yield_now().await;
+        Ok(limit)
     }
 
     async fn health(&self) -> Result<Health, Error> {
@@ -209,6 +234,10 @@ impl Toy {
         claim: Claim,
         patience: Patience,
     ) -> Result<Acquisition, Error> {
+        let mut claim = claim;
+        if self.is(Flaw::KeepsTheFirstNote) {
+            claim.note = line.first_note.get_or_insert(claim.note).clone();
+        }
         let known = line.position(claim.id);
         if let (Some(at), false) = (known, self.is(Flaw::QueuesTwiceWhenAskedTwice)) {
             return Ok(self.stay(line, now, at, patience));
@@ -234,6 +263,14 @@ impl Toy {
         Ok(self.state_of(line, at))
     }
 
+    fn end_the_one_before(&self, taken: Claim) {
+        let mut latest = self.latest.lock().unwrap_or_else(|e| e.into_inner());
+        let id = taken.id;
+        if let Some(before) = latest.replace(taken).filter(|before| before.id != id) {
+            self.on_line(&before.key, |line, _| self.leave(line, &before));
+        }
+    }
+
     /// A claim that is asked for again stays where it is.
     fn stay(&self, line: &mut Line, now: Moment, at: usize, patience: Patience) -> Acquisition {
         let entry = &mut line.entries[at];
@@ -248,7 +285,10 @@ impl Toy {
     }
 
     fn check_limit(&self, line: &Line, claim: &Claim) -> Result<(), Error> {
-        let in_use = line.entries.first().and_then(|e| e.claim.mode.limit());
+        let given = line
+            .given
+            .filter(|_| !self.is(Flaw::ForgetsTheLimitWhenEmpty) || !line.entries.is_empty());
+        let in_use = given.or_else(|| line.entries.first().and_then(|e| e.claim.mode.limit()));
         match (in_use, claim.mode.limit()) {
             (Some(in_use), Some(asked))
                 if in_use != asked && !self.is(Flaw::AcceptsAnotherLimit) =>
@@ -261,6 +301,32 @@ impl Toy {
             }
             _ => Ok(()),
         }
+    }
+
+    fn set_limit(&self, line: &mut Line, limit: SetLimit) -> u32 {
+        let in_use = line.entries.first().and_then(|e| e.claim.mode.limit());
+        let limit = match limit {
+            SetLimit::To(limit) => limit,
+            SetLimit::IfUnset(limit) if self.is(Flaw::FirstUseResizes) => limit,
+            SetLimit::IfUnset(limit) => line.given.or(in_use).unwrap_or(limit),
+        };
+        line.given = Some(limit);
+        if self.is(Flaw::ResizeIsForNewcomersOnly) {
+            return limit;
+        }
+        for entry in &mut line.entries {
+            if let Mode::Permits { permits, .. } = entry.claim.mode {
+                entry.claim.mode = Mode::Permits { permits, limit };
+            }
+        }
+        if self.is(Flaw::LoweringEvicts) {
+            let mut out = 0;
+            line.entries.retain(|e| {
+                out += weight(e);
+                e.held_since.is_none() || out <= u64::from(limit)
+            });
+        }
+        limit
     }
 
     /// Whether a flaw lets a newcomer pass those who wait.

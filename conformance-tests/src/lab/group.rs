@@ -9,19 +9,23 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join_all, try_join_all};
 use tokio::time;
 
+use super::divisible::Link;
+use super::division::Division;
 use super::error::{LabError, Result};
 use super::folder::Folder;
 use super::kind::Layout;
-use super::proxy::{Fault, Protocol, Proxy, When};
+use super::proxy::{Protocol, Proxy};
 use super::raw::{resp, zookeeper};
 use super::recipe::Recipe;
 use super::server::{Data, Server};
 use super::servers::{etcd, redis, redis_cluster, redis_sentinel, zookeeper as zk};
 
 /// The size of all groups, and the number of sentinels.
-const SIZE: usize = 3;
+pub(super) const SIZE: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(25);
+/// For how long a server may be silent in a calm group.
+const CALM: Duration = Duration::from_secs(60);
 const STARTS: usize = 3;
 
 /// A group of servers; they end and their folder goes when this is dropped.
@@ -30,14 +34,8 @@ pub struct Group {
     layout: Layout,
     members: Vec<Server>,
     sentinels: Vec<Server>,
-    links: Vec<Link>,
-}
-
-/// The way from one member to another.
-#[derive(Debug)]
-struct Link {
-    ends: [usize; 2],
-    proxy: Proxy,
+    pub(super) links: Vec<Link>,
+    pub(super) division: Option<Division>,
 }
 
 impl Group {
@@ -100,35 +98,14 @@ impl Group {
         Ok(group)
     }
 
-    /// Starts a ZooKeeper ensemble whose followers can be
-    /// [cut off](Self::cut_off) from the leader. What passes between the members
-    /// passes through this process, on the runtime that runs this.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Server::start`].
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, nothing of the group remains.
-    pub async fn start_divisible_ensemble() -> Result<Self> {
-        let folder = Arc::new(Folder::create()?);
-        let mut recipes = zk::ZooKeeper::ensemble(SIZE)?;
-        let mut group = Self::empty(Layout::ZooKeeperEnsemble);
-        let places: Vec<_> = recipes.iter().filter_map(zk::ZooKeeper::leads_at).collect();
-        for (from, recipe) in recipes.iter_mut().enumerate() {
-            for (to, addr) in places.iter().enumerate().filter(|(to, _)| *to != from) {
-                let proxy = Proxy::start(*addr, Protocol::Unknown).await?;
-                recipe.detour(to, proxy.addr().port());
-                group.links.push(Link { ends: [from, to], proxy });
-            }
+    pub(super) fn empty(layout: Layout) -> Self {
+        Self {
+            layout,
+            members: Vec::new(),
+            sentinels: Vec::new(),
+            links: Vec::new(),
+            division: None,
         }
-        group.add(boxed(recipes), &folder, false).await?;
-        Ok(group)
-    }
-
-    fn empty(layout: Layout) -> Self {
-        Self { layout, members: Vec::new(), sentinels: Vec::new(), links: Vec::new() }
     }
 
     async fn start_once(layout: Layout, clocks: bool) -> Result<Self> {
@@ -165,11 +142,12 @@ impl Group {
         // Not before the master answers: a sentinel would take it for dead.
         try_join_all(group.sentinels.iter().map(|sentinel| sentinel.restart(Data::Keep))).await?;
         group.complete().await?;
+        group.calm().await?;
         Ok(group)
     }
 
     /// Starts the members, all at once since they wait for each other.
-    async fn add(
+    pub(super) async fn add(
         &mut self,
         recipes: Vec<Box<dyn Recipe>>,
         folder: &Arc<Folder>,
@@ -291,8 +269,8 @@ impl Group {
         }
     }
 
-    /// From now on a Redis group takes a server that is silent for a second for dead.
-    /// Before that it is in no hurry, so that a machine that stalls loses no leader.
+    /// From now on a Redis group takes a server that is silent for a second for dead,
+    /// until it is [calm](Self::calm) again.
     ///
     /// # Errors
     ///
@@ -302,58 +280,32 @@ impl Group {
     ///
     /// If the future is dropped, some may be in a hurry.
     pub async fn hurry(&self) -> Result<()> {
+        self.be_patient_for(Duration::from_secs(1)).await
+    }
+
+    /// From now on a Redis group takes a server for dead that is silent for a minute, so
+    /// that a machine that stalls loses no leader. It is started like this.
+    ///
+    /// # Errors
+    ///
+    /// If one does not answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, some may still be in a hurry.
+    pub async fn calm(&self) -> Result<()> {
+        self.be_patient_for(CALM).await
+    }
+
+    async fn be_patient_for(&self, silence: Duration) -> Result<()> {
         for sentinel in &self.sentinels {
-            answered(redis_sentinel::hurry(sentinel.addr()).await)?;
+            answered(redis_sentinel::be_patient_for(sentinel.addr(), silence).await)?;
         }
         if self.layout.divides_its_keys() {
             let awake = self.members.iter().filter(|member| member.is_awake());
             for member in awake {
-                answered(redis_cluster::hurry(member.addr()).await)?;
+                answered(redis_cluster::be_patient_for(member.addr(), silence).await)?;
             }
-        }
-        Ok(())
-    }
-
-    /// Cuts a follower off from the leader: nothing passes between them any more, and
-    /// nothing closes. Clients still reach it, and it goes on answering their reads
-    /// and pings until it misses its leader, after 2 s.
-    ///
-    /// # Errors
-    ///
-    /// [`LabError::Unsupported`] unless this is a
-    /// [divisible ensemble](Self::start_divisible_ensemble), and for its leader: it
-    /// would still be elected, over connections that members open at addresses that
-    /// they tell each other. Freeze it instead.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, nothing has changed.
-    pub async fn cut_off(&self, member: usize) -> Result<()> {
-        let server = &self.members[member];
-        if self.links.is_empty() || self.leader().await?.addr() == server.addr() {
-            return Err(LabError::Unsupported {
-                server: server.name(),
-                cannot: "cannot be cut off: it leads, or the group is not divisible".into(),
-            });
-        }
-        for link in self.links.iter().filter(|link| link.ends.contains(&member)) {
-            link.proxy.fault(Fault::BlackHole, When::Now);
-        }
-        Ok(())
-    }
-
-    /// Lets all members reach each other again.
-    ///
-    /// # Errors
-    ///
-    /// None that is known.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, some may still be cut off.
-    pub async fn rejoin(&self) -> Result<()> {
-        for link in &self.links {
-            link.proxy.heal().await?;
         }
         Ok(())
     }
@@ -466,6 +418,8 @@ pub(super) fn answered<T>(result: io::Result<T>) -> Result<T> {
     result.map_err(|error| LabError::Answer(error.to_string()))
 }
 
-fn boxed<R: Recipe + 'static>(recipes: impl IntoIterator<Item = R>) -> Vec<Box<dyn Recipe>> {
+pub(super) fn boxed<R: Recipe + 'static>(
+    recipes: impl IntoIterator<Item = R>,
+) -> Vec<Box<dyn Recipe>> {
     recipes.into_iter().map(|recipe| Box::new(recipe) as Box<dyn Recipe>).collect()
 }

@@ -32,6 +32,8 @@
 //! | ZooKeeper ensemble | no | each | empty, then follows its leader |
 
 mod clock;
+mod divisible;
+mod division;
 mod error;
 mod folder;
 mod group;

@@ -14,7 +14,7 @@ use lockkit_core::capabilities::Fault;
 use super::client::Orders;
 use super::plan::{Plan, Strike};
 use super::processes::Processes;
-use super::{Saboteur, Storm};
+use super::{Saboteur, Stage, Storm};
 
 /// The lock that consumers take turns at.
 pub(super) const LOCK: &str = "storm/consumer";
@@ -141,11 +141,7 @@ pub struct Verdict {
 
 impl Storm {
     /// Runs consumers in the place of clients; `tasks` and `locks` of the storm are of no account. `look` reaches the same backend, past all faults.
-    pub async fn run_consumers(
-        &self,
-        look: &LockManager,
-        saboteur: Arc<dyn Saboteur>,
-    ) -> io::Result<Verdict> {
+    pub async fn run_consumers(&self, stage: &Stage, look: &LockManager) -> io::Result<Verdict> {
         std::fs::create_dir_all(&self.folder)?;
         let orders = Orders {
             seed: self.seed,
@@ -157,10 +153,10 @@ impl Storm {
             registers: ([127, 0, 0, 1], 0).into(),
             folder: self.folder.clone(),
         };
-        let processes = Processes::start(self, "storm-consumer", &orders)?;
-        let plan = Plan::new(self, &saboteur.faults());
+        let processes = Processes::start(self, &stage.url, "storm-consumer", &orders)?;
+        let plan = Plan::new(self, &stage.saboteur.faults());
         let faults = plan.strikes.len();
-        strike(plan, self.lasts, &processes, &saboteur).await?;
+        strike(plan, self.lasts, &processes, &stage.saboteur).await?;
         processes.join(self.lasts + Duration::from_secs(120)).await?;
         // The one that comes last: nobody is left in its way but by a lease.
         let guard = look.mutex(LOCK).lock().await.map_err(io::Error::other)?;

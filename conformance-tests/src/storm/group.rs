@@ -67,7 +67,8 @@ impl GroupSaboteur {
             false => victim.thaw(),
         }
         next?;
-        self.group.complete().await
+        self.group.complete().await?;
+        self.group.calm().await
     }
 
     /// The slot of some key moves to another master while its locks are in use.

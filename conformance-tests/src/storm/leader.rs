@@ -1,7 +1,7 @@
 //! A saboteur for a group of servers that has a leader: kills it, or has it stand still, so that the
-//! others elect another.
+//! others elect another; and cuts a follower off from it where the group can be divided.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,27 +15,38 @@ use crate::lab::{Data, Group, LabError};
 pub struct LeaderSaboteur {
     group: Group,
     fault: Fault,
-    /// Killed and frozen in turn.
-    kills: AtomicBool,
+    /// How many there were: each is of the next kind in turn.
+    strikes: AtomicUsize,
 }
 
 impl LeaderSaboteur {
     /// Strikes at the leader of this group. What that costs is `LeaderLost` in a majority, and
     /// `Failover` where a replica may lag.
     pub fn new(group: Group, fault: Fault) -> Self {
-        Self { group, fault, kills: AtomicBool::new(true) }
+        Self { group, fault, strikes: AtomicUsize::new(0) }
     }
 
     async fn lose_leader(&self, lasts: Duration) -> Result<(), LabError> {
         let leader = self.group.leader().await?;
-        if self.kills.fetch_xor(true, Ordering::Relaxed) {
-            leader.kill().await;
-            tokio::time::sleep(lasts).await;
-            leader.launch(Data::Keep).await?;
-        } else {
-            leader.freeze().await;
-            tokio::time::sleep(lasts).await;
-            leader.thaw();
+        let kinds = if self.group.is_divisible() { 3 } else { 2 };
+        match self.strikes.fetch_add(1, Ordering::Relaxed) % kinds {
+            0 => {
+                leader.kill().await;
+                tokio::time::sleep(lasts).await;
+                leader.launch(Data::Keep).await?;
+            }
+            1 => {
+                leader.freeze().await;
+                tokio::time::sleep(lasts).await;
+                leader.thaw();
+            }
+            _ => {
+                let mut members = self.group.members().iter();
+                let follower = members.position(|m| m.addr() != leader.addr()).unwrap_or(0);
+                self.group.cut_off(follower).await?;
+                tokio::time::sleep(lasts).await;
+                self.group.rejoin().await?;
+            }
         }
         self.group.complete().await
     }

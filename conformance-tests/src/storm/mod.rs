@@ -2,8 +2,8 @@
 //! random but seeded plan of faults; recorded, and judged.
 //!
 //! The parts: [`plan`] makes the plan, [`client`] is what every client does, [`Saboteur`] strikes,
-//! and [`Storm::run`] puts them together. [`checkpoint`] is a storm of another kind: for consumers
-//! that keep in a register how far they are.
+//! and [`Storm::run`] puts them together; a [`Stage`] is where it happens. [`checkpoint`] is a storm
+//! of another kind: for consumers that keep in a register how far they are.
 
 pub mod checkpoint;
 pub mod client;
@@ -14,6 +14,7 @@ pub mod members;
 pub mod plan;
 mod processes;
 pub mod server;
+mod stage;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use crate::history::{History, Judgement, Promises, Recorder, What, draw, judge};
 use client::Orders;
 use plan::{Plan, Strike};
 use processes::Processes;
+pub use stage::{FAULTS, Stage};
 
 /// Stages faults of the server, the network, or whatever else is not a client's process.
 #[async_trait]
@@ -74,8 +76,6 @@ pub struct Storm {
     /// The program that runs clients: it hands its arguments after `storm-client` to
     /// [`client::Orders::parse`].
     pub program: PathBuf,
-    /// The URL that clients connect to.
-    pub url: String,
     /// Where histories are written.
     pub folder: PathBuf,
     /// Whether client processes are frozen and killed.
@@ -92,14 +92,15 @@ pub struct Report {
 }
 
 impl Storm {
-    /// Runs it. Beside the client processes, each of the managers `here` has clients in this one.
-    /// `look` reaches the same backend in the same namespace, past all faults.
+    /// Runs it on this stage. Beside the client processes, each of the managers `here` has clients
+    /// in this one. `look` reaches the same backend in the same namespace, past all faults.
     pub async fn run(
         &self,
+        stage: &Stage,
         here: Vec<LockManager>,
         look: &LockManager,
-        saboteur: Arc<dyn Saboteur>,
     ) -> io::Result<Report> {
+        let saboteur = &stage.saboteur;
         std::fs::create_dir_all(&self.folder)?;
         let registers = GuardedRegisters::default().serve()?;
         let judge_file = self.folder.join("storm.jsonl");
@@ -118,9 +119,9 @@ impl Storm {
         for (locks, client) in here.into_iter().zip((10_000..).step_by(100)) {
             tasks.spawn(client::run(locks, Orders { client, ..orders.clone() }));
         }
-        let processes = Processes::start(self, "storm-client", &orders)?;
+        let processes = Processes::start(self, &stage.url, "storm-client", &orders)?;
         let plan = Plan::new(self, &saboteur.faults());
-        self.carry_out(plan, &processes, &saboteur, &recorder).await?;
+        self.carry_out(plan, &processes, saboteur, &recorder).await?;
         processes.join(self.lasts + Duration::from_secs(60)).await?;
         while let Some(result) = tasks.join_next().await {
             result??;

@@ -68,7 +68,6 @@ mod tests {
             locks: 1,
             ttl: Duration::from_secs(2),
             program: "none".into(),
-            url: String::new(),
             folder: "none".into(),
             strike_clients: true,
         };

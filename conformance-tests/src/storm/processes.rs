@@ -22,9 +22,8 @@ pub(super) struct Processes {
 
 impl Processes {
     /// Starts all of them, each as the program with this word.
-    pub(super) fn start(storm: &Storm, verb: &str, orders: &Orders) -> io::Result<Self> {
-        let command =
-            vec![storm.program.clone().into_os_string(), verb.into(), storm.url.clone().into()];
+    pub(super) fn start(storm: &Storm, url: &str, verb: &str, orders: &Orders) -> io::Result<Self> {
+        let command = vec![storm.program.clone().into_os_string(), verb.into(), url.into()];
         let processes = Self {
             command,
             orders: orders.clone(),

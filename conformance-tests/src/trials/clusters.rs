@@ -1,5 +1,6 @@
-//! Groups of servers that lose their leader, and a follower that does not know that it is alone.
+//! Groups of servers that lose their leader, and a member that does not know that it is alone.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Keeps};
@@ -7,7 +8,7 @@ use lockkit_core::capabilities::{Fault, Keeps};
 use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
 use super::{Applied, NotApplicable, Stage};
-use crate::lab::{Data, Group, Layout, Server};
+use crate::lab::{Data, Group, LabError, Layout, Server};
 
 const LOCK: &str = "a";
 
@@ -67,6 +68,7 @@ async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> Applied {
     }
     let new = leader_of(&group, key.as_deref()).await;
     assert_ne!(new.addr(), old.addr());
+    staged(group.calm().await);
     let verified = answered(bench, "the new leader says", || guard.verify()).await;
     if kept == Keeps::All {
         held.still(&verified, !waiting.is_finished());
@@ -81,6 +83,7 @@ async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> Applied {
         Falls::Silent => old.thaw(),
     }
     staged(group.complete().await);
+    staged(group.calm().await);
     works_again(bench, &[&ours, &theirs], LOCK, &mut tokens, limit).await;
     bench.clean_up().await;
     Ok(())
@@ -95,29 +98,53 @@ async fn leader_of<'a>(group: &'a Group, key: Option<&str>) -> &'a Server {
 }
 
 pub async fn robust_07_a_follower_is_cut_off_from_its_leader(stage: Stage) -> Applied {
-    if !stage.site().layouts().contains(&Layout::ZooKeeperEnsemble) {
-        return NotApplicable::because("the lab can cut off followers of ZooKeeper alone");
-    }
+    let (group, leader) = match stage.site().layouts().as_slice() {
+        [Layout::ZooKeeperEnsemble, ..] => divided(Group::start_divisible_ensemble()).await,
+        [Layout::EtcdCluster, ..] => divided(Group::start_divisible_cluster()).await,
+        _ => return NotApplicable::because("the lab divides groups of ZooKeeper and etcd alone"),
+    };
+    let mut members = group.members().iter();
+    let alone = members.position(|m| m.addr() != leader).expect("there are followers");
+    cut_off(&stage, &group, alone, &[leader]).await
+}
+
+/// A leader that is alone goes on answering until it misses the others, and those soon have
+/// another.
+pub async fn robust_07_a_leader_is_cut_off_from_the_others(stage: Stage) -> Applied {
+    let (group, leader) = match stage.site().layouts().as_slice() {
+        [Layout::EtcdCluster, ..] => divided(Group::start_divisible_cluster()).await,
+        _ => return NotApplicable::because("the lab can cut off leaders of etcd alone"),
+    };
+    let addrs = group.members().iter().map(Server::addr);
+    let others: Vec<_> = addrs.clone().filter(|addr| *addr != leader).collect();
+    let alone = addrs.into_iter().position(|addr| addr == leader).expect("it is one of them");
+    cut_off(&stage, &group, alone, &others).await
+}
+
+async fn divided(group: impl Future<Output = Result<Group, LabError>>) -> (Group, SocketAddr) {
+    let group = staged(group.await);
+    let leader = staged(group.leader().await).addr();
+    (group, leader)
+}
+
+/// The member that is cut off has the holder's client, which knows no other one; who waits is a
+/// client of the others.
+async fn cut_off(stage: &Stage, group: &Group, alone: usize, others: &[SocketAddr]) -> Applied {
     let kept = keeps(stage.bench(), Fault::LeaderLost)?;
     let mut tokens = Tokens::new(kept);
-    let group = staged(Group::start_divisible_ensemble().await);
-    let leader = staged(group.leader().await).addr();
-    let members = group.members();
-    let alone = members.iter().position(|m| m.addr() != leader).expect("there are followers");
-    let bench = &stage.bench_over(group.url_at(&[leader])).await;
+    let bench = &stage.bench_over(group.url_at(others)).await;
     let ttl = bench.lively();
-    // It knows no other server than the one that will be alone, which goes on answering.
-    let driver = stage.connect_to(group.url_at(&[members[alone].addr()])).await;
-    let driver = driver.expect("the driver connects to a follower");
+    let driver = stage.connect_to(group.url_at(&[group.members()[alone].addr()])).await;
+    let driver = driver.expect("the driver connects to the member that will be alone");
     let ours = bench.manager_with(driver, |s| s.ttl(ttl).wait_ttl(ttl));
     let theirs = bench.manager().await;
     let guard = ours.mutex(LOCK).lock().await.expect("it is free");
-    tokens.next(&guard, "the client of the follower");
+    tokens.next(&guard, "the client of the one that will be alone");
     let waiting = wait_in_line(bench, &theirs, LOCK).await;
     staged(group.cut_off(alone).await);
     let limit = bench.after(ttl) + Duration::from_secs(10);
     let next = its_turn(bench, waiting, limit, Some((&guard, kept))).await;
-    tokens.next(&next, "the client of the leader");
+    tokens.next(&next, "the client of the others");
     drop((guard, next));
     staged(group.rejoin().await);
     staged(group.complete().await);

@@ -93,12 +93,7 @@ async fn refused(stage: &Stage, refusal: &Refusal) {
     tokens.next(&guard, "before");
     let begun = servers.act(refusal.begin).await;
     begun.unwrap_or_else(|e| panic!("{what} could not be staged: {e}"));
-    let mut error = refuse(bench, &ours, refusal).await;
-    // A machine that stands still for a moment gives another error first: there was no answer.
-    let since = Instant::now();
-    while error.is_retryable() && !refusal.retryable && since.elapsed() < PATIENCE {
-        error = refuse(bench, &ours, refusal).await;
-    }
+    let error = refuse(bench, &ours, refusal).await;
     println!("{what}: {error}");
     let clear = matches!(error, Error::Backend { .. } | Error::Config(_));
     assert!(clear, "{what}: {error:?}");
@@ -129,18 +124,30 @@ async fn refused(stage: &Stage, refusal: &Refusal) {
     works_again(bench, &[&ours], LOCK, &mut tokens, PATIENCE).await;
 }
 
-/// The error that whoever is concerned gets.
+/// The error that whoever is concerned gets, once the server has begun to refuse: it may hear of that
+/// a moment late, and a machine that stands still for a while gives another error, of no answer.
 async fn refuse(bench: &Bench, ours: &LockManager, refusal: &Refusal) -> Error {
-    let answer = match refusal.concerns {
-        Concerns::Claims => {
-            let lock = ours.mutex("another");
-            bench.soon("a try ends", lock.try_lock()).await.map(drop)
+    let since = Instant::now();
+    for attempt in 0.. {
+        let answer = match refusal.concerns {
+            Concerns::Claims => {
+                // What was given a moment too early may not be taken back now.
+                let lock = ours.mutex(format!("attempt {attempt}"));
+                let guard = bench.soon("a try ends", lock.try_lock()).await;
+                guard.map(|guard| assert!(guard.is_some(), "it is free"))
+            }
+            Concerns::Newcomers => {
+                bench.soon("connecting ends", bench.harness().driver()).await.map(drop)
+            }
+        };
+        match answer {
+            Err(error) if error.is_retryable() == refusal.retryable => return error,
+            Err(error) if since.elapsed() > PATIENCE => return error,
+            Ok(()) if since.elapsed() > PATIENCE => panic!("{}: nothing is refused", refusal.what),
+            _ => tokio::time::sleep(Duration::from_millis(20)).await,
         }
-        Concerns::Newcomers => {
-            bench.soon("connecting ends", bench.harness().driver()).await.map(drop)
-        }
-    };
-    answer.expect_err(&format!("{}: it was refused", refusal.what))
+    }
+    unreachable!("there is an answer, or no patience left")
 }
 
 pub async fn robust_10_data_is_deleted_under_a_lock(stage: Stage) -> Applied {

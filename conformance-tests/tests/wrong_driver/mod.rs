@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
     Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
-    Released, Renewal, Store, StoreOutcome, Version, WriteId,
+    Released, Renewal, SetLimit, Store, StoreOutcome, Version, WriteId,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Namespace, Token};
@@ -192,6 +192,10 @@ impl LockDriver for Wrong {
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         self.passed(self.inner.raise(&self.known(claim), token)).await.map(|r| self.told_of(r))
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        self.passed(self.inner.resize(key, limit)).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

@@ -65,7 +65,8 @@ fn a_signal_is_heard_in_every_phase_of_a_term() {
         let script = format!("echo 1 >>{round}; exit 3");
         let mut leader = stage.start(&["elect", "--local", "e", "sh", "-c", &script]);
         wait_for("a term", || tokens(&stage, &round.to_string()).first().copied());
-        // While the command ends, while it resigns, while it pauses: whatever it is at by then.
+        // Waits for nothing: in every round it strikes at another phase. While the command ends,
+        // while it resigns, while it pauses, whatever it is at by then.
         std::thread::sleep(std::time::Duration::from_millis(later));
         leader.signal(Signal::TERM);
         let code = leader.code();

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use crate::capabilities::Capabilities;
 use crate::clock::Clock;
 use crate::deadline::backoff;
-use crate::driver::{Acquisition, Force, Grant, LockDriver, Patience, Released, Renewal};
+use crate::driver::{Acquisition, Force, Grant, LockDriver, Patience, Released, Renewal, SetLimit};
 use crate::state::{Health, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
@@ -128,6 +128,10 @@ impl LockDriver for LateDriver {
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         self.driver()?.raise(claim, token).await
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        self.driver()?.resize(key, limit).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

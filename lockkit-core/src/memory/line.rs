@@ -14,7 +14,6 @@ use super::roster::{Entry, Roster};
 use super::store::Tokens;
 use crate::clock::Moment;
 use crate::driver::{Acquisition, Ended, Grant, Patience, Renewal};
-use crate::queue::admits;
 use crate::state::Standing;
 use crate::{BreakRecord, Claim, ClaimId, Error, LossReason, Mode, Token};
 
@@ -121,6 +120,7 @@ impl Line {
         &mut self,
         claim: &Arc<Claim>,
         patience: Patience,
+        given: Option<u32>,
         now: Moment,
         tokens: &mut Tokens,
         calls: &mut Calls,
@@ -130,8 +130,9 @@ impl Line {
         }
         let mode = claim.mode;
         if self.roster.is_empty() {
-            self.capacity = mode.capacity();
-        } else if self.capacity != mode.capacity() {
+            self.capacity = given.unwrap_or(mode.capacity());
+        }
+        if self.capacity != mode.capacity() {
             return Err(Error::LimitMismatch {
                 name: claim.key.name.as_str().to_owned(),
                 in_use: self.capacity,
@@ -139,7 +140,7 @@ impl Line {
             });
         }
         let none_waits = self.roster.first_from(self.first_waiting).is_none();
-        let holds = none_waits && admits(self.weight, mode);
+        let holds = none_waits && fits(self.weight, mode, self.capacity);
         if !holds && patience == Patience::Try {
             return Ok(Acquisition::Busy);
         }
@@ -330,13 +331,34 @@ impl Line {
         let mut next_end = None;
         let live = self.roster.iter().filter(|e| e.is_live(now));
         let line = live.map(|entry| {
-            let holds = admits(ahead, entry.mode);
+            // Who holds goes on, also where the limit was lowered.
+            let holds = entry.holds() || fits(ahead, entry.mode, self.capacity);
             ahead += u64::from(entry.mode.weight());
             let end = entry.expires();
             next_end = Some(next_end.map_or(end, |other| end.min(other)));
-            standing(entry, holds, now)
+            standing(entry, self.shown_mode(entry), holds, now)
         });
         (line.collect(), next_end)
+    }
+
+    /// What the claims here have in common.
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Gives the list another limit. Those who hold stay, those who now may begin to.
+    pub(super) fn resize(&mut self, limit: u32, now: Moment, calls: &mut Calls) {
+        self.changed |= self.capacity != limit;
+        self.capacity = limit;
+        self.promote(now, calls);
+    }
+
+    /// The limit is the list's, whatever it was when the claim came.
+    fn shown_mode(&self, entry: &Entry) -> Mode {
+        match entry.mode {
+            Mode::Permits { permits, .. } => Mode::Permits { permits, limit: self.capacity },
+            other => other,
+        }
     }
 
     pub(super) fn has_live(&self, now: Moment) -> bool {
@@ -359,7 +381,7 @@ impl Line {
     /// Lets those who wait begin to hold, from the front, as far as the weights admit.
     fn promote(&mut self, now: Moment, calls: &mut Calls) {
         while let Some(next) = self.roster.first_from(self.first_waiting)
-            && admits(self.weight, next.mode)
+            && fits(self.weight, next.mode, self.capacity)
         {
             let seq = next.seq;
             self.weight += u64::from(next.mode.weight());
@@ -391,6 +413,12 @@ impl Line {
     }
 }
 
+/// The rule of [`queue`](crate::queue), with the capacity of the list, which may not be that of
+/// the claim any more.
+fn fits(ahead: u64, mode: Mode, capacity: u32) -> bool {
+    ahead + u64::from(mode.weight()) <= u64::from(capacity)
+}
+
 /// The ttl counts from the last request about the claim that core sent: it began or renewed the
 /// lease, or came before the claim's turn did.
 fn grant(token: Token, ttl: Duration) -> Grant {
@@ -401,9 +429,9 @@ fn count(claims: usize) -> u32 {
     u32::try_from(claims).unwrap_or(u32::MAX)
 }
 
-fn standing(entry: &Entry, holds: bool, now: Moment) -> Standing {
+fn standing(entry: &Entry, mode: Mode, holds: bool, now: Moment) -> Standing {
     let claim = &entry.claim;
-    let mut standing = Standing::new(entry.token, entry.mode, (*claim.identity).clone());
+    let mut standing = Standing::new(entry.token, mode, (*claim.identity).clone());
     standing.note = claim.note.as_deref().map(str::to_owned);
     standing.ttl = entry.hold_ttl;
     standing.expires_in = entry.expires().since(now);

@@ -13,7 +13,7 @@ use super::line::{Calls, Line, Turn};
 use super::watchers::Watchers;
 use super::{BACKEND, used_up};
 use crate::clock::Moment;
-use crate::driver::{Acquisition, Ended, Force, Patience, Released, Renewal};
+use crate::driver::{Acquisition, Ended, Force, Patience, Released, Renewal, SetLimit};
 use crate::state::{Cursor, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, ClaimId, Error, Key, LossReason, Name, Namespace, Space, Token};
 
@@ -57,6 +57,8 @@ pub(super) struct Lines {
     broken: Fading<ClaimId, (Key, Arc<BreakRecord>)>,
     /// The last breaks of lists that are not in use.
     last_breaks: Fading<Key, (Arc<BreakRecord>, Moment)>,
+    /// The limits that semaphores were given, for good.
+    limits: HashMap<Key, u32>,
     bases: HashMap<Namespace, u64>,
     pub(super) watchers: Watchers<Key>,
     begun: u32,
@@ -70,6 +72,7 @@ impl Lines {
             tokens: Tokens { next: 1 },
             broken: Fading::new(),
             last_breaks: Fading::new(),
+            limits: HashMap::new(),
             bases: HashMap::new(),
             watchers: Watchers::new(),
             begun: 0,
@@ -85,16 +88,20 @@ impl Lines {
         calls: &mut Calls,
     ) -> Result<Acquisition, Error> {
         let (weight, capacity) = (claim.mode.weight(), claim.mode.capacity());
-        if weight == 0 || weight > capacity {
+        let given = match claim.key.space {
+            Space::Lock => None,
+            Space::Semaphore => self.limits.get(&claim.key).copied(),
+        };
+        if weight == 0 || (weight > capacity && given.is_none()) {
             let message = format!("{weight} permits of {capacity}: ask for 1 to {capacity}");
             return Err(Error::config(message));
         }
         let known = self.step(&claim.key, now, calls, |line, tokens, calls| {
-            line.acquire(claim, patience, now, tokens, calls)
+            line.acquire(claim, patience, given, now, tokens, calls)
         });
         let answer = match known {
             Some(answer) => answer?,
-            None => self.begin(claim, patience, now, calls)?,
+            None => self.begin(claim, patience, given, now, calls)?,
         };
         if answer != Acquisition::Busy {
             // It is in line, so why it once ended is over and done.
@@ -108,12 +115,16 @@ impl Lines {
         &mut self,
         claim: &Arc<Claim>,
         patience: Patience,
+        given: Option<u32>,
         now: Moment,
         calls: &mut Calls,
     ) -> Result<Acquisition, Error> {
         self.sweep(now, calls);
         let mut line = Box::new(Line::new());
-        let answer = line.acquire(claim, patience, now, &mut self.tokens, calls)?;
+        let answer = line.acquire(claim, patience, given, now, &mut self.tokens, calls)?;
+        if answer == Acquisition::Busy {
+            return Ok(answer); // more permits than the limit that it was given
+        }
         let last = self.last_breaks.take(&claim.key).map(|(last, _)| last);
         line.last_break = last.filter(|(_, at)| now < at.after(LAST_BREAK_STAYS));
         if line.wind(calls) {
@@ -138,6 +149,31 @@ impl Lines {
             Some(None) => Released::NotInLine,
             None => Released::NoSuchLock,
         }
+    }
+
+    /// Gives a semaphore a limit, and says which one it has.
+    pub(super) fn resize(
+        &mut self,
+        key: &Key,
+        limit: SetLimit,
+        now: Moment,
+        calls: &mut Calls,
+    ) -> u32 {
+        let in_use = self.step(key, now, calls, |line, _, calls| {
+            if let SetLimit::To(limit) = limit {
+                line.resize(limit, now, calls);
+            }
+            line.capacity()
+        });
+        let given = self.limits.get(key).copied();
+        let limit = match limit {
+            SetLimit::To(limit) => limit,
+            SetLimit::IfUnset(limit) => given.or(in_use).unwrap_or(limit),
+        };
+        if given != Some(limit) {
+            self.limits.insert(key.clone(), limit);
+        }
+        limit
     }
 
     /// Does something to a claim if it is in line; says how it ended if it is not.

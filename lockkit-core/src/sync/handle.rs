@@ -26,6 +26,8 @@ pub(crate) struct Handle {
     pub(crate) auto_renew: bool,
     pub(crate) detached: bool,
     pub(crate) class: Option<&'static str>,
+    /// Whether the limit is the backend's to say, so that any number of permits may be asked for.
+    pub(crate) resizable: bool,
 }
 
 impl Handle {
@@ -40,6 +42,7 @@ impl Handle {
             auto_renew: true,
             detached: false,
             class: None,
+            resizable: false,
             core: core.clone(),
         }
     }
@@ -100,6 +103,7 @@ impl Handle {
             lifetime,
             renew: self.auto_renew,
             note: self.note.clone(),
+            resizable: self.resizable,
             labels: Labels { backend, kind, class: self.class },
         })
     }

@@ -9,6 +9,7 @@ mod mutex;
 mod once;
 mod reentrant;
 mod register;
+mod resizable;
 mod rwlock;
 mod semaphore;
 
@@ -21,5 +22,6 @@ pub use once::{Decision, Once};
 pub use reentrant::Reentrant;
 pub(crate) use reentrant::{Entrance, Slot};
 pub use register::Register;
+pub use resizable::Resizable;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Acquisition, Ended, Force, Grant, Patience, Released, Renewal};
+use lockkit_core::driver::{
+    Acquisition, Ended, Force, Grant, Patience, Released, Renewal, SetLimit,
+};
 use lockkit_core::state::{LockState, Standing};
 use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Token};
 
@@ -25,6 +27,7 @@ struct Place {
 pub(crate) struct Model {
     lists: HashMap<Key, Vec<Place>>,
     last_token: u64,
+    limits: HashMap<Key, u32>,
     /// Whose renewals say that they were broken, and until when.
     told: Vec<(Arc<Claim>, BreakRecord, Moment)>,
     last_breaks: HashMap<Key, (BreakRecord, Moment)>,
@@ -78,6 +81,14 @@ impl Model {
         patience: Patience,
         now: Moment,
     ) -> Result<Acquisition, Error> {
+        let given = self.limits.get(&claim.key).copied();
+        if let (None, Mode::Permits { permits, limit }) = (given, claim.mode)
+            && permits > limit
+        {
+            // What was given a limit would have made it wait.
+            let message = format!("{permits} permits of {limit}: ask for 1 to {limit}");
+            return Err(Error::config(message));
+        }
         if let Some(at) = self.at(claim, now) {
             let holds = self.place(claim, at).held_since.is_some();
             if !holds && patience == Patience::Try {
@@ -93,15 +104,16 @@ impl Model {
             self.told.retain(|(c, _, _)| c.id != claim.id);
             return Ok(answer);
         }
-        let line = self.settle(&claim.key, now);
+        let line = self.settle(&claim.key, now).clone();
         let in_use = line.first().and_then(|p| p.mode.limit());
+        let in_use = given.or(in_use);
         if let (Some(in_use), Some(asked)) = (in_use, claim.mode.limit())
             && in_use != asked
         {
             let name = claim.key.name.to_string();
             return Err(Error::LimitMismatch { name, in_use, asked });
         }
-        let holds = may_hold(line, claim.mode);
+        let holds = may_hold(&line, claim.mode);
         let ahead = line.len() as u32;
         if !holds && patience == Patience::Try {
             return Ok(Acquisition::Busy);
@@ -263,6 +275,22 @@ impl Model {
         true
     }
 
+    pub(crate) fn resize(&mut self, key: &Key, limit: SetLimit, now: Moment) -> u32 {
+        let in_use = self.settle(key, now).first().and_then(|p| p.mode.limit());
+        let limit = match limit {
+            SetLimit::To(limit) => limit,
+            SetLimit::IfUnset(limit) => self.limits.get(key).copied().or(in_use).unwrap_or(limit),
+        };
+        self.limits.insert(key.clone(), limit);
+        for place in self.settle(key, now) {
+            if let Mode::Permits { permits, .. } = place.mode {
+                place.mode = Mode::Permits { permits, limit };
+            }
+        }
+        self.settle(key, now);
+        limit
+    }
+
     /// What is to be seen. Changes nothing.
     pub(crate) fn look(&self, key: &Key, now: Moment) -> LockState {
         let line = self.lists.get(key).cloned().unwrap_or_default();
@@ -276,8 +304,8 @@ impl Model {
                 standing.ttl = place.claim.hold_ttl;
                 standing.expires_in = place.expires.since(now);
                 standing.queued_for = now.since(place.queued_at);
-                standing.held_for = may_hold(&live[..at], place.mode)
-                    .then(|| now.since(place.held_since.unwrap_or(now)));
+                let holds = place.held_since.is_some() || may_hold(&live[..at], place.mode);
+                standing.held_for = holds.then(|| now.since(place.held_since.unwrap_or(now)));
                 standing.broken = place.broken.is_some();
                 standing
             })

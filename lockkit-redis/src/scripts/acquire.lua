@@ -5,11 +5,12 @@
 -- ARGV[2]  its hold ttl in ms
 -- ARGV[3]  TOKEN, 19 digits: what the client proposes, greater than every token that it has seen.
 --          With a "!" in front when the client does not know the server's clock: the server chooses.
--- ARGV[4]  "wait" or "try"
+-- ARGV[4]  "try", or "wait", which may be left out when nothing follows
 -- ARGV[5…7]  mode ("s" or "p"), weight, capacity; absent for an exclusive claim
 --
 -- 1                     it holds, with the token proposed
 -- {"holds", TOKEN}      it holds
+-- {"holds", TOKEN, US}  it holds, and this is the server's time: the proposal was behind
 -- {"waits", AHEAD, LOOK}  it is in line (see `renew` in line.lua)
 -- {"busy"}              it cannot hold, and is not in line
 -- {"limit", IN_USE}     the semaphore has another limit
@@ -37,7 +38,7 @@ local function take_alone()
   local token = next_token(KEYS[2], ARGV[3], last)
   local rest = string.match(ARGV[1], '^%x+ %S+ (.*)$')
   redis.call('SET', KEYS[1], id .. ' ' .. token .. ' ' .. rest, 'PX', ARGV[2])
-  return { 'holds', token }
+  return { 'holds', token, now_us }
 end
 
 if taken then return take_alone() end
@@ -82,10 +83,13 @@ local count = redis.call('ZCARD', list.line)
 if count == 0 then
   redis.call('DEL', list.key, list.line, list.ends)
   if exclusive then return take_alone() end
-  list.capacity = capacity
-elseif list.capacity ~= capacity then
+  local given = mode == 'p' and redis.call('GET', list.limit)
+  list.capacity = tonumber(given or capacity)
+end
+if list.capacity ~= capacity then
+  local in_use = list.capacity
   close(list)
-  return { 'limit', list.capacity }
+  return { 'limit', in_use }
 end
 
 if ARGV[4] == 'try' and (count > list.holders or list.weight + weight > capacity) then

@@ -8,7 +8,8 @@
 --                    CLIENT QUEUED_US HELD_US BROKEN SHOWN"
 --   ….line….         sorted set: claims by their place in line
 --   ….ends….         sorted set: claims by the millisecond at which their lease ends
--- All three expire with the last lease, and are deleted with the last claim. Those who hold are the
+-- A semaphore that was given a limit has it, for good, in the string ….limit….
+-- These three expire with the last lease, and are deleted with the last claim. Those who hold are the
 -- first `holders` of the line. The keys beside the lock's own differ from it in their first word
 -- and share its hash tag, so that they are in the same slot.
 --
@@ -24,7 +25,7 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local function names(key)
   local head, tail = string.match(key, '^(lockkit:%a+)(:.*)$')
   return { key = key, line = head .. '.line' .. tail, ends = head .. '.ends' .. tail,
-           broken = head .. '.broken' .. tail }
+           broken = head .. '.broken' .. tail, limit = head .. '.limit' .. tail }
 end
 
 local function unpack_claim(text)

@@ -86,6 +86,13 @@ impl<D: Dialect> ServerDriver<D> {
         Self::start(connections, options).await
     }
 
+    /// Whether [`connect`](Self::connect) understands this URL and its options. No I/O.
+    pub fn check_url(url: &str) -> Result<(), Error> {
+        let (options, rest) = ServerOptions::default().parse(url)?;
+        D::parse(&rest)?;
+        Self::dialect(&options).map(drop)
+    }
+
     /// Uses a pool that the caller has. It must not be one that work *under* locks can exhaust: a
     /// renewal that finds no connection in time loses the locks. The pool's own habits cost: unless
     /// told otherwise, sqlx's asks a connection for a sign of life before and after each use, which

@@ -200,6 +200,11 @@ impl SqliteDriver {
         Self::open(path, options).await
     }
 
+    /// Whether [`connect`](Self::connect) understands this URL and its options. No I/O.
+    pub fn check_url(url: &str) -> Result<(), Error> {
+        parse_url(url).map(drop)
+    }
+
     /// Uses a database that the caller has open already, and puts lockkit's tables beside his.
     ///
     /// Three connections are taken out of the pool for good, so that neither exhausts the other;

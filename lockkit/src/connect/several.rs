@@ -6,7 +6,7 @@ use lockkit_core::compose::{MirrorDriver, QuorumDriver, QuorumMember, QuorumOpti
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, Settings};
 
-use super::{SCHEMES, driver};
+use super::{SCHEMES, check, driver};
 
 /// The driver of `mirror:OLD,NEW`. Lockkit's own options stand behind the new one.
 pub(super) async fn mirror(
@@ -21,6 +21,8 @@ pub(super) async fn mirror(
         return Err(Error::config("options of lockkit stand behind the new backend of a mirror"));
     }
     let settings = settings.unwrap_or_else(|| new.settings().clone());
+    check(&old)?;
+    check(&new)?;
     let (old, new) = (driver(&old, &settings).await?, driver(&new, &settings).await?);
     Ok((Arc::new(MirrorDriver::new(old, new)), settings))
 }
@@ -55,7 +57,7 @@ pub(super) async fn quorum(
     let settings = settings.unwrap_or_else(|| last.settings().clone());
     urls.push(last);
     for url in &urls {
-        check_options(url)?;
+        check_member(url)?;
     }
     let members = urls.into_iter().map(|url| member(url, &settings)).collect();
     Ok((Arc::new(QuorumDriver::connect(members, options).await?), settings))
@@ -72,32 +74,16 @@ fn member(url: BackendUrl, settings: &Settings) -> QuorumMember {
     })
 }
 
-/// Refuses what a member would refuse, before any other is asked: an option that nobody knows may
-/// be a misspelt one of the quorum.
-fn check_options(url: &BackendUrl) -> Result<(), Error> {
-    let known: &[&str] = match url.scheme() {
-        "sqlite" => &["durability"],
-        scheme if scheme.starts_with("redis") => &[
-            "timeout",
-            "strict",
-            "min_replicas",
-            "sentinel_login",
-            "protocol",
-            "db",
-            "user",
-            "pass",
-        ],
-        _ => return Ok(()),
-    };
-    let (_, query) = url.rest().split_once('?').unwrap_or_default();
-    let names = query.split('&').map(|option| option.split('=').next().unwrap_or(option));
-    match names.filter(|name| !name.is_empty()).find(|name| !known.contains(name)) {
-        None => Ok(()),
-        Some(name) => Err(Error::Config(format!(
-            "{name} is no option of a quorum (there are ttl, wait_ttl, prefix, longest_ttl and \
-             member_limit), nor of its member"
-        ))),
-    }
+/// Refuses what a member would refuse, before any other is asked: an option that its driver does
+/// not know may be a misspelt one of the quorum.
+fn check_member(url: &BackendUrl) -> Result<(), Error> {
+    check(url).map_err(|error| match error {
+        Error::Config(message) => Error::Config(format!(
+            "a member of the quorum: {message} (a quorum's own options are ttl, wait_ttl, prefix, \
+             longest_ttl and member_limit)"
+        )),
+        other => other,
+    })
 }
 
 /// Cuts a list of URLs at the commas behind which another one begins: members may have commas of

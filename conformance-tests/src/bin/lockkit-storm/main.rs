@@ -6,22 +6,17 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use lockkit::capabilities::Fault;
-use lockkit::{LockManager, Settings, parse_duration};
+use lockkit::{Error, LockManager, Settings, parse_duration};
 use lockkit_conformance::history::judge::Judgement;
-use lockkit_conformance::lab::proxy::Protocol;
-use lockkit_conformance::lab::{Group, Kind, LabError, Layout, Proxy, Server};
+use lockkit_conformance::lab::{Kind, LabError, Layout};
 use lockkit_conformance::storm::checkpoint::Verdict;
 use lockkit_conformance::storm::client::{self, Orders};
 use lockkit_conformance::storm::consumer;
-use lockkit_conformance::storm::group::GroupSaboteur;
-use lockkit_conformance::storm::members::MembersSaboteur;
-use lockkit_conformance::storm::server::ServerSaboteur;
-use lockkit_conformance::storm::{NoSaboteur, Saboteur, Storm};
+use lockkit_conformance::storm::{FAULTS, Stage, Storm};
 
 /// Lets clients and faults loose on a backend, and judges what happened.
 ///
@@ -36,7 +31,7 @@ struct Arguments {
     /// Start this server (redis, postgres, mysql, zk, etcd) and strike at it too
     #[arg(long)]
     server: Option<Kind>,
-    /// Start this group of Redis servers and strike at it too
+    /// Start this group of servers and strike at it too
     #[arg(long, conflicts_with_all = ["url", "server"])]
     group: Option<Members>,
     /// Start so many of these servers, and lock on a quorum of them; strikes at one at a time, and
@@ -87,6 +82,9 @@ enum Members {
     /// The same with a replica for each
     #[value(name = "redis-cluster-with-replicas")]
     ClusterWithReplicas,
+    /// A ZooKeeper ensemble of three
+    #[value(name = "zk-ensemble")]
+    Ensemble,
 }
 
 impl Members {
@@ -95,6 +93,7 @@ impl Members {
             Self::Sentinel => Layout::RedisSentinel,
             Self::Cluster => Layout::RedisCluster,
             Self::ClusterWithReplicas => Layout::RedisClusterWithReplicas,
+            Self::Ensemble => Layout::ZooKeeperEnsemble,
         }
     }
 }
@@ -123,9 +122,11 @@ async fn be_client<F>(
 where
     F: Future<Output = io::Result<()>>,
 {
-    let connect =
-        |url: String, settings| async move { lockkit::connect_with(&url, settings).await };
     client::serve(arguments, connect, run).await.map(|()| ExitCode::SUCCESS)
+}
+
+async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> {
+    lockkit::connect_with(&url, settings).await
 }
 
 async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
@@ -135,10 +136,7 @@ async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
         None => std::env::temp_dir().join(format!("lockkit-storm-{seed}")),
     };
     std::fs::create_dir_all(&folder)?;
-    let (url, direct, saboteur) = match (arguments.server, arguments.quorum) {
-        (Some(kind), Some(members)) => quorum(kind, members, seed, arguments.ttl).await?,
-        _ => backend(&arguments, &folder).await?,
-    };
+    let stage = stage(&arguments, seed, &folder).await.map_err(io::Error::other)?;
     let storm = Storm {
         seed,
         lasts: arguments.lasts,
@@ -147,23 +145,17 @@ async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
         locks: arguments.locks,
         ttl: arguments.ttl,
         program: std::env::current_exe()?,
-        url: url.clone(),
         folder: folder.clone(),
         strike_clients: !arguments.spare_clients,
     };
-    println!("storm: {direct}, seed {seed}, {:?}", arguments.lasts);
-    let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.ttl);
-    let look = lockkit::connect_with(&direct, settings).await.map_err(io::Error::other)?;
-    // A new quorum begins when all its members are there, which a storm would see to by and by.
-    let first = look.mutex("the first of all").lock().await.map_err(io::Error::other)?;
-    first.release().await.map_err(io::Error::other)?;
+    println!("storm: {}, seed {seed}, {:?}", stage.direct, arguments.lasts);
     if arguments.consumers {
-        let verdict = storm.run_consumers(&look, saboteur).await?;
+        let look = storm.onlooker(&stage, connect).await?;
+        let verdict = storm.run_consumers(&stage, &look).await?;
         look.shutdown().await;
         return conclude(&verdict, &folder, arguments.folder.is_none());
     }
-    let report = storm.run(Vec::new(), &look, saboteur).await?;
-    look.shutdown().await;
+    let report = storm.judged(&stage, connect).await?;
     say(&report.judgement);
     if report.judgement.acquitted() {
         if arguments.folder.is_none() {
@@ -197,72 +189,29 @@ fn conclude(verdict: &Verdict, folder: &std::path::Path, remove: bool) -> io::Re
     Ok(ExitCode::FAILURE)
 }
 
-/// The URL for clients, the one past all faults, and who strikes.
-async fn backend(
+/// Where it is to be.
+async fn stage(
     arguments: &Arguments,
-    folder: &std::path::Path,
-) -> io::Result<(String, String, Arc<dyn Saboteur>)> {
-    if let Some(members) = arguments.group {
-        return group(members.layout()).await.map_err(io::Error::other);
-    }
-    let Some(kind) = arguments.server else {
-        let file = || format!("sqlite:{}", folder.join("locks.db").display());
-        let url = arguments.url.clone().unwrap_or_else(file);
-        return Ok((url.clone(), url, Arc::new(NoSaboteur)));
-    };
-    let mut faults = FAULTS.to_vec();
-    if arguments.consumers {
-        faults.retain(|fault| *fault != Fault::ServerRestarts);
-    }
-    let (url, direct, saboteur) = server(kind, faults).await?;
-    Ok((url, direct, Arc::new(saboteur)))
-}
-
-const FAULTS: [Fault; 4] =
-    [Fault::ConnectionCut, Fault::Partition, Fault::ServerStandsStill, Fault::ServerRestarts];
-
-/// A server with a proxy before it: its URL for clients, the one past the proxy, and who strikes.
-async fn server(kind: Kind, faults: Vec<Fault>) -> io::Result<(String, String, ServerSaboteur)> {
-    let protocol = match kind {
-        Kind::Redis => Protocol::Resp,
-        Kind::Postgres => Protocol::Postgres,
-        Kind::MariaDb => Protocol::MySql,
-        Kind::ZooKeeper => Protocol::ZooKeeper,
-        Kind::Etcd => Protocol::Grpc,
-        _ => Protocol::Unknown,
-    };
-    let server = Server::start(kind).await.map_err(io::Error::other)?;
-    let proxy = Proxy::start(server.addr(), protocol).await.map_err(io::Error::other)?;
-    let (url, direct) = (server.url_at(proxy.addr()), server.url());
-    Ok((url, direct, ServerSaboteur::new(server, proxy, faults)))
-}
-
-/// Several servers that know nothing of each other.
-async fn quorum(
-    kind: Kind,
-    members: usize,
     seed: u64,
-    ttl: Duration,
-) -> io::Result<(String, String, Arc<dyn Saboteur>)> {
-    let faults = FAULTS.iter().copied().chain([Fault::DataLost]);
-    let (mut urls, mut direct, mut saboteurs) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..members {
-        let (url, past, saboteur) = server(kind, faults.clone().collect()).await?;
-        urls.push(url);
-        direct.push(past);
-        saboteurs.push(saboteur);
+    folder: &std::path::Path,
+) -> Result<Stage, LabError> {
+    if let Some(members) = arguments.group {
+        return Stage::group(members.layout()).await;
     }
-    let of =
-        |urls: Vec<String>| format!("quorum:{}?longest_ttl={}ms", urls.join(","), ttl.as_millis());
-    let saboteur = MembersSaboteur::new(saboteurs, seed, ttl * 2);
-    Ok((of(urls), of(direct), Arc::new(saboteur)))
-}
-
-async fn group(layout: Layout) -> Result<(String, String, Arc<dyn Saboteur>), LabError> {
-    let group = Group::start(layout).await?;
-    let proxy = group.proxy(Protocol::Resp).await?;
-    let (url, direct) = (group.url_through(&proxy), group.url());
-    Ok((url, direct, Arc::new(GroupSaboteur::new(group, proxy))))
+    match (arguments.server, arguments.quorum) {
+        (Some(kind), Some(members)) => Stage::quorum(kind, members, seed, arguments.ttl).await,
+        (Some(kind), None) => {
+            let mut faults = FAULTS.to_vec();
+            if arguments.consumers {
+                faults.retain(|fault| *fault != Fault::ServerRestarts);
+            }
+            Stage::server(kind, &faults).await
+        }
+        _ => {
+            let file = || format!("sqlite:{}", folder.join("locks.db").display());
+            Ok(Stage::calm(arguments.url.clone().unwrap_or_else(file)))
+        }
+    }
 }
 
 fn say(judgement: &Judgement) {

@@ -30,6 +30,8 @@ pub(crate) struct Etcd {
     /// The others know it as a new member of an old cluster: it lost its data.
     joins: AtomicBool,
     secured: Option<Secured>,
+    /// Where the members look for each other, if not where they are.
+    detours: Vec<SocketAddr>,
 }
 
 /// What an etcd demands of its clients.
@@ -81,12 +83,24 @@ impl Etcd {
                 members: Arc::clone(&members),
                 joins: AtomicBool::new(false),
                 secured: None,
+                detours: Vec::new(),
             })
             .collect())
     }
 
+    /// Where the others reach this member.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.members[self.at].peer.addr()
+    }
+
+    /// Has this member look for all, itself among them, at these addresses.
+    pub(crate) fn detour(&mut self, addrs: Vec<SocketAddr>) {
+        self.detours = addrs;
+    }
+
     fn peer_url(&self, at: usize) -> String {
-        format!("http://{}", self.members[at].peer.addr())
+        let addr = self.members[at].peer.addr();
+        format!("http://{}", self.detours.get(at).unwrap_or(&addr))
     }
 
     /// Has the other members forget this one and expect it anew.
@@ -169,7 +183,7 @@ impl Recipe for Etcd {
             "--advertise-client-urls",
             &client,
             "--listen-peer-urls",
-            &peer,
+            &format!("http://{}", self.peer()),
             "--initial-advertise-peer-urls",
             &peer,
             "--initial-cluster",
@@ -219,4 +233,11 @@ pub(crate) async fn leads(addr: SocketAddr) -> Result<bool> {
         (Value::String(_), _) => Ok(false),
         _ => Err(LabError::Answer(status.to_string())),
     }
+}
+
+/// What the member at this address calls itself among the members.
+pub(crate) async fn id(addr: SocketAddr) -> Result<String> {
+    let status = etcd::ask(addr, "maintenance/status", &json!({})).await.doing("asking etcd")?;
+    let id = status["header"]["member_id"].as_str().and_then(|id| id.parse::<u64>().ok());
+    id.map(|id| format!("{id:x}")).ok_or_else(|| LabError::Answer(status.to_string()))
 }

@@ -3,12 +3,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::lab::raw::resp::{self, Reply};
 
 const SLOTS: usize = 16_384;
 const PAUSE: Duration = Duration::from_millis(25);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Gives each master its part of the slots, and introduces the others to the first.
 pub(crate) async fn form(nodes: &[(SocketAddr, u16)], masters: usize) -> io::Result<()> {
@@ -17,40 +18,71 @@ pub(crate) async fn form(nodes: &[(SocketAddr, u16)], masters: usize) -> io::Res
         let epoch = (at + 1).to_string();
         resp::ask(*addr, &["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await?;
         // They talk more often while they are in a hurry.
-        hurry(*addr).await?;
+        be_patient_for(*addr, Duration::from_secs(1)).await?;
         if at < masters {
             let first = (at * SLOTS).div_ceil(masters).to_string();
             let last = (((at + 1) * SLOTS).div_ceil(masters) - 1).to_string();
             resp::ask(*addr, &["CLUSTER", "ADDSLOTSRANGE", &first, &last]).await?;
         }
     }
-    for (addr, bus) in &nodes[1..] {
-        let (ip, port, bus) = (addr.ip().to_string(), addr.port().to_string(), bus.to_string());
-        resp::ask(nodes[0].0, &["CLUSTER", "MEET", &ip, &port, &bus]).await?;
-    }
+    let mut meeting = Meeting::of(nodes).await?;
     for (at, (addr, _)) in nodes.iter().enumerate().skip(masters) {
         let master = id(nodes[at % masters].0).await?;
         // It refuses until it has heard of its master.
-        while resp::ask(*addr, &["CLUSTER", "REPLICATE", &master]).await.is_err() {
-            tokio::time::sleep(PAUSE).await;
+        while let Err(why) = resp::ask(*addr, &["CLUSTER", "REPLICATE", &master]).await {
+            meeting.goes_on(why).await?;
         }
     }
     for (addr, _) in nodes {
-        while serves(*addr, masters, nodes.len()).await.is_err() {
-            tokio::time::sleep(PAUSE).await;
+        while let Err(why) = serves(*addr, masters, nodes.len()).await {
+            meeting.goes_on(why).await?;
         }
-        set_timeout(*addr, "15000").await?;
     }
     Ok(())
 }
 
-/// From now on this node misses others soon.
-pub(crate) async fn hurry(addr: SocketAddr) -> io::Result<()> {
-    set_timeout(addr, "1000").await
+/// Nodes that get to know each other.
+struct Meeting<'a> {
+    nodes: &'a [(SocketAddr, u16)],
+    since: Instant,
+    introduced: Instant,
 }
 
-async fn set_timeout(addr: SocketAddr, millis: &str) -> io::Result<()> {
-    resp::ask(addr, &["CONFIG", "SET", "cluster-node-timeout", millis]).await.map(drop)
+impl<'a> Meeting<'a> {
+    async fn of(nodes: &'a [(SocketAddr, u16)]) -> io::Result<Self> {
+        let now = Instant::now();
+        let mut meeting = Self { nodes, since: now, introduced: now };
+        meeting.introduce().await?;
+        Ok(meeting)
+    }
+
+    async fn introduce(&mut self) -> io::Result<()> {
+        for (addr, bus) in &self.nodes[1..] {
+            let (ip, port, bus) = (addr.ip().to_string(), addr.port().to_string(), bus.to_string());
+            resp::ask(self.nodes[0].0, &["CLUSTER", "MEET", &ip, &port, &bus]).await?;
+        }
+        self.introduced = Instant::now();
+        Ok(())
+    }
+
+    /// Waits a moment longer. Who has not answered within a second was forgotten again, so all are
+    /// introduced anew now and then, which does nothing to those that know each other.
+    async fn goes_on(&mut self, why: io::Error) -> io::Result<()> {
+        if self.since.elapsed() > PATIENCE {
+            return Err(why);
+        }
+        if self.introduced.elapsed() > Duration::from_secs(2) {
+            self.introduce().await?;
+        }
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+}
+
+/// From now on this node misses others that are silent for so long.
+pub(crate) async fn be_patient_for(addr: SocketAddr, silence: Duration) -> io::Result<()> {
+    let millis = silence.as_millis().to_string();
+    resp::ask(addr, &["CONFIG", "SET", "cluster-node-timeout", &millis]).await.map(drop)
 }
 
 pub(crate) async fn id(addr: SocketAddr) -> io::Result<String> {

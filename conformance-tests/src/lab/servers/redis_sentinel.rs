@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::process::Command;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -77,9 +78,10 @@ impl Recipe for Sentinel {
     }
 }
 
-/// From now on this sentinel misses a master soon.
-pub(crate) async fn hurry(sentinel: SocketAddr) -> io::Result<()> {
-    let set = ["SENTINEL", "SET", MASTER, "down-after-milliseconds", "1000"];
+/// From now on this sentinel misses a master that is silent for so long.
+pub(crate) async fn be_patient_for(sentinel: SocketAddr, silence: Duration) -> io::Result<()> {
+    let millis = silence.as_millis().to_string();
+    let set = ["SENTINEL", "SET", MASTER, "down-after-milliseconds", &millis];
     resp::ask(sentinel, &set).await.map(drop)
 }
 

@@ -1,0 +1,296 @@
+//! Semaphores whose limit changes while permits are out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lockkit_core::driver::{LockDriver, Patience, SetLimit};
+use lockkit_core::{Error, Key, Space};
+use tokio::task::JoinSet;
+
+use super::contention::finish;
+use crate::bench::{Bench, MustSucceed, PATIENCE};
+use crate::faulty::{Fault, Faulty, Place};
+use crate::wrap::Tampered;
+
+fn pool(bench: &Bench) -> Key {
+    bench.key_in(Space::Semaphore, "pool")
+}
+
+async fn resize(driver: &Arc<dyn LockDriver>, key: &Key, limit: u32) {
+    let limit_now = driver.resize(key, SetLimit::To(limit)).await.expect("it works");
+    assert_eq!(limit_now, limit, "the limit that was set");
+}
+
+/// Limit and roles of those in line, as they are shown.
+async fn shown(bench: &Bench, driver: &Arc<dyn LockDriver>) -> (Option<u32>, Vec<bool>) {
+    let state = bench.state(driver, &pool(bench)).await;
+    let limits = state.line.iter().map(|s| s.mode.limit());
+    assert!(limits.clone().all(|limit| limit == state.limit()), "one limit: {state:?}");
+    (state.limit(), state.line.iter().map(|s| s.holds()).collect())
+}
+
+pub async fn resize_01_a_raise_lets_in_at_once_whom_it_has_room_for(bench: Bench) {
+    let (driver, other) = (bench.driver().await, bench.driver().await);
+    resize(&driver, &pool(&bench), 1).await;
+    let holder = bench.permits("pool", 1, 1);
+    driver.grant(&holder).await;
+    let waiters = [(); 4].map(|()| bench.permits("pool", 1, 1));
+    let mut turns = JoinSet::new();
+    for waiter in &waiters {
+        driver.queue(waiter).await;
+        let (driver, waiter) = (driver.clone(), waiter.clone());
+        turns.spawn(async move { driver.granted(&waiter).await.expect("its turn").token });
+    }
+    // Nobody renews, nobody leaves: what they hear they hear from the raise.
+    resize(&other, &pool(&bench), 3).await;
+    for _ in 0..2 {
+        bench.soon("there is room", turns.join_next()).await.expect("two wait").expect("no panic");
+    }
+    let roles = shown(&bench, &driver).await;
+    assert_eq!(roles, (Some(3), vec![true, true, true, false, false]));
+    for waiter in &waiters[..2] {
+        driver.holds(waiter).await;
+    }
+    resize(&other, &pool(&bench), 10).await;
+    let rest = bench.soon("room for all", turns.join_all()).await;
+    assert_eq!(rest.len(), 2);
+    driver.grant(&bench.permits("pool", 5, 10)).await;
+    driver.refuse(&bench.permits("pool", 1, 10)).await;
+}
+
+pub async fn resize_02_lowering_evicts_nobody_and_nobody_comes_in_until_there_is_room(
+    bench: Bench,
+) {
+    let (driver, other) = (bench.driver().await, bench.driver().await);
+    resize(&driver, &pool(&bench), 4).await;
+    let holders = [(); 4].map(|()| bench.permits("pool", 1, 4));
+    for holder in &holders {
+        driver.grant(holder).await;
+    }
+    let waiter = bench.permits("pool", 1, 4);
+    driver.queue(&waiter).await;
+    resize(&other, &pool(&bench), 2).await;
+    for holder in &holders {
+        driver.holds(holder).await;
+    }
+    let newcomer = bench.permits("pool", 1, 2);
+    assert_eq!(driver.queue(&newcomer).await, 5);
+    // Two leave: as many are out as the limit says, and none is free.
+    for (gone, holder) in holders[..2].iter().enumerate() {
+        driver.let_go(holder).await;
+        let (limit, roles) = shown(&bench, &driver).await;
+        assert_eq!(limit, Some(2));
+        assert_eq!(roles, [vec![true; 3 - gone], vec![false; 2]].concat(), "after {}", gone + 1);
+        driver.refuse(&bench.permits("pool", 1, 2)).await;
+    }
+    driver.let_go(&holders[2]).await;
+    driver.turn(&waiter).await;
+    driver.let_go(&holders[3]).await;
+    driver.turn(&newcomer).await;
+    let roles = shown(&bench, &driver).await;
+    assert_eq!(roles, (Some(2), vec![true; 2]));
+}
+
+pub async fn resize_03_drained_nobody_comes_in_until_it_is_raised_again(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let pool = ours.resizable("pool", 2);
+    let out = pool.acquire_many(2).await.expect("it is free");
+    theirs.resizable("pool", 2).resize(0).await.expect("it works");
+    assert!(out.is_valid() && out.verify().await.is_ok(), "what is out stays out");
+    out.release().await.expect("it was held");
+    for handle in [&pool, &theirs.resizable("pool", 2), &theirs.resizable("pool", 7)] {
+        assert!(handle.try_acquire().await.expect("it works").is_none(), "it is drained");
+        let brief = handle.try_acquire_for(Duration::from_millis(100)).await;
+        assert!(brief.expect("it works").is_none(), "it is drained");
+        assert_eq!(handle.limit().await.expect("it works"), 0);
+        assert_eq!(handle.available_permits().await.expect("it works"), 0);
+    }
+    // Those whose time was over are taken out in the background.
+    let driver = bench.driver().await;
+    bench.free(&driver, &self::pool(&bench), PATIENCE).await;
+    let waiting = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.acquire_many(3).await }
+    });
+    bench.waiters(&driver, &self::pool(&bench), 1).await;
+    pool.resize(2).await.expect("it works");
+    let driver_sees = shown(&bench, &driver).await;
+    assert_eq!(driver_sees, (Some(2), vec![false]), "three do not fit into two");
+    pool.resize(3).await.expect("it works");
+    let three = bench.soon("it fits", waiting).await.expect("no panic").expect("it works");
+    assert_eq!(pool.available_permits().await.expect("it works"), 0);
+    three.release().await.expect("it was held");
+}
+
+pub async fn resize_04_of_racing_resizes_one_wins_and_all_agree(bench: Bench) {
+    const RACERS: u32 = 6;
+    let locks = bench.manager().await;
+    let held = locks.resizable("pool", 1).acquire().await.expect("it is free");
+    let mut racers = JoinSet::new();
+    for racer in 1..=RACERS {
+        let locks = bench.manager().await;
+        racers.spawn(async move {
+            let pool = locks.resizable("pool", 1);
+            pool.resize(racer * 2).await.expect("it works");
+            pool
+        });
+    }
+    let pools = bench.soon("all have resized", racers.join_all()).await;
+    let limit = locks.resizable("pool", 1).limit().await.expect("it works");
+    assert!((1..=RACERS).any(|racer| racer * 2 == limit), "one of theirs: {limit}");
+    let mut out = vec![held];
+    for turn in 1..limit {
+        let pool = &pools[turn as usize % pools.len()];
+        let permit = pool.try_acquire().await.expect("it works");
+        out.push(permit.unwrap_or_else(|| panic!("{turn} of {limit} are out")));
+    }
+    for pool in &pools {
+        let more = pool.try_acquire().await.expect("it works");
+        assert!(more.is_none(), "{limit} of {limit} are out");
+        assert_eq!(pool.limit().await.expect("it works"), limit);
+    }
+}
+
+pub async fn resize_05_the_first_use_gives_the_limit_and_later_ones_do_not(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let (first, second) = (ours.resizable("pool", 3), theirs.resizable("pool", 5));
+    assert_eq!(first.limit().await.expect("it works"), 3);
+    assert_eq!(second.limit().await.expect("it works"), 3, "it has one already");
+    let three = second.acquire_many(3).await.expect("it is free");
+    assert!(second.try_acquire().await.expect("it works").is_none(), "three are out");
+    three.release().await.expect("it was held");
+    let driver = bench.driver().await;
+    let again = driver.resize(&pool(&bench), SetLimit::IfUnset(9)).await;
+    assert_eq!(again.expect("it works"), 3, "also when nobody is there");
+    // One that was in use as a plain one keeps the limit that it is in use with.
+    let plain = ours.semaphore("plain", 2);
+    let one = plain.acquire().await.expect("it is free");
+    let resizable = theirs.resizable("plain", 8);
+    assert_eq!(resizable.limit().await.expect("it works"), 2);
+    let other = resizable.try_acquire().await.expect("it works").expect("one is left");
+    assert!(resizable.try_acquire().await.expect("it works").is_none(), "two are out");
+    for permit in [one, other] {
+        permit.release().await.expect("it was held");
+    }
+    // Locks and semaphores of other names have nothing to do with it.
+    let all = ours.resizable("another", 9).acquire_many(9).await.expect("it is free");
+    all.release().await.expect("it was held");
+}
+
+pub async fn resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_new_one(
+    bench: Bench,
+) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let (old, new) = (ours.resizable("pool", 5), theirs.resizable("pool", 5));
+    old.acquire_many(5).await.expect("it is free").release().await.expect("it was held");
+    new.resize(2).await.expect("it works");
+    // Nobody is in line who would tell it.
+    let one = old.try_acquire().await.expect("it works").expect("two are free");
+    let two = old.try_acquire().await.expect("it works").expect("one is free");
+    assert!(old.try_acquire().await.expect("it works").is_none(), "two of two are out");
+    new.resize(3).await.expect("it works");
+    let three = old.try_acquire().await.expect("it works").expect("one is free");
+    assert!(old.try_acquire().await.expect("it works").is_none(), "three of three are out");
+    for permit in [one, two, three] {
+        permit.release().await.expect("it was held");
+    }
+    new.resize(0).await.expect("it works");
+    assert!(old.try_acquire().await.expect("it works").is_none(), "none of none");
+    let waiting = tokio::spawn(async move { old.acquire().await });
+    let driver = bench.driver().await;
+    bench.waiters(&driver, &pool(&bench), 1).await;
+    new.resize(1).await.expect("it works");
+    let one = bench.soon("there is one", waiting).await.expect("no panic").expect("it works");
+    one.release().await.expect("it was held");
+}
+
+pub async fn resize_07_a_plain_semaphore_must_name_the_limit_in_force(bench: Bench) {
+    let locks = bench.manager().await;
+    let pool = locks.resizable("pool", 2);
+    pool.resize(4).await.expect("it works");
+    for in_use in [false, true] {
+        let held = match in_use {
+            true => Some(pool.acquire().await.expect("it is free")),
+            false => None,
+        };
+        for limit in [2, 5] {
+            match locks.semaphore("pool", limit).try_acquire().await {
+                Err(Error::LimitMismatch { in_use: 4, asked, .. }) => assert_eq!(asked, limit),
+                answer => panic!("a limit of {limit} beside 4: {answer:?}"),
+            }
+        }
+        let plain = locks.semaphore("pool", 4).try_acquire().await.expect("it works");
+        plain.expect("there is room").release().await.expect("it was held");
+        if let Some(held) = held {
+            held.release().await.expect("it was held");
+        }
+    }
+    let state = locks.inspect(Space::Semaphore, "pool").await.expect("it works");
+    assert!(state.is_free(), "nothing was left: {state:?}");
+}
+
+pub async fn resize_08_a_claim_in_line_is_known_by_its_id_whatever_its_limit_was(bench: Bench) {
+    let driver = bench.driver().await;
+    resize(&driver, &pool(&bench), 2).await;
+    let (holder, waiter) = (bench.permits("pool", 2, 2), bench.permits("pool", 1, 2));
+    let token = driver.grant(&holder).await.token;
+    driver.queue(&waiter).await;
+    resize(&driver, &pool(&bench), 1).await;
+    // Their answers were lost, and they ask again.
+    assert_eq!(driver.grant(&holder).await.token, token, "its place, its token");
+    assert_eq!(driver.queue(&waiter).await, 1);
+    assert_eq!(bench.line(&driver, &pool(&bench)).await.len(), 2, "nobody stands there twice");
+    driver.let_go(&holder).await;
+    driver.turn(&waiter).await;
+    driver.let_go(&waiter).await;
+    let ended = driver.acquire(&holder, Patience::Try).await;
+    let refused = matches!(ended, Err(Error::LimitMismatch { in_use: 1, asked: 2, .. }));
+    assert!(refused, "once out of line it is as any other: {ended:?}");
+}
+
+pub async fn resize_09_a_resize_whose_answer_was_lost_is_in_force(bench: Bench) {
+    let theirs = bench.manager().await;
+    for place in [Place::Before, Place::Polls(1), Place::After] {
+        let faulty = Arc::new(Faulty::at(Fault { call: 0, place }));
+        let ours = bench.manager_over(Arc::new(Tampered::new(bench.driver().await, faulty)));
+        let name = format!("{place:?}");
+        let pool = ours.resizable(&name, 1);
+        pool.resize(3).await.expect(&name);
+        let elsewhere = theirs.resizable(&name, 1);
+        assert_eq!(elsewhere.limit().await.expect(&name), 3, "{name}");
+        let three = pool.try_acquire_many(3).await.expect(&name).expect(&name);
+        assert!(elsewhere.try_acquire().await.expect(&name).is_none(), "{name}");
+        three.release().await.expect(&name);
+    }
+}
+
+pub async fn resize_10_permits_out_stay_within_a_limit_that_only_grows(bench: Bench) {
+    let managers = [bench.manager().await, bench.manager().await];
+    managers[0].resizable("pool", 1).resize(1).await.expect("it works");
+    let (out, limit) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(1)));
+    let mut tasks = JoinSet::new();
+    for i in 0..6 {
+        let pool = managers[i % 2].resizable("pool", 1);
+        let (out, limit) = (out.clone(), limit.clone());
+        tasks.spawn(async move {
+            for _ in 0..6 {
+                let permit = pool.acquire().await.expect("it gets a permit");
+                let now = out.fetch_add(1, Ordering::SeqCst) + 1;
+                let most = limit.load(Ordering::SeqCst);
+                assert!(now <= most, "{now} permits of {most} were out");
+                tokio::task::yield_now().await;
+                out.fetch_sub(1, Ordering::SeqCst);
+                permit.release().await.expect("it was held");
+            }
+        });
+    }
+    for more in 2..=4 {
+        // Told first: whoever comes in by the raise may be out before it is answered.
+        limit.store(more, Ordering::SeqCst);
+        managers[1].resizable("pool", 1).resize(more).await.expect("it works");
+    }
+    finish(tasks).await;
+    let pool = managers[0].resizable("pool", 1);
+    assert_eq!(pool.available_permits().await.expect("it works"), 4);
+}
