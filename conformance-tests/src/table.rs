@@ -101,6 +101,7 @@ macro_rules! __every_case {
                 resize_08_a_claim_in_line_is_known_by_its_id_whatever_its_limit_was: Resize,
                 resize_09_a_resize_whose_answer_was_lost_is_in_force: Resize,
                 resize_10_permits_out_stay_within_a_limit_that_only_grows: Resize,
+                resize_11_a_turn_that_comes_while_the_limit_is_lowered_came_or_did_not: Resize,
             }
             lease {
                 lease_01_a_lease_ends_after_its_ttl_and_not_before: Nothing,

@@ -54,8 +54,9 @@ fn what_stands_on_locks_and_registers_falls_with_them() {
         (Flaw::ForgetsExpiry, "election_04_a_leader_that_is_cut_off_knows_and_is_followed"),
         (Flaw::GrantsTwo, "multi_02_crossing_callers_never_deadlock"),
     ] {
-        let outcome = outcome(ToyHarness::with(flaw), case);
-        assert!(matches!(outcome, Outcome::Failed(_)), "{flaw:?} escaped {case}: {outcome:?}");
+        // Some of them show only where two come at the same moment: one time in a few.
+        let convicted = || matches!(outcome(ToyHarness::with(flaw), case), Outcome::Failed(_));
+        assert!((0..50).any(|_| convicted()), "{flaw:?} escaped {case}");
     }
 }
 

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkit_conformance::lab::{Data, Kind, Server};
-use lockkit_core::{LockManager, Token};
+use lockkit_core::driver::{Acquisition, LockDriver, Patience, SetLimit};
+use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space, Token};
 use lockkit_zk::zookeeper_client::Client;
 use lockkit_zk::{ZkDriver, ZkOptions};
 
@@ -86,12 +87,17 @@ async fn near_the_end() -> (Server, Token) {
     let last = guard.token().unwrap();
     guard.release().await.unwrap();
     before.shutdown().await;
+    come_near_the_end(&server, FOLDER).await;
+    (server, last)
+}
+
+/// Lets the next claim in this folder get one of the last numbers.
+async fn come_near_the_end(server: &Server, folder: &str) {
     // When it starts, it writes a snapshot of what it read.
     server.restart(Data::Keep).await.unwrap();
     server.kill().await;
-    set_created(&last_snapshot(&server), FOLDER, i32::MAX - 3);
+    set_created(&last_snapshot(server), folder, i32::MAX - 3);
     server.restart(Data::Keep).await.unwrap();
-    (server, last)
 }
 
 async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
@@ -139,6 +145,55 @@ async fn order_and_tokens_hold_across_the_end_of_the_sequence() {
     assert!(guard.token().unwrap() > last);
     let names = client.list_children(FOLDER).await.unwrap();
     assert!(names[0].ends_with("-0000000000"), "{names:?}");
+}
+
+/// The folder of a semaphore that was given a limit never gets empty, so its numbers do not begin
+/// anew.
+#[tokio::test]
+async fn who_holds_on_below_a_lowered_limit_is_known_across_the_end_of_the_sequence() {
+    const POOL: &str = "/lockkit/n-/semaphore/pool";
+    let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    let options = || ZkOptions::new(server.addr().to_string()).tick(Duration::from_millis(500));
+    let pool = Key::new(Namespace::default(), Space::Semaphore, Name::new("pool").unwrap());
+    let before = ZkDriver::connect_with(options()).await.unwrap();
+    before.resize(&pool, SetLimit::To(3)).await.unwrap();
+    before.close().await;
+    come_near_the_end(&server, POOL).await;
+    let driver = ZkDriver::connect_with(options()).await.unwrap();
+    let me = Arc::new(Identity::of_this_process());
+    let long = Duration::from_secs(300);
+    let one = |limit| {
+        let mode = Mode::Permits { permits: 1, limit };
+        Arc::new(Claim::new(pool.clone(), mode, long, long, me.clone()))
+    };
+    let holding = async || {
+        let state = driver.inspect(&pool).await.unwrap();
+        let order: Vec<_> = state.line.iter().map(|s| s.token).collect();
+        assert!(order.is_sorted(), "in the order in which they came: {order:?}");
+        (state.holders().count(), state.line.len())
+    };
+    let claims: Vec<_> = (0..8).map(|_| one(3)).collect();
+    for claim in &claims {
+        driver.acquire(claim, Patience::Wait).await.unwrap();
+    }
+    let client = Client::connect(&server.addr().to_string()).await.unwrap();
+    let names = client.list_children(POOL).await.unwrap();
+    assert!(names.iter().any(|name| name.contains("-214748364")), "the end is near: {names:?}");
+    assert_eq!(holding().await, (3, 8));
+    driver.resize(&pool, SetLimit::To(1)).await.unwrap();
+    assert_eq!(holding().await, (3, 8), "nobody is evicted");
+    driver.release(&claims[0]).await.unwrap();
+    assert_eq!(holding().await, (2, 7), "nobody comes in");
+    driver.resize(&pool, SetLimit::To(5)).await.unwrap();
+    assert_eq!(holding().await, (5, 7));
+    driver.resize(&pool, SetLimit::To(0)).await.unwrap();
+    let last = driver.acquire(&one(0), Patience::Wait).await.unwrap();
+    assert_eq!(last, Acquisition::Queued { ahead: 7 });
+    assert_eq!(holding().await, (5, 8));
+    for claim in &claims[1..6] {
+        driver.release(claim).await.unwrap();
+    }
+    assert_eq!(holding().await, (0, 3));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_conformance::lab::proxy::{Counts, Fault, Protocol, Proxy, When};
 use lockkit_conformance::lab::{Data, Kind, Server, Shared};
-use lockkit_core::driver::{Acquisition, Ended, LockDriver, Patience, Released, Renewal};
+use lockkit_core::driver::{Acquisition, Ended, LockDriver, Patience, Released, Renewal, SetLimit};
 use lockkit_core::{
     Claim, Error, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
 };
@@ -73,6 +73,40 @@ async fn acquiring_releasing_and_a_refused_try_take_one_round_trip_each() {
 }
 
 #[tokio::test]
+async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
+    let (_server, proxy, driver) = proxied().await;
+    let pool = Key { space: Space::Semaphore, ..key("pool") };
+    let permits = |permits| claim(&pool, Mode::Permits { permits, limit: 3 });
+    assert_eq!(driver.resize(&pool, SetLimit::IfUnset(3)).await.unwrap(), 3);
+    proxy.latency(LATENCY);
+    proxy.reset();
+    let one = permits(2);
+    take(&driver, &one).await;
+    assert_eq!(brief(proxy.counts()), [1, 1], "nobody else is there");
+    proxy.reset();
+    let other = permits(1);
+    take(&driver, &other).await;
+    assert_eq!(brief(proxy.counts()), [2, 2], "somebody is there");
+    proxy.reset();
+    assert_eq!(driver.acquire(&permits(1), Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(brief(proxy.counts()), [1, 1], "a try that is refused only looks");
+    for claim in [&one, &other] {
+        proxy.reset();
+        assert_eq!(driver.release(claim).await.unwrap(), Released::Removed);
+        assert_eq!(brief(proxy.counts()), [1, 1]);
+    }
+    proxy.reset();
+    let answer = driver.acquire(&permits(3), Patience::Try).await.unwrap();
+    assert!(matches!(answer, Acquisition::Granted(_)));
+    assert_eq!(brief(proxy.counts()), [2, 2], "a try looks first");
+    proxy.reset();
+    assert_eq!(driver.resize(&pool, SetLimit::To(5)).await.unwrap(), 5);
+    // Sync and list leave at once, but the client does not set TCP_NODELAY.
+    let [requests, round_trips] = brief(proxy.counts());
+    assert!(requests == 3 && round_trips <= 3, "{requests} in {round_trips}");
+}
+
+#[tokio::test]
 async fn a_thousand_claims_are_renewed_by_three_requests() {
     let (_server, proxy, driver) = proxied().await;
     let claims: Vec<_> = (0..1000).map(|n| claim(&key(&format!("{n}")), Mode::Exclusive)).collect();
@@ -105,12 +139,14 @@ async fn the_next_in_line_knows_that_it_holds_without_another_look() {
     let queued = driver.acquire(&second, Patience::Wait).await.unwrap();
     assert_eq!(queued, Acquisition::Queued { ahead: 1 });
     let driver = Arc::new(driver);
+    let before = proxy.counts().requests;
     let waiting = tokio::spawn({
         let (driver, second) = (driver.clone(), second.clone());
         async move { driver.granted(&second).await }
     });
     // Its two watches, on itself and on the one ahead, are answered.
-    while proxy.counts().requests > proxy.counts().answers || proxy.counts().requests < 4 {
+    let settled = |now: Counts| now.requests >= before + 2 && now.answers >= now.requests;
+    while !settled(proxy.counts()) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(Duration::from_millis(50)).await;

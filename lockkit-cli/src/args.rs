@@ -10,7 +10,7 @@ use clap_complete::Shell;
 use lockkit::Token;
 
 use crate::exit::code;
-use sync::{ElectArgs, GetArgs, LatchVerb, PutArgs};
+use sync::{ElectArgs, GetArgs, LatchVerb, PutArgs, ResizeArgs};
 
 const ABOUT: &str = "Run commands under distributed locks with fencing tokens: flock for a fleet";
 
@@ -63,6 +63,8 @@ pub(crate) enum Verb {
     /// Count down, or wait until all have
     #[command(subcommand)]
     Latch(LatchVerb),
+    /// Change the limit of a semaphore, for good; prints the limit
+    Resize(ResizeArgs),
     /// Print the value of a register
     Get(GetArgs),
     /// Store a value in a register; prints its version
@@ -147,6 +149,10 @@ pub(crate) struct TakeArgs {
     /// How many permits the semaphore has: the same for everybody
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: Option<u32>,
+
+    /// With --limit: M is only the first limit, until `lockkit resize` changes it
+    #[arg(long, requires = "limit")]
+    pub(crate) resizable: bool,
 
     /// Why the lock is taken, for others to see
     #[arg(long, value_name = "TEXT")]

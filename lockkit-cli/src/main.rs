@@ -65,6 +65,7 @@ async fn dispatch(verb: Verb) -> Result<u8, Failure> {
         Verb::Run(args) => run::run(&args).await,
         Verb::Elect(args) => run::elect::elect(&args).await,
         Verb::Latch(verb) => commands::latch::latch(&verb).await,
+        Verb::Resize(args) => commands::resize::resize(&args).await,
         Verb::Get(args) => commands::register::get(&args).await,
         Verb::Put(args) => commands::register::put(&args).await,
         Verb::Acquire(args) => commands::ticket::acquire(&args).await,

@@ -97,6 +97,10 @@ impl Take<'_> {
     async fn once(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
         let permits = self.args.permits.unwrap_or(1);
         match (self.args.limit, self.args.shared) {
+            (Some(first), _) if self.args.resizable => {
+                let semaphore = configured!(self, locks.resizable(self.name, first));
+                semaphore.try_acquire_many(permits).await
+            }
             (Some(limit), _) => {
                 let semaphore = configured!(self, locks.semaphore(self.name, limit));
                 semaphore.try_acquire_many(permits).await
@@ -113,6 +117,13 @@ impl Take<'_> {
     ) -> Result<Option<Guard>, Error> {
         let permits = self.args.permits.unwrap_or(1);
         match (self.args.limit, self.args.shared, limit) {
+            (Some(first), _, limit) if self.args.resizable => {
+                let semaphore = configured!(self, locks.resizable(self.name, first));
+                match limit {
+                    Some(limit) => semaphore.try_acquire_many_for(permits, limit).await,
+                    None => semaphore.acquire_many(permits).await.map(Some),
+                }
+            }
             (Some(permits_in_all), _, limit) => {
                 let semaphore = configured!(self, locks.semaphore(self.name, permits_in_all));
                 match limit {

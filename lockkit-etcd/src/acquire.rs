@@ -12,7 +12,7 @@ use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 
 use crate::calls::{Answered, BACKEND, Failure, ranges, revision};
 use crate::inner::{Inner, Place, created, delete, get_last, get_list, none_in, none_of, odd, put};
-use crate::keys::{end_of, other_limits};
+use crate::keys::{end_of, given, other_given, other_limits};
 use crate::leases::{Lease, Leases};
 use crate::line::{Entry, Line};
 use crate::value::Value;
@@ -48,11 +48,7 @@ impl Inner {
         let hold = self.leases.holding(claim, &key).await?;
         let wait = self.leases.waiting(claim, &key).await?;
         let value = Value::of(claim);
-        let mut absent = vec![created(&key, 0)];
-        if let Some(limit) = claim.mode.limit() {
-            absent.extend(other_limits(&list, limit).iter().map(|(from, to)| none_in(from, to)));
-        }
-        let at_the_end = Txn::new().when(absent).and_then([put(&key, value.to_bytes(), wait.id)]);
+        let at_the_end = at_the_end(claim, &key, &list, put(&key, value.to_bytes(), wait.id));
         // Who waits alone for all to go needs no more than the one before him and their number.
         let show = match claim.mode {
             Mode::Exclusive => get_last(&list, 2),
@@ -60,7 +56,7 @@ impl Inner {
         };
         let first = value.clone().holding();
         let txn = Txn::new()
-            .when([none_of(&list)])
+            .when(nobody_there(claim, &key, &list))
             .and_then([put(&key, first.to_bytes(), hold.id)])
             .or_else([TxnOp::txn(at_the_end), show]);
         let answer = self.put_in(txn, [&hold, &wait]).await?;
@@ -163,7 +159,7 @@ impl Inner {
         let hold = self.leases.holding(claim, &key).await?;
         let value = Value::of(claim).holding();
         let put_in = || put(&key, value.to_bytes(), hold.id);
-        let mut free = vec![none_of(&list)];
+        let mut free = nobody_there(claim, &key, &list);
         for _ in 0..TRIES {
             let show = [
                 TxnOp::get(key.clone(), None),
@@ -245,6 +241,35 @@ impl Inner {
             Moved::Elsewhere | Moved::Gone => Err(Failure::LeaseGone),
         }
     }
+}
+
+/// "The list is empty, and there is room for this claim."
+fn nobody_there(claim: &Claim, key: &[u8], list: &[u8]) -> Vec<Compare> {
+    let mut nobody = vec![none_of(list)];
+    if let Mode::Permits { permits, limit } = claim.mode {
+        nobody.extend(other_given(list, limit).iter().map(|(from, to)| none_in(from, to)));
+        if permits > limit {
+            nobody.push(created(key, -1)); // never so: it has to wait
+        }
+    }
+    nobody
+}
+
+/// Puts a claim at the end of its list, unless it is in it, or the limit of the list is another:
+/// the one that it was given, whatever the claims there once came with, or else the one of these.
+fn at_the_end(claim: &Claim, key: &[u8], list: &[u8], put: TxnOp) -> Txn {
+    let absent = created(key, 0);
+    let Some(limit) = claim.mode.limit() else {
+        return Txn::new().when([absent]).and_then([put]);
+    };
+    let others = other_limits(list, limit).into_iter().chain(other_given(list, limit));
+    let none = others.map(|(from, to)| none_in(&from, &to));
+    let same_given = Compare::create_revision(given(list, limit), CompareOp::Greater, 0);
+    let counted = Txn::new().when([absent.clone(), same_given]).and_then([put.clone()]);
+    Txn::new()
+        .when([absent].into_iter().chain(none).collect::<Vec<_>>())
+        .and_then([put])
+        .or_else([TxnOp::txn(counted)])
 }
 
 /// A key as it was put just now.

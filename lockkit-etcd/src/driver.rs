@@ -10,7 +10,7 @@ use etcd_client::Client;
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
     Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
-    Released, Renewal, Store, StoreOutcome, Version,
+    Released, Renewal, SetLimit, Store, StoreOutcome, Version,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
@@ -63,6 +63,7 @@ const fn capabilities(faults: &'static [(Fault, Keeps)]) -> Capabilities {
     capabilities.token_source = TokenSource::Revision;
     capabilities.detached = true;
     capabilities.registers = true;
+    capabilities.resize = true;
     capabilities.lease_clock = LeaseClock::Leader;
     capabilities.faults = faults;
     capabilities
@@ -179,6 +180,10 @@ impl LockDriver for EtcdDriver {
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
         self.inner.changed(key, seen).await
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        self.inner.resize(key, limit).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

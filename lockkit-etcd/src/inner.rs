@@ -13,7 +13,7 @@ use lockkit_core::driver::Grant;
 use lockkit_core::{BreakRecord, Claim, ClaimId, Error, Token};
 
 use crate::calls::{BACKEND, Calls, Failure, ranges, revision};
-use crate::keys::{Root, end_of};
+use crate::keys::{Root, end_of_claims};
 use crate::leases::{Lease, Leases, seconds};
 use crate::line::{Entry, Line};
 use crate::watches::Watches;
@@ -110,10 +110,8 @@ impl Inner {
     pub(crate) async fn look(&self, claim: &Claim) -> Result<Look, Failure> {
         let key = self.root.claim(claim);
         let broken = self.root.broken(&claim.key, &key);
-        let txn = Txn::new().and_then([
-            TxnOp::get(broken, None),
-            TxnOp::get(self.root.list(&claim.key), Some(GetOptions::new().with_prefix())),
-        ]);
+        let txn =
+            Txn::new().and_then([TxnOp::get(broken, None), get_list(&self.root.list(&claim.key))]);
         let answer = self.calls.txn(txn).await?.answer;
         let [broken, list] = pair(ranges(&answer))?;
         let line = Line::of(list.kvs(), list.count(), revision(&answer));
@@ -171,9 +169,9 @@ pub(crate) fn none_in(start: &[u8], end: &[u8]) -> Compare {
     created(start, 0).with_range(end)
 }
 
-/// "There is no key in this list."
+/// "There is no claim in this list."
 pub(crate) fn none_of(list: &[u8]) -> Compare {
-    none_in(list, &end_of(list))
+    none_in(list, &end_of_claims(list))
 }
 
 /// "Nobody has written this key since."
@@ -194,6 +192,7 @@ pub(crate) fn delete(key: &[u8]) -> TxnOp {
     TxnOp::delete(key, None::<DeleteOptions>)
 }
 
+/// A list, with the limit that it was given.
 pub(crate) fn get_list(list: &[u8]) -> TxnOp {
     TxnOp::get(list, Some(GetOptions::new().with_prefix()))
 }

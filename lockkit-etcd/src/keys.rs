@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | a claim on a lock | `R lock/NAMESPACE/NAME/HASH` |
 //! | a claim on a semaphore | `R semaphore/NAMESPACE/NAME/LIMIT-HASH` |
+//! | the limit that a semaphore was given | `R semaphore/NAMESPACE/NAME/~LIMIT` |
 //! | word of a break | `R broken/SPACE/NAMESPACE/NAME/` + the last part of the claim's key |
 //! | a register | `R register/NAMESPACE/NAME/value` and `…/meta` |
 //! | the token base | `R base/NAMESPACE` |
@@ -17,7 +18,9 @@
 //! guessing. (Whoever may *write* the keys needs no id; that is for etcd's own access rights.)
 //!
 //! A semaphore's limit stands in its keys so that one comparison over two ranges can ask "is
-//! there a claim with another limit?" in the very transaction that puts a claim in.
+//! there a claim with another limit?" in the very transaction that puts a claim in. The limit that
+//! a semaphore was given stands among its claims, behind them all, so that whoever reads or watches
+//! the list sees it along, in the right order; and in its key, for the same question.
 
 use lockkit_core::driver::RegisterKey;
 use lockkit_core::{Claim, ClaimId, Key, Mode, Name, Namespace, Space};
@@ -106,10 +109,38 @@ pub(crate) fn end_of(prefix: &[u8]) -> Vec<u8> {
     vec![0]
 }
 
+/// The end of the range of all claims of a list. Behind it stands the limit that it was given.
+pub(crate) fn end_of_claims(list: &[u8]) -> Vec<u8> {
+    [list, b"~"].concat()
+}
+
+/// The key that says that a semaphore was given this limit.
+pub(crate) fn given(list: &[u8], limit: u32) -> Vec<u8> {
+    [list, format!("~{limit:08x}").as_bytes()].concat()
+}
+
+/// The limit that this key of a list says that it was given; `None` for the key of a claim.
+pub(crate) fn given_limit(key: &[u8]) -> Option<u32> {
+    let tail = key.rsplit(|b| *b == b'/').next()?.strip_prefix(b"~")?;
+    u32::from_str_radix(std::str::from_utf8(tail).ok()?, 16).ok()
+}
+
+/// The range in which it stands what limit a list was given, whatever it is.
+pub(crate) fn any_given(list: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    (end_of_claims(list), end_of(list))
+}
+
+/// The ranges in which it stands that a semaphore was given another limit.
+pub(crate) fn other_given(list: &[u8], limit: u32) -> [(Vec<u8>, Vec<u8>); 2] {
+    let mine = given(list, limit);
+    let (start, end) = any_given(list);
+    [(start, mine.clone()), (end_of(&mine), end)]
+}
+
 /// The ranges of a semaphore's list in which claims with another limit stand.
 pub(crate) fn other_limits(list: &[u8], limit: u32) -> [(Vec<u8>, Vec<u8>); 2] {
     let mine = [list, format!("{limit:08x}-").as_bytes()].concat();
-    [(list.to_vec(), mine.clone()), (end_of(&mine), end_of(list))]
+    [(list.to_vec(), mine.clone()), (end_of(&mine), end_of_claims(list))]
 }
 
 fn tail(claim: &Claim) -> Vec<u8> {
@@ -154,6 +185,27 @@ mod tests {
                 let begins = root.list(&key(b)).starts_with(&root.list(&key(a)));
                 assert_eq!(begins, a == b, "{a:?} {b:?}");
             }
+        }
+    }
+
+    #[test]
+    fn the_limit_that_was_given_stands_behind_all_claims_of_its_list() {
+        let root = Root::new("");
+        let me = Arc::new(Identity::of_this_process());
+        let second = Duration::from_secs(1);
+        let pool = Key::new(Namespace::default(), Space::Semaphore, Name::new("~pool").unwrap());
+        let list = root.list(&pool);
+        for limit in [0, 3, u32::MAX] {
+            let mode = Mode::Permits { permits: 1, limit };
+            let claim = root.claim(&Claim::new(pool.clone(), mode, second, second, me.clone()));
+            assert!(claim < end_of_claims(&list) && given_limit(&claim).is_none());
+            let at = given(&list, limit);
+            assert!(at > end_of_claims(&list) && at < end_of(&list));
+            assert_eq!(given_limit(&at), Some(limit));
+            let [below, above] = other_given(&list, limit);
+            assert!(below.1 <= at && at < above.0, "it is not another one");
+            let other = given(&list, limit ^ 1);
+            assert!((below.0 <= other && other < below.1) || (above.0 <= other));
         }
     }
 

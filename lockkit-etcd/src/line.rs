@@ -5,6 +5,8 @@ use etcd_client::KeyValue;
 use lockkit_core::queue::admits;
 use lockkit_core::{Error, Key, Mode};
 
+use crate::given::Given;
+use crate::keys::given_limit;
 use crate::value::Value;
 
 /// A key of a list.
@@ -45,6 +47,8 @@ impl Entry {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
     pub(crate) entries: Vec<Entry>,
+    /// The limit that it was given, if it was.
+    pub(crate) given: Option<Given>,
     /// How many entries were not shown: they stand ahead of the first one here.
     pub(crate) hidden: usize,
     /// The revision at which it was so.
@@ -53,10 +57,15 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn of(kvs: &[KeyValue], count: i64, revision: i64) -> Self {
-        let mut entries: Vec<_> = kvs.iter().map(Entry::of).collect();
+        let given = kvs.iter().find_map(Given::of);
+        let claims = kvs.iter().filter(|kv| given_limit(kv.key()).is_none());
+        let mut entries: Vec<_> = claims.map(Entry::of).collect();
         entries.sort_by_key(|entry| entry.created);
-        let hidden = usize::try_from(count).unwrap_or(0).saturating_sub(entries.len());
-        Self { entries, hidden, revision }
+        if let Some(given) = &given {
+            entries.iter_mut().for_each(|entry| entry.mode = given.counted(entry.mode));
+        }
+        let hidden = usize::try_from(count).unwrap_or(0).saturating_sub(kvs.len());
+        Self { entries, given, hidden, revision }
     }
 
     pub(crate) fn find(&self, key: &[u8]) -> Option<&Entry> {
@@ -74,7 +83,8 @@ impl Line {
         let mut ahead = 0;
         for entry in &self.entries {
             if entry.created == created {
-                return self.hidden == 0 && admits(ahead, entry.mode);
+                let held = self.given.as_ref().is_some_and(|given| created <= given.until);
+                return held || (self.hidden == 0 && admits(ahead, entry.mode));
             }
             ahead += u64::from(entry.mode.weight());
         }
@@ -92,7 +102,8 @@ impl Line {
         let Some(asked) = mode.limit() else {
             return Ok(());
         };
-        let limits = self.entries.iter().filter_map(|entry| entry.mode.limit());
+        let given = self.given.iter().map(|given| given.limit);
+        let limits = given.chain(self.entries.iter().filter_map(|entry| entry.mode.limit()));
         match limits.into_iter().find(|in_use| *in_use != asked) {
             None => Ok(()),
             Some(in_use) => {
@@ -100,6 +111,11 @@ impl Line {
                 Err(Error::LimitMismatch { name, in_use, asked })
             }
         }
+    }
+
+    /// The limit that the claims here came with.
+    pub(crate) fn limit_in_use(&self) -> Option<u32> {
+        self.entries.iter().find_map(|entry| entry.mode.limit())
     }
 
     /// Whom the claim that was created then waits for: when this one goes, it is worth a look.
@@ -123,6 +139,42 @@ impl Line {
     pub(crate) fn update(&mut self, kv: &KeyValue) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == kv.key()) {
             *entry = Entry::of(kv);
+            if let Some(given) = &self.given {
+                entry.mode = given.counted(entry.mode);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(created: i64, permits: u32) -> Entry {
+        let mode = Mode::Permits { permits, limit: 9 };
+        let key = created.to_string().into_bytes();
+        Entry { key, created, modified: created, lease: 1, mode, value: None }
+    }
+
+    /// Who holds in a list of permits that was given a limit, below which some hold on.
+    fn holders(permits: &[u32], limit: u32, until: i64) -> Vec<bool> {
+        let given = Given { key: Vec::new(), limit, until, modified: 1 };
+        let mut line = Line { given: Some(given.clone()), ..Line::default() };
+        for (created, permits) in (11..).zip(permits) {
+            let mut entry = entry(created, *permits);
+            entry.mode = given.counted(entry.mode);
+            line.entries.push(entry);
+        }
+        line.entries.iter().map(|entry| line.holds(entry.created)).collect()
+    }
+
+    #[test]
+    fn who_held_when_the_limit_was_lowered_holds_on_and_others_by_the_sum() {
+        assert_eq!(holders(&[1, 1, 1], 2, 0), [true, true, false]);
+        assert_eq!(holders(&[1, 1, 1, 1], 2, 13), [true, true, true, false]);
+        assert_eq!(holders(&[2, 1], 0, 11), [true, false]);
+        // Those that held have left: their place means nothing for who came later.
+        assert_eq!(holders(&[1, 1, 1], 2, 10), [true, true, false]);
+        assert_eq!(holders(&[3, 1], 2, 0), [false, false]);
     }
 }

@@ -8,6 +8,7 @@ use lockkit_core::{Claim, Error, Mode};
 
 use crate::calls::{Failure, ranges};
 use crate::inner::{Inner, created, delete, odd};
+use crate::keys::end_of_claims;
 use crate::wait::Moved;
 
 /// How often a downgrade looks again while others write the key.
@@ -22,11 +23,10 @@ impl Inner {
             Some(place) => created(&key, place.entry.created),
             None => Compare::create_revision(&*key, CompareOp::Greater, 0),
         };
-        let any = GetOptions::new().with_prefix().with_limit(1).with_keys_only();
-        let txn = Txn::new()
-            .when([mine])
-            .and_then([delete(&key)])
-            .or_else([TxnOp::get(self.root.list(&claim.key), Some(any))]);
+        let list = self.root.list(&claim.key);
+        let any = GetOptions::new().with_range(end_of_claims(&list)).with_limit(1).with_keys_only();
+        let txn =
+            Txn::new().when([mine]).and_then([delete(&key)]).or_else([TxnOp::get(list, Some(any))]);
         let answer = self.calls.txn(txn).await?;
         if let Some(place) = self.forget(claim.id)
             && claim.lifetime != lockkit_core::Lifetime::Renewed

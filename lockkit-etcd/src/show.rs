@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::calls::{BACKEND, Failure, ranges, revision};
 use crate::inner::{Inner, get_list, pair, record, token_of};
-use crate::keys::end_of;
+use crate::keys::{end_of, given_limit};
 use crate::line::{Entry, Line};
 use crate::watches::Sight;
 
@@ -107,11 +107,17 @@ impl Inner {
                 } else if more && let Some((list, all)) = lists.first_mut() {
                     *all = self.whole(list, revision).await?;
                 }
+                // Where nobody is but a limit that was given, nobody is.
+                let mut seen = lists.last().map(|(list, _)| list.clone());
+                lists.retain(|(_, kvs)| kvs.iter().any(|kv| given_limit(kv.key()).is_none()));
                 let room = limit - states.len();
                 let (full, rest) = (lists.len() >= room, more || lists.len() > room);
-                lists.truncate(room);
-                if let Some((list, _)) = lists.last() {
-                    key = end_of(&self.root.list(list));
+                if lists.len() > room {
+                    lists.truncate(room);
+                    seen = lists.last().map(|(list, _)| list.clone());
+                }
+                if let Some(list) = seen {
+                    key = end_of(&self.root.list(&list));
                 }
                 states.extend(self.show_all(&lists, revision).await?);
                 if full && (rest || number + 1 < SPACES.len()) {

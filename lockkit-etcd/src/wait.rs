@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 
 use crate::calls::{Failure, ranges, revision};
 use crate::inner::{Inner, Place, put, put_lease, unchanged};
-use crate::keys::end_of;
+use crate::keys::{end_of, given_limit};
 use crate::leases::Lease;
 use crate::line::{Entry, Line};
 use crate::value::Value;
@@ -81,6 +81,8 @@ impl Inner {
                 }
                 // It was moved by a renewal, or broken politely.
                 Some(News::Changed(kv)) if kv.key() == own.key => Turn::Look,
+                // Its list was given another limit.
+                Some(News::Gone(key)) if given_limit(&key).is_some() => Turn::Look,
                 Some(News::Gone(key)) => {
                     line.remove(&key);
                     turn(&line, own)
@@ -108,7 +110,9 @@ impl Inner {
     ) -> Vec<Watching> {
         let from = line.revision + 1;
         let Some(entry) = line.obstacle(own.created) else {
-            // All of the list, itself included, in one watch that all who wait here share.
+            // All of the list, itself included, in one watch that all who wait here share. Where a
+            // limit goes another one has come: so what is seen of both is seen in its order, and
+            // nobody takes a turn by a limit that was not in force any more when it came.
             let list = self.root.list(&claim.key);
             let all = Sight { end: end_of(&list), key: list, from, changes: false };
             return vec![self.watches.watch(all, to)];

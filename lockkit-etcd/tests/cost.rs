@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_conformance::lab::proxy::{Counts, Protocol};
 use lockkit_conformance::lab::{Kind, Proxy, Server};
-use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Renewal};
+use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Renewal, SetLimit};
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::Client;
@@ -152,6 +152,35 @@ async fn all_who_wait_for_permits_hear_of_a_release_by_one_message() {
     let cost = proxy.counts();
     assert_eq!(cost.pushes, 1, "{cost:?}");
     assert!(waiting.try_join_next().is_none(), "one permit, one holder");
+}
+
+#[tokio::test]
+async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
+    let (_server, proxy, driver) = warm().await;
+    let permits = |permits| claim_in(Space::Semaphore, "s", Mode::Permits { permits, limit: 3 });
+    let pool = permits(1).key.clone();
+    let (limit, cost) = counted(&proxy, driver.resize(&pool, SetLimit::IfUnset(3))).await;
+    assert_eq!((limit.unwrap(), cost.round_trips), (3, 1), "its first limit: {cost:?}");
+    let (limit, cost) = counted(&proxy, driver.resize(&pool, SetLimit::IfUnset(9))).await;
+    assert_eq!((limit.unwrap(), cost.round_trips), (3, 1), "which limit it has: {cost:?}");
+    for (patience, beside) in [Patience::Wait, Patience::Try].into_iter().zip([1, 2]) {
+        let one = permits(1);
+        let (answer, cost) = counted(&proxy, driver.acquire(&one, patience)).await;
+        assert!(matches!(answer, Ok(Acquisition::Granted(_))));
+        assert_eq!(cost.round_trips, 1, "{patience:?}, nobody there: {cost:?}");
+        let other = permits(1);
+        let (answer, cost) = counted(&proxy, driver.acquire(&other, patience)).await;
+        assert!(matches!(answer, Ok(Acquisition::Granted(_))));
+        // A try looks first, as with any semaphore.
+        assert_eq!(cost.round_trips, beside, "{patience:?}, beside another: {cost:?}");
+        let (answer, cost) = counted(&proxy, driver.acquire(&permits(2), Patience::Try)).await;
+        assert_eq!((answer.unwrap(), cost.round_trips), (Acquisition::Busy, 1), "{cost:?}");
+        driver.release(&other).await.unwrap();
+        let (answer, cost) = counted(&proxy, driver.release(&one)).await;
+        assert_eq!((answer.unwrap(), cost.round_trips), (Released::Removed, 1), "{cost:?}");
+    }
+    let (limit, cost) = counted(&proxy, driver.resize(&pool, SetLimit::To(2))).await;
+    assert_eq!((limit.unwrap(), cost.round_trips), (2, 2), "another limit: {cost:?}");
 }
 
 /// A renewal asks which keys stand on a lease; the answer must pass.

@@ -76,7 +76,12 @@ impl Inner {
             let gone = || Error::retryable(BACKEND, "an earlier attempt of this claim has left");
             return again.ok_or_else(gone).map(Some);
         }
-        match line.verdict(&node.name) {
+        self.saw_limit(&folder, &line);
+        if let Some(given) = line.given().filter(|given| Some(given.limit) != claim.mode.limit()) {
+            self.remove(session, claim, &node).await?;
+            return Err(mismatch(claim, given.limit));
+        }
+        match line.verdict(&node.name, node.token) {
             Some(Verdict::OtherLimit(_)) => {
                 self.remove(session, claim, &node).await?;
                 Ok(None)
@@ -162,7 +167,7 @@ impl Inner {
         if place.node.is_none() {
             self.places.expect(claim, &folder, session);
         }
-        match line.verdict(&node.name) {
+        match line.verdict(&node.name, node.token) {
             Some(verdict) => self.stand(session, claim, patience, node, verdict).await.map(Some),
             None => Ok(None),
         }

@@ -23,6 +23,7 @@ pub(crate) fn capabilities(tick: Duration, timeout: Duration, trusted: Duration)
     c.wake_up = WakeUp::Push;
     c.token_source = TokenSource::Revision;
     c.registers = true;
+    c.resize = true;
     c.lease_clock = LeaseClock::Leader;
     c.round_trips = Some(round_trips());
     c.faults = &FAULTS;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use lockkit_core::driver::{
-    Acquisition, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    Acquisition, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
@@ -249,6 +249,10 @@ impl LockDriver for ZkDriver {
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
         self.inner.changed(key, seen).await
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        self.inner.resize(key, limit).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

@@ -19,6 +19,7 @@ use crate::acquire::mismatch;
 use crate::driver::Inner;
 use crate::failure::{BACKEND, failed, not_done};
 use crate::folders::Sight;
+use crate::given::{self, Given};
 use crate::line::{Line, Verdict};
 use crate::node::Label;
 use crate::paths::{Kind, Tag};
@@ -38,6 +39,8 @@ enum Way {
     /// The folder is there, and empty: it is deleted, which the server refuses otherwise, and made
     /// again.
     Empty,
+    /// The folder is there, and was given this limit.
+    Limited(Given),
     /// The folder has this version: nobody has come since it was looked at.
     Unchanged(i32),
 }
@@ -69,6 +72,7 @@ impl Inner {
             let way = match self.folders.last(&folder) {
                 None => Way::New,
                 Some(Sight::There | Sight::InUse) => Way::Existing,
+                Some(Sight::Limited(given)) => Way::Limited(given),
                 // With a folder made anew the numbers begin anew.
                 Some(Sight::Worn) => Way::Empty,
             };
@@ -93,7 +97,7 @@ impl Inner {
             let way = match self.folders.last(&folder) {
                 None => Way::New,
                 Some(Sight::There | Sight::Worn) => Way::Empty,
-                Some(Sight::InUse) => {
+                Some(Sight::InUse | Sight::Limited(_)) => {
                     let children = session.client.get_children(&folder);
                     let (names, stat) = match session.answer(children).await {
                         Ok(listed) => listed,
@@ -102,7 +106,9 @@ impl Inner {
                             continue;
                         }
                     };
-                    match Line::of(names).verdict_at_end(claim.mode) {
+                    let line = Line::of(names);
+                    self.saw_limit(&folder, &line);
+                    match line.verdict_at_end(claim.mode) {
                         Verdict::Holds => {}
                         Verdict::Waits(_) => return Ok(Err(Acquisition::Busy)),
                         Verdict::OtherLimit(limit) => return Err(mismatch(claim, limit)),
@@ -145,6 +151,7 @@ impl Inner {
             Way::Empty => multi
                 .add_delete(folder, None)
                 .and_then(|()| multi.add_create(folder, b"", &container)),
+            Way::Limited(given) => multi.add_check_version(&limit_at(folder, given), 0),
             Way::Unchanged(version) => multi.add_check_version(folder, version),
         };
         added
@@ -168,12 +175,30 @@ impl Inner {
         session.confirm(sent);
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         let worn = matches!(Kind::of(name.clone()), Kind::Claim(child) if child.is_near_the_end());
-        self.folders.saw(folder, if worn { Sight::Worn } else { Sight::InUse });
+        let sight = match self.folders.last(folder) {
+            Some(limited @ Sight::Limited(_)) => limited,
+            _ if worn => Sight::Worn,
+            _ => Sight::InUse,
+        };
+        self.folders.saw(folder, sight);
         let wrong = || Error::retryable(BACKEND, "a change without a number");
         let token = Token::new(stat.mzxid as u64).ok_or_else(wrong)?;
         let node = Node { path, name, token, holds: false, ahead: None };
         self.places.settle(claim, node.clone());
-        Ok(Attempt::In(Entered { node, alone: stat.num_children == 1, folder_made: stat.czxid }))
+        let alone = match way {
+            Way::Limited(given) => {
+                stat.num_children == 1 + given::NODES && given.admits_first(claim.mode)
+            }
+            _ => stat.num_children == 1,
+        };
+        Ok(Attempt::In(Entered { node, alone, folder_made: stat.czxid }))
+    }
+
+    /// Takes note of the limit that a list was given.
+    pub(crate) fn saw_limit(&self, folder: &str, line: &Line) {
+        if let Some(given) = line.given() {
+            self.folders.saw(folder, Sight::Limited(given));
+        }
     }
 
     /// Takes note of why an attempt was refused, and makes what is missing above the folder.
@@ -189,6 +214,8 @@ impl Inner {
                 let above = folder.rsplit_once('/').map_or("", |(above, _)| above);
                 self.make_folder(session, above).await.map_err(failed)?;
             }
+            // It has another limit now.
+            (ZkError::NoNode, Way::Limited(_)) => self.folders.saw(folder, Sight::InUse),
             (ZkError::NoNode, _) => self.folders.forget(folder),
             (ZkError::NodeExists, Way::New) => self.folders.saw(folder, Sight::There),
             (ZkError::NotEmpty, Way::Empty) => self.folders.saw(folder, Sight::InUse),
@@ -199,6 +226,11 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// Where it lies that a list was given this limit.
+pub(crate) fn limit_at(folder: &str, given: Given) -> String {
+    format!("{folder}/{}", given.name())
 }
 
 fn vanishing() -> Error {

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::given::Given;
+
 /// Folders in one generation; there are two.
 const REMEMBERED: usize = 4096;
 
@@ -15,6 +17,8 @@ pub(crate) enum Sight {
     There,
     /// Somebody is in it.
     InUse,
+    /// It was given this limit; nobody may be in it.
+    Limited(Given),
     /// It has seen so many claims that their numbers come to an end.
     Worn,
 }

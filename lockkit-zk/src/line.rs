@@ -3,15 +3,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use lockkit_core::Mode;
 use lockkit_core::queue;
+use lockkit_core::{Mode, Token};
 
+use crate::given::Given;
 use crate::paths::{Child, Kind, Tag};
 
 /// The claims of a folder, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
     claims: Vec<Child>,
+    /// The limit that it was given, if it was.
+    given: Option<Given>,
 }
 
 /// What a claim's place means for it.
@@ -40,18 +43,23 @@ impl Line {
     pub(crate) fn of(names: Vec<String>) -> Self {
         let mut claims = Vec::with_capacity(names.len());
         let mut downgraded = HashSet::new();
+        let mut given = None;
         for name in names {
             match Kind::of(name) {
                 Kind::Claim(child) => claims.push(child),
                 Kind::Downgraded(tag) => drop(downgraded.insert(tag)),
+                Kind::Given(limit) => given = Some(limit),
                 Kind::Foreign => {}
             }
         }
         for child in claims.iter_mut().filter(|c| downgraded.contains(&c.tag)) {
             child.mode = Mode::Shared;
         }
+        if let Some(given) = given {
+            claims.iter_mut().for_each(|c| c.mode = given.counted(c.mode));
+        }
         claims.sort_by(Child::order);
-        Self { claims }
+        Self { claims, given }
     }
 
     /// Whether names do not tell the order: some are near the end of the numbers.
@@ -81,7 +89,18 @@ impl Line {
         &self.claims
     }
 
-    /// How many claims hold.
+    /// The limit that it was given, if it was.
+    pub(crate) fn given(&self) -> Option<Given> {
+        self.given
+    }
+
+    /// The limit that it has: the one that it was given, or is in use with.
+    pub(crate) fn limit(&self) -> Option<u32> {
+        let in_use = || self.claims.first().and_then(|c| c.mode.limit());
+        self.given.map(|given| given.limit).or_else(in_use)
+    }
+
+    /// How many claims hold, but for those that hold on under a limit that was lowered.
     pub(crate) fn holders(&self) -> usize {
         queue::holders(self.claims.iter().map(|c| c.mode))
     }
@@ -92,9 +111,13 @@ impl Line {
         self.claims.iter().filter(|c| c.tag == *tag).collect()
     }
 
-    /// The verdict on the claim whose node has this name; `None` when it is not there.
-    pub(crate) fn verdict(&self, name: &str) -> Option<Verdict> {
+    /// The verdict on the claim whose node has this name, and the claim this token; `None` when it
+    /// is not there.
+    pub(crate) fn verdict(&self, name: &str, token: Token) -> Option<Verdict> {
         let place = self.claims.iter().position(|c| c.name == name)?;
+        if self.given.is_some_and(|given| given.holds_on(token)) {
+            return Some(Verdict::Holds);
+        }
         Some(self.verdict_at(place, self.claims[place].mode))
     }
 
@@ -105,11 +128,12 @@ impl Line {
 
     fn verdict_at(&self, place: usize, mode: Mode) -> Verdict {
         let ahead = &self.claims[..place];
-        if let (Some(asked), Some(first)) =
-            (mode.limit(), ahead.first().and_then(|c| c.mode.limit()))
-            && asked != first
+        let in_use = || ahead.first().and_then(|c| c.mode.limit());
+        let limit = self.given.map(|given| given.limit).or_else(in_use);
+        if let (Some(asked), Some(limit)) = (mode.limit(), limit)
+            && asked != limit
         {
-            return Verdict::OtherLimit(first);
+            return Verdict::OtherLimit(limit);
         }
         let weight = ahead.iter().map(|c| u64::from(c.mode.weight())).sum();
         if queue::admits(weight, mode) {
@@ -130,6 +154,10 @@ mod tests {
     use super::*;
     use lockkit_core::ClaimId;
 
+    fn token() -> Token {
+        Token::new(1 << 40).unwrap()
+    }
+
     fn line(modes: &[Mode]) -> (Line, Vec<String>) {
         let names: Vec<_> = (0..)
             .zip(modes)
@@ -143,15 +171,15 @@ mod tests {
         use Mode::{Exclusive as X, Shared as S};
         let (line, names) = line(&[S, X, S, X]);
         assert_eq!(line.holders(), 1);
-        assert!(matches!(line.verdict(&names[0]), Some(Verdict::Holds)));
+        assert!(matches!(line.verdict(&names[0], token()), Some(Verdict::Holds)));
         for (claim, blocker, sole) in [(1, 0, true), (2, 1, true), (3, 2, false)] {
-            let Some(Verdict::Waits(ahead)) = line.verdict(&names[claim]) else {
+            let Some(Verdict::Waits(ahead)) = line.verdict(&names[claim], token()) else {
                 panic!("{claim} holds");
             };
             assert_eq!((ahead.blocker.as_ref(), ahead.sole), (Some(&names[blocker]), sole));
             assert_eq!(ahead.count as usize, claim);
         }
-        assert!(line.verdict("x-gone").is_none());
+        assert!(line.verdict("x-gone", token()).is_none());
     }
 
     #[test]
@@ -162,7 +190,7 @@ mod tests {
         let names = vec![reader.clone(), writer, tag.marker(), "somebody's".to_owned()];
         let line = Line::of(names);
         assert_eq!((line.claims().len(), line.holders()), (2, 2));
-        assert!(matches!(line.verdict(&reader), Some(Verdict::Holds)));
+        assert!(matches!(line.verdict(&reader, token()), Some(Verdict::Holds)));
     }
 
     #[test]
@@ -185,8 +213,46 @@ mod tests {
     fn permits_add_up_and_another_limit_is_told() {
         let two = Mode::Permits { permits: 2, limit: 3 };
         let (line, names) = line(&[two, two]);
-        assert!(matches!(line.verdict(&names[1]), Some(Verdict::Waits(a)) if a.blocker.is_none()));
+        assert!(
+            matches!(line.verdict(&names[1], token()), Some(Verdict::Waits(a)) if a.blocker.is_none())
+        );
         let other = Mode::Permits { permits: 1, limit: 4 };
         assert!(matches!(line.verdict_at_end(other), Verdict::OtherLimit(3)));
+    }
+
+    #[test]
+    fn who_held_when_the_limit_was_lowered_holds_on_and_others_by_the_sum() {
+        let holders = |permits: &[u32], limit, until| {
+            let modes = permits.iter().map(|permits| Mode::Permits { permits: *permits, limit: 9 });
+            let names = (0..)
+                .zip(modes)
+                .map(|(n, mode)| format!("{}{n:010}", Tag::of(ClaimId::random()).prefix_of(mode)));
+            let names: Vec<_> = names.collect();
+            let given = Given { limit, until };
+            let line = Line::of([names.clone(), vec![given.name()]].concat());
+            let holds = |(name, token): (&String, u64)| {
+                matches!(line.verdict(name, Token::new(token).unwrap()), Some(Verdict::Holds))
+            };
+            names.iter().zip(11..).map(holds).collect::<Vec<_>>()
+        };
+        assert_eq!(holders(&[1, 1, 1], 2, 0), [true, true, false]);
+        assert_eq!(holders(&[1, 1, 1, 1], 2, 13), [true, true, true, false]);
+        assert_eq!(holders(&[2, 1], 0, 11), [true, false]);
+        // Those that held have left: their place means nothing for who came later.
+        assert_eq!(holders(&[1, 1, 1], 2, 10), [true, true, false]);
+        assert_eq!(holders(&[3, 1], 2, 0), [false, false]);
+    }
+
+    #[test]
+    fn a_list_that_was_given_a_limit_takes_no_other_one_and_knows_those_in_it() {
+        let old = Mode::Permits { permits: 1, limit: 9 };
+        let name = format!("{}0000000001", Tag::of(ClaimId::random()).prefix_of(old));
+        let given = Given { limit: 4, until: 0 };
+        let line = Line::of(vec![given.name(), name.clone()]);
+        assert!(matches!(line.verdict(&name, token()), Some(Verdict::Holds)));
+        assert_eq!((line.limit(), line.claims()[0].mode.limit()), (Some(4), Some(4)));
+        for line in [line, Line::of(vec![given.name()])] {
+            assert!(matches!(line.verdict_at_end(old), Verdict::OtherLimit(4)));
+        }
     }
 }

@@ -49,7 +49,8 @@ impl Inner {
             let mut standing = Label::standing(&data, token, child.mode);
             // The leader's clock, read with ours: for people, who forgive some milliseconds.
             standing.queued_for = since_unix_ms(stat.ctime);
-            standing.held_for = (place < holders).then_some(standing.queued_for);
+            let holds = place < holders || line.given().is_some_and(|g| g.holds_on(token));
+            standing.held_for = holds.then_some(standing.queued_for);
             standing.broken = broken.contains(&break_name(key, token, &child.tag));
             standings.push(standing);
         }

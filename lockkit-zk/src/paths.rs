@@ -5,6 +5,7 @@
 //!                           /s-TAG-0000000008        a shared claim
 //!                           /d-TAG                   the exclusive claim TAG was downgraded
 //! ROOT/n-NAMESPACE/semaphore/NAME/p3of10-TAG-…       three permits of ten
+//!                               /limited, limit-10-0  the limit that it was given
 //! ROOT/n-NAMESPACE/breaks/LIST-CZXID-TAG             who broke this claim, and why
 //! ROOT/n-NAMESPACE/register/NAME                     a register
 //! ROOT/n-NAMESPACE/base                              what core adds to the tokens
@@ -31,6 +32,8 @@ use percent_encoding::{
 };
 use sha2::{Digest, Sha256};
 use zookeeper_client::CreateMode;
+
+use crate::given::Given;
 
 /// Everything that is not a letter, a digit, `-` or `_` is encoded: that covers `/`, `.` and `..`,
 /// and all the characters that ZooKeeper refuses.
@@ -214,6 +217,8 @@ pub(crate) struct Child {
 pub(crate) enum Kind {
     Claim(Child),
     Downgraded(Tag),
+    /// The limit that the list was given.
+    Given(Given),
     Foreign,
 }
 
@@ -225,7 +230,7 @@ impl Kind {
             }
             None => match name.strip_prefix("d-").filter(|tag| is_tag(tag)) {
                 Some(tag) => Self::Downgraded(Tag(tag.to_owned())),
-                None => Self::Foreign,
+                None => Given::of(&name).map_or(Self::Foreign, Self::Given),
             },
         }
     }

@@ -112,7 +112,9 @@ impl Inner {
         }
         let verdict = match node.holds {
             true => Some(Verdict::Holds),
-            false => news.lines.get(&place.folder).and_then(|line| line.verdict(&node.name)),
+            false => {
+                news.lines.get(&place.folder).and_then(|line| line.verdict(&node.name, node.token))
+            }
         };
         let holds = matches!(verdict, Some(Verdict::Holds));
         // Its own lease may have ended while the answer was under way.
@@ -138,7 +140,7 @@ impl Inner {
             let tag = match Kind::of(name) {
                 Kind::Claim(child) => child.tag,
                 Kind::Downgraded(tag) => tag,
-                Kind::Foreign => continue,
+                Kind::Given(_) | Kind::Foreign => continue,
             };
             if !owned.contains(&tag) {
                 // It goes out when it is called; nobody waits for the answer.

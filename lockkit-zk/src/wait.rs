@@ -111,7 +111,7 @@ impl Inner {
     ) -> Result<Option<Ahead>, Error> {
         let session = &*place.session;
         let line = self.line(session, &place.folder).await?;
-        match line.verdict(&node.name) {
+        match line.verdict(&node.name, node.token) {
             Some(Verdict::Holds) => Ok(None),
             Some(Verdict::Waits(ahead)) => Ok(Some(ahead)),
             Some(Verdict::OtherLimit(_)) | None => Err(self.gone(session, claim, node).await),
@@ -149,8 +149,8 @@ impl Inner {
         }
     }
 
-    /// Returns when there are permits enough. Any holder may make room, so all who wait watch the
-    /// folder.
+    /// Returns when there are permits enough. Any holder may make room, and so may another limit,
+    /// so all who wait watch the folder.
     async fn permits_granted(
         &self,
         place: &Place,
@@ -173,7 +173,8 @@ impl Inner {
                 Err(ZkError::NoNode) => return Err(self.gone(session, claim, node).await),
                 Err(error) => return Err(failed(error)),
             };
-            match self.line_of(session, &place.folder, names).await?.verdict(&node.name) {
+            match self.line_of(session, &place.folder, names).await?.verdict(&node.name, node.token)
+            {
                 Some(Verdict::Holds) => return Ok(()),
                 Some(Verdict::Waits(_)) => {}
                 _ => return Err(self.gone(session, claim, node).await),

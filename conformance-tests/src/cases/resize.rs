@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lockkit_core::driver::{LockDriver, Patience, SetLimit};
+use lockkit_core::driver::{LockDriver, Patience, Renewal, SetLimit};
 use lockkit_core::{Error, Key, Space};
 use tokio::task::JoinSet;
 
@@ -293,4 +293,48 @@ pub async fn resize_10_permits_out_stay_within_a_limit_that_only_grows(bench: Be
     finish(tasks).await;
     let pool = managers[0].resizable("pool", 1);
     assert_eq!(pool.available_permits().await.expect("it works"), 4);
+}
+
+pub async fn resize_11_a_turn_that_comes_while_the_limit_is_lowered_came_or_did_not(bench: Bench) {
+    let (driver, other, third) = (bench.driver().await, bench.driver().await, bench.driver().await);
+    let key = pool(&bench);
+    for round in 0..24 {
+        resize(&other, &key, 1).await;
+        let (holder, waiter) = (bench.permits("pool", 1, 1), bench.permits("pool", 1, 1));
+        driver.grant(&holder).await;
+        third.queue(&waiter).await;
+        let turn = tokio::spawn({
+            let (third, waiter) = (third.clone(), waiter.clone());
+            async move { third.granted(&waiter).await.map(drop) }
+        });
+        // So that one comes first at times, and at times the other.
+        let leaves = async {
+            turns(round % 3).await;
+            driver.let_go(&holder).await;
+        };
+        let lowers = async {
+            turns(round % 5).await;
+            resize(&other, &key, 0).await;
+        };
+        tokio::join!(leaves, lowers);
+        let (limit, roles) = shown(&bench, &driver).await;
+        assert_eq!(limit, Some(0));
+        if roles == [true] {
+            bench.soon("its turn came", turn).await.expect("no panic").expect("it holds");
+            third.holds(&waiter).await;
+        } else {
+            assert_eq!(roles, [false]);
+            assert_eq!(third.renew_one(&waiter).await, Renewal::Waits { ahead: 0 });
+            assert!(!turn.is_finished(), "it believes that it holds, and is shown as waiting");
+            resize(&other, &key, 1).await;
+            bench.soon("there is room", turn).await.expect("no panic").expect("it holds");
+        }
+        third.let_go(&waiter).await;
+    }
+}
+
+async fn turns(of_others: u32) {
+    for _ in 0..of_others {
+        tokio::task::yield_now().await;
+    }
 }

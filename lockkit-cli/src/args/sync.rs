@@ -1,4 +1,4 @@
-//! The arguments of `elect`, `latch`, `get` and `put`, and the help for them. Decides nothing.
+//! The arguments of `elect`, `latch`, `resize`, `get` and `put`, and the help for them. Decides nothing.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -91,6 +91,28 @@ pub(crate) struct LatchArgs {
 
     /// How many open it: 1 to 800, the same for everybody
     pub(crate) count: u32,
+}
+
+/// `resize`.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+The limit stays, whether or not anybody holds a permit. A higher one lets in at once whom it has room \
+for, in the order of the line. A lower one evicts nobody: who holds a permit keeps it, and nobody \
+comes in until there is room. At 0 nobody comes in.
+
+  lockkit run --limit 5 --resizable importers -- ./import
+  lockkit resize importers 2
+
+Whoever takes a permit with --limit and without --resizable has to name the limit in force.")]
+pub(crate) struct ResizeArgs {
+    #[command(flatten)]
+    pub(crate) backend: BackendArgs,
+
+    /// The semaphore
+    pub(crate) name: String,
+
+    /// How many permits it has from now on
+    pub(crate) limit: u32,
 }
 
 /// `get`.

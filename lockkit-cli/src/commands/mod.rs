@@ -7,6 +7,7 @@ pub(crate) mod latch;
 pub(crate) mod ls;
 pub(crate) mod manual;
 pub(crate) mod register;
+pub(crate) mod resize;
 pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod take_over;

@@ -80,6 +80,7 @@ fn candidacy(args: &ElectArgs) -> TakeArgs {
         shared: false,
         permits: None,
         limit: None,
+        resizable: false,
         note: args.value.clone(),
         busy_exit_code: code::BUSY,
     }

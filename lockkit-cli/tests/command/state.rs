@@ -1,4 +1,4 @@
-//! `get`, `put` and `latch`: state in registers.
+//! `get`, `put` and `latch`: state in registers; `resize`.
 
 use std::fs;
 use std::process::Stdio;
@@ -84,4 +84,31 @@ fn a_latch_opens_when_each_has_counted_once() {
     assert_eq!(latch(&["reset", "--local", "boot", "1"]).0, 0);
     assert_eq!(latch(&["show", "--local", "boot", "2"]).1, "missing 1\n");
     assert_eq!(latch(&["down", "--local", "boot", "2"]).1, "0\n", "as this host");
+}
+
+#[test]
+fn resize_prints_the_limit_and_run_takes_permits_of_what_is_resizable() {
+    let stage = Stage::new();
+    // (A memory is that of one command: so there is nobody who would notice.)
+    for limit in ["0", "12"] {
+        let resized = stage.run(&["resize", "--url", "memory:", "pool", limit]);
+        assert_eq!(resized.status.code(), Some(0), "{}", stderr(&resized));
+        assert_eq!(stdout(&resized), format!("{limit}\n"));
+    }
+    let run = ["run", "--url", "memory:", "--limit", "2", "--resizable"];
+    for patience in [&["-n"][..], &["--wait", "60"], &[]] {
+        let ran = stage.run(&[&run[..], patience, &["pool", "echo", "in"]].concat());
+        assert_eq!((ran.status.code(), &*stdout(&ran)), (Some(0), "in\n"), "{}", stderr(&ran));
+    }
+    for wrong in [
+        &["resize", "--url", "memory:", "pool"][..],
+        &["resize", "--url", "memory:", "pool", "-1"],
+        &["resize", "--url", "memory:", "", "3"],
+        &["run", "--url", "memory:", "--resizable", "pool", "true"],
+    ] {
+        let output = stage.run(wrong);
+        assert_eq!(output.status.code(), Some(64), "{wrong:?}: {}", stderr(&output));
+    }
+    let help = stage.run(&["resize", "--help"]);
+    assert!(stdout(&help).contains("evicts nobody"), "{}", stdout(&help));
 }

@@ -1,0 +1,17 @@
+//! `resize`: another limit for a semaphore.
+
+use crate::args::sync::ResizeArgs;
+use crate::backend::Backend;
+use crate::exit::Failure;
+use crate::output;
+use crate::take;
+
+pub(crate) async fn resize(args: &ResizeArgs) -> Result<u8, Failure> {
+    lockkit::Name::new(&args.name)?;
+    let locks = Backend::choose(&args.backend)?.connect().await?;
+    let resized = locks.resizable(&args.name, args.limit).resize(args.limit).await;
+    take::close(&locks).await;
+    resized?;
+    output::print_line(args.limit)?;
+    Ok(0)
+}

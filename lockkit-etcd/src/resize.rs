@@ -1,0 +1,121 @@
+//! Giving a semaphore a limit.
+//!
+//! The limit is a key among those of the claims, which every look at the list shows along; so
+//! whatever is decided about a claim is decided from list and limit of one revision. To *give* a
+//! limit to a list without one changes nothing for the claims there, since it is the one that they
+//! came with. To *change* it moves the key, which those who wait see as they see a claim leave.
+//!
+//! # Who holds on
+//! Which claims hold follows from the list and its limit. Below a limit that was lowered some hold
+//! that would not be let in: so with the limit it is written up to which place claims hold, as it
+//! was under the old one. That is read before it is written, and the write is refused when somebody
+//! came in between, or left in whose place another may have begun to hold. Where that happens again
+//! and again, or where it would be too much to ask for, the limit is written all the same: it is in
+//! force then for all who come, and nobody is evicted; but one who began to hold in that moment, by
+//! the old limit, may be shown as waiting until there is room.
+
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
+use lockkit_core::driver::SetLimit;
+use lockkit_core::{Error, Key};
+
+use crate::calls::{BACKEND, Failure, ranges, revision};
+use crate::given::Given;
+use crate::inner::{Inner, created, delete, get_list, none_in, odd};
+use crate::keys::{any_given, end_of_claims, given, other_limits};
+use crate::line::{Entry, Line};
+
+/// How often it begins anew because others changed the limit, or the list.
+const ATTEMPTS: usize = 256;
+/// How often it does so because others came and went.
+const EXACT_ATTEMPTS: usize = 16;
+/// Of how many claims it is asked whether they are still there. (A transaction has 128 conditions
+/// at most, unless etcd is told otherwise.)
+const ASKED_FOR: usize = 100;
+
+impl Inner {
+    pub(crate) async fn resize(&self, key: &Key, to: SetLimit) -> Result<u32, Error> {
+        let (SetLimit::IfUnset(wanted) | SetLimit::To(wanted)) = to;
+        let list = self.root.list(key);
+        let mut first = wanted;
+        for attempt in 0..ATTEMPTS {
+            let line = match self.give(&list, first).await? {
+                Some(line) => line,
+                // Now it has one that can be changed.
+                None if matches!(to, SetLimit::To(limit) if limit != first) => continue,
+                None => return Ok(first),
+            };
+            let Some(now) = &line.given else {
+                // The first limit is the one that it is in use with.
+                first = line.limit_in_use().unwrap_or(wanted);
+                continue;
+            };
+            match to {
+                SetLimit::IfUnset(_) => return Ok(now.limit),
+                SetLimit::To(limit) if now.limit == limit => return Ok(limit),
+                SetLimit::To(limit) => {
+                    let exact = attempt < EXACT_ATTEMPTS;
+                    if self.change(&list, &line, now, limit, exact).await? {
+                        return Ok(limit);
+                    }
+                }
+            }
+        }
+        Err(Error::retryable(BACKEND, "others keep resizing this semaphore"))
+    }
+
+    /// Gives a list its first limit, if it is not in use with another one; otherwise shows it.
+    async fn give(&self, list: &[u8], limit: u32) -> Result<Option<Line>, Failure> {
+        let (start, end) = any_given(list);
+        let mut fits = vec![none_in(&start, &end)];
+        fits.extend(other_limits(list, limit).iter().map(|(from, to)| none_in(from, to)));
+        let txn = Txn::new().when(fits).and_then([stays(list, limit, 0)]).or_else([get_list(list)]);
+        let answer = self.calls.txn(txn).await?.answer;
+        if answer.succeeded() {
+            return Ok(None);
+        }
+        let shown = ranges(&answer).pop().ok_or_else(odd)?;
+        Ok(Some(Line::of(shown.kvs(), shown.count(), revision(&answer))))
+    }
+
+    /// Changes the limit, if it is still the one that was seen, and, if asked, if nobody else has
+    /// come to hold by that since. Says whether it was changed.
+    async fn change(
+        &self,
+        list: &[u8],
+        line: &Line,
+        now: &Given,
+        limit: u32,
+        exact: bool,
+    ) -> Result<bool, Failure> {
+        let mut still = vec![Compare::mod_revision(&*now.key, CompareOp::Equal, now.modified)];
+        let mut until = now.until;
+        if limit < now.limit {
+            let holds = |entry: &&Entry| line.holds(entry.created);
+            let holders: Vec<_> = line.entries.iter().take_while(holds).collect();
+            until = holders.last().map_or(until, |last| until.max(last.created));
+            if exact {
+                still.push(nobody_came(list, line.revision));
+            }
+            // Where nobody waits it does not matter who leaves; otherwise that of any holder does,
+            // and that of the first who waits, who stands in the way of others.
+            let matter = line.entries.get(..=holders.len()).unwrap_or_default();
+            if exact && matter.len() <= ASKED_FOR {
+                still.extend(matter.iter().map(|entry| created(&entry.key, entry.created)));
+            }
+        }
+        let steps = [delete(&now.key), stays(list, limit, until)];
+        let answer = self.calls.txn(Txn::new().when(still).and_then(steps)).await?.answer;
+        Ok(answer.succeeded())
+    }
+}
+
+/// A limit is put, for good.
+fn stays(list: &[u8], limit: u32, until: i64) -> TxnOp {
+    TxnOp::put(given(list, limit), Given::value(until), None::<PutOptions>)
+}
+
+/// "All claims of this list were there at this revision."
+fn nobody_came(list: &[u8], revision: i64) -> Compare {
+    let old = Compare::create_revision(list, CompareOp::Less, revision + 1);
+    old.with_range(end_of_claims(list))
+}
