@@ -95,3 +95,29 @@ async fn a_function_of_version_1_that_outlasts_the_upgrade_is_asked_again() {
     let code = refused.as_database_error().unwrap().code().unwrap().into_owned();
     assert_eq!(code, "40001", "a serialisation failure, which every client repeats");
 }
+
+/// What a client of version 1 asks for: permits of the semaphore `pool`, which leave at once.
+async fn try_permits(old: &mut PgConnection, id: u8, limit: u32) -> (i64, Option<i64>) {
+    let text = format!(
+        "SELECT * FROM version_1.lockkit_acquire('', 1, 'pool', '{}'::bytea, 1, {limit}, \
+         3600000000, 3600000000, 'old', '{{}}', NULL, 1)",
+        bytes(id)
+    );
+    let row = old.fetch_one(sqlx::raw_sql(AssertSqlSafe(text))).await.unwrap();
+    (row.get(0), row.get(1))
+}
+
+#[tokio::test]
+async fn a_client_of_version_1_is_bound_to_a_limit_that_a_later_one_gave() {
+    let (mut scene, _) = upgraded("a").await;
+    let pool = scene.new.resizable("pool", 3);
+    pool.resize(2).await.unwrap();
+    assert_eq!(try_permits(&mut scene.old, 2, 3).await, (3, Some(2)), "another limit");
+    let one = pool.try_acquire().await.unwrap().expect("two are free");
+    assert_eq!(try_permits(&mut scene.old, 2, 2).await.0, 1, "one is free");
+    assert_eq!(try_permits(&mut scene.old, 3, 2).await.0, 0, "none is free");
+    assert!(pool.try_acquire().await.unwrap().is_none(), "none is free");
+    pool.resize(1).await.unwrap();
+    one.release().await.unwrap();
+    assert_eq!(try_permits(&mut scene.old, 3, 1).await.0, 0, "the other one is out");
+}

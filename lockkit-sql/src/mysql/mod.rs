@@ -4,22 +4,23 @@
 
 mod fence;
 mod memory;
+mod schema;
 mod statement;
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::{Capabilities, Error};
+use sqlx::Executor;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
-use sqlx::{AssertSqlSafe, Executor, Row as _};
 
 use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
 use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
 pub use fence::TOKENS_TABLE;
 use memory::Memory;
+use schema::Step;
 use statement::{Statement, text};
 
 /// The dialect of MySQL and MariaDB.
@@ -27,7 +28,7 @@ use statement::{Statement, text};
 pub struct MySql {
     statements: Statements,
     /// What makes the tables and procedures, in order.
-    schema: Vec<String>,
+    schema: Vec<Step>,
     prefix: String,
     alone: Memory,
     /// Where the last bite of the sweep ended.
@@ -50,6 +51,7 @@ const CAPABILITIES: Capabilities = {
     c.raise = true;
     c.detached = true;
     c.registers = true;
+    c.resize = true;
     c.faults = FAULTS;
     c
 };
@@ -74,23 +76,6 @@ const FAULTS_WHEN_TRADED: &[(Fault, Keeps)] = &[
     (Fault::BrokenByForce, Keeps::Tokens),
 ];
 
-/// Tables and procedures, in the order in which they need each other; each statement ends with a
-/// line that is `--;`.
-const SCHEMA: &str = concat!(
-    include_str!("sql/schema.sql"),
-    include_str!("sql/verbs/enter.sql"),
-    include_str!("sql/verbs/leave.sql"),
-    include_str!("sql/verbs/settle.sql"),
-    include_str!("sql/verbs/acquire.sql"),
-    include_str!("sql/verbs/release.sql"),
-    include_str!("sql/verbs/renew.sql"),
-    include_str!("sql/verbs/amend.sql"),
-    include_str!("sql/verbs/break.sql"),
-    include_str!("sql/verbs/store.sql"),
-    include_str!("sql/verbs/sweep.sql"),
-);
-const END: &str = "--;";
-
 /// Names that nobody used for so long are removed.
 const IDLE: Duration = Duration::from_secs(86_400);
 /// For how long the last write of an empty register is remembered.
@@ -110,6 +95,7 @@ struct Statements {
     inspect: Arc<str>,
     page: Arc<str>,
     load: Arc<str>,
+    resize: Arc<str>,
     store: Arc<str>,
     base: Arc<str>,
     raise_base: Arc<str>,
@@ -132,6 +118,7 @@ impl Statements {
             inspect: of(include_str!("sql/inspect.sql")),
             page: of(include_str!("sql/page.sql")),
             load: of(include_str!("sql/load.sql")),
+            resize: of("CALL lockkit_resize(?, ?, ?, ?, ?)"),
             store: of("CALL lockkit_store(?, ?, ?, ?, ?, ?, ?, ?, ?)"),
             base: of("SELECT base FROM lockkit_bases WHERE namespace = ?"),
             raise_base: of("INSERT INTO lockkit_bases (namespace, base) VALUES (?, ?) \
@@ -147,17 +134,15 @@ impl Dialect for MySql {
     type Db = sqlx::MySql;
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit_";
-    const VERSION: i64 = 1;
+    const VERSION: i64 = 2;
     const PUSHES: bool = false;
     const ANCHORS: bool = true;
 
     fn new(tables: &Tables, _: ServerDurability) -> Self {
         let prefix = tables.0.clone();
-        let schema = SCHEMA.replace("lockkit_", &prefix);
-        let schema = schema.split(END).map(str::trim).filter(|one| !one.is_empty());
         Self {
             statements: Statements::new(&prefix),
-            schema: schema.map(str::to_owned).collect(),
+            schema: schema::steps(&prefix),
             prefix,
             alone: Memory::default(),
             swept: Mutex::new((Vec::new(), -1, Vec::new())),
@@ -200,30 +185,11 @@ impl Dialect for MySql {
     }
 
     fn schema(&self) -> String {
-        let mut text = format!("DELIMITER {END}\n\n");
-        for statement in &self.schema {
-            text.push_str(statement);
-            text.push_str(&format!("\n{END}\n\n"));
-        }
-        text.push_str("DELIMITER ;\n");
-        text
+        schema::as_text(&self.schema)
     }
 
     async fn install(&self, connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        // A lock of the server's, which ends with the connection: whoever comes second finds
-        // everything done. Statements that make tables are no transaction here; what was left half
-        // made is made by the next one.
-        let name = format!("lockkit {}", self.prefix);
-        let locked = sqlx::query("SELECT GET_LOCK(SHA2(CONCAT(DATABASE(), '.', ?), 256), 60)");
-        let locked: Option<i64> =
-            locked.bind(&name).fetch_one(&mut *connection).await?.try_get(0)?;
-        if locked != Some(1) {
-            return Err(sqlx::Error::PoolTimedOut);
-        }
-        let made = self.make(connection).await;
-        let freed = sqlx::query("SELECT RELEASE_LOCK(SHA2(CONCAT(DATABASE(), '.', ?), 256))");
-        let freed = freed.bind(&name).fetch_one(&mut *connection).await;
-        made.and(freed.map(drop))
+        schema::install(self, connection).await
     }
 
     async fn greet(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
@@ -260,6 +226,10 @@ impl Dialect for MySql {
             Verb::RaiseBase => plain(connection, &texts.raise_base, args).await,
             Verb::Health => plain(connection, &texts.health, args).await,
             Verb::Sweep => self.sweep(connection, args).await,
+            Verb::Resize => {
+                self.alone.forget(args);
+                plain(connection, &texts.resize, args).await
+            }
         }
     }
 
@@ -299,32 +269,6 @@ impl Dialect for MySql {
 }
 
 impl MySql {
-    /// Makes what is missing, under the server's lock.
-    async fn make(&self, connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        let there: Vec<(Vec<u8>,)> = sqlx::query_as(
-            "SELECT CAST(routine_name AS BINARY) FROM information_schema.routines \
-             WHERE routine_schema = DATABASE()",
-        )
-        .fetch_all(&mut *connection)
-        .await?;
-        let there: BTreeSet<Vec<u8>> = there.into_iter().map(|(name,)| name).collect();
-        for statement in &self.schema {
-            if let Some(name) = procedure_of(statement)
-                && there.contains(name.as_bytes())
-            {
-                continue;
-            }
-            // As text: these cannot be prepared.
-            (&mut *connection).execute(sqlx::raw_sql(AssertSqlSafe(statement.clone()))).await?;
-        }
-        let version = format!(
-            "UPDATE {}meta SET version = {version} WHERE one = 1 AND version < {version}",
-            self.prefix,
-            version = Self::VERSION,
-        );
-        (&mut *connection).execute(sqlx::raw_sql(AssertSqlSafe(version))).await.map(drop)
-    }
-
     /// One row where the name is believed to be free, the whole work otherwise.
     async fn acquire(
         &self,
@@ -335,7 +279,9 @@ impl MySql {
         else {
             return Err(wrong_arguments());
         };
-        if self.alone.is_known(args) {
+        // More than the limit may wait, but never takes a free name as it is.
+        let fits = matches!((weight, capacity), (Arg::Int(n), Arg::Int(limit)) if n <= limit);
+        if fits && self.alone.is_known(args) {
             let swift = [id, weight, capacity, hold, wait, identity, note, hold, ns, space, name];
             let done = Statement::new(&self.statements.swift_acquire, swift)?;
             let done = done.execute(connection).await?;
@@ -442,12 +388,6 @@ async fn plain(
     args: &[Arg<'_>],
 ) -> Result<Vec<Row>, sqlx::Error> {
     Statement::new(statement, args)?.fetch(connection).await
-}
-
-/// The name of the procedure that a statement makes.
-fn procedure_of(statement: &str) -> Option<&str> {
-    let (_, rest) = statement.split_once("CREATE PROCEDURE ")?;
-    rest.split_once('(').map(|(name, _)| name)
 }
 
 fn granted(token: i64, hold_ttl: &Arg<'_>) -> Row {

@@ -29,6 +29,8 @@ pub struct Postgres {
     place: String,
     schema: String,
     statements: HashMap<Verb, Arc<str>>,
+    /// [`Verb::Acquire`] of more than the limit: it may wait, but never takes a free name as it is.
+    beyond: Arc<str>,
     /// Whether statements are sent as text, since something between us and the server loses
     /// prepared ones.
     plain: AtomicBool,
@@ -49,6 +51,7 @@ const CAPABILITIES: Capabilities = {
     c.raise = true;
     c.detached = true;
     c.registers = true;
+    c.resize = true;
     c.faults = FAULTS;
     c
 };
@@ -82,6 +85,7 @@ const SCHEMA: &str = concat!(
     include_str!("sql/renew.sql"),
     include_str!("sql/amend.sql"),
     include_str!("sql/break.sql"),
+    include_str!("sql/resize.sql"),
     include_str!("sql/show.sql"),
     include_str!("sql/registers.sql"),
     include_str!("sql/sweep.sql"),
@@ -102,8 +106,9 @@ impl Dialect for Postgres {
         let statements = FUNCTIONS.map(|(verb, name, args)| {
             (verb, statement(&place, durability, verb, name, args).into())
         });
+        let beyond = beyond(&place, durability).into();
         let plain = AtomicBool::new(false);
-        Self { place, schema, statements: statements.into(), plain }
+        Self { place, schema, statements: statements.into(), beyond, plain }
     }
 
     fn capabilities(durability: ServerDurability) -> Capabilities {
@@ -158,7 +163,14 @@ impl Dialect for Postgres {
         verb: Verb,
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let text = &self.statements[&verb];
+        let text = match (verb, args) {
+            (Verb::Acquire, [_, _, _, _, Arg::Int(weight), Arg::Int(capacity), ..])
+                if weight > capacity =>
+            {
+                &self.beyond
+            }
+            _ => &self.statements[&verb],
+        };
         let rows = match self.plain.load(Ordering::Relaxed) {
             true => statement::plain(connection, text, args).await?,
             false => statement::prepared(connection, text, args).await?,
@@ -213,13 +225,14 @@ impl Dialect for Postgres {
 }
 
 /// What each verb calls, and with how many arguments.
-const FUNCTIONS: [(Verb, &str, usize); 14] = [
+const FUNCTIONS: [(Verb, &str, usize); 15] = [
     (Verb::Acquire, "take", 12),
     (Verb::Release, "leave", 4),
     (Verb::Renew, "renew", 7),
     (Verb::Look, "look", 7),
     (Verb::Amend, "amend", 6),
     (Verb::Break, "break", 7),
+    (Verb::Resize, "resize", 5),
     (Verb::Inspect, "inspect", 3),
     (Verb::List, "list", 6),
     (Verb::Load, "load", 2),
@@ -230,6 +243,26 @@ const FUNCTIONS: [(Verb, &str, usize); 14] = [
     (Verb::Sweep, "sweep", 1),
 ];
 
+/// What a transaction begins with that does not wait for the disk.
+const QUICK: &str = "length(set_config('synchronous_commit', 'off', true))::bigint";
+
+fn settings(durability: ServerDurability) -> &'static str {
+    match durability {
+        ServerDurability::Needed => QUICK,
+        ServerDurability::Full => "NULL::bigint",
+    }
+}
+
+fn call(place: &str, function: &str, args: usize) -> String {
+    let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
+    format!("{place}{function}({})", args.join(", "))
+}
+
+/// The row of `swift_acquire.sql` without its swift part.
+fn beyond(place: &str, durability: ServerDurability) -> String {
+    format!("SELECT NULL::bigint, {}, {}", call(place, "take", 12), settings(durability))
+}
+
 /// The text of a verb. Where nobody is to wait for the disk, it says so for its own transaction
 /// alone, so that it works behind a pooler too.
 fn statement(
@@ -239,7 +272,6 @@ fn statement(
     function: &str,
     args: usize,
 ) -> String {
-    const QUICK: &str = "length(set_config('synchronous_commit', 'off', true))::bigint";
     let is_needed = durability == ServerDurability::Needed;
     let swift = match verb {
         Verb::Acquire => Some(include_str!("sql/swift_acquire.sql")),
@@ -249,12 +281,10 @@ fn statement(
     if let Some(swift) = swift {
         // The header is for readers.
         let lines = swift.lines().filter(|line| !line.starts_with("--"));
-        let settings = if is_needed { QUICK } else { "NULL::bigint" };
         let text: Vec<_> = lines.collect();
-        return text.join("\n").replace("{p}", place).replace("{settings}", settings);
+        return text.join("\n").replace("{p}", place).replace("{settings}", settings(durability));
     }
-    let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
-    let call = format!("{place}{function}({})", args.join(", "));
+    let call = call(place, function, args);
     match verb {
         Verb::Renew if is_needed => {
             format!(

@@ -115,6 +115,9 @@ pub enum Verb {
     /// Key, `n` token, `n` 1 for force, `b` record, `n` for how long to keep it. One row: `n` 1 when
     /// there was one, `b?` woken.
     Break,
+    /// Key (of a semaphore), `n` 1 to set the limit whatever was before, `n` limit. One row: `n` the
+    /// limit that it has now, `b?` woken.
+    Resize,
     /// Key. Rows of the list in order: the columns of `line` in `look.rs`, one with a null token
     /// when nobody is in it.
     Inspect,

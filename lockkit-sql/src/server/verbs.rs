@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
+use lockkit_core::{
+    BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Space, Token,
+};
 
 use super::ServerDriver;
 use super::dialect::{Arg, Dialect, Row, Verb};
@@ -165,6 +167,23 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         }
         let answers = self.renew(std::slice::from_ref(claim)).await?;
         Ok(answers.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine)))
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        if key.space != Space::Semaphore || !self.inner.capabilities.resize {
+            return Err(self.unsupported("resizing a semaphore"));
+        }
+        let [namespace, space, name] = self::key(key);
+        let (always, limit) = match limit {
+            SetLimit::IfUnset(limit) => (0, limit),
+            SetLimit::To(limit) => (1, limit),
+        };
+        let args = [namespace, space, name, Arg::Int(always), Arg::Int(limit.into())];
+        let answer = self.call(Verb::Resize, &args).await?;
+        let row = answer.row::<D>()?;
+        Wakes::ring(row.bytes(1).unwrap_or_default());
+        let limit = row.int(0).and_then(|limit| limit.try_into().ok());
+        limit.ok_or_else(unexpected::<D>)
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

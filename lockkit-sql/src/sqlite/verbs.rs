@@ -115,7 +115,7 @@ impl LockDriver for SqliteDriver {
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
         if key.space != Space::Semaphore {
-            return Err(self.unsupported("a limit for what is no semaphore"));
+            return Err(self.unsupported("resizing a semaphore"));
         }
         self.inner.resize(key, limit).await
     }

@@ -1,4 +1,4 @@
--- The tables, version 1. Each statement ends with a line of two hyphens and a semicolon.
+-- The tables, version 2. Each statement ends with a line of two hyphens and a semicolon.
 -- Parameters: none; `lockkit_` is replaced by the prefix of choice.
 -- Times are microseconds since 1970 on the server's clock, in UTC.
 
@@ -13,7 +13,8 @@ CREATE TABLE IF NOT EXISTS lockkit_meta (
 --
 -- The only claim of a list stands in this row itself (`id`), so that a lock that nobody else wants
 -- costs one row for the acquire and the same row for the release. As soon as there are two, all
--- are rows of lockkit_claims, and `crowd` is 1 until the last of them has left.
+-- are rows of lockkit_claims, and `crowd` is 1 until the last of them has left; for good where the list
+-- was given a limit.
 CREATE TABLE IF NOT EXISTS lockkit_names (
   namespace VARBINARY(128) NOT NULL,
   space     TINYINT        NOT NULL,           -- 0 lock, 1 semaphore
@@ -55,6 +56,16 @@ CREATE TABLE IF NOT EXISTS lockkit_claims (
   note      BLOB,
   PRIMARY KEY (namespace, space, name, place),
   KEY lockkit_by_id (id)
+) ENGINE=InnoDB
+--;
+-- The limits that semaphores were given, for good. (New in version 2; the other tables are those of
+-- version 1.)
+CREATE TABLE IF NOT EXISTS lockkit_limits (
+  namespace VARBINARY(128) NOT NULL,
+  space     TINYINT        NOT NULL,
+  name      VARBINARY(512) NOT NULL,
+  capacity  BIGINT         NOT NULL,
+  PRIMARY KEY (namespace, space, name)
 ) ENGINE=InnoDB
 --;
 -- A claim that transactions of its owner's rely on: they lock its row here for sharing, and who
@@ -115,6 +126,7 @@ FROM (
 WHERE expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 ORDER BY namespace, space, name, place
 --;
-INSERT INTO lockkit_meta (one, version, floor) VALUES (1, 1, 0)
+-- Of what follows, nothing is there yet.
+INSERT INTO lockkit_meta (one, version, floor) VALUES (1, 0, 0)
 ON DUPLICATE KEY UPDATE version = version
 --;

@@ -6,23 +6,25 @@ CREATE OR REPLACE FUNCTION {p}acquire(p_namespace bytea, p_space bigint, p_name 
   OUT outcome bigint, OUT token bigint, OUT ttl bigint, OUT ahead bigint, OUT look bigint,
   OUT woken bytea) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_list bigint;
-  v_last bigint;
-  v_now  bigint;
-  v_sum  bigint;
-  v_held bigint;
-  v_new  boolean := false;
-  l      record;
-  c      record;
-  s      record;
+  v_list  bigint;
+  v_last  bigint;
+  v_now   bigint;
+  v_sum   bigint;
+  v_held  bigint;
+  v_given bigint;
+  v_new   boolean := false;
+  l       record;
+  c       record;
+  s       record;
 BEGIN
   -- Whoever would not wait looks first: what is held by somebody else needs no lock to be seen.
   IF p_try = 1 THEN
     v_now := {p}clock();
-    SELECT n.list, n.crowd, n.id, n.weight, n.capacity, n.expires INTO l FROM {p}names AS n
-    WHERE n.namespace = p_namespace AND n.space = p_space::smallint AND n.name = p_name;
+    SELECT n.list, n.crowd, n.id, n.weight, n.capacity, n.expires, n.given INTO l
+    FROM {p}names AS n WHERE n.namespace = p_namespace AND n.space = p_space::smallint AND n.name = p_name;
     IF FOUND AND l.crowd THEN
-      SELECT sum(k.weight) AS weight, bool_or(k.id = p_id OR k.capacity <> p_capacity) AS other
+      SELECT sum(k.weight) AS weight,
+             bool_or(k.id = p_id OR coalesce(l.given, k.capacity) <> p_capacity) AS other
       INTO c FROM {p}claims AS k WHERE k.list = l.list AND k.expires > v_now;
       IF c.weight + p_weight > p_capacity AND NOT c.other THEN
         outcome := 0;
@@ -47,6 +49,9 @@ BEGIN
 
   -- Only now is what is seen the truth: this statement's snapshot is younger than the lock.
   v_now := {p}clock();
+  IF p_space = 1 THEN
+    SELECT n.given INTO v_given FROM {p}names AS n WHERE n.list = v_list;
+  END IF;
   IF EXISTS (SELECT FROM {p}claims AS k WHERE k.list = v_list) THEN
     woken := {p}settle(v_list, v_now, p_id);
     SELECT * INTO c FROM {p}claims AS k WHERE k.id = p_id AND k.list = v_list;
@@ -69,17 +74,19 @@ BEGIN
       RETURN;
     END IF;
     SELECT count(*) AS n, coalesce(sum(k.weight), 0) AS weight,
-           max(k.capacity) FILTER (WHERE k.capacity <> p_capacity) AS other
+           max(k.capacity) AS capacity
     INTO c FROM {p}claims AS k WHERE k.list = v_list;
-    IF c.other IS NOT NULL THEN
-      outcome := 3;
-      token := c.other;
-      RETURN;
-    END IF;
+    v_given := coalesce(v_given, c.capacity);
     v_sum := c.weight;
     ahead := c.n;
   ELSE
     v_sum := 0;
+    ahead := 0;
+  END IF;
+  IF v_given <> p_capacity THEN
+    outcome := 3;
+    token := v_given;
+    RETURN;
   END IF;
 
   IF v_sum + p_weight <= p_capacity THEN
@@ -121,8 +128,9 @@ DECLARE
   v_list bigint;
   a      record;
 BEGIN
-  IF NOT EXISTS (SELECT FROM {p}names AS n WHERE n.namespace = p_namespace
-                 AND n.space = p_space::smallint AND n.name = p_name) THEN
+  IF p_weight <= p_capacity
+    AND NOT EXISTS (SELECT FROM {p}names AS n WHERE n.namespace = p_namespace
+                    AND n.space = p_space::smallint AND n.name = p_name) THEN
     INSERT INTO {p}names AS n (namespace, space, name, last, used, crowd, expires, id, weight,
                                capacity, hold_ttl, wait_ttl, identity, note)
     VALUES (p_namespace, p_space::smallint, p_name, {p}clock(), {p}clock(), false,

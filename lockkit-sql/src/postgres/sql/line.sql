@@ -31,10 +31,12 @@ BEGIN
   RETURN v_list;
 END $$;
 
--- Ends the crowd of a list in which nobody is left. Its row is locked by the caller.
+-- Ends the crowd of a list in which nobody is left, unless it has a limit. Its row is locked by the
+-- caller.
 CREATE OR REPLACE FUNCTION {p}disperse(p_list bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
   UPDATE {p}names AS n SET crowd = false
-  WHERE n.list = p_list AND n.crowd AND NOT EXISTS (SELECT FROM {p}claims AS k WHERE k.list = p_list)
+  WHERE n.list = p_list AND n.crowd AND n.given IS NULL
+    AND NOT EXISTS (SELECT FROM {p}claims AS k WHERE k.list = p_list)
 $$;
 
 -- Takes out whose lease has ended, and lets those begin to hold who now do.
@@ -55,7 +57,8 @@ BEGIN
     FOR UPDATE SKIP LOCKED);
   FOR c IN SELECT * FROM {p}claims WHERE list = p_list ORDER BY place LOOP
     v_sum := v_sum + c.weight;
-    IF v_sum > c.capacity THEN
+    -- Who holds goes on, also under a lower limit.
+    IF v_sum > c.capacity AND c.held IS NULL THEN
       -- The next in line asks by itself, with its renewals. When the one before it may end sooner
       -- than that, it is told to.
       IF v_hold * 3 < c.wait_ttl AND c.id IS DISTINCT FROM p_mine THEN
@@ -79,7 +82,7 @@ END $$;
 -- Result: state (0 not in line, 1 holds, 2 waits, 3 broken), token, ttl, how many are ahead, after how
 -- long to look again, record of its break. The next in line looks when any lease ends, the others
 -- when that of the one right before them does; a lease that has ended and still stands is that of a
--- fence.
+-- fence. One that nobody is ahead of waits for a higher limit, of which it is told.
 CREATE OR REPLACE FUNCTION {p}stands(p_id bytea, p_now bigint,
   OUT state bigint, OUT token bigint, OUT ttl bigint, OUT ahead bigint, OUT look bigint,
   OUT record bytea) LANGUAGE plpgsql VOLATILE AS $$
@@ -108,6 +111,7 @@ BEGIN
     FROM {p}claims AS k WHERE k.list = c.list AND k.place < c.place;
   END IF;
   look := look - p_now;
-  look := CASE WHEN look > 0 THEN look WHEN ahead > 0 THEN 50000 ELSE 0 END;
+  look := CASE WHEN look > 0 THEN look WHEN ahead > 0 THEN 50000
+               WHEN c.weight > c.capacity THEN c.wait_ttl ELSE 0 END;
 END $$;
 

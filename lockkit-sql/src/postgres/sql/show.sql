@@ -3,7 +3,8 @@ CREATE OR REPLACE FUNCTION {p}shown(p_lists bigint[], p_empty boolean)
 RETURNS TABLE (namespace bytea, space bigint, name bytea, token bigint, weight bigint,
   capacity bigint, hold_ttl bigint, queued bigint, remaining bigint, held bigint, broken bigint,
   identity bytea, note bytea, record bytea) LANGUAGE sql STABLE AS $$
-  SELECT n.namespace, n.space::bigint, n.name, c.token, c.weight, c.capacity, c.hold_ttl,
+  SELECT n.namespace, n.space::bigint, n.name, c.token, c.weight, coalesce(n.given, c.capacity),
+         c.hold_ttl,
          t.now - c.queued, c.expires - t.now, t.now - c.held, c.broken::int::bigint, c.identity,
          c.note,
          (SELECT b.record FROM {p}breaks AS b WHERE b.list = n.list ORDER BY b.n DESC LIMIT 1)

@@ -13,7 +13,7 @@ BEGIN
 END $$;
 
 -- Removes what nobody visits any more, `p_bite` rows of each kind at most: lists that were not used
--- for a day (an ended claim in them goes with them), records of breaks, values that have ended. What
+-- for a day and have no limit (an ended claim in them goes with them), records of breaks, values that have ended. What
 -- somebody uses at this moment is passed by.
 CREATE OR REPLACE FUNCTION {p}sweep(p_bite bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -34,13 +34,13 @@ BEGIN
   END LOOP;
   SELECT array_agg(o.list) INTO v_lists FROM (
     SELECT n.list FROM {p}names AS n
-    WHERE n.used < v_now - 86400000000 AND n.expires <= v_now
+    WHERE n.used < v_now - 86400000000 AND n.expires <= v_now AND n.given IS NULL
       AND NOT EXISTS (SELECT FROM {p}claims AS c WHERE c.list = n.list)
     LIMIT p_bite FOR UPDATE SKIP LOCKED) AS o;
   IF v_lists IS NOT NULL THEN
     -- A claim may have come between the look and the lock; from here on none can.
     SELECT array_agg(n.list) INTO v_lists FROM {p}names AS n
-    WHERE n.list = ANY (v_lists) AND n.expires <= {p}clock()
+    WHERE n.list = ANY (v_lists) AND n.expires <= {p}clock() AND n.given IS NULL
       AND NOT EXISTS (SELECT FROM {p}claims AS c WHERE c.list = n.list);
     UPDATE {p}meta SET floor = greatest(floor,
       (SELECT max(n.last) FROM {p}names AS n WHERE n.list = ANY (v_lists)));

@@ -17,7 +17,8 @@ CREATE TABLE IF NOT EXISTS {p}meta (
 --
 -- A claim that is alone in its list stands in this row (`id`), so that a lock that nobody else wants
 -- costs one row, and no index, for the acquire and for the release. Every verb but these two first
--- moves it to `claims`, and `crowd` says that the list is there, until it is empty.
+-- moves it to `claims`, and `crowd` says that the list is there, until it is empty; for good where the
+-- list was given a limit, so that nobody comes in without a look at it.
 CREATE TABLE IF NOT EXISTS {p}names (
   namespace bytea    NOT NULL,
   space     smallint NOT NULL,  -- 0 lock, 1 semaphore
@@ -34,6 +35,7 @@ CREATE TABLE IF NOT EXISTS {p}names (
   wait_ttl  bigint   NOT NULL DEFAULT 0,
   identity  bytea,              -- JSON
   note      bytea,
+  given     bigint,             -- the limit that a semaphore was given, for good
   PRIMARY KEY (namespace, space, name)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 
@@ -53,7 +55,7 @@ CREATE TABLE IF NOT EXISTS {p}claims (
   place    bigint  NOT NULL,          -- the order
   token    bigint  NOT NULL,          -- the place, unless raised
   weight   bigint  NOT NULL,
-  capacity bigint  NOT NULL,
+  capacity bigint  NOT NULL,          -- of a holder: as it came; that of the list may have changed
   hold_ttl bigint  NOT NULL,
   wait_ttl bigint  NOT NULL,
   queued   bigint  NOT NULL,          -- since when it is in line
@@ -78,7 +80,7 @@ DO $$ BEGIN
       ADD COLUMN id bytea, ADD COLUMN weight bigint NOT NULL DEFAULT 0,
       ADD COLUMN capacity bigint NOT NULL DEFAULT 0, ADD COLUMN hold_ttl bigint NOT NULL DEFAULT 0,
       ADD COLUMN wait_ttl bigint NOT NULL DEFAULT 0, ADD COLUMN identity bytea,
-      ADD COLUMN note bytea;
+      ADD COLUMN note bytea, ADD COLUMN given bigint;
     ALTER TABLE {p}claims ADD COLUMN made smallint NOT NULL DEFAULT 1;
     ALTER TABLE {p}claims ALTER COLUMN made SET DEFAULT {p}again();
   END IF;
@@ -127,7 +129,7 @@ SELECT convert_from(n.namespace, 'UTF8') AS namespace,
        CASE WHEN c.held IS NULL THEN 'waits' ELSE 'holds' END AS state,
        CASE WHEN n.space = 1 THEN 'permits' WHEN c.weight = c.capacity THEN 'exclusive'
             ELSE 'shared' END AS mode,
-       c.weight, c.capacity, to_timestamp(c.queued / 1e6) AS queued,
+       c.weight, coalesce(n.given, c.capacity) AS capacity, to_timestamp(c.queued / 1e6) AS queued,
        to_timestamp(c.held / 1e6) AS held, to_timestamp(c.expires / 1e6) AS expires, c.broken,
        convert_from(c.identity, 'UTF8') AS identity, convert_from(c.note, 'UTF8') AS note
 FROM {p}names AS n JOIN (

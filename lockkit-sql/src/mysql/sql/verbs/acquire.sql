@@ -10,7 +10,7 @@ CREATE PROCEDURE lockkit_acquire(
 SQL SECURITY INVOKER
 main: BEGIN
   DECLARE v_now, v_last, v_expires, v_held, v_place, v_token, v_weight, v_ahead BIGINT DEFAULT NULL;
-  DECLARE v_capacity, v_ttl, v_look BIGINT DEFAULT NULL;
+  DECLARE v_capacity, v_ttl, v_look, v_given BIGINT DEFAULT NULL;
   DECLARE v_crowd, v_there, v_alone, v_broken TINYINT DEFAULT 0;
   DECLARE v_outcome TINYINT DEFAULT 0;
   DECLARE v_id BINARY(16) DEFAULT NULL;
@@ -35,6 +35,15 @@ main: BEGIN
   IF v_last = 0 THEN
     -- Names that were removed left their tokens here.
     SET v_last = (SELECT floor FROM lockkit_meta WHERE one = 1);
+  END IF;
+  IF p_space = 1 THEN
+    SET v_given = (SELECT capacity FROM lockkit_limits
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name);
+    IF v_given IS NOT NULL AND NOT v_crowd THEN
+      -- The row is new, since the table was emptied.
+      CALL lockkit_enter(p_namespace, p_space, p_name, v_now, v_there);
+      SET v_crowd = 1;
+    END IF;
   END IF;
 
   IF v_id IS NOT NULL AND v_expires > v_now AND NOT v_crowd THEN
@@ -67,14 +76,8 @@ main: BEGIN
 
   IF v_crowd THEN
     CALL lockkit_settle(p_namespace, p_space, p_name, v_now, v_woken);
-    SET v_capacity = (SELECT capacity FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1);
-    IF v_capacity <> p_capacity THEN
-      ROLLBACK;
-      SELECT 3 AS outcome, v_capacity AS token, NULL AS ttl, NULL AS ahead, NULL AS look,
-             NULL AS woken, 0 AS alone;
-      LEAVE main;
-    END IF;
+    SET v_capacity = COALESCE(v_given, (SELECT capacity FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1));
     SELECT place, expires, held, broken INTO v_place, v_expires, v_held, v_broken
     FROM lockkit_claims
     WHERE id = p_id AND namespace = p_namespace AND space = p_space AND name = p_name;
@@ -95,6 +98,13 @@ main: BEGIN
       END IF;
       SET v_place = NULL;
     END IF;
+    -- What is in line is known by its id, whatever limit it was made with.
+    IF v_place IS NULL AND v_capacity <> p_capacity THEN
+      ROLLBACK;
+      SELECT 3 AS outcome, v_capacity AS token, NULL AS ttl, NULL AS ahead, NULL AS look,
+             NULL AS woken, 0 AS alone;
+      LEAVE main;
+    END IF;
     SET v_crowd = (SELECT crowd FROM lockkit_names
       WHERE namespace = p_namespace AND space = p_space AND name = p_name);
   END IF;
@@ -105,7 +115,7 @@ main: BEGIN
     WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place
       AND NOT broken;
     SET v_outcome = 1;
-  ELSEIF NOT v_crowd THEN
+  ELSEIF NOT v_crowd AND p_weight <= p_capacity THEN
     SET v_place = GREATEST(v_last + 1, v_now);
     UPDATE lockkit_names
     SET last = v_place, id = p_id, weight = p_weight, capacity = p_capacity,
@@ -117,11 +127,12 @@ main: BEGIN
   ELSE
     -- It holds at once when nobody waits (holders come first, so the last row tells) and the sum
     -- leaves room.
-    SET v_held = (SELECT held FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name
-      ORDER BY place DESC LIMIT 1);
+    SET v_held = v_now;
+    SELECT held INTO v_held FROM lockkit_claims
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name
+    ORDER BY place DESC LIMIT 1;
     IF v_held IS NOT NULL THEN
-      SET v_weight = (SELECT SUM(weight) FROM lockkit_claims
+      SET v_weight = (SELECT COALESCE(SUM(weight), 0) FROM lockkit_claims
         WHERE namespace = p_namespace AND space = p_space AND name = p_name);
       SET v_held = IF(v_weight + p_weight <= p_capacity, v_now, NULL);
     END IF;
@@ -133,8 +144,13 @@ main: BEGIN
       VALUES (p_namespace, p_space, p_name, v_place, v_place, p_id, p_weight, p_capacity,
               p_hold_ttl, p_wait_ttl, v_now,
               v_now + IF(v_held IS NULL, p_wait_ttl, p_hold_ttl), v_held, p_identity, p_note);
+      -- The list may have been empty: `ends` is when its first are to be looked at.
       UPDATE lockkit_names
-      SET last = v_place, next = IF(v_held IS NULL AND next = 0, v_place, next), since = v_now
+      SET last = v_place, since = v_now, crowd = 1, id = NULL, expires = 0,
+          ends = CASE WHEN v_held IS NULL AND next <> 0 THEN ends
+                      ELSE LEAST(IF(ends = 0, 9223372036854775807, ends),
+                                 v_now + IF(v_held IS NULL, p_wait_ttl, p_hold_ttl)) END,
+          next = IF(v_held IS NULL AND next = 0, v_place, next)
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
     END IF;
   END IF;

@@ -1,6 +1,6 @@
 -- Takes a claim out of its list.
 -- Row: outcome 1 it was there (and had not ended), 2 it was not, others are, 3 nobody is; woken;
--- crowd: 1 when others are in the list.
+-- crowd: 1 when others are in the list, or it has a limit.
 CREATE PROCEDURE lockkit_release(
   IN p_namespace VARBINARY(128), IN p_space TINYINT, IN p_name VARBINARY(512), IN p_id BINARY(16))
 SQL SECURITY INVOKER
@@ -36,7 +36,10 @@ BEGIN
     SET v_crowd = (SELECT crowd FROM lockkit_names
       WHERE namespace = p_namespace AND space = p_space AND name = p_name);
     SET v_outcome = CASE WHEN v_place IS NOT NULL AND v_expires > v_now THEN 1
-                         WHEN v_crowd THEN 2 ELSE 3 END;
+                         WHEN v_crowd AND EXISTS (
+                           SELECT 1 FROM lockkit_claims
+                           WHERE namespace = p_namespace AND space = p_space AND name = p_name)
+                         THEN 2 ELSE 3 END;
   END IF;
   COMMIT;
   SELECT v_outcome AS outcome, v_woken AS woken, COALESCE(v_crowd, 0) AS crowd;

@@ -1,6 +1,8 @@
 -- Lets a list of lockkit_claims move on: removes the holders that have ended, then walks along the
 -- first waiters, removing the ended ones and making holders of those who fit, up to the first that
--- must wait. Inside a transaction that has locked the name's row.
+-- must wait. Inside a transaction that has locked the name's row. A limit that the list was given is
+-- what counts, whatever a claim says that was put in by a procedure of version 1 which was running while
+-- they were replaced.
 -- InOut: woken: the tags of the new holders, 8 bytes each, appended (as many as fit): what stands for
 -- a claim where others can see it, made of its id, and no way back.
 --
@@ -12,10 +14,15 @@ CREATE PROCEDURE lockkit_settle(
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_first, v_place, v_weight, v_capacity, v_expires, v_ends BIGINT DEFAULT NULL;
+  DECLARE v_given BIGINT DEFAULT NULL;
   DECLARE v_used BIGINT DEFAULT 0;
   DECLARE v_holders INT DEFAULT 0;
   DECLARE v_id BINARY(16);
 
+  IF p_space = 1 THEN
+    SET v_given = (SELECT capacity FROM lockkit_limits
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name);
+  END IF;
   SET v_first = (SELECT place FROM lockkit_claims
     WHERE namespace = p_namespace AND space = p_space AND name = p_name AND held IS NULL
     ORDER BY place LIMIT 1);
@@ -46,7 +53,7 @@ BEGIN
     IF v_expires <= p_now THEN
       DELETE FROM lockkit_claims
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
-    ELSEIF v_used + v_weight <= v_capacity THEN
+    ELSEIF v_used + v_weight <= COALESCE(v_given, v_capacity) THEN
       UPDATE lockkit_claims
       SET held = p_now, expires = IF(broken, expires, GREATEST(expires, p_now + hold_ttl))
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
@@ -66,7 +73,8 @@ BEGIN
   END WHILE;
 
   UPDATE lockkit_names
-  SET crowd = v_first IS NOT NULL OR v_holders > 0, next = COALESCE(v_first, 0),
+  SET crowd = v_first IS NOT NULL OR v_holders > 0 OR v_given IS NOT NULL,
+      next = COALESCE(v_first, 0),
       ends = COALESCE(v_ends, 0), since = p_now
   WHERE namespace = p_namespace AND space = p_space AND name = p_name;
 END

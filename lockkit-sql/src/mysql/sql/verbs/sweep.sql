@@ -1,5 +1,6 @@
 -- Removes what nobody needs any more, a bite at a time: names unused for long, claims of lists that
--- nobody visits, old records of breaks, registers that are gone.
+-- nobody visits, old records of breaks, registers that are gone. (A list that was given a limit, and is
+-- empty, has `crowd` 1 and `ends` 0: it stays.)
 -- In: namespace, space, name: where the last bite ended; bite: how many names to look at; idle:
 -- after how long an unused name goes.
 -- Row: namespace, space, name: where this bite ended (NULL: at the end of the table).
@@ -17,7 +18,7 @@ BEGIN
   DECLARE v_woken BLOB DEFAULT '';
   DECLARE v_bite CURSOR FOR
     SELECT namespace, space, name,
-           IF(crowd, ends <= v_now, expires <= v_now AND since <= v_now - p_idle), crowd
+           IF(crowd, ends BETWEEN 1 AND v_now, expires <= v_now AND since <= v_now - p_idle), crowd
     FROM lockkit_names
     WHERE namespace > p_namespace
        OR (namespace = p_namespace AND space > p_space)
@@ -41,7 +42,7 @@ BEGIN
       SET v_last = NULL;
       SELECT last, crowd INTO v_last, v_crowd FROM lockkit_names
       WHERE namespace = v_namespace AND space = v_space AND name = v_name
-        AND IF(crowd, ends <= v_now, expires <= v_now AND since <= v_now - p_idle)
+        AND IF(crowd, ends BETWEEN 1 AND v_now, expires <= v_now AND since <= v_now - p_idle)
       FOR UPDATE SKIP LOCKED;
       IF v_last IS NOT NULL AND v_crowd THEN
         CALL lockkit_settle(v_namespace, v_space, v_name, v_now, v_woken);

@@ -1,0 +1,212 @@
+//! MariaDB with tables that version 1 of lockkit's made: who held a lock goes on holding it, clients of
+//! both versions keep out of each other's way, and those of version 1 are bound to limits that they
+//! know nothing of.
+
+use std::time::Duration;
+
+use lockkit_conformance::lab::{Kind, Server};
+use lockkit_core::LockManager;
+use lockkit_sql::{MySqlDriver, ServerOptions};
+use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};
+use tokio::task::JoinSet;
+
+/// What `lockkit schema` of version 1 prints.
+const VERSION_1: &str = include_str!("mysql_versions/1.sql");
+
+/// Runs what is meant for the command-line client.
+async fn run_schema(connection: &mut MySqlConnection, text: &str) {
+    let body = text.strip_prefix("DELIMITER --;\n").expect("it sets the delimiter");
+    let body = body.strip_suffix("DELIMITER ;\n").expect("and sets it back");
+    for statement in body.split("--;").map(str::trim).filter(|one| !one.is_empty()) {
+        let statement = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()));
+        connection.execute(statement).await.unwrap();
+    }
+}
+
+fn id(claim: u8) -> String {
+    format!("UNHEX('{}')", format!("{claim:02x}").repeat(16))
+}
+
+/// Outcome, and token or limit, of what a client of version 1 asks for: 1 of `limit` permits, or the
+/// lock where there is no limit.
+async fn acquire(
+    old: &mut MySqlConnection,
+    name: &str,
+    claim: u8,
+    limit: Option<u32>,
+    patience: &str,
+) -> (i64, Option<i64>) {
+    let (space, weight, capacity) = match limit {
+        Some(limit) => (1, 1, limit),
+        None => (0, 2_147_483_647, 2_147_483_647),
+    };
+    let text = format!(
+        "CALL lockkit_acquire('', {space}, '{name}', {}, {weight}, {capacity}, 3600000000, \
+         3600000000, '{{}}', NULL, {patience})",
+        id(claim)
+    );
+    let row = old.fetch_one(AssertSqlSafe(text)).await.unwrap();
+    (row.get(0), row.get(1))
+}
+
+/// The way of a client of version 1 to a name that it believes to be free: how many rows it changed.
+async fn swift_acquire(old: &mut MySqlConnection, name: &str, claim: u8, limit: u32) -> u64 {
+    let text = format!(
+        "UPDATE lockkit_names SET id = {}, weight = 1, capacity = {limit}, hold_ttl = 1, \
+         wait_ttl = 1, identity = '{{}}', note = NULL, since = 1, \
+         expires = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + 3600000000, \
+         last = LAST_INSERT_ID(last + 1) \
+         WHERE namespace = '' AND space = 1 AND name = '{name}' AND crowd = 0 \
+         AND expires <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+        id(claim)
+    );
+    old.execute(AssertSqlSafe(text)).await.unwrap().rows_affected()
+}
+
+async fn release(old: &mut MySqlConnection, space: u8, name: &str, claim: u8) -> i64 {
+    let text = format!("CALL lockkit_release('', {space}, '{name}', {})", id(claim));
+    old.fetch_one(AssertSqlSafe(text)).await.unwrap().get(0)
+}
+
+struct Scene {
+    server: Server,
+    old: MySqlConnection,
+}
+
+impl Scene {
+    /// Tables of version 1.
+    async fn of_version_1() -> Self {
+        let server = Server::start(Kind::MariaDb).await.unwrap();
+        let mut old = MySqlConnection::connect(&server.url()).await.unwrap();
+        run_schema(&mut old, VERSION_1).await;
+        Self { server, old }
+    }
+
+    async fn newcomer(&self) -> LockManager {
+        let options = ServerOptions::default().timeout(Duration::from_secs(60));
+        let driver = MySqlDriver::connect_with(&self.server.url(), options).await.unwrap();
+        LockManager::new(driver)
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_held_during_the_upgrade_stays_held_and_later_tokens_are_greater() {
+    let mut scene = Scene::of_version_1().await;
+    let (outcome, token) = acquire(&mut scene.old, "a", 1, None, "0").await;
+    assert_eq!(outcome, 1);
+    assert_eq!(acquire(&mut scene.old, "a", 2, None, "0").await.0, 2, "it waits");
+    let new = scene.newcomer().await;
+    assert!(new.mutex("a").try_lock().await.unwrap().is_none());
+    assert_eq!(release(&mut scene.old, 0, "a", 1).await, 1);
+    assert!(new.mutex("a").try_lock().await.unwrap().is_none(), "the one that waited holds");
+    assert_eq!(release(&mut scene.old, 0, "a", 2).await, 1);
+    for _ in 0..3 {
+        let guard = new.mutex("a").try_lock().await.unwrap().expect("it is free");
+        assert!(guard.token().unwrap().as_i64() > token.unwrap());
+        guard.release().await.unwrap();
+    }
+    assert_eq!(acquire(&mut scene.old, "a", 3, None, "1").await.0, 1);
+    assert!(new.mutex("a").try_lock().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_client_of_version_1_is_bound_to_a_limit_that_a_later_one_gave() {
+    let mut scene = Scene::of_version_1().await;
+    assert_eq!(acquire(&mut scene.old, "pool", 1, Some(3), "1").await.0, 1);
+    let new = scene.newcomer().await;
+    let pool = new.resizable("pool", 7);
+    assert_eq!(pool.limit().await.unwrap(), 3, "it is in use with this one");
+    pool.resize(2).await.unwrap();
+    let other = acquire(&mut scene.old, "pool", 2, Some(3), "1").await;
+    assert_eq!(other, (3, Some(2)), "another limit");
+    let one = pool.try_acquire().await.unwrap().expect("one is free");
+    assert_eq!(acquire(&mut scene.old, "pool", 2, Some(2), "1").await.0, 0, "none is free");
+    // Also where nobody is in the list, and it remembers it as free.
+    one.release().await.unwrap();
+    assert_eq!(release(&mut scene.old, 1, "pool", 1).await, 1);
+    assert_eq!(swift_acquire(&mut scene.old, "pool", 2, 3).await, 0, "it is not for the swift");
+    assert_eq!(acquire(&mut scene.old, "pool", 2, Some(3), "1").await, (3, Some(2)));
+    assert_eq!(acquire(&mut scene.old, "pool", 2, Some(2), "1").await.0, 1);
+    let last = pool.try_acquire().await.unwrap().expect("one is free");
+    assert!(pool.try_acquire().await.unwrap().is_none(), "two are out");
+    last.release().await.unwrap();
+}
+
+/// A procedure of version 1 that was running while they were replaced puts a claim under another limit
+/// into a list that is empty; it waits there, since the list has a row in `lockkit_claims` only.
+#[tokio::test]
+async fn what_a_procedure_of_version_1_left_counts_under_the_limit_in_force() {
+    let mut scene = Scene::of_version_1().await;
+    let new = scene.newcomer().await;
+    let pool = new.resizable("pool", 1);
+    pool.resize(1).await.unwrap();
+    let one = pool.try_acquire().await.unwrap().expect("it is free");
+    let straggler = format!(
+        "INSERT INTO lockkit_claims (namespace, space, name, place, token, id, weight, capacity, \
+         hold_ttl, wait_ttl, queued, expires, held, identity) \
+         SELECT namespace, space, name, place + 1, place + 1, {}, 1, 9, hold_ttl, 3600000000, queued, \
+         expires + 3600000000, NULL, '{{}}' FROM lockkit_claims",
+        id(9)
+    );
+    assert_eq!(scene.old.execute(AssertSqlSafe(straggler)).await.unwrap().rows_affected(), 1);
+    let holders = "SELECT COUNT(*) FROM lockkit_claims WHERE held IS NOT NULL";
+    assert!(pool.try_acquire().await.unwrap().is_none());
+    let held: i64 = scene.old.fetch_one(holders).await.unwrap().get(0);
+    assert_eq!(held, 1, "one is out");
+    one.release().await.unwrap();
+    let held: i64 = scene.old.fetch_one(holders).await.unwrap().get(0);
+    assert_eq!(held, 1, "it had its turn");
+    assert!(pool.try_acquire().await.unwrap().is_none(), "one is out");
+}
+
+/// Clients of version 1 lock and unlock all the while, by its procedures.
+#[tokio::test]
+async fn nobody_who_uses_version_1_during_the_upgrade_meets_an_error() {
+    let scene = Scene::of_version_1().await;
+    let (done, going) = tokio::sync::watch::channel(false);
+    let mut users = JoinSet::new();
+    for user in 1..=4_u8 {
+        let mut old = MySqlConnection::connect(&scene.server.url()).await.unwrap();
+        let going = going.clone();
+        users.spawn(async move {
+            let name = format!("user {user}");
+            let mut rounds = 0;
+            while !*going.borrow() || rounds < 20 {
+                assert_eq!(acquire(&mut old, &name, user, None, "1").await.0, 1);
+                assert_eq!(release(&mut old, 0, &name, user).await, 1);
+                rounds += 1;
+            }
+        });
+    }
+    let mut newcomers = JoinSet::new();
+    for _ in 0..4 {
+        let url = scene.server.url();
+        newcomers.spawn(async move {
+            let options = ServerOptions::default().timeout(Duration::from_secs(60));
+            MySqlDriver::connect_with(&url, options).await.unwrap()
+        });
+    }
+    newcomers.join_all().await;
+    done.send(true).unwrap();
+    users.join_all().await;
+}
+
+#[tokio::test]
+async fn the_statements_for_people_upgrade_as_well() {
+    let mut scene = Scene::of_version_1().await;
+    let (_, token) = acquire(&mut scene.old, "a", 1, None, "0").await;
+    let statements = MySqlDriver::schema(&scene.server.url(), ServerOptions::default()).unwrap();
+    for _ in 0..2 {
+        run_schema(&mut scene.old, &statements).await;
+    }
+    let version = "SELECT version FROM lockkit_meta";
+    let version: i32 = scene.old.fetch_one(version).await.unwrap().get(0);
+    assert_eq!(version, 2);
+    let new = scene.newcomer().await;
+    assert!(new.mutex("a").try_lock().await.unwrap().is_none());
+    assert_eq!(release(&mut scene.old, 0, "a", 1).await, 1);
+    let guard = new.mutex("a").try_lock().await.unwrap().expect("it is free");
+    assert!(guard.token().unwrap().as_i64() > token.unwrap());
+    new.resizable("pool", 1).resize(2).await.unwrap();
+    guard.release().await.unwrap();
+}

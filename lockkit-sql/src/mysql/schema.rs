@@ -1,0 +1,164 @@
+//! Making the tables and procedures, and upgrading those of an older version, while clients use them.
+//! The statements stand in `sql/`; here is in which order, and by whom.
+
+use std::collections::BTreeSet;
+
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Executor, Row as _};
+
+use super::MySql;
+use crate::server::dialect::{Dialect, Verdict};
+
+/// Tables and procedures, in the order in which they need each other; each statement ends with a
+/// line that is `--;`.
+const SCHEMA: &str = concat!(
+    include_str!("sql/schema.sql"),
+    include_str!("sql/verbs/enter.sql"),
+    include_str!("sql/verbs/leave.sql"),
+    include_str!("sql/verbs/settle.sql"),
+    include_str!("sql/verbs/acquire.sql"),
+    include_str!("sql/verbs/release.sql"),
+    include_str!("sql/verbs/renew.sql"),
+    include_str!("sql/verbs/amend.sql"),
+    include_str!("sql/verbs/break.sql"),
+    include_str!("sql/verbs/resize.sql"),
+    include_str!("sql/verbs/store.sql"),
+    include_str!("sql/verbs/sweep.sql"),
+);
+const END: &str = "--;";
+
+/// A statement that makes a part.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// The procedure that it is about.
+    procedure: Option<String>,
+    text: String,
+}
+
+/// What makes or upgrades all, in order; the version comes last.
+pub(super) fn steps(prefix: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for statement in SCHEMA.split(END).map(str::trim).filter(|one| !one.is_empty()) {
+        let text = statement.replace("lockkit_", prefix);
+        let procedure = procedure_of(&text);
+        if let Some(name) = &procedure {
+            steps.push(Step { procedure: procedure.clone(), text: removal(name) });
+        }
+        steps.push(Step { procedure, text: text.replacen(MAKE, MAKE_ANEW, 1) });
+    }
+    let version = MySql::VERSION;
+    let text = format!(
+        "UPDATE {prefix}meta SET version = {version} WHERE one = 1 AND version < {version}"
+    );
+    steps.push(Step { procedure: None, text });
+    steps
+}
+
+const MAKE: &str = "CREATE PROCEDURE ";
+/// MariaDB replaces a procedure in one step, so that nobody finds none. What stands in the comment is
+/// read by MariaDB alone.
+const MAKE_ANEW: &str = "CREATE /*M! OR REPLACE */ PROCEDURE ";
+
+/// MySQL cannot replace a procedure: it is removed first. On MariaDB the same statement names one that
+/// is never there.
+fn removal(name: &str) -> String {
+    format!("DROP PROCEDURE IF EXISTS /*M! {name}_of_nobody */ /*!80000 {name} */")
+}
+
+/// The name of the procedure that a statement makes.
+fn procedure_of(statement: &str) -> Option<String> {
+    let (_, rest) = statement.split_once(MAKE)?;
+    rest.split_once('(').map(|(name, _)| name.to_owned())
+}
+
+/// The steps for who runs them with the command-line client.
+pub(super) fn as_text(steps: &[Step]) -> String {
+    let mut text = format!("DELIMITER {END}\n\n");
+    for step in steps {
+        text.push_str(&step.text);
+        text.push_str(&format!("\n{END}\n\n"));
+    }
+    text.push_str("DELIMITER ;\n");
+    text
+}
+
+/// Makes what is missing or older.
+pub(super) async fn install(
+    dialect: &MySql,
+    connection: &mut MySqlConnection,
+) -> Result<(), sqlx::Error> {
+    // A lock of the server's, which ends with the connection: whoever comes second finds
+    // everything done. Statements that make tables are no transaction here; what was left half
+    // made is made by the next one. Clients of version 1 take the same lock.
+    let name = format!("lockkit {}", dialect.prefix);
+    let locked = sqlx::query("SELECT GET_LOCK(SHA2(CONCAT(DATABASE(), '.', ?), 256), 60)");
+    let locked: Option<i64> = locked.bind(&name).fetch_one(&mut *connection).await?.try_get(0)?;
+    if locked != Some(1) {
+        return Err(sqlx::Error::PoolTimedOut);
+    }
+    let made = make(dialect, connection).await;
+    let freed = sqlx::query("SELECT RELEASE_LOCK(SHA2(CONCAT(DATABASE(), '.', ?), 256))");
+    let freed = freed.bind(&name).fetch_one(&mut *connection).await;
+    made.and(freed.map(drop))
+}
+
+/// Under the server's lock. Procedures of an older version are replaced: who uses them goes on, with
+/// the new ones.
+async fn make(dialect: &MySql, connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    let is_current = is_current(dialect, &mut *connection).await?;
+    let there: Vec<(Vec<u8>,)> = sqlx::query_as(
+        "SELECT CAST(routine_name AS BINARY) FROM information_schema.routines \
+         WHERE routine_schema = DATABASE()",
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    let there: BTreeSet<Vec<u8>> = there.into_iter().map(|(name,)| name).collect();
+    for step in &dialect.schema {
+        let is_there = |name: &String| there.contains(name.as_bytes());
+        if is_current && step.procedure.as_ref().is_some_and(is_there) {
+            continue;
+        }
+        // As text: these cannot be prepared.
+        (&mut *connection).execute(sqlx::raw_sql(AssertSqlSafe(step.text.clone()))).await?;
+    }
+    Ok(())
+}
+
+/// Whether the procedures that are there are those of this version.
+async fn is_current(
+    dialect: &MySql,
+    connection: &mut MySqlConnection,
+) -> Result<bool, sqlx::Error> {
+    let version = format!("SELECT version FROM {}meta WHERE one = 1", dialect.prefix);
+    let version = sqlx::query(AssertSqlSafe(version)).fetch_optional(connection).await;
+    match version {
+        Ok(Some(row)) => Ok(i64::from(row.try_get::<i32, _>(0)?) >= MySql::VERSION),
+        Ok(None) => Ok(false),
+        Err(error) if dialect.verdict(&error) == Verdict::NoTables => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_procedure_is_replaced_and_the_version_comes_last() {
+        let steps = steps("shop_");
+        for made in steps.iter().filter(|step| step.text.contains(" PROCEDURE shop_")) {
+            let name = made.procedure.as_deref().expect("it is known whose step it is");
+            assert!(made.text.contains("CREATE /*M! OR REPLACE */ PROCEDURE"), "{name}");
+            let removed = steps.iter().filter(|s| s.text.starts_with("DROP PROCEDURE"));
+            let removed: Vec<_> =
+                removed.filter(|s| s.procedure == made.procedure).map(|s| &s.text).collect();
+            assert_eq!(removed.len(), 1, "{name}");
+            assert!(removed[0].contains(&format!("/*!80000 {name} */")), "{}", removed[0]);
+        }
+        let procedures = steps.iter().filter(|step| step.procedure.is_some()).count();
+        assert_eq!(procedures, 2 * 11);
+        let last = &steps.last().expect("there are steps").text;
+        assert!(last.starts_with("UPDATE shop_meta SET version = 2"), "{last}");
+        assert!(steps.iter().all(|step| !step.text.contains("lockkit_")));
+    }
+}

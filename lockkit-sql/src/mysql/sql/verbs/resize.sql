@@ -1,0 +1,42 @@
+-- Gives a semaphore a limit that stays, and lets those begin to hold who now do.
+-- In: always: 0: only if it has none.
+-- Row: the limit that it has now; woken.
+--
+-- Who holds goes on holding, whatever the limit: settling looks at waiters alone. From here on the list
+-- is in lockkit_claims for good, so that the swift acquire, which looks at no limit, finds it in use.
+CREATE PROCEDURE lockkit_resize(
+  IN p_namespace VARBINARY(128), IN p_space TINYINT, IN p_name VARBINARY(512),
+  IN p_always TINYINT, IN p_capacity BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_now, v_capacity BIGINT DEFAULT NULL;
+  DECLARE v_there TINYINT;
+  DECLARE v_woken BLOB DEFAULT '';
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  INSERT INTO lockkit_names (namespace, space, name, last) VALUES (p_namespace, p_space, p_name, 0)
+  ON DUPLICATE KEY UPDATE crowd = crowd;
+  CALL lockkit_enter(p_namespace, p_space, p_name, v_now, v_there);
+  CALL lockkit_settle(p_namespace, p_space, p_name, v_now, v_woken);
+  SET v_capacity = p_capacity;
+  IF NOT p_always THEN
+    -- Without a limit of its own it keeps the one that it is in use with.
+    SET v_capacity = COALESCE(
+      (SELECT capacity FROM lockkit_limits
+       WHERE namespace = p_namespace AND space = p_space AND name = p_name),
+      (SELECT capacity FROM lockkit_claims
+       WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1),
+      p_capacity);
+  END IF;
+  INSERT INTO lockkit_limits (namespace, space, name, capacity)
+  VALUES (p_namespace, p_space, p_name, v_capacity)
+  ON DUPLICATE KEY UPDATE capacity = v_capacity;
+  UPDATE lockkit_claims SET capacity = v_capacity
+  WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+  CALL lockkit_settle(p_namespace, p_space, p_name, v_now, v_woken);
+  COMMIT;
+  SELECT v_capacity AS capacity, v_woken AS woken;
+END
+--;
