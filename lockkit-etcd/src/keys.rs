@@ -51,7 +51,7 @@ impl Root {
 
     /// The key of a claim.
     pub(crate) fn claim(&self, claim: &Claim) -> Vec<u8> {
-        [self.list(&claim.key), tail(claim)].concat()
+        in_list(&self.list(&claim.key), claim)
     }
 
     /// What all words of breaks of a list begin with.
@@ -94,6 +94,11 @@ impl Root {
     }
 }
 
+/// The key of a claim in its list.
+pub(crate) fn in_list(list: &[u8], claim: &Claim) -> Vec<u8> {
+    [list, &tail(claim)].concat()
+}
+
 /// The end of the range of all keys that begin with `prefix`.
 pub(crate) fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
@@ -121,12 +126,11 @@ fn tail(claim: &Claim) -> Vec<u8> {
 }
 
 fn digest(id: ClaimId) -> String {
-    use std::fmt::Write;
     let digest = Sha256::new().chain_update(b"lockkit claim ").chain_update(id.as_bytes());
-    digest.finalize().iter().take(16).fold(String::with_capacity(32), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    let digits = digest.finalize();
+    // Written as an id is, which does not take longer than the digest.
+    let half = std::array::from_fn(|n| digits[n]);
+    ClaimId::from_bytes(half).to_hex()
 }
 
 fn part(text: &str) -> String {
