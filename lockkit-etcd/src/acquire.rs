@@ -12,7 +12,7 @@ use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 
 use crate::calls::{Answered, BACKEND, Failure, ranges, revision};
 use crate::inner::{Inner, Place, created, delete, get_last, get_list, none_in, none_of, odd, put};
-use crate::keys::{end_of, given, other_given, other_limits};
+use crate::keys::{end_of, given, in_list, other_given, other_limits};
 use crate::leases::{Lease, Leases};
 use crate::line::{Entry, Line};
 use crate::value::Value;
@@ -44,25 +44,29 @@ impl Inner {
     }
 
     async fn stand_in_line(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
-        let (key, list) = (self.root.claim(claim), self.root.list(&claim.key));
+        let list = self.root.list(&claim.key);
+        let key = in_list(&list, claim);
         let hold = self.leases.holding(claim, &key).await?;
         let wait = self.leases.waiting(claim, &key).await?;
         let value = Value::of(claim);
-        let at_the_end = at_the_end(claim, &key, &list, put(&key, value.to_bytes(), wait.id));
-        // Who waits alone for all to go needs no more than the one before him and their number.
-        let show = match claim.mode {
-            Mode::Exclusive => get_last(&list, 2),
-            _ => get_list(&list),
-        };
         let first = value.clone().holding();
-        let txn = Txn::new()
-            .when(nobody_there(claim, &key, &list))
-            .and_then([put(&key, first.to_bytes(), hold.id)])
-            .or_else([TxnOp::txn(at_the_end), show]);
+        let (waits, holds) = (value.to_bytes(), first.to_bytes());
+        let txn = || {
+            let at_the_end = at_the_end(claim, &key, &list, put(&key, &*waits, wait.id));
+            // Who waits alone for all to go needs no more than the one before him and their number.
+            let show = match claim.mode {
+                Mode::Exclusive => get_last(&list, 2),
+                _ => get_list(&list),
+            };
+            Txn::new()
+                .when(nobody_there(claim, &key, &list))
+                .and_then([put(&key, &*holds, hold.id)])
+                .or_else([TxnOp::txn(at_the_end), show])
+        };
         let answer = self.put_in(txn, [&hold, &wait]).await?;
         if answer.succeeded() {
-            let entry = made(&key, first, claim, hold.id, revision(&answer));
-            return self.granted_at_once(claim, &entry, hold);
+            let entry = made(key, first, claim, hold.id, revision(&answer));
+            return self.granted_at_once(claim, entry, hold);
         }
         abandon(claim, &hold);
         let shown = ranges(&answer).pop().ok_or_else(odd)?;
@@ -79,14 +83,18 @@ impl Inner {
 
     /// Sends a request that may put in a claim. Where more than one may be under way, the leases
     /// are retired that it names: see [`Leases`].
-    async fn put_in(&self, txn: Txn, leases: [&Arc<Lease>; 2]) -> Result<TxnResponse, Failure> {
+    async fn put_in(
+        &self,
+        txn: impl Fn() -> Txn,
+        leases: [&Arc<Lease>; 2],
+    ) -> Result<TxnResponse, Failure> {
         let unanswered = Unanswered { leases: &self.leases, named: Some(leases) };
         let fresh = futures_util::future::join(self.leases.freshen(leases[0]), async {
             if leases[1].id != leases[0].id {
                 self.leases.freshen(leases[1]).await;
             }
         });
-        let (answer, _) = futures_util::future::join(self.calls.txn(txn), fresh).await;
+        let (answer, _) = futures_util::future::join(self.calls.txn_by(txn), fresh).await;
         let Answered { answer, repeated } = answer?;
         if !repeated {
             unanswered.disarm();
@@ -97,11 +105,13 @@ impl Inner {
     fn granted_at_once(
         self: &Arc<Self>,
         claim: &Claim,
-        entry: &Entry,
+        entry: Entry,
         lease: Arc<Lease>,
     ) -> Result<Acquisition, Failure> {
-        let place = self.settle(claim, entry, lease, None);
-        Ok(Acquisition::Granted(self.grant_of(claim, &place)?))
+        let place = Place::now(entry, lease, None);
+        let grant = self.grant_of(claim, &place);
+        self.note(claim.id, place);
+        Ok(Acquisition::Granted(grant?))
     }
 
     /// The answer about a claim that stands in this line, on the lease of one that waits.
@@ -155,7 +165,8 @@ impl Inner {
     }
 
     async fn try_once(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
-        let (key, list) = (self.root.claim(claim), self.root.list(&claim.key));
+        let list = self.root.list(&claim.key);
+        let key = in_list(&list, claim);
         let hold = self.leases.holding(claim, &key).await?;
         let value = Value::of(claim).holding();
         let put_in = || put(&key, value.to_bytes(), hold.id);
@@ -170,10 +181,10 @@ impl Inner {
                 },
             ];
             let txn = Txn::new().when(free).and_then([put_in()]).or_else(show);
-            let answer = self.put_in(txn, [&hold, &hold]).await?;
+            let answer = self.put_in(|| txn.clone(), [&hold, &hold]).await?;
             if answer.succeeded() {
-                let entry = made(&key, value, claim, hold.id, revision(&answer));
-                return self.granted_at_once(claim, &entry, hold);
+                let entry = made(key, value, claim, hold.id, revision(&answer));
+                return self.granted_at_once(claim, entry, hold);
             }
             let [own, shown] = crate::inner::pair(ranges(&answer))?;
             let line = Line::of(shown.kvs(), shown.count(), revision(&answer));
@@ -273,9 +284,9 @@ fn at_the_end(claim: &Claim, key: &[u8], list: &[u8], put: TxnOp) -> Txn {
 }
 
 /// A key as it was put just now.
-fn made(key: &[u8], value: Value, claim: &Claim, lease: i64, revision: i64) -> Entry {
+fn made(key: Vec<u8>, value: Value, claim: &Claim, lease: i64, revision: i64) -> Entry {
     let (created, modified) = (revision, revision);
-    Entry { key: key.to_vec(), created, modified, lease, mode: claim.mode, value: Some(value) }
+    Entry { key, created, modified, lease, mode: claim.mode, value: Some(value) }
 }
 
 /// A lease that was made for a claim which does not need it.

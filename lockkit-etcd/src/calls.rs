@@ -38,6 +38,16 @@ struct Endpoint {
     clients: OnceCell<Clients>,
 }
 
+impl Endpoint {
+    async fn connect(&self) -> Result<&Clients, etcd_client::Error> {
+        let connect = || async {
+            let options = Some(self.options.clone());
+            Client::connect([&self.url], options).await.map(Clients::of)
+        };
+        self.clients.get_or_try_init(connect).await
+    }
+}
+
 /// Two ways to one member: the usual one, and one that takes long answers.
 struct Clients {
     any: Client,
@@ -108,10 +118,18 @@ impl Calls {
 
     /// One transaction. It must be harmless to repeat.
     pub(crate) async fn txn(&self, txn: Txn) -> Result<Answered<TxnResponse>, Failure> {
+        self.txn_by(|| txn.clone()).await
+    }
+
+    /// The same, made anew for each attempt, always alike: where a copy to keep would cost too much.
+    pub(crate) async fn txn_by(
+        &self,
+        make: impl Fn() -> Txn,
+    ) -> Result<Answered<TxnResponse>, Failure> {
         self.ask(
             |clients| clients.kv.clone(),
             |mut kv| {
-                let txn = txn.clone();
+                let txn = make();
                 async move { kv.txn(txn).await }
             },
         )
@@ -143,7 +161,9 @@ impl Calls {
             let at = self.current.load(Ordering::Relaxed);
             let left = LIMIT.saturating_sub(start.elapsed());
             let limit = if self.endpoints.len() > 1 { left.min(ATTEMPT) } else { left };
-            let error = match timeout(limit, self.attempt(at, way, &request)).await {
+            // Boxed: it is large, and all that it is wrapped in would be copied with it.
+            let attempt = Box::pin(self.attempt(at, way, &request));
+            let error = match timeout(limit, attempt).await {
                 Ok(Ok(answer)) => return Ok(Answered { answer, repeated }),
                 Ok(Err(error)) => failure_of(error),
                 Err(_) => Failure::Other(Error::retryable(BACKEND, "etcd did not answer in time")),
@@ -183,11 +203,11 @@ impl Calls {
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let endpoint = &self.endpoints[at];
-        let connect = || async {
-            let options = Some(endpoint.options.clone());
-            Client::connect([&endpoint.url], options).await.map(Clients::of)
+        let clients = match endpoint.clients.get() {
+            Some(clients) => clients,
+            None => Box::pin(endpoint.connect()).await?,
         };
-        request(way(endpoint.clients.get_or_try_init(connect).await?)).await
+        request(way(clients)).await
     }
 }
 

@@ -43,6 +43,13 @@ pub(crate) struct Place {
     pub(crate) line: Option<Line>,
 }
 
+impl Place {
+    /// As it is now.
+    pub(crate) fn now(entry: Entry, lease: Arc<Lease>, line: Option<Line>) -> Self {
+        Self { entry, lease, asked: BootClock.now(), line }
+    }
+}
+
 impl Inner {
     pub(crate) fn new(calls: Calls, root: Root) -> Self {
         let calls = Arc::new(calls);
@@ -72,13 +79,18 @@ impl Inner {
         lease: Arc<Lease>,
         line: Option<Line>,
     ) -> Place {
-        let place = Place { entry: entry.clone(), lease, asked: BootClock.now(), line };
+        let place = Place::now(entry.clone(), lease, line);
+        self.note(claim.id, place.clone());
+        place
+    }
+
+    /// The same, where nothing more is to be done with the place.
+    pub(crate) fn note(&self, id: ClaimId, place: Place) {
         let mut places = self.places();
         if places.len() == places.capacity() {
             make_room(&mut places);
         }
-        places.insert(claim.id, place.clone());
-        place
+        places.insert(id, place);
     }
 
     pub(crate) fn forget(&self, id: ClaimId) -> Option<Place> {
@@ -179,7 +191,7 @@ pub(crate) fn unchanged(entry: &Entry) -> Compare {
     Compare::mod_revision(&*entry.key, CompareOp::Equal, entry.modified)
 }
 
-pub(crate) fn put(key: &[u8], value: Vec<u8>, lease: i64) -> TxnOp {
+pub(crate) fn put(key: &[u8], value: impl Into<Vec<u8>>, lease: i64) -> TxnOp {
     TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)))
 }
 

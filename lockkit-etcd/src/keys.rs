@@ -54,7 +54,7 @@ impl Root {
 
     /// The key of a claim.
     pub(crate) fn claim(&self, claim: &Claim) -> Vec<u8> {
-        [self.list(&claim.key), tail(claim)].concat()
+        in_list(&self.list(&claim.key), claim)
     }
 
     /// What all words of breaks of a list begin with.
@@ -95,6 +95,11 @@ impl Root {
     pub(crate) fn base(&self, namespace: &Namespace) -> Vec<u8> {
         format!("{}base/{}", self.0, part(namespace.as_str())).into_bytes()
     }
+}
+
+/// The key of a claim in its list.
+pub(crate) fn in_list(list: &[u8], claim: &Claim) -> Vec<u8> {
+    [list, &tail(claim)].concat()
 }
 
 /// The end of the range of all keys that begin with `prefix`.
@@ -152,12 +157,11 @@ fn tail(claim: &Claim) -> Vec<u8> {
 }
 
 fn digest(id: ClaimId) -> String {
-    use std::fmt::Write;
     let digest = Sha256::new().chain_update(b"lockkit claim ").chain_update(id.as_bytes());
-    digest.finalize().iter().take(16).fold(String::with_capacity(32), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    let digits = digest.finalize();
+    // Written as an id is, which does not take longer than the digest.
+    let half = std::array::from_fn(|n| digits[n]);
+    ClaimId::from_bytes(half).to_hex()
 }
 
 fn part(text: &str) -> String {

@@ -8,7 +8,7 @@ use lockkit_core::{Claim, Error, Mode};
 
 use crate::calls::{Failure, ranges};
 use crate::inner::{Inner, created, delete, odd};
-use crate::keys::end_of_claims;
+use crate::keys::{end_of_claims, in_list};
 use crate::wait::Moved;
 
 /// How often a downgrade looks again while others write the key.
@@ -16,18 +16,24 @@ const LOOKS: usize = 3;
 
 impl Inner {
     pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Error> {
-        let key = self.root.claim(claim);
-        let place = self.place(claim.id);
-        // No other claim ever has this key, so whatever stands there is this one.
-        let mine = match &place {
-            Some(place) => created(&key, place.entry.created),
-            None => Compare::create_revision(&*key, CompareOp::Greater, 0),
-        };
         let list = self.root.list(&claim.key);
-        let any = GetOptions::new().with_range(end_of_claims(&list)).with_limit(1).with_keys_only();
-        let txn =
-            Txn::new().when([mine]).and_then([delete(&key)]).or_else([TxnOp::get(list, Some(any))]);
-        let answer = self.calls.txn(txn).await?;
+        let known = self.places().get(&claim.id).map(|p| (p.entry.key.clone(), p.entry.created));
+        let was_known = known.is_some();
+        let (key, at) = known.unwrap_or_else(|| (in_list(&list, claim), 0));
+        let txn = || {
+            // No other claim ever has this key, so whatever stands there is this one.
+            let mine = match was_known {
+                true => created(&key, at),
+                false => Compare::create_revision(&*key, CompareOp::Greater, 0),
+            };
+            let any =
+                GetOptions::new().with_range(end_of_claims(&list)).with_limit(1).with_keys_only();
+            Txn::new()
+                .when([mine])
+                .and_then([delete(&key)])
+                .or_else([TxnOp::get(&*list, Some(any))])
+        };
+        let answer = self.calls.txn_by(txn).await?;
         if let Some(place) = self.forget(claim.id)
             && claim.lifetime != lockkit_core::Lifetime::Renewed
             && place.entry.is_holding()
@@ -35,7 +41,7 @@ impl Inner {
             place.lease.end();
         }
         // The first attempt may have done it, and its answer was lost.
-        if answer.answer.succeeded() || (answer.repeated && place.is_some()) {
+        if answer.answer.succeeded() || (answer.repeated && was_known) {
             return Ok(Released::Removed);
         }
         let rest = ranges(&answer.answer).pop().ok_or_else(odd)?;
