@@ -1,13 +1,16 @@
 //! lockkit on PostgreSQL and MariaDB: a lock and its release beside two bare statements of one row
-//! each through a pool of the same client crate, and beside advisory locks; how fast a lock is handed
-//! over behind latency; what many cycles leave in the tables.
+//! each through a pool of the same client crate, beside advisory locks, and beside the crate
+//! `distributed-lock`; how fast a lock is handed over behind latency; what many cycles leave in the
+//! tables.
 //!
 //! Servers of the lab. An argument picks the measurements whose names it is part of.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use distributed_lock_postgres::PostgresLockProvider;
 use lockkit::LockManager;
+use lockkit_bench::{Way, median, race};
 use lockkit_conformance::lab::proxy::Protocol;
 use lockkit_conformance::lab::{Kind, Proxy, Server};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
@@ -16,8 +19,6 @@ use tokio::task::JoinSet;
 
 /// As many as lockkit opens.
 const CONNECTIONS: u32 = 8;
-const ROUNDS: usize = 9;
-const ROUND: Duration = Duration::from_millis(400);
 const LATENCY: Duration = Duration::from_millis(10);
 
 #[tokio::main]
@@ -40,19 +41,16 @@ async fn main() {
     }
 }
 
-/// A lock and its release by any of the 64 tasks; each has a name of its own.
-type Pair = Arc<dyn Fn(usize) -> futures_util::future::BoxFuture<'static, ()> + Send + Sync>;
-
-fn lockkit(locks: &LockManager) -> Pair {
-    let locks = locks.clone();
-    Arc::new(move |task| {
-        let locks = locks.clone();
-        Box::pin(async move {
-            locks.mutex(format!("invoice/{task}")).lock().await.unwrap().release().await.unwrap();
-        })
+/// What every way does, one of the tasks with a name of its own.
+fn lockkit(locks: &LockManager, tasks: usize) -> Way {
+    let mutexes: Arc<[_]> = (0..tasks).map(|n| locks.mutex(format!("invoice/{n}"))).collect();
+    Way::new("lockkit", tasks, move |task| {
+        let mutexes = mutexes.clone();
+        async move { mutexes[task].lock().await.unwrap().release().await.unwrap() }
     })
 }
 
+/// No commit waits for the disk, so that what counts is processors and ways.
 async fn postgres_rates(url: &str) {
     let locks = lockkit::connect(url).await.unwrap();
     let options = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
@@ -60,52 +58,74 @@ async fn postgres_rates(url: &str) {
     let table = "CREATE TABLE bare (name bytea PRIMARY KEY, owner bytea, token bigint NOT NULL, \
                  expires timestamptz) WITH (fillfactor = 60)";
     sqlx::query(table).execute(&pool).await.unwrap();
-    let bare: Pair = {
-        let pool = pool.clone();
-        Arc::new(move |task| Box::pin(bare_on_postgres(pool.clone(), task)))
-    };
-    let advisory: Pair = Arc::new(move |task| Box::pin(advisory(pool.clone(), task)));
-    for tasks in [1, 64] {
+    for (tasks, times) in [(1, 300), (64, 1_280)] {
         let ways = [
-            ("lockkit", lockkit(&locks)),
-            ("two statements", bare.clone()),
-            ("advisory", advisory.clone()),
+            lockkit(&locks, tasks),
+            bare_on_postgres(&pool, tasks),
+            advisory(&pool, tasks),
+            distributed_lock(url, tasks).await,
         ];
-        race("postgres", tasks, &ways).await;
+        for way in &ways {
+            way.round(times).await; // connections, statements, caches
+        }
+        race(&format!("postgres, {tasks} at a time"), times, &ways).await;
     }
 }
 
-async fn bare_on_postgres(pool: PgPool, task: usize) {
-    let name = format!("invoice/{task}").into_bytes();
-    let _: i64 = sqlx::query_scalar(
-        "INSERT INTO bare AS b VALUES ($1, $2, 1, clock_timestamp() + interval '30 s') \
-         ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = b.token + 1, \
-         expires = excluded.expires RETURNING token",
-    )
-    .bind(&name)
-    .bind(&[7_u8; 16][..])
-    .fetch_one(&pool)
-    .await
-    .unwrap();
-    sqlx::query("UPDATE bare SET owner = NULL WHERE name = $1 AND owner = $2")
-        .bind(&name)
-        .bind(&[7_u8; 16][..])
-        .execute(&pool)
-        .await
-        .unwrap();
+fn bare_on_postgres(pool: &PgPool, tasks: usize) -> Way {
+    let pool = pool.clone();
+    Way::new("two statements", tasks, move |task| {
+        let (pool, name) = (pool.clone(), format!("invoice/{task}").into_bytes());
+        async move {
+            let _: i64 = sqlx::query_scalar(
+                "INSERT INTO bare AS b VALUES ($1, $2, 1, clock_timestamp() + interval '30 s') \
+                 ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = b.token + 1, \
+                 expires = excluded.expires RETURNING token",
+            )
+            .bind(&name)
+            .bind(&[7_u8; 16][..])
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+            sqlx::query("UPDATE bare SET owner = NULL WHERE name = $1 AND owner = $2")
+                .bind(&name)
+                .bind(&[7_u8; 16][..])
+                .execute(&pool)
+                .await
+                .unwrap();
+        }
+    })
 }
 
 /// Belongs to a connection, which is kept from the one statement to the other.
-async fn advisory(pool: PgPool, task: usize) {
-    let mut connection = pool.acquire().await.unwrap();
-    for statement in ["SELECT pg_try_advisory_lock($1)", "SELECT pg_advisory_unlock($1)"] {
-        let done: bool = sqlx::query_scalar(statement)
-            .bind(task as i64)
-            .fetch_one(&mut *connection)
-            .await
-            .unwrap();
-        assert!(done);
-    }
+fn advisory(pool: &PgPool, tasks: usize) -> Way {
+    let pool = pool.clone();
+    Way::new("advisory", tasks, move |task| {
+        let pool = pool.clone();
+        async move {
+            let mut connection = pool.acquire().await.unwrap();
+            for statement in ["SELECT pg_try_advisory_lock($1)", "SELECT pg_advisory_unlock($1)"] {
+                let query = sqlx::query_scalar(statement).bind(task as i64);
+                let done: bool = query.fetch_one(&mut *connection).await.unwrap();
+                assert!(done);
+            }
+        }
+    })
+}
+
+/// Advisory locks too, by a pool of its own.
+async fn distributed_lock(url: &str, tasks: usize) -> Way {
+    use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
+    let provider = PostgresLockProvider::new(url).await.unwrap();
+    let locks: Arc<[_]> =
+        (0..tasks).map(|n| provider.create_lock(&format!("invoice/{n}"))).collect();
+    Way::new("distributed-lock", tasks, move |task| {
+        let locks = locks.clone();
+        async move {
+            let held = locks[task].acquire(None).await.unwrap();
+            held.release().await.unwrap();
+        }
+    })
 }
 
 async fn mariadb_rates(url: &str) {
@@ -115,71 +135,39 @@ async fn mariadb_rates(url: &str) {
     let table = "CREATE TABLE bare (name VARBINARY(512) PRIMARY KEY, owner VARBINARY(16), \
                  token BIGINT NOT NULL, expires DATETIME(6)) ENGINE=InnoDB";
     sqlx::query(table).execute(&pool).await.unwrap();
-    let bare: Pair = Arc::new(move |task| Box::pin(bare_on_mariadb(pool.clone(), task)));
-    for tasks in [1, 64] {
-        let ways = [("lockkit", lockkit(&locks)), ("two statements", bare.clone())];
-        race("mariadb", tasks, &ways).await;
-    }
-}
-
-async fn bare_on_mariadb(pool: MySqlPool, task: usize) {
-    let name = format!("invoice/{task}").into_bytes();
-    sqlx::query(
-        "INSERT INTO bare VALUES (?, ?, LAST_INSERT_ID(1), \
-         TIMESTAMPADD(SECOND, 30, UTC_TIMESTAMP(6))) \
-         ON DUPLICATE KEY UPDATE owner = VALUES(owner), token = LAST_INSERT_ID(token + 1), \
-         expires = VALUES(expires)",
-    )
-    .bind(&name)
-    .bind(&[7_u8; 16][..])
-    .execute(&pool)
-    .await
-    .unwrap();
-    sqlx::query("UPDATE bare SET owner = NULL WHERE name = ? AND owner = ?")
-        .bind(&name)
-        .bind(&[7_u8; 16][..])
-        .execute(&pool)
-        .await
-        .unwrap();
-}
-
-/// All ways in turn, round after round; prints each one's median rate, and the first one's beside
-/// it.
-async fn race(server: &str, tasks: usize, ways: &[(&str, Pair)]) {
-    let mut rates = vec![Vec::new(); ways.len()];
-    for _ in 0..ROUNDS {
-        for ((_, pair), rates) in ways.iter().zip(&mut rates) {
-            rates.push(round(tasks, pair).await);
+    for (tasks, times) in [(1, 300), (64, 1_280)] {
+        let ways = [lockkit(&locks, tasks), bare_on_mariadb(&pool, tasks)];
+        for way in &ways {
+            way.round(times).await;
         }
-    }
-    let medians: Vec<_> = rates.into_iter().map(median).collect();
-    for ((name, _), rate) in ways.iter().zip(&medians) {
-        let ratio = medians[0] / rate;
-        println!("{server}, {tasks:>2} tasks: {name:<15} {rate:>7.0}/s, ratio {ratio:.2}");
+        race(&format!("mariadb, {tasks} at a time"), times, &ways).await;
     }
 }
 
-async fn round(tasks: usize, pair: &Pair) -> f64 {
-    let begun = Instant::now();
-    let mut running = JoinSet::new();
-    for task in 0..tasks {
-        let pair = pair.clone();
-        running.spawn(async move {
-            let mut done = 0_u32;
-            while begun.elapsed() < ROUND {
-                pair(task).await;
-                done += 1;
-            }
-            done
-        });
-    }
-    let done: u32 = running.join_all().await.into_iter().sum();
-    f64::from(done) / begun.elapsed().as_secs_f64()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+fn bare_on_mariadb(pool: &MySqlPool, tasks: usize) -> Way {
+    let pool = pool.clone();
+    Way::new("two statements", tasks, move |task| {
+        let (pool, name) = (pool.clone(), format!("invoice/{task}").into_bytes());
+        async move {
+            sqlx::query(
+                "INSERT INTO bare VALUES (?, ?, LAST_INSERT_ID(1), \
+                 TIMESTAMPADD(SECOND, 30, UTC_TIMESTAMP(6))) \
+                 ON DUPLICATE KEY UPDATE owner = VALUES(owner), token = LAST_INSERT_ID(token + 1), \
+                 expires = VALUES(expires)",
+            )
+            .bind(&name)
+            .bind(&[7_u8; 16][..])
+            .execute(&pool)
+            .await
+            .unwrap();
+            sqlx::query("UPDATE bare SET owner = NULL WHERE name = ? AND owner = ?")
+                .bind(&name)
+                .bind(&[7_u8; 16][..])
+                .execute(&pool)
+                .await
+                .unwrap();
+        }
+    })
 }
 
 /// From the call of `release` to the moment when the next one has the lock.

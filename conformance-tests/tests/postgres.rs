@@ -20,12 +20,15 @@ async fn url() -> Result<String, Error> {
     Ok(server.url().to_owned())
 }
 
-/// Claims alone: the row of a list stays for a day, and remembers its last token.
+/// Rows of claims, and claims that stand in their name's own row. The row of a name stays for a day,
+/// with what the last one left in it.
 async fn count(namespace: &Namespace) -> Result<i64, sqlx::Error> {
     let url = url().await.map_err(|e| sqlx::Error::Configuration(e.to_string().into()))?;
     let mut connection = PgConnection::connect(&url).await?;
-    let rows = "SELECT count(*) FROM lockkit.lockkit_claims JOIN lockkit.lockkit_names USING (list)
-                WHERE namespace = $1";
+    let rows = "SELECT (SELECT count(*) FROM lockkit.lockkit_claims JOIN lockkit.lockkit_names \
+                        USING (list) WHERE namespace = $1) \
+                     + (SELECT count(*) FROM lockkit.lockkit_names WHERE namespace = $1 \
+                        AND id IS NOT NULL AND expires > lockkit.lockkit_clock())";
     let count =
         sqlx::query_scalar(rows).bind(namespace.as_str().as_bytes()).fetch_one(&mut connection);
     let count = count.await?;

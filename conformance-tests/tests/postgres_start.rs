@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::{Kind, Server, Shared};
+use lockkit_conformance::lab::{Data, Kind, Server, Shared};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{LockManager, Settings};
 use lockkit_sql::{PostgresDriver, ServerOptions};
@@ -159,4 +159,38 @@ async fn an_idle_connection_that_was_ended_costs_nobody_an_error() {
             .unwrap();
         guard.release().await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_server_in_recovery_is_a_clear_error_and_serves_once_it_takes_writes() {
+    let server = Server::start(Kind::Postgres).await.unwrap();
+    let settings = Settings::default().ttl(LONG);
+    let locks = LockManager::with(
+        Arc::new(PostgresDriver::connect(&server.url()).await.unwrap()),
+        settings,
+    )
+    .unwrap();
+    locks.mutex("job").lock().await.unwrap().release().await.unwrap();
+
+    // A standby that waits for a primary.
+    server.kill().await;
+    std::fs::write(server.folder().join("postgres/data/standby.signal"), "").unwrap();
+    server.restart(Data::Keep).await.unwrap();
+    let refused = locks.mutex("job").try_lock().await.unwrap_err();
+    assert!(refused.is_retryable(), "{refused}");
+    assert!(refused.to_string().contains("read-only"), "{refused}");
+    let health = locks.health().await.unwrap();
+    assert!(
+        health.findings.iter().any(|finding| finding.what.contains("in recovery")),
+        "{health:?}"
+    );
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.mutex("job").lock().await }
+    });
+
+    let mut admin = PgConnection::connect(&server.url()).await.unwrap();
+    admin.execute("SELECT pg_promote()").await.unwrap();
+    let guard = timeout(LONG, waiting).await.unwrap().unwrap().unwrap();
+    guard.release().await.unwrap();
 }

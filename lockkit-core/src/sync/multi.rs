@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 
 pub use guard::{MultiGuard, MultiLease};
 
@@ -27,8 +27,10 @@ use crate::{Error, Guard, Mode};
 ///   a lock apart from that and then asks for a multi-lock is on its own.)
 /// - **Fair** lock by lock: it stands in each line once it holds the locks before it.
 /// - **Lost when one is lost**: the guard is valid while all its locks are.
-/// - One round trip for each lock that is free, one after the other; they are released at once
-///   together. A name given twice is one lock.
+/// - One round trip when all are free: they are asked for at once together, and released so. When
+///   one is not, those behind it are given back, and it takes one after the other from there on.
+///   [`try_lock`](Self::try_lock) takes one after the other from the first: of two that cross, one
+///   gets all. A name given twice is one lock.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
@@ -178,13 +180,16 @@ impl MultiLock {
         }
     }
 
-    /// Takes one after the other; `None` when one was busy, or when one that was held got lost.
+    /// Takes all; `None` when one was busy, or when one that was held got lost.
     async fn attempt(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
         if self.mutexes.is_empty() {
             return Err(Error::config("a multi-lock has one lock at least"));
         }
-        let mut held: Vec<Guard> = Vec::with_capacity(self.mutexes.len());
-        for mutex in &self.mutexes {
+        let mut held = match (wait, self.mutexes.len()) {
+            (Wait::No, _) | (_, 1) => Vec::new(),
+            _ => self.take_free().await?,
+        };
+        for mutex in &self.mutexes[held.len()..] {
             let taking: BoxFuture<'_, _> =
                 mutex.handle().acquire(Mode::Exclusive, "multi", wait).boxed();
             let taken = tokio::select! {
@@ -203,6 +208,30 @@ impl MultiLock {
         }
         let guard = MultiGuard::new(held, &self.places);
         Ok(guard.is_valid().then_some(guard))
+    }
+
+    /// Takes those that are free, all at once, and gives back what lies behind one that is not: who
+    /// waits may only hold what comes before.
+    async fn take_free(&self) -> Result<Vec<Guard>, Error> {
+        let tries = self
+            .mutexes
+            .iter()
+            .map(|mutex| mutex.handle().acquire(Mode::Exclusive, "multi", Wait::No));
+        let (mut held, mut behind) = (Vec::with_capacity(self.mutexes.len()), Vec::new());
+        let mut is_whole = true;
+        for taken in join_all(tries).await {
+            match taken {
+                Ok(Some(guard)) if is_whole => held.push(guard),
+                Ok(Some(guard)) => behind.push(guard),
+                Ok(None) => is_whole = false,
+                // It is asked for again, with patience.
+                Err(error) if error.is_retryable() => is_whole = false,
+                Err(error) => return Err(error),
+            }
+        }
+        // Whatever the answers: what is not released by now, is in the background.
+        let _ = guard::release_all(behind).await;
+        Ok(held)
     }
 }
 

@@ -17,7 +17,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, Executor, Row as _};
 
 use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
-use crate::server::{SCHEMA_VERSION, ServerDriver, ServerDurability, Tables, is_plain};
+use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
 pub use fence::TOKENS_TABLE;
 use memory::Memory;
 use statement::{Statement, text};
@@ -147,6 +147,7 @@ impl Dialect for MySql {
     type Db = sqlx::MySql;
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit_";
+    const VERSION: i64 = 1;
     const PUSHES: bool = false;
     const ANCHORS: bool = true;
 
@@ -317,9 +318,9 @@ impl MySql {
             (&mut *connection).execute(sqlx::raw_sql(AssertSqlSafe(statement.clone()))).await?;
         }
         let version = format!(
-            "UPDATE {}meta SET version = {SCHEMA_VERSION} WHERE one = 1 AND version < \
-             {SCHEMA_VERSION}",
-            self.prefix
+            "UPDATE {}meta SET version = {version} WHERE one = 1 AND version < {version}",
+            self.prefix,
+            version = Self::VERSION,
         );
         (&mut *connection).execute(sqlx::raw_sql(AssertSqlSafe(version))).await.map(drop)
     }

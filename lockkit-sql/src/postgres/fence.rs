@@ -1,4 +1,8 @@
 //! Fenced transactions on PostgreSQL. See [`Fence`] for what they promise.
+//!
+//! The claim's row is locked in a way that lets it be renewed. One that stands in the row of its name,
+//! which a transaction must not lock, is moved to a row of its own first, by [`Lease::anchor`] on
+//! lockkit's own connection.
 
 use async_trait::async_trait;
 use lockkit_core::{Error, Lease, LossReason, Token};
@@ -19,12 +23,14 @@ impl<'t> Fence<Transaction<'t, Db>> for Lease {
         self.fence_in(tx, Postgres::TABLES).await
     }
 
+    /// One round trip more, on lockkit's own connection.
     async fn fence_in(&self, tx: &mut Transaction<'t, Db>, tables: &str) -> Result<(), Error> {
         // What this process knows to be lost needs no question.
         self.token()?;
         let tables = Tables(tables.to_owned());
         Postgres::check(&tables)?;
         let dialect = Postgres::new(&tables, ServerDurability::Full);
+        self.anchor().await?;
         let statement = format!("SELECT {}fence($1)", dialect.place);
         let id = self.claim().id.as_bytes().to_vec();
         let left = sqlx::query_scalar::<_, Option<i64>>(AssertSqlSafe(statement))
@@ -34,9 +40,22 @@ impl<'t> Fence<Transaction<'t, Db>> for Lease {
             .map_err(|error| refused(&dialect, error))?;
         match left {
             Some(_) => Ok(()),
+            None if is_older(tx).await.map_err(|error| refused(&dialect, error))? => {
+                Err(Error::retryable(
+                    BACKEND,
+                    "the transaction read before it was fenced, and cannot see the claim: begin it \
+                     anew, fence first",
+                ))
+            }
             None => Err(Error::Lost { reason: self.loss().unwrap_or(LossReason::Expired) }),
         }
     }
+}
+
+/// Whether the transaction sees what was there when it first read, instead of what is there now.
+async fn is_older(tx: &mut Transaction<'_, Db>) -> Result<bool, sqlx::Error> {
+    let level = "SELECT current_setting('transaction_isolation') <> 'read committed'";
+    sqlx::query_scalar(level).fetch_one(&mut **tx).await
 }
 
 #[async_trait]

@@ -1,11 +1,13 @@
-//! Locks in PostgreSQL: the dialect. Statements are calls of the functions in `sql/`; nothing of
-//! the queue is said here.
+//! Locks in PostgreSQL: the dialect. Statements are in `sql/`, most of them calls of functions;
+//! nothing of the queue is said here.
 #![doc = include_str!("guide.md")]
 
 mod fence;
 mod listen;
 mod statement;
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,8 +17,8 @@ use lockkit_core::{Capabilities, Error};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
 
-use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
-use crate::server::{SCHEMA_VERSION, ServerDriver, ServerDurability, Tables, is_plain};
+use crate::server::dialect::{Arg, Cell, Dialect, Heard, Row, Verb, Verdict};
+use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
 
 pub use fence::TOKENS_TABLE;
 
@@ -26,7 +28,7 @@ pub struct Postgres {
     /// What stands before the name of every table and function.
     place: String,
     schema: String,
-    durability: ServerDurability,
+    statements: HashMap<Verb, Arc<str>>,
     /// Whether statements are sent as text, since something between us and the server loses
     /// prepared ones.
     plain: AtomicBool,
@@ -90,12 +92,18 @@ impl Dialect for Postgres {
     type Db = Db;
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit";
+    const VERSION: i64 = 2;
     const PUSHES: bool = true;
+    const ANCHORS: bool = true;
 
     fn new(tables: &Tables, durability: ServerDurability) -> Self {
         let schema = tables.0.clone();
         let place = format!("\"{schema}\".lockkit_");
-        Self { place, schema, durability, plain: AtomicBool::new(false) }
+        let statements = FUNCTIONS.map(|(verb, name, args)| {
+            (verb, statement(&place, durability, verb, name, args).into())
+        });
+        let plain = AtomicBool::new(false);
+        Self { place, schema, statements: statements.into(), plain }
     }
 
     fn capabilities(durability: ServerDurability) -> Capabilities {
@@ -124,12 +132,24 @@ impl Dialect for Postgres {
 
     fn schema(&self) -> String {
         let body = SCHEMA.replace("{p}", &self.place).replace("{schema}", &self.schema);
-        body.replace("{version}", &SCHEMA_VERSION.to_string())
+        body.replace("{version}", &Self::VERSION.to_string())
     }
 
     async fn install(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        // In one message, so in one transaction: whoever comes second finds everything done.
-        connection.execute(sqlx::raw_sql(AssertSqlSafe(self.schema()))).await.map(drop)
+        // In one message, so in one transaction: whoever comes second finds everything done. An
+        // upgrade waits for the verbs that are under way, one of which may wait for it.
+        let mut attempts = 0..5;
+        loop {
+            let schema = sqlx::raw_sql(AssertSqlSafe(self.schema()));
+            match connection.execute(schema).await {
+                Err(error)
+                    if self.verdict(&error) == Verdict::Again && attempts.next().is_some() =>
+                {
+                    connection.execute("ROLLBACK").await?;
+                }
+                done => return done.map(drop),
+            }
+        }
     }
 
     async fn run(
@@ -138,11 +158,18 @@ impl Dialect for Postgres {
         verb: Verb,
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let text = self.statement(verb);
-        if !self.plain.load(Ordering::Relaxed) {
-            return statement::prepared(connection, text, args).await;
+        let text = &self.statements[&verb];
+        let rows = match self.plain.load(Ordering::Relaxed) {
+            true => statement::plain(connection, text, args).await?,
+            false => statement::prepared(connection, text, args).await?,
+        };
+        match (verb, args) {
+            (Verb::Acquire, [_, _, _, _, _, _, Arg::Int(hold), ..]) => {
+                Ok(rows.iter().map(|row| taken(row, *hold)).collect())
+            }
+            (Verb::Release, _) => Ok(rows.iter().map(freed).collect()),
+            _ => Ok(rows),
         }
-        statement::plain(connection, &text, args).await
     }
 
     fn verdict(&self, error: &sqlx::Error) -> Verdict {
@@ -167,7 +194,7 @@ impl Dialect for Postgres {
             }
             // Ended by an administrator, or by a timeout for idle connections.
             "57P01" | "57P02" | "57P05" | "25P03" => Verdict::Gone,
-            "3F000" | "42P01" | "42883" => Verdict::NoTables,
+            "3F000" | "42P01" | "42703" | "42883" => Verdict::NoTables,
             // Starting, read-only, cancelled, out of memory or disk or connections.
             "57P03" | "57014" | "25006" | "55P03" => Verdict::Later,
             code if code.starts_with("08") => Verdict::Gone,
@@ -185,37 +212,82 @@ impl Dialect for Postgres {
     }
 }
 
-impl Postgres {
-    /// The call of a function. Where nobody is to wait for the disk, the call says so for its own
-    /// transaction alone, so that it works behind a pooler too.
-    fn statement(&self, verb: Verb) -> String {
-        let (function, args) = match verb {
-            Verb::Acquire => ("acquire", 12),
-            Verb::Release => ("release", 4),
-            Verb::Renew => ("renew", 7),
-            Verb::Look => ("look", 7),
-            Verb::Amend => ("amend", 6),
-            Verb::Break => ("break", 7),
-            Verb::Inspect => ("inspect", 3),
-            Verb::List => ("list", 6),
-            Verb::Load => ("load", 2),
-            Verb::Store => ("store", 8),
-            Verb::Base => ("base", 1),
-            Verb::RaiseBase => ("raise_base", 2),
-            Verb::Health => ("health", 0),
-            Verb::Sweep => ("sweep", 1),
-        };
-        let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
-        let call = format!("{}{function}({})", self.place, args.join(", "));
-        let quick = [Verb::Acquire, Verb::Release, Verb::Renew].contains(&verb);
-        match self.durability {
-            ServerDurability::Needed if quick => format!(
-                "SELECT f.* FROM (SELECT set_config('synchronous_commit', 'off', true)) AS s, \
-                 LATERAL {call} AS f WHERE s IS NOT NULL"
-            ),
-            _ => format!("SELECT * FROM {call}"),
-        }
+/// What each verb calls, and with how many arguments.
+const FUNCTIONS: [(Verb, &str, usize); 14] = [
+    (Verb::Acquire, "take", 12),
+    (Verb::Release, "leave", 4),
+    (Verb::Renew, "renew", 7),
+    (Verb::Look, "look", 7),
+    (Verb::Amend, "amend", 6),
+    (Verb::Break, "break", 7),
+    (Verb::Inspect, "inspect", 3),
+    (Verb::List, "list", 6),
+    (Verb::Load, "load", 2),
+    (Verb::Store, "store", 8),
+    (Verb::Base, "base", 1),
+    (Verb::RaiseBase, "raise_base", 2),
+    (Verb::Health, "health", 0),
+    (Verb::Sweep, "sweep", 1),
+];
+
+/// The text of a verb. Where nobody is to wait for the disk, it says so for its own transaction
+/// alone, so that it works behind a pooler too.
+fn statement(
+    place: &str,
+    durability: ServerDurability,
+    verb: Verb,
+    function: &str,
+    args: usize,
+) -> String {
+    const QUICK: &str = "length(set_config('synchronous_commit', 'off', true))::bigint";
+    let is_needed = durability == ServerDurability::Needed;
+    let swift = match verb {
+        Verb::Acquire => Some(include_str!("sql/swift_acquire.sql")),
+        Verb::Release => Some(include_str!("sql/swift_release.sql")),
+        _ => None,
+    };
+    if let Some(swift) = swift {
+        // The header is for readers.
+        let lines = swift.lines().filter(|line| !line.starts_with("--"));
+        let settings = if is_needed { QUICK } else { "NULL::bigint" };
+        let text: Vec<_> = lines.collect();
+        return text.join("\n").replace("{p}", place).replace("{settings}", settings);
     }
+    let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
+    let call = format!("{place}{function}({})", args.join(", "));
+    match verb {
+        Verb::Renew if is_needed => {
+            format!(
+                "SELECT f.* FROM (SELECT {QUICK}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
+            )
+        }
+        _ => format!("SELECT * FROM {call}"),
+    }
+}
+
+/// The row of [`Verb::Acquire`] from that of its statement: a token, or the answer of `take`.
+fn taken(row: &Row, hold: i64) -> Row {
+    if let Some(token) = row.int(0) {
+        let cells = [Cell::Int(1), Cell::Int(token), Cell::Int(hold), Cell::Int(0)];
+        return Row([cells.as_slice(), &[Cell::Null, Cell::Null]].concat());
+    }
+    Row(unpacked(row.bytes(1).unwrap_or_default(), 5))
+}
+
+/// The row of [`Verb::Release`] from that of its statement: 1, or the answer of `leave`.
+fn freed(row: &Row) -> Row {
+    match row.int(0) {
+        Some(one) => Row(vec![Cell::Int(one), Cell::Null]),
+        None => Row(unpacked(row.bytes(1).unwrap_or_default(), 1)),
+    }
+}
+
+/// Numbers of 8 bytes each, and what is behind them.
+fn unpacked(bytes: &[u8], numbers: usize) -> Vec<Cell> {
+    let (numbers, rest) = bytes.split_at_checked(8 * numbers).unwrap_or((&[], bytes));
+    let (numbers, _) = numbers.as_chunks::<8>();
+    let numbers = numbers.iter().map(|number| Cell::Int(i64::from_be_bytes(*number)));
+    numbers.chain([Cell::Bytes(rest.to_vec())]).collect()
 }
 
 #[cfg(test)]
@@ -234,9 +306,30 @@ mod tests {
     }
 
     #[test]
+    fn every_verb_has_a_statement_that_names_each_of_its_arguments() {
+        for (verb, _, args) in FUNCTIONS {
+            let text = dialect(ServerDurability::Full).statements[&verb].clone();
+            assert!(!text.contains('{'), "{text}");
+            for n in 1..=args {
+                assert!(text.contains(&format!("${n}")), "{verb:?}: {n}");
+            }
+            assert!(!text.contains(&format!("${}", args + 1)), "{verb:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_in_bytes_is_numbers_and_what_is_behind_them() {
+        let bytes = [[0, 0, 0, 0, 0, 0, 1, 2], [7; 8]].concat();
+        assert_eq!(unpacked(&bytes, 1), [Cell::Int(258), Cell::Bytes(vec![7; 8])]);
+        assert_eq!(unpacked(&bytes[..8], 1), [Cell::Int(258), Cell::Bytes(Vec::new())]);
+        // What is too short has no numbers, which no verb takes for an answer.
+        assert_eq!(unpacked(&[1], 1), [Cell::Bytes(vec![1])]);
+    }
+
+    #[test]
     fn only_what_is_repeated_or_may_be_forgotten_does_not_wait_for_the_disk() {
         let asks =
-            |durability, verb| dialect(durability).statement(verb).contains("synchronous_commit");
+            |durability, verb| dialect(durability).statements[&verb].contains("synchronous_commit");
         for verb in [Verb::Acquire, Verb::Release, Verb::Renew, Verb::Break, Verb::Store] {
             assert!(!asks(ServerDurability::Full, verb), "{verb:?}");
         }

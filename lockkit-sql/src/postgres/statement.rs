@@ -2,6 +2,7 @@
 //! loses what was prepared. One round trip either way, once a connection is warm.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Column, Executor, Row as _, TypeInfo};
@@ -11,10 +12,10 @@ use crate::server::dialect::{Arg, Cell, Row};
 /// By a statement that the connection remembers.
 pub(super) async fn prepared(
     connection: &mut PgConnection,
-    text: String,
+    text: &Arc<str>,
     args: &[Arg<'_>],
 ) -> Result<Vec<Row>, sqlx::Error> {
-    let mut query = sqlx::query(AssertSqlSafe(text));
+    let mut query = sqlx::query(AssertSqlSafe(text.clone()));
     for arg in args {
         query = match arg {
             Arg::Int(number) => query.bind(*number),

@@ -89,7 +89,7 @@ impl<D: Dialect> ServerDriver<D> {
             Verdict::NoTables | Verdict::Never => Error::permanent(
                 D::BACKEND,
                 format!(
-                    "lockkit's tables are not there, and this user may not make them ({error}); \
+                    "lockkit's tables are not there, or older, and this user may not make them ({error}); \
                      `lockkit schema` prints the statements for who may"
                 ),
             ),

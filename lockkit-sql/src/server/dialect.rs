@@ -26,6 +26,9 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Where the tables are unless the user says otherwise.
     const TABLES: &'static str;
 
+    /// The version of the tables and functions that this version of lockkit uses.
+    const VERSION: i64;
+
     /// Whether waiters are told ([`Dialect::listen`]); otherwise they look.
     const PUSHES: bool;
 

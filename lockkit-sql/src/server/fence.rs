@@ -28,8 +28,8 @@ use lockkit_core::{Error, Token};
 pub trait Fence<Tx: Send> {
     /// Binds `tx` to this lock, whose tables are where they are by default.
     ///
-    /// [`Error::Lost`] when the lock does not hold, or is not on this database: roll back. One round
-    /// trip.
+    /// [`Error::Lost`] when the lock does not hold, or is not on this database: roll back. A round
+    /// trip of the transaction's, and one on lockkit's own connection before it.
     ///
     /// # Cancel safety
     /// Dropping it leaves the transaction fenced or not.

@@ -10,10 +10,10 @@ use lockkit_core::state::{
 };
 use lockkit_core::{Error, Key};
 
+use super::ServerDriver;
 use super::dialect::{Arg, Dialect, Row, Verb};
 use super::options::ServerDurability;
 use super::verbs::{key, unexpected};
-use super::{SCHEMA_VERSION, ServerDriver};
 use crate::rows::{ClaimRow, break_record, space_number};
 
 impl<D: Dialect> ServerDriver<D> {
@@ -79,7 +79,7 @@ impl<D: Dialect> ServerDriver<D> {
                     .to_owned(),
             });
         }
-        if row.int(0) != Some(SCHEMA_VERSION) {
+        if row.int(0) != Some(D::VERSION) {
             health = health.with(Finding {
                 severity: Severity::Problem,
                 what: "the tables are of another version of lockkit".to_owned(),

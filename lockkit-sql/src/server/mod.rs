@@ -28,9 +28,6 @@ pub use options::{ServerDurability, ServerOptions, Tables};
 use pool::Connections;
 use wake::Wakes;
 
-/// The version of the tables and functions that this version of lockkit uses.
-pub(crate) const SCHEMA_VERSION: i64 = 1;
-
 /// Locks and registers in a database server. Cheap to clone; clones share their connections.
 pub struct ServerDriver<D: Dialect> {
     pub(crate) inner: Arc<Inner<D>>,
@@ -145,11 +142,11 @@ impl<D: Dialect> ServerDriver<D> {
             let answer = self.call(Verb::Health, &[]).await?;
             let row = answer.rows.first().cloned().unwrap_or_default();
             let version = row.int(0).unwrap_or(0);
-            if version > SCHEMA_VERSION {
+            if version > D::VERSION {
                 let newer = "the tables were made by a newer version of lockkit";
                 return Err(Error::permanent(D::BACKEND, newer));
             }
-            if version == SCHEMA_VERSION {
+            if version == D::VERSION {
                 if row.int(2) == Some(1) {
                     self.sweep().await;
                 }

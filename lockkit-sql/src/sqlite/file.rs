@@ -20,7 +20,7 @@ pub(crate) const APPLICATION_ID: u32 = 0x6c6b_6974;
 /// Of the schema that this version of the driver makes and knows.
 pub(crate) const SCHEMA_VERSION: i64 = 1;
 
-const SCHEMA: &str = include_str!("sql/schema.sql");
+const SCHEMA: &str = concat!(include_str!("sql/schema.sql"), include_str!("sql/limits.sql"));
 const FIRST_ROW: &str = include_str!("sql/first_row.sql");
 
 /// Makes sure that there is a usable file at `path` and returns its absolute path without links.

@@ -22,7 +22,7 @@ use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSour
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::{Capabilities, ClaimId, Error, Key};
 use sqlx::sqlite::{SqlitePool, SqliteSynchronous};
-use sqlx::{Connection, Row};
+use sqlx::{Connection, Executor, Row};
 
 use file::SCHEMA_VERSION;
 use hub::Hub;
@@ -45,6 +45,7 @@ const SET_UP: &str = concat!(
     include_str!("sql/verbs/release.sql"),
     include_str!("sql/verbs/renew.sql"),
     include_str!("sql/verbs/amend.sql"),
+    include_str!("sql/verbs/resize.sql"),
     include_str!("sql/verbs/break.sql"),
     include_str!("sql/verbs/sweep.sql"),
     include_str!("sql/verbs/store.sql"),
@@ -63,6 +64,7 @@ const CAPABILITIES: Capabilities = {
     c.raise = true;
     c.detached = true;
     c.registers = true;
+    c.resize = true;
     c.lease_clock = LeaseClock::Machine;
     c.round_trips = None;
     c.faults = &[
@@ -85,7 +87,7 @@ const CAPABILITIES: Capabilities = {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// What must outlive a power failure: registers, detached claims, breaks, blocks of tokens.
+    /// What must outlive a power failure: registers, limits, detached claims, breaks, blocks of tokens.
     /// Everything else outlives the death of any process, which is all that its owner outlives.
     #[default]
     Needed,
@@ -302,11 +304,16 @@ async fn enter_boot_on(
                 .await?;
             Ok(None)
         };
-        match step.await {
+        let entered = match step.await {
             Ok(Some((version, epoch))) => {
                 file::check_version(mark.path(), version)?;
-                return Ok(epoch);
+                // What the first files of this version lack.
+                connection.execute(include_str!("sql/limits.sql")).await.map(|_| Some(epoch))
             }
+            other => other.map(|_| None),
+        };
+        match entered {
+            Ok(Some(epoch)) => return Ok(epoch),
             Ok(None) => {}
             Err(error) => tries.after(error, &mut None).await?,
         }

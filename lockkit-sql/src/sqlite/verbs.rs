@@ -7,11 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Mode, Namespace, Token,
+    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Mode, Namespace, Space,
+    Token,
 };
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
@@ -110,6 +111,13 @@ impl LockDriver for SqliteDriver {
             ));
         }
         self.inner.amend("raise", claim, token.as_i64()).await
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        if key.space != Space::Semaphore {
+            return Err(self.unsupported("a limit for what is no semaphore"));
+        }
+        self.inner.resize(key, limit).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
@@ -341,6 +349,32 @@ impl Inner {
                 Ok(Renewal::Ended(ended(record)))
             }
         }
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        let (always, limit) = match limit {
+            SetLimit::IfUnset(limit) => (0, limit),
+            SetLimit::To(limit) => (1, limit),
+        };
+        let row = self
+            .durable
+            .row(&*self.clock, |now| {
+                sqlx::query(concat!(
+                    "INSERT INTO lockkit_resize VALUES (?1, ?2, ?3, ?4, ?5, ?6); ",
+                    include_str!("sql/answer.sql")
+                ))
+                .bind(key.namespace.as_str())
+                .bind(key.name.as_str())
+                .bind(always)
+                .bind(i64::from(limit))
+                .bind(now)
+                .bind(self.epoch)
+            })
+            .await?;
+        let row = answered(row)?;
+        self.wake_promoted(&row)?;
+        let limit = Answer::read(&row)?.token.and_then(|limit| limit.try_into().ok());
+        limit.ok_or_else(|| Error::permanent(BACKEND, "SQLite did not say which limit there is"))
     }
 
     async fn break_claim(

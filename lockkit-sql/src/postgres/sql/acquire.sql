@@ -1,4 +1,5 @@
--- Puts a claim at the end of its list. Arguments and result: `Verb::Acquire`.
+-- Puts a claim at the end of its list. Arguments and result: `Verb::Acquire`. Leaves it in `claims`,
+-- where clients of version 1 look for it.
 CREATE OR REPLACE FUNCTION {p}acquire(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
   p_weight bigint, p_capacity bigint, p_hold bigint, p_wait bigint, p_client bytea,
   p_identity bytea, p_note bytea, p_try bigint,
@@ -10,41 +11,39 @@ DECLARE
   v_now  bigint;
   v_sum  bigint;
   v_held bigint;
+  v_new  boolean := false;
+  l      record;
   c      record;
   s      record;
 BEGIN
   -- Whoever would not wait looks first: what is held by somebody else needs no lock to be seen.
   IF p_try = 1 THEN
     v_now := {p}clock();
-    SELECT n.list INTO v_list FROM {p}names AS n
-    WHERE n.namespace = p_namespace AND n.space = p_space AND n.name = p_name;
-    IF FOUND THEN
+    SELECT n.list, n.crowd, n.id, n.weight, n.capacity, n.expires INTO l FROM {p}names AS n
+    WHERE n.namespace = p_namespace AND n.space = p_space::smallint AND n.name = p_name;
+    IF FOUND AND l.crowd THEN
       SELECT sum(k.weight) AS weight, bool_or(k.id = p_id OR k.capacity <> p_capacity) AS other
-      INTO c FROM {p}claims AS k WHERE k.list = v_list AND k.expires > v_now;
+      INTO c FROM {p}claims AS k WHERE k.list = l.list AND k.expires > v_now;
       IF c.weight + p_weight > p_capacity AND NOT c.other THEN
         outcome := 0;
         RETURN;
       END IF;
+    ELSIF l.expires > v_now AND l.id <> p_id AND l.capacity = p_capacity
+      AND l.weight + p_weight > p_capacity THEN
+      outcome := 0;
+      RETURN;
     END IF;
   END IF;
 
-  -- Lock the list, and take the number under its lock: never less than the clock, so that numbers
-  -- grow even if the row is lost.
-  UPDATE {p}names AS n SET used = {p}clock(), last = greatest(n.last + 1, {p}clock())
-  WHERE n.namespace = p_namespace AND n.space = p_space AND n.name = p_name
-  RETURNING n.list, n.last INTO v_list, v_last;
-  IF NOT FOUND THEN
-    INSERT INTO {p}names AS n (namespace, space, name, last, used)
-    VALUES (p_namespace, p_space::smallint, p_name, {p}clock(), {p}clock())
-    ON CONFLICT (namespace, space, name) DO UPDATE
-    SET used = {p}clock(), last = greatest(n.last + 1, {p}clock())
-    RETURNING n.list, n.last INTO v_list, v_last;
-    -- The row may have been there and was removed, with numbers that the clock has not reached.
-    IF v_last <= (SELECT floor FROM {p}meta) THEN
-      UPDATE {p}names AS n SET last = (SELECT floor + 1 FROM {p}meta) WHERE n.list = v_list
-      RETURNING n.last INTO v_last;
-    END IF;
-  END IF;
+  -- Lock the list.
+  LOOP
+    v_list := {p}enter(p_namespace, p_space, p_name);
+    EXIT WHEN v_list IS NOT NULL;
+    v_new := true;
+    INSERT INTO {p}names (namespace, space, name, last, used)
+    VALUES (p_namespace, p_space::smallint, p_name, 0, {p}clock())
+    ON CONFLICT (namespace, space, name) DO NOTHING;
+  END LOOP;
 
   -- Only now is what is seen the truth: this statement's snapshot is younger than the lock.
   v_now := {p}clock();
@@ -92,11 +91,17 @@ BEGIN
   ELSE
     outcome := 2;
   END IF;
+  -- The number is taken under the list's lock: never less than the clock, so that numbers grow even if
+  -- the row is lost. It may have been there and was removed, with numbers that the clock has not
+  -- reached.
+  UPDATE {p}names AS n SET used = v_now, last = greatest(n.last + 1, v_now,
+    CASE WHEN v_new THEN (SELECT floor + 1 FROM {p}meta) END)
+  WHERE n.list = v_list RETURNING n.last INTO v_last;
   INSERT INTO {p}claims (id, list, place, token, weight, capacity, hold_ttl, wait_ttl, queued,
-                         expires, held, client, identity, note)
+                         expires, held, client, identity, note, made)
   VALUES (p_id, v_list, v_last, v_last, p_weight, p_capacity, p_hold, p_wait, v_now,
           v_now + CASE outcome WHEN 1 THEN p_hold ELSE p_wait END, v_held, p_client, p_identity,
-          p_note);
+          p_note, 2);
   token := v_last;
   ttl := p_hold;
   IF outcome = 2 THEN
@@ -105,3 +110,35 @@ BEGIN
   END IF;
 END $$;
 
+
+-- What `swift_acquire.sql` falls back to: makes the row of a name with the claim in it, or does the whole
+-- work. Result: that of `acquire` as bytes, 8 for each number, NULL being 0; then the tags.
+CREATE OR REPLACE FUNCTION {p}take(p_namespace bytea, p_space bigint, p_name bytea, p_id bytea,
+  p_weight bigint, p_capacity bigint, p_hold bigint, p_wait bigint, p_client bytea,
+  p_identity bytea, p_note bytea, p_try bigint) RETURNS bytea LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_last bigint;
+  v_list bigint;
+  a      record;
+BEGIN
+  IF NOT EXISTS (SELECT FROM {p}names AS n WHERE n.namespace = p_namespace
+                 AND n.space = p_space::smallint AND n.name = p_name) THEN
+    INSERT INTO {p}names AS n (namespace, space, name, last, used, crowd, expires, id, weight,
+                               capacity, hold_ttl, wait_ttl, identity, note)
+    VALUES (p_namespace, p_space::smallint, p_name, {p}clock(), {p}clock(), false,
+            {p}clock() + p_hold, p_id, p_weight, p_capacity, p_hold, p_wait, p_identity, p_note)
+    ON CONFLICT (namespace, space, name) DO NOTHING RETURNING n.list, n.last INTO v_list, v_last;
+    IF FOUND THEN
+      -- The row may have been there and was removed, with numbers that the clock has not reached.
+      IF v_last <= (SELECT floor FROM {p}meta) THEN
+        UPDATE {p}names AS n SET last = (SELECT floor + 1 FROM {p}meta) WHERE n.list = v_list
+        RETURNING n.last INTO v_last;
+      END IF;
+      RETURN int8send(1) || int8send(v_last) || int8send(p_hold) || int8send(0) || int8send(0);
+    END IF;
+  END IF;
+  SELECT * INTO a FROM {p}acquire(p_namespace, p_space, p_name, p_id, p_weight, p_capacity, p_hold,
+                                  p_wait, p_client, p_identity, p_note, p_try);
+  RETURN int8send(a.outcome) || int8send(coalesce(a.token, 0)) || int8send(coalesce(a.ttl, 0))
+    || int8send(coalesce(a.ahead, 0)) || int8send(coalesce(a.look, 0)) || coalesce(a.woken, '');
+END $$;

@@ -8,14 +8,7 @@ DECLARE
   v_now  bigint;
   v_tags bytea;
 BEGIN
-  UPDATE {p}names AS i
-  SET used = {p}clock(), last = CASE p_what WHEN 2 THEN
-    -- Tokens are raised only for a claim that is there.
-    CASE WHEN EXISTS (SELECT FROM {p}claims AS k WHERE k.id = p_id AND k.list = i.list
-                      AND k.expires > {p}clock() AND NOT k.broken)
-    THEN greatest(i.last, p_value) ELSE i.last END ELSE i.last END
-  WHERE i.namespace = p_namespace AND i.space = p_space AND i.name = p_name
-  RETURNING i.list INTO v_list;
+  v_list := {p}enter(p_namespace, p_space, p_name);
   v_now := {p}clock();
   v_tags := {p}settle(v_list, v_now, p_id);
   UPDATE {p}claims AS k SET
@@ -24,9 +17,14 @@ BEGIN
     weight   = CASE p_what WHEN 1 THEN 1 ELSE k.weight END,
     token    = CASE p_what WHEN 2 THEN greatest(k.token, p_value) ELSE k.token END
   WHERE k.id = p_id AND k.list = v_list AND k.expires > v_now AND NOT k.broken;
-  IF FOUND AND p_what = 1 THEN
+  -- Later tokens are raised only for a claim that is there.
+  IF FOUND AND p_what = 2 THEN
+    UPDATE {p}names AS n SET last = greatest(n.last, p_value) WHERE n.list = v_list;
+  END IF;
+  IF p_what = 1 THEN
     v_tags := coalesce(v_tags, '') || coalesce({p}settle(v_list, v_now, p_id), '');
   END IF;
+  PERFORM {p}disperse(v_list);
   RETURN QUERY SELECT 0::bigint, s.state, s.token, s.ttl, s.ahead, s.look, s.record, v_tags
   FROM {p}stands(p_id, v_now) AS s;
 END $$;

@@ -8,10 +8,8 @@ DECLARE
   c      record;
 BEGIN
   outcome := 0;
-  UPDATE {p}names AS n SET used = {p}clock()
-  WHERE n.namespace = p_namespace AND n.space = p_space AND n.name = p_name
-  RETURNING n.list INTO v_list;
-  IF NOT FOUND THEN
+  v_list := {p}enter(p_namespace, p_space, p_name);
+  IF v_list IS NULL THEN
     RETURN;
   END IF;
   v_now := {p}clock();
@@ -27,6 +25,7 @@ BEGIN
   IF p_force = 1 THEN
     UPDATE {p}claims AS k SET expires = 0 WHERE k.id = c.id;
     woken := coalesce(woken, '') || coalesce({p}settle(v_list, v_now, NULL), '');
+    PERFORM {p}disperse(v_list);
   ELSE
     UPDATE {p}claims AS k SET broken = true WHERE k.id = c.id;
   END IF;

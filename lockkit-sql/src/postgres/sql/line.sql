@@ -8,6 +8,35 @@ RETURNS void LANGUAGE sql VOLATILE AS
 $$ SELECT pg_notify('lockkit_' || encode(p_client, 'hex'),
                     p_word || ' ' || encode({p}tag(p_id), 'hex') || ' ' || p_token) $$;
 
+-- Locks a list by changing its row, and makes it one of `claims`, so that a verb has one place to look
+-- at. Nobody waits to be told of the claim that is moved: it holds.
+-- Result: the list; NULL when the name has none.
+CREATE OR REPLACE FUNCTION {p}enter(p_namespace bytea, p_space bigint, p_name bytea)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_list bigint;
+  v_id   bytea;
+BEGIN
+  UPDATE {p}names AS n SET crowd = true
+  WHERE n.namespace = p_namespace AND n.space = p_space::smallint AND n.name = p_name
+  RETURNING n.list, n.id INTO v_list, v_id;
+  IF v_id IS NOT NULL THEN
+    INSERT INTO {p}claims (id, list, place, token, weight, capacity, hold_ttl, wait_ttl, queued,
+                           expires, held, client, identity, note, made)
+    SELECT n.id, n.list, n.last, n.last, n.weight, n.capacity, n.hold_ttl, n.wait_ttl, n.used,
+           n.expires, n.used, '', n.identity, n.note, 2
+    FROM {p}names AS n WHERE n.list = v_list AND n.expires > {p}clock();
+    UPDATE {p}names AS n SET id = NULL, expires = 0 WHERE n.list = v_list;
+  END IF;
+  RETURN v_list;
+END $$;
+
+-- Ends the crowd of a list in which nobody is left. Its row is locked by the caller.
+CREATE OR REPLACE FUNCTION {p}disperse(p_list bigint) RETURNS void LANGUAGE sql VOLATILE AS $$
+  UPDATE {p}names AS n SET crowd = false
+  WHERE n.list = p_list AND n.crowd AND NOT EXISTS (SELECT FROM {p}claims AS k WHERE k.list = p_list)
+$$;
+
 -- Takes out whose lease has ended, and lets those begin to hold who now do.
 -- The row of the list is locked by the caller. A claim with which a transaction is fenced is locked,
 -- and stays until that transaction has ended; nobody waits for it here.

@@ -3,7 +3,9 @@
 --
 -- A claim that holds needs no lock but that of its own row: whoever takes it out locks that row as
 -- well, and passes it by when it is locked. Only a list in which one of ours waits is locked as a
--- whole. Lists come first, so that nobody who holds a claim's row waits for a list.
+-- whole. Lists come first, so that nobody who holds a claim's row waits for a list. A claim that is
+-- alone is renewed in its list's row. It may be moved to `claims` at any moment, and never back: so
+-- these come first too, by a statement of their own, and the next one sees what was moved.
 CREATE OR REPLACE FUNCTION {p}renew(p_namespaces bytea[], p_spaces bigint[], p_names bytea[],
   p_ids bytea[], p_holds bigint[], p_waits bigint[], p_client bytea)
 RETURNS TABLE (n bigint, state bigint, token bigint, ttl bigint, ahead bigint, look bigint,
@@ -12,6 +14,7 @@ DECLARE
   l       record;
   v_now   bigint;
   v_woken bytea;
+  a       record;
 BEGIN
   FOR l IN
     SELECT i.list FROM {p}names AS i
@@ -28,24 +31,45 @@ BEGIN
       AND k.expires > v_now;
   END LOOP;
   v_now := {p}clock();
+  WITH renewed AS (
+    UPDATE {p}names AS m SET expires = greatest(m.expires, v_now + w.hold)
+    FROM unnest(p_namespaces, p_spaces, p_names, p_ids, p_holds)
+      AS w (namespace, space, name, id, hold)
+    WHERE m.namespace = w.namespace AND m.space = w.space::smallint AND m.name = w.name
+      AND m.id = w.id AND m.expires > v_now
+    RETURNING m.id, m.last, m.hold_ttl
+  )
+  -- One that was asked for twice was renewed once.
+  SELECT array_agg(w.i - 1) AS i, array_agg(r.last) AS last, array_agg(r.hold_ttl) AS ttl INTO a
+  FROM renewed AS r JOIN unnest(p_ids) WITH ORDINALITY AS w (id, i) USING (id);
+  IF a.i IS NOT NULL THEN
+    RETURN QUERY
+    SELECT r.i, 1::bigint, r.last, r.ttl, NULL::bigint, NULL::bigint, NULL::bytea, v_woken
+    FROM unnest(a.i, a.last, a.ttl) AS r (i, last, ttl);
+    IF cardinality(a.i) = cardinality(p_ids) THEN
+      RETURN;
+    END IF;
+  END IF;
+  v_now := {p}clock();
   RETURN QUERY
   WITH asked AS (
-    SELECT a.id, a.hold, a.i - 1 AS i
-    FROM unnest(p_ids, p_holds) WITH ORDINALITY AS a (id, hold, i)
+    SELECT q.id, q.hold, q.i - 1 AS i
+    FROM unnest(p_ids, p_holds) WITH ORDINALITY AS q (id, hold, i)
+    WHERE a.i IS NULL OR NOT q.i - 1 = ANY (a.i)
   ), renewed AS (
-    UPDATE {p}claims AS k SET expires = greatest(k.expires, v_now + a.hold)
-    FROM asked AS a
-    WHERE k.id = a.id AND k.held IS NOT NULL AND NOT k.broken AND k.expires > v_now
-    RETURNING a.i, k.token, k.hold_ttl
+    UPDATE {p}claims AS k SET expires = greatest(k.expires, v_now + q.hold)
+    FROM asked AS q
+    WHERE k.id = q.id AND k.held IS NOT NULL AND NOT k.broken AND k.expires > v_now
+    RETURNING q.i, k.token, k.hold_ttl
   )
   SELECT r.i, 1::bigint, r.token, r.hold_ttl, NULL::bigint, NULL::bigint, NULL::bytea, v_woken
   FROM renewed AS r
   UNION ALL
   -- One that was not renewed and holds was made a holder this very moment, with a full lease.
-  SELECT a.i, s.state, s.token, s.ttl, s.ahead, s.look,
+  SELECT q.i, s.state, s.token, s.ttl, s.ahead, s.look,
          s.record, v_woken
-  FROM asked AS a CROSS JOIN LATERAL {p}stands(a.id, v_now) AS s
-  WHERE NOT EXISTS (SELECT FROM renewed AS r WHERE r.i = a.i);
+  FROM asked AS q CROSS JOIN LATERAL {p}stands(q.id, v_now) AS s
+  WHERE NOT EXISTS (SELECT FROM renewed AS r WHERE r.i = q.i);
 END $$;
 
 -- As `renew`, but changes nothing and takes no lock. Arguments and result: `Verb::Look`.
@@ -57,13 +81,19 @@ DECLARE
   v_now bigint := {p}clock();
 BEGIN
   RETURN QUERY
-  SELECT a.i - 1, s.state, s.token, s.ttl, s.ahead,
+  SELECT a.i - 1, CASE WHEN m.id IS NULL THEN s.state ELSE 1 END, coalesce(s.token, m.last),
+         coalesce(s.ttl, m.hold_ttl), s.ahead,
          -- Somebody ahead has ended: a renewal takes it out.
          CASE WHEN s.state = 2 AND EXISTS (
-           SELECT FROM {p}claims AS m JOIN {p}claims AS k USING (list)
-           WHERE m.id = a.id AND k.place < m.place AND k.expires <= v_now)
+           SELECT FROM {p}claims AS w JOIN {p}claims AS k USING (list)
+           WHERE w.id = a.id AND k.place < w.place AND k.expires <= v_now)
          THEN 0 ELSE s.look END,
          s.record, NULL::bytea
-  FROM unnest(p_ids) WITH ORDINALITY AS a (id, i) CROSS JOIN LATERAL {p}stands(a.id, v_now) AS s;
+  FROM unnest(p_namespaces, p_spaces, p_names, p_ids) WITH ORDINALITY
+    AS a (namespace, space, name, id, i)
+  CROSS JOIN LATERAL {p}stands(a.id, v_now) AS s
+  LEFT JOIN {p}names AS m
+    ON m.namespace = a.namespace AND m.space = a.space::smallint AND m.name = a.name
+   AND m.id = a.id AND m.expires > v_now;
 END $$;
 

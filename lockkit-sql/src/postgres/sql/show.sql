@@ -9,7 +9,15 @@ RETURNS TABLE (namespace bytea, space bigint, name bytea, token bigint, weight b
          (SELECT b.record FROM {p}breaks AS b WHERE b.list = n.list ORDER BY b.n DESC LIMIT 1)
   FROM (SELECT {p}clock() AS now OFFSET 0) AS t
   CROSS JOIN {p}names AS n
-  LEFT JOIN {p}claims AS c ON c.list = n.list AND c.expires > t.now
+  LEFT JOIN LATERAL (
+    SELECT k.place, k.token, k.weight, k.capacity, k.hold_ttl, k.queued, k.expires, k.held,
+           k.broken, k.identity, k.note
+    FROM {p}claims AS k WHERE k.list = n.list AND k.expires > t.now
+    UNION ALL
+    SELECT n.last, n.last, n.weight, n.capacity, n.hold_ttl, n.used, n.expires, n.used,
+           false, n.identity, n.note
+    WHERE n.id IS NOT NULL AND n.expires > t.now
+  ) AS c ON true
   WHERE n.list = ANY (p_lists) AND (p_empty OR c.token IS NOT NULL)
   ORDER BY n.space, n.name, c.place
 $$;
@@ -33,7 +41,8 @@ RETURNS TABLE (namespace bytea, space bigint, name bytea, token bigint, weight b
     WHERE n.namespace = p_namespace AND (p_space < 0 OR n.space = p_space)
       AND n.name >= p_prefix AND substr(n.name, 1, length(p_prefix)) = p_prefix
       AND (n.space, n.name) > (p_after_space, p_after)
-      AND EXISTS (SELECT FROM {p}claims AS c WHERE c.list = n.list AND c.expires > {p}clock())
+      AND (n.expires > {p}clock() OR EXISTS (
+        SELECT FROM {p}claims AS c WHERE c.list = n.list AND c.expires > {p}clock()))
     ORDER BY n.space, n.name LIMIT p_limit), false)
 $$;
 

@@ -29,17 +29,18 @@ BEGIN
     IF FOUND THEN
       UPDATE {p}names AS n SET used = n.used WHERE n.list = v_list;
       PERFORM {p}settle(v_list, {p}clock(), NULL);
+      PERFORM {p}disperse(v_list);
     END IF;
   END LOOP;
   SELECT array_agg(o.list) INTO v_lists FROM (
     SELECT n.list FROM {p}names AS n
-    WHERE n.used < v_now - 86400000000
+    WHERE n.used < v_now - 86400000000 AND n.expires <= v_now
       AND NOT EXISTS (SELECT FROM {p}claims AS c WHERE c.list = n.list)
     LIMIT p_bite FOR UPDATE SKIP LOCKED) AS o;
   IF v_lists IS NOT NULL THEN
     -- A claim may have come between the look and the lock; from here on none can.
     SELECT array_agg(n.list) INTO v_lists FROM {p}names AS n
-    WHERE n.list = ANY (v_lists)
+    WHERE n.list = ANY (v_lists) AND n.expires <= {p}clock()
       AND NOT EXISTS (SELECT FROM {p}claims AS c WHERE c.list = n.list);
     UPDATE {p}meta SET floor = greatest(floor,
       (SELECT max(n.last) FROM {p}names AS n WHERE n.list = ANY (v_lists)));

@@ -14,18 +14,39 @@ CREATE TABLE IF NOT EXISTS {p}meta (
 
 -- One row a list. Whoever changes a list changes its row first: the row lock puts the verbs of one
 -- list in order, and the change makes a transaction with an older snapshot fail, not err.
+--
+-- A claim that is alone in its list stands in this row (`id`), so that a lock that nobody else wants
+-- costs one row, and no index, for the acquire and for the release. Every verb but these two first
+-- moves it to `claims`, and `crowd` says that the list is there, until it is empty.
 CREATE TABLE IF NOT EXISTS {p}names (
   namespace bytea    NOT NULL,
   space     smallint NOT NULL,  -- 0 lock, 1 semaphore
   name      bytea    NOT NULL,
   list      bigint   NOT NULL GENERATED ALWAYS AS IDENTITY UNIQUE,
-  last      bigint   NOT NULL,  -- the last place and token given
-  used      bigint   NOT NULL,  -- when it was last changed
+  last      bigint   NOT NULL,  -- the last place and token given; those of the claim here
+  used      bigint   NOT NULL,  -- when it was last changed; since when the claim here holds
+  crowd     boolean  NOT NULL DEFAULT true,
+  expires   bigint   NOT NULL DEFAULT 0,  -- of the claim here
+  id        bytea,
+  weight    bigint   NOT NULL DEFAULT 0,
+  capacity  bigint   NOT NULL DEFAULT 0,
+  hold_ttl  bigint   NOT NULL DEFAULT 0,
+  wait_ttl  bigint   NOT NULL DEFAULT 0,
+  identity  bytea,              -- JSON
+  note      bytea,
   PRIMARY KEY (namespace, space, name)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 
--- One row a claim. `expires`, `held` and what else a renewal writes are in no index, so that it
--- writes no index, and does not wait for a transaction that fences with this claim.
+-- What a claim gets that does not say how it was made: a function of version 1, which was running while
+-- the tables were upgraded, does not know `crowd`. Its statement is asked again, and meets the new one.
+CREATE OR REPLACE FUNCTION {p}again() RETURNS smallint LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'lockkit: the tables were upgraded' USING ERRCODE = 'serialization_failure';
+END $$;
+
+-- One row a claim of a list that has had two at a time. `expires`, `held` and what else a renewal
+-- writes are in no index, so that it writes no index, and does not wait for a transaction that fences
+-- with this claim.
 CREATE TABLE IF NOT EXISTS {p}claims (
   id       bytea   PRIMARY KEY,       -- secret: whoever knows it can release the claim
   list     bigint  NOT NULL,
@@ -41,9 +62,27 @@ CREATE TABLE IF NOT EXISTS {p}claims (
   broken   boolean NOT NULL DEFAULT false,
   client   bytea   NOT NULL,          -- whom to tell
   identity bytea   NOT NULL,          -- JSON
-  note     bytea
+  note     bytea,
+  made     smallint NOT NULL DEFAULT {p}again()  -- by which version
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX IF NOT EXISTS lockkit_claims_line ON {p}claims (list, place);
+
+-- From version 1, where every claim was in `claims`. Both tables at once, and names first, in the order
+-- in which verbs lock them.
+DO $$ BEGIN
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = '{p}names'::regclass
+                 AND attname = 'crowd' AND NOT attisdropped) THEN
+    LOCK TABLE {p}names, {p}claims IN ACCESS EXCLUSIVE MODE;
+    ALTER TABLE {p}names
+      ADD COLUMN crowd boolean NOT NULL DEFAULT true, ADD COLUMN expires bigint NOT NULL DEFAULT 0,
+      ADD COLUMN id bytea, ADD COLUMN weight bigint NOT NULL DEFAULT 0,
+      ADD COLUMN capacity bigint NOT NULL DEFAULT 0, ADD COLUMN hold_ttl bigint NOT NULL DEFAULT 0,
+      ADD COLUMN wait_ttl bigint NOT NULL DEFAULT 0, ADD COLUMN identity bytea,
+      ADD COLUMN note bytea;
+    ALTER TABLE {p}claims ADD COLUMN made smallint NOT NULL DEFAULT 1;
+    ALTER TABLE {p}claims ALTER COLUMN made SET DEFAULT {p}again();
+  END IF;
+END $$;
 
 -- Who broke which claim.
 CREATE TABLE IF NOT EXISTS {p}breaks (
@@ -75,9 +114,10 @@ CREATE TABLE IF NOT EXISTS {p}bases (
   base      bigint NOT NULL
 );
 
--- This server's clock. Not now(), which stands still in a transaction.
+-- This server's clock. Not now(), which stands still in a transaction. (A double counts microseconds
+-- exactly until the year 2255, and is cheaper than a decimal.)
 CREATE OR REPLACE FUNCTION {p}clock() RETURNS bigint LANGUAGE sql VOLATILE AS
-$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
+$$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
 
 -- For people: who holds, who waits.
 CREATE OR REPLACE VIEW {p}line AS
@@ -90,6 +130,11 @@ SELECT convert_from(n.namespace, 'UTF8') AS namespace,
        c.weight, c.capacity, to_timestamp(c.queued / 1e6) AS queued,
        to_timestamp(c.held / 1e6) AS held, to_timestamp(c.expires / 1e6) AS expires, c.broken,
        convert_from(c.identity, 'UTF8') AS identity, convert_from(c.note, 'UTF8') AS note
-FROM {p}claims AS c JOIN {p}names AS n USING (list)
+FROM {p}names AS n JOIN (
+  SELECT list, place, token, weight, capacity, queued, held, expires, broken, identity, note
+  FROM {p}claims
+  UNION ALL
+  SELECT list, last, last, weight, capacity, used, used, expires, false, identity, note
+  FROM {p}names WHERE id IS NOT NULL AND expires > {p}clock()
+) AS c USING (list)
 ORDER BY n.namespace, n.space, n.name, c.place;
-

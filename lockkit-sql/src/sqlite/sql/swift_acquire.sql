@@ -7,7 +7,9 @@ SELECT 1 + max(m.token, coalesce(
          (SELECT place FROM lockkit_claims WHERE namespace = ?2 AND space = ?3 AND name = ?4), 0)),
        ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?12
 FROM lockkit_meta AS m
-WHERE m.epoch = ?13
+WHERE m.epoch = ?13 AND ?5 <= ?6
+  AND (?3 = 0 OR NOT EXISTS (SELECT 1 FROM lockkit_limits
+                             WHERE namespace = ?2 AND name = ?4 AND capacity <> ?6))
   AND NOT EXISTS (SELECT 1 FROM lockkit_claims
                   WHERE namespace = ?2 AND space = ?3 AND name = ?4 AND expires > 0)
   AND m.ceiling > max(m.token, coalesce(

@@ -3,6 +3,7 @@
 -- (1: leave at once if it cannot hold); now; epoch.
 -- Result in lockkit_answer: outcome 1 in line, 0 busy; token; held (NULL: waits); ahead.
 -- Fails with `lockkit: epoch`, `lockkit: ceiling`, `lockkit: limit N`; then nothing was done.
+-- On the way there: `ahead`: it was in line before; `ttl`: the limit in force, NULL: there is none.
 CREATE TEMP VIEW lockkit_acquire AS
 SELECT NULL AS id, NULL AS namespace, NULL AS space, NULL AS name, NULL AS weight,
        NULL AS capacity, NULL AS hold_ttl, NULL AS wait_ttl, NULL AS identity, NULL AS note,
@@ -21,6 +22,10 @@ CREATE TEMP TRIGGER lockkit_on_acquire INSTEAD OF INSERT ON lockkit_acquire BEGI
   SELECT RAISE(ABORT, 'lockkit: ceiling') FROM lockkit_answer AS a, lockkit_meta AS m
   WHERE a.token > m.ceiling;
   DELETE FROM lockkit_promoted;
+  UPDATE lockkit_answer SET ahead = EXISTS (
+    SELECT 1 FROM lockkit_claims
+    WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+      AND place = lockkit_answer.place AND expires > NEW.now);
 
   -- What has ended never revives: it goes, and this claim begins anew at the end. The floor
   -- remembers its place, in case it was the last and a try leaves nothing in it.
@@ -43,11 +48,15 @@ CREATE TEMP TRIGGER lockkit_on_acquire INSTEAD OF INSERT ON lockkit_acquire BEGI
   WHERE EXISTS (SELECT 1 FROM lockkit_claims
                 WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name);
 
-  SELECT RAISE(ABORT, 'lockkit: limit ' || capacity)
-  FROM (SELECT capacity FROM lockkit_claims
-        WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
-        ORDER BY place LIMIT 1)
-  WHERE capacity <> NEW.capacity;
+  -- A claim that was in line is known by its id, whatever limit it was made with.
+  UPDATE lockkit_answer SET ttl = coalesce(
+    (SELECT capacity FROM lockkit_limits
+     WHERE NEW.space = 1 AND namespace = NEW.namespace AND name = NEW.name),
+    (SELECT capacity FROM lockkit_claims
+     WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
+     ORDER BY place LIMIT 1));
+  SELECT RAISE(ABORT, 'lockkit: limit ' || ttl) FROM lockkit_answer
+  WHERE NOT ahead AND ttl <> NEW.capacity;
 
   -- What is in line already stays where it is.
   UPDATE lockkit_claims
@@ -60,7 +69,8 @@ CREATE TEMP TRIGGER lockkit_on_acquire INSTEAD OF INSERT ON lockkit_acquire BEGI
   -- `held`: whether a new claim can hold. Nobody waits (holders come first, so the last row
   -- tells), and the sum leaves room. `place` becomes NULL where there is none to keep.
   UPDATE lockkit_answer
-  SET held = coalesce(
+  SET held = coalesce(ttl, NEW.capacity) = NEW.capacity AND NEW.weight <= NEW.capacity
+        AND coalesce(
         (SELECT held IS NOT NULL FROM lockkit_claims
          WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
          ORDER BY place DESC LIMIT 1)
@@ -78,6 +88,12 @@ CREATE TEMP TRIGGER lockkit_on_acquire INSTEAD OF INSERT ON lockkit_acquire BEGI
          NEW.now + CASE WHEN a.held THEN NEW.hold_ttl ELSE NEW.wait_ttl END,
          CASE WHEN a.held THEN NEW.now END, NEW.identity, NEW.note
   FROM lockkit_answer AS a WHERE a.place IS NULL AND (NOT NEW.try OR a.held);
+  -- A try of more permits than the limit leaves the list empty: the floor remembers.
+  UPDATE lockkit_meta SET token = a.token - 1
+  FROM lockkit_answer AS a
+  WHERE NEW.weight > NEW.capacity AND a.token - 1 > lockkit_meta.token
+    AND NOT EXISTS (SELECT 1 FROM lockkit_claims
+                    WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name);
 
   UPDATE lockkit_answer
   SET (outcome, token, held, ttl, ahead) = (

@@ -1,0 +1,15 @@
+-- Takes a name that nobody has and nobody waits for: one row. Does the whole work where that is not
+-- so, in the same message.
+-- Arguments: `Verb::Acquire`. Row: the token; or else the bytes of `take`; {settings}.
+WITH taken AS (
+  UPDATE {p}names AS n
+  SET used = {p}clock(), last = greatest(n.last + 1, {p}clock()), expires = {p}clock() + $7,
+      id = $4, weight = $5, capacity = $6, hold_ttl = $7, wait_ttl = $8, identity = $10, note = $11
+  WHERE n.namespace = $1 AND n.space = $2::smallint AND n.name = $3
+    AND NOT n.crowd AND n.expires <= {p}clock()
+  RETURNING n.last
+)
+SELECT (SELECT last FROM taken),
+       CASE WHEN NOT EXISTS (SELECT FROM taken)
+            THEN {p}take($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) END,
+       {settings}
