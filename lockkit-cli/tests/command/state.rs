@@ -112,3 +112,18 @@ fn resize_prints_the_limit_and_run_takes_permits_of_what_is_resizable() {
     let help = stage.run(&["resize", "--help"]);
     assert!(stdout(&help).contains("evicts nobody"), "{}", stdout(&help));
 }
+
+#[test]
+fn a_limit_that_was_resized_holds_for_commands_that_come_later() {
+    let stage = Stage::new();
+    let run = |permits| {
+        let take = ["--limit", "9", "--resizable", "--permits", permits];
+        stage.run(&[&["run", "--local", "-n"][..], &take, &["pool", "true"]].concat())
+    };
+    for (limit, permits, code) in [("2", "2", 0), ("2", "3", 75), ("3", "3", 0), ("0", "1", 75)] {
+        let resized = stage.run(&["resize", "--local", "pool", limit]);
+        assert_eq!(resized.status.code(), Some(0), "{}", stderr(&resized));
+        let ran = run(permits);
+        assert_eq!(ran.status.code(), Some(code), "{permits} of {limit}: {}", stderr(&ran));
+    }
+}
