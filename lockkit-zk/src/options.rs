@@ -196,13 +196,13 @@ impl ZkOptions {
     }
 
     /// For how long a session of this timeout may be trusted, counted from the sending of a request
-    /// that the leader answered, when a connection counts as lost after `connection` without a word
-    /// from the server.
+    /// that took a leader and a majority, when a connection counts as lost after `connection`
+    /// without a word from the server.
     ///
     /// The leader ends a session when it has not heard of it for the timeout. But it does not hear
     /// of it at once: a follower reports the sessions that it heard from with its answers to the
-    /// leader's pings, twice a tick, and a forwarded request (`sync` or a write) counts as no sign
-    /// of life of the session by itself. So when a follower is cut off right after it passed on an
+    /// leader's pings, twice a tick, and a forwarded request (a write) counts as no sign of life of
+    /// the session by itself. So when a follower is cut off right after it passed on an
     /// answer, the leader's count began up to half a tick before the client's last word to the
     /// follower before that request.
     pub(crate) fn trusted(&self, timeout: Duration, connection: Duration) -> Duration {
@@ -216,9 +216,8 @@ impl ZkOptions {
 /// How long a connection of a session with this timeout may be silent before another server is
 /// tried.
 ///
-/// A fifth of it: the shorter, the less a leader can do harm that stood still, was replaced
-/// meanwhile, and answers once more when it wakes. But not so short that a busy machine cuts
-/// connections.
+/// A fifth of it: the shorter, the sooner one that stands still or is cut off is left for another.
+/// But not so short that a busy machine cuts connections.
 pub(crate) fn connection_timeout(session: Duration) -> Duration {
     (session / 5).max(Duration::from_secs(4)).min(session * 2 / 5)
 }

@@ -48,10 +48,12 @@ mod server;
 mod servers;
 mod shared;
 mod slots;
+mod socks;
 mod tls;
 
 pub(crate) use clock::Clock;
 pub use clock::Shift;
+pub use division::Rift;
 pub use error::{LabError, Result};
 pub use folder::processes_in;
 pub use group::Group;

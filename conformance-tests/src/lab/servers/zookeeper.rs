@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -32,13 +33,14 @@ const LOGGING: &str = "log4j.rootLogger=INFO, out\n\
 pub(crate) struct ZooKeeper {
     port: Port,
     place: Option<(usize, Arc<Vec<Peer>>)>,
-    /// Where this member looks for the others when they lead, if not where they are.
-    detours: Vec<Option<u16>>,
-    /// After how many ticks of silence the members of an ensemble give up on each other.
-    patience: u32,
+    /// The SOCKS proxy through which this member dials the others, if it does not by itself.
+    socks: Option<SocketAddr>,
+    /// After which silence the members of an ensemble give up on each other.
+    patience: Duration,
 }
 
-const PATIENCE: u32 = 4;
+const TICK: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Ports over which the members of an ensemble follow and elect a leader.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ pub(crate) struct Peer {
 
 impl ZooKeeper {
     pub(crate) fn alone() -> Result<Self> {
-        Ok(Self { port: Port::take()?, place: None, detours: Vec::new(), patience: PATIENCE })
+        Ok(Self { port: Port::take()?, place: None, socks: None, patience: PATIENCE })
     }
 
     pub(crate) fn ensemble(size: usize) -> Result<Vec<Self>> {
@@ -60,41 +62,41 @@ impl ZooKeeper {
                 Ok(Self {
                     port: Port::take()?,
                     place: Some((at, Arc::clone(&peers))),
-                    detours: vec![None; size],
+                    socks: None,
                     patience: PATIENCE,
                 })
             })
             .collect()
     }
 
-    /// Where the others find this member when it leads.
-    pub(crate) fn leads_at(&self) -> Option<SocketAddr> {
-        let (at, peers) = self.place.as_ref()?;
-        Some(peers[*at].follow.addr())
+    /// Where the others find this member.
+    pub(crate) fn meets_at(&self) -> Vec<SocketAddr> {
+        let peer = self.place.iter().map(|(at, peers)| &peers[*at]);
+        peer.flat_map(|peer| [peer.follow.addr(), peer.elect.addr()]).collect()
     }
 
-    /// Has this member look for another one at this port when that leads.
-    pub(crate) fn detour(&mut self, member: usize, port: u16) {
-        self.detours[member] = Some(port);
+    /// Has this member dial the others through a SOCKS proxy.
+    pub(crate) fn dial_through(&mut self, socks: SocketAddr) {
+        self.socks = Some(socks);
     }
 
-    /// Has this member wait for a minute for the others.
-    pub(crate) fn calm(&mut self) {
-        self.patience = 120;
+    /// Has this member wait for the others for so long.
+    pub(crate) fn be_patient_for(&mut self, silence: Duration) {
+        self.patience = silence;
     }
 
     fn configuration(&self, home: &Home) -> String {
         let mut text = format!(
-            "tickTime=500\nminSessionTimeout=1000\nmaxSessionTimeout=60000\n\
+            "tickTime={}\nminSessionTimeout=1000\nmaxSessionTimeout=60000\n\
              initLimit=20\nsyncLimit={}\nmaxClientCnxns=0\nadmin.enableServer=false\n\
              4lw.commands.whitelist=*\nclientPortAddress=127.0.0.1\nclientPort={}\ndataDir={}\n",
-            self.patience,
+            TICK.as_millis(),
+            self.patience.as_millis() / TICK.as_millis(),
             self.port.number(),
             home.data().display(),
         );
         for (at, peer) in self.place.iter().flat_map(|(_, peers)| peers.iter().enumerate()) {
-            let follow = self.detours[at].unwrap_or(peer.follow.number());
-            let elect = peer.elect.number();
+            let (follow, elect) = (peer.follow.number(), peer.elect.number());
             text += &format!("server.{}=127.0.0.1:{follow}:{elect}\n", at + 1);
         }
         text
@@ -135,6 +137,12 @@ impl Recipe for ZooKeeper {
         // process loses nothing that it had written: no need to force it to disk.
         command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
         command.args(["-XX:-UsePerfData", "-Dzookeeper.forceSync=no", "-cp", &classes]);
+        if let Some(socks) = self.socks {
+            command.arg(format!("-DsocksProxyHost={}", socks.ip()));
+            command.arg(format!("-DsocksProxyPort={}", socks.port()));
+            // By itself, Java dials addresses of the machine directly.
+            command.arg("-DsocksNonProxyHosts=");
+        }
         command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain");
         command.arg(home.path().join("zoo.cfg"));
         Ok(command)
