@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError, SessionState};
 
 use crate::ZkOptions;
-use crate::failure::{BACKEND, failed, no_answer};
+use crate::failure::{BACKEND, no_answer, unreachable};
 use crate::options::{agreed_silence, connection_timeout, longest_connection_timeout};
 use crate::watched::{Room, Watched};
 
@@ -253,14 +253,16 @@ impl Sessions {
         let several = self.options.hosts.contains(',');
         let mut asked = FuturesUnordered::new();
         loop {
-            asked.push(connector.clone().connect(&self.options.hosts));
+            asked.push(self.options.dial(connector.clone()));
             let hedge = match several {
                 true => Either::Left(tokio::time::sleep(HEDGE)),
                 false => Either::Right(std::future::pending()),
             };
             let hedge = std::pin::pin!(hedge);
             match select(asked.next(), hedge).await {
-                Either::Left((Some(connected), _)) => return connected.map_err(failed),
+                Either::Left((Some(connected), _)) => {
+                    return connected.map_err(|error| unreachable(error, self.options.tls));
+                }
                 Either::Left((None, _)) => return Err(no_answer()), // it is never empty
                 Either::Right(_) => {}
             }

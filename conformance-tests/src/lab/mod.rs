@@ -61,6 +61,7 @@ pub use kind::{Kind, Layout};
 pub use proxy::Proxy;
 pub use server::{Data, Server};
 pub use servers::etcd::Demands as EtcdDemands;
+pub use servers::zookeeper::Demands as ZooKeeperDemands;
 pub use shared::Shared;
 pub use slots::Moving;
 pub use tls::{Clients, Tls};

@@ -15,6 +15,7 @@ use crate::lab::port::Port;
 use crate::lab::program;
 use crate::lab::raw::zookeeper;
 use crate::lab::recipe::Recipe;
+use crate::lab::tls::Tls;
 
 /// Where Debian puts what the server consists of.
 const JARS: [&str; 4] = [
@@ -23,6 +24,21 @@ const JARS: [&str; 4] = [
     "/usr/share/java/slf4j-log4j12.jar",
     "/usr/share/java/log4j-1.2.jar",
 ];
+
+/// What it needs besides to speak TLS.
+const TLS_JARS: [&str; 7] = [
+    "/usr/share/java/netty-buffer.jar",
+    "/usr/share/java/netty-codec.jar",
+    "/usr/share/java/netty-common.jar",
+    "/usr/share/java/netty-handler.jar",
+    "/usr/share/java/netty-resolver.jar",
+    "/usr/share/java/netty-transport.jar",
+    "/usr/share/java/netty-transport-native-epoll.jar",
+];
+
+/// The server's key and certificate, and the users that it knows.
+const KEYS: &str = "server.pem";
+const LOGINS: &str = "jaas.conf";
 
 const LOGGING: &str = "log4j.rootLogger=INFO, out\n\
     log4j.appender.out=org.apache.log4j.ConsoleAppender\n\
@@ -37,6 +53,17 @@ pub(crate) struct ZooKeeper {
     socks: Option<SocketAddr>,
     /// After which silence the members of an ensemble give up on each other.
     patience: Duration,
+    demands: Demands,
+}
+
+/// What a ZooKeeper knows of its clients.
+#[derive(Debug, Clone, Default)]
+pub struct Demands {
+    /// Users and their passwords, for SASL (DIGEST-MD5). Who is none of them may come, too, and
+    /// fail at what belongs to them.
+    pub users: Vec<(String, String)>,
+    /// A second address, where clients must speak TLS and show certificates.
+    pub tls: Option<Arc<Tls>>,
 }
 
 const TICK: Duration = Duration::from_millis(500);
@@ -51,7 +78,12 @@ pub(crate) struct Peer {
 
 impl ZooKeeper {
     pub(crate) fn alone() -> Result<Self> {
-        Ok(Self { port: Port::take()?, place: None, socks: None, patience: PATIENCE })
+        Self::demanding(Demands::default())
+    }
+
+    /// One that stands alone and demands this of its clients.
+    pub(crate) fn demanding(demands: Demands) -> Result<Self> {
+        Ok(Self { port: Port::take()?, place: None, socks: None, patience: PATIENCE, demands })
     }
 
     pub(crate) fn ensemble(size: usize) -> Result<Vec<Self>> {
@@ -64,6 +96,7 @@ impl ZooKeeper {
                     place: Some((at, Arc::clone(&peers))),
                     socks: None,
                     patience: PATIENCE,
+                    demands: Demands::default(),
                 })
             })
             .collect()
@@ -99,7 +132,26 @@ impl ZooKeeper {
             let (follow, elect) = (peer.follow.number(), peer.elect.number());
             text += &format!("server.{}=127.0.0.1:{follow}:{elect}\n", at + 1);
         }
+        if let Some(tls) = &self.demands.tls {
+            text += &format!(
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+                 secureClientPortAddress=127.0.0.1\nsecureClientPort={}\n\
+                 ssl.keyStore.type=PEM\nssl.keyStore.location={}\n\
+                 ssl.trustStore.type=PEM\nssl.trustStore.location={}\n",
+                tls.addr().port(),
+                home.path().join(KEYS).display(),
+                tls.authority().display(),
+            );
+        }
         text
+    }
+
+    /// Who may log in, as Java's authentication service reads it.
+    fn logins(&self) -> String {
+        let user = |(user, password): &(String, String)| format!("  user_{user}=\"{password}\"\n");
+        let users: String = self.demands.users.iter().map(user).collect();
+        let module = "org.apache.zookeeper.server.auth.DigestLoginModule required";
+        format!("Server {{\n  {module}\n{users};\n}};\n")
     }
 }
 
@@ -121,6 +173,10 @@ impl Recipe for ZooKeeper {
         home.make_data()?;
         home.write("zoo.cfg", &self.configuration(home))?;
         home.write("log4j.properties", LOGGING)?;
+        home.write(LOGINS, &self.logins())?;
+        if let Some(tls) = &self.demands.tls {
+            home.write(KEYS, &tls.server()?)?;
+        }
         match &self.place {
             Some((at, _)) => home.write("data/myid", &format!("{}\n", at + 1)),
             None => Ok(()),
@@ -129,7 +185,8 @@ impl Recipe for ZooKeeper {
 
     fn command(&self, home: &Home) -> Result<Command> {
         let mut classes = home.path().display().to_string();
-        for jar in JARS {
+        let more = self.demands.tls.iter().flat_map(|_| TLS_JARS);
+        for jar in JARS.into_iter().chain(more) {
             classes += &format!(":{}", program::file(jar)?.display());
         }
         let mut command = home.command("java")?;
@@ -142,6 +199,11 @@ impl Recipe for ZooKeeper {
             command.arg(format!("-DsocksProxyPort={}", socks.port()));
             // By itself, Java dials addresses of the machine directly.
             command.arg("-DsocksNonProxyHosts=");
+        }
+        if !self.demands.users.is_empty() {
+            let logins = home.path().join(LOGINS);
+            command.arg(format!("-Djava.security.auth.login.config={}", logins.display()));
+            command.arg("-Dzookeeper.authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider");
         }
         command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain");
         command.arg(home.path().join("zoo.cfg"));
