@@ -144,6 +144,7 @@ macro_rules! __every_trial {
                 robust_07_the_leader_of_a_cluster_falls_silent: Nothing,
                 robust_07_a_follower_is_cut_off_from_its_leader: Nothing,
                 robust_07_a_leader_is_cut_off_from_the_others: Nothing,
+                robust_07_a_leader_is_cut_off_and_the_others_see_it_first: Nothing,
             }
             moves robust Fault {
                 robust_07_a_lock_moves_to_another_server: Own,

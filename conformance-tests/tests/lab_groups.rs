@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lab_memory::{recalls, remember};
 use lockkit_conformance::lab::raw::{resp, zookeeper};
-use lockkit_conformance::lab::{Data, Group, Kind, LabError, Layout, Server, processes_in};
+use lockkit_conformance::lab::{Data, Group, Kind, LabError, Layout, Rift, Server, processes_in};
 
 async fn survives_its_leader(layout: Layout) {
     let since = Instant::now();
@@ -107,32 +107,56 @@ async fn a_redis_cluster_divides_its_keys_and_announces_proxies() {
     assert_eq!(group.members()[2].kind(), Kind::Redis);
 }
 
-#[tokio::test]
-async fn a_zookeeper_follower_that_is_cut_off_answers_for_a_while_and_then_no_more() {
-    let group = Group::start_divisible_ensemble().await.unwrap();
+/// Cuts off the leader, or a follower, of an ensemble: it answers for a while and then no more,
+/// while the others go on, and knows everything once it is let back in.
+async fn ensemble_without(leads: bool, rift: Rift) {
+    let group = Group::start_divisible_ensemble(Duration::from_secs(5)).await.unwrap();
     let leader = group.leader().await.unwrap().addr();
-    let at = |addr| group.members().iter().position(|member| member.addr() == addr).unwrap();
-    assert!(matches!(group.cut_off(at(leader)).await, Err(LabError::Unsupported { .. })));
-    let follower = group.members().iter().position(|member| member.addr() != leader).unwrap();
-    let addr = group.members()[follower].addr();
+    let mut members = group.members().iter();
+    let alone = members.position(|member| leads == (member.addr() == leader)).unwrap();
+    let addr = group.members()[alone].addr();
+    let other = group.members().iter().map(Server::addr).find(|other| *other != addr).unwrap();
     let mut client = zookeeper::Connection::open(addr).await.unwrap();
 
-    group.cut_off(follower).await.unwrap();
+    group.cut_off(alone, rift).await.unwrap();
     let since = Instant::now();
-    remember(Kind::ZooKeeper, leader).await.unwrap();
-    let known = client.exists("/lab", false).await;
-    assert!(!known.unwrap_or(false), "it cannot know");
-    while client.exists("/lab", false).await.is_ok() {
+    let mut answers = 0;
+    while client.exists("/lab", false).await.is_ok_and(|known| !known) {
+        answers += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    eprintln!("a follower that is cut off answers for {:.1?}", since.elapsed());
+    assert!(answers > 0, "clients reach it still");
+    eprintln!("{rift:?}: one that is cut off answers for {:.1?}", since.elapsed());
+    while remember(Kind::ZooKeeper, other).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    eprintln!("{rift:?}: the others remember after {:.1?}", since.elapsed());
+    assert!(zookeeper::Connection::open(addr).await.is_err(), "it serves alone");
     assert_ne!(group.leader().await.unwrap().addr(), addr);
 
-    group.rejoin().await.unwrap();
+    group.rejoin();
     group.complete().await.unwrap();
     let since = Instant::now();
     until_recalled_by_all(&group).await;
-    eprintln!("and knows everything {:.1?} after it was let back in", since.elapsed());
+    eprintln!("{rift:?}: and it knows everything {:.1?} after it was let in", since.elapsed());
+}
+
+#[tokio::test]
+async fn a_zookeeper_follower_that_is_cut_off_answers_for_a_while_and_then_no_more() {
+    ensemble_without(false, Rift::Silent).await;
+}
+
+#[tokio::test]
+async fn a_zookeeper_leader_that_is_cut_off_answers_for_a_while_and_then_no_more() {
+    ensemble_without(true, Rift::Silent).await;
+    ensemble_without(true, Rift::OthersSee).await;
+}
+
+#[tokio::test]
+async fn an_ensemble_that_was_not_started_for_it_cannot_be_divided() {
+    let group = Group::start_calm_ensemble().await.unwrap();
+    let cut = group.cut_off(0, Rift::Silent).await;
+    assert!(matches!(cut, Err(LabError::Unsupported { .. })));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::{Data, Group, Layout, Server};
+use lockkit_conformance::lab::{Data, Group, Layout, Rift, Server};
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Key, LockManager, Name, Namespace, Settings, Space};
@@ -13,6 +13,8 @@ use lockkit_zk::{ZkDriver, ZkOptions};
 /// Longer than a busy machine stands still.
 const TTL: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For how long members believe in each other.
+const FAITH: Duration = Duration::from_secs(2);
 
 async fn manager(hosts: &str) -> LockManager {
     let options = ZkOptions::new(hosts).ttl(TTL).tick(Duration::from_millis(500));
@@ -33,7 +35,7 @@ async fn a_follower(group: &Group) -> (usize, &Server) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_behind_a_follower_that_is_cut_off_gives_up_before_the_next_holds() {
-    let group = Group::start_divisible_ensemble().await.unwrap();
+    let group = Group::start_divisible_ensemble(FAITH).await.unwrap();
     let (number, follower) = a_follower(&group).await;
     let ours = manager(&follower.addr().to_string()).await;
     let leader = group.leader().await.unwrap().addr().to_string();
@@ -47,13 +49,13 @@ async fn a_holder_behind_a_follower_that_is_cut_off_gives_up_before_the_next_hol
     // Renewed for a while, as long as all is well.
     tokio::time::sleep(TTL).await;
     assert!(guard.is_valid(), "{:?}", guard.loss());
-    group.cut_off(number).await.unwrap();
+    group.cut_off(number, Rift::Silent).await.unwrap();
     tokio::time::timeout(PATIENCE, guard.lost()).await.expect("it is lost");
     let lost = BootClock.now();
     let (granted, next, _guard) = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
     assert!(lost < granted, "two held for {:?}", lost.since(granted));
     assert!(next > token);
-    group.rejoin().await.unwrap();
+    group.rejoin();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,7 +125,7 @@ async fn a_leader_that_stood_still_and_wakes_makes_no_second_holder() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_is_cut_off_does_not_answer_with_what_was() {
-    let group = Group::start_divisible_ensemble().await.unwrap();
+    let group = Group::start_divisible_ensemble(FAITH).await.unwrap();
     let (number, follower) = a_follower(&group).await;
     let options = ZkOptions::new(follower.addr().to_string()).ttl(TTL * 3);
     let ours = ZkDriver::connect_with(options.tick(Duration::from_millis(500))).await.unwrap();
@@ -131,7 +133,7 @@ async fn a_follower_that_is_cut_off_does_not_answer_with_what_was() {
     let theirs = manager(&leader).await;
     let namespace = Namespace::default();
     assert_eq!(ours.token_base(&namespace).await.unwrap(), 0);
-    group.cut_off(number).await.unwrap();
+    group.cut_off(number, Rift::Silent).await.unwrap();
     let key = Key::new(namespace.clone(), Space::Lock, Name::new("a").unwrap());
     let guard = theirs.mutex("a").lock().await.unwrap();
     theirs.driver().raise_token_base(&namespace, 1_000).await.unwrap();
@@ -151,7 +153,7 @@ async fn a_follower_that_is_cut_off_does_not_answer_with_what_was() {
         }
         assert!(tokio::time::Instant::now() < deadline, "it never answers");
         if !rejoined {
-            group.rejoin().await.unwrap();
+            group.rejoin();
             rejoined = true;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;

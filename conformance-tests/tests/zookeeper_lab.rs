@@ -36,7 +36,7 @@ impl Site for ZooKeeper {
     /// leave back to back are often two round trips.
     fn costs(&self) -> Costs {
         let mut costs = Costs::BUDGET;
-        // A sync, and a list behind it.
+        // A transaction that only looks, and a list behind it.
         costs.renew_thousand = 2;
         costs.fewer_at_times = 1;
         costs

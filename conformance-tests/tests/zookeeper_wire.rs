@@ -124,7 +124,7 @@ async fn a_thousand_claims_are_renewed_by_three_requests() {
     let answers = driver.renew(&claims).await.unwrap();
     assert!(answers.iter().all(|answer| matches!(answer, Renewal::Holds(_))));
     let [requests, round_trips] = brief(proxy.counts());
-    assert_eq!(requests, 3, "sync, the session's nodes, the breaks");
+    assert_eq!(requests, 3, "a transaction that only looks, the session's nodes, the breaks");
     // They leave at once, but the client does not set TCP_NODELAY.
     assert!(round_trips <= 2, "{round_trips}");
 }

@@ -258,7 +258,7 @@ impl Inner {
 
     /// The list as the leader has it, with everything that this session sent before.
     async fn synced_line(&self, session: &Session, folder: &str) -> Result<Line, Error> {
-        let synced = session.sync(self.layout.root());
+        let synced = session.catch_up(self.layout.root());
         let listed = session.client.list_children(folder);
         let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
         match listed {

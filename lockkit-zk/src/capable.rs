@@ -32,7 +32,7 @@ pub(crate) fn capabilities(tick: Duration, timeout: Duration, trusted: Duration)
 
 const fn round_trips() -> RoundTrips {
     let mut trips = RoundTrips::BUDGET;
-    // A sync, and a list behind it.
+    // A transaction that only looks, and a list behind it.
     trips.renew = 2;
     trips
 }

@@ -19,6 +19,20 @@ pub(crate) fn failed(error: ZkError) -> Error {
     }
 }
 
+/// The error for a session that could not be had. The client does not say why a TLS connection came
+/// to nothing: it may be that no server is there, so it may help to try again.
+pub(crate) fn unreachable(error: ZkError, tls: bool) -> Error {
+    match error {
+        ZkError::AuthFailed => Error::permanent(BACKEND, "the server refuses the login"),
+        ZkError::NoHosts | ZkError::ConnectionLoss if tls => {
+            let message = "no server could be reached, or TLS failed: one side may not trust the \
+                           other's certificate";
+            Error::retryable(BACKEND, message)
+        }
+        other => failed(other),
+    }
+}
+
 /// Whether a write that failed so was certainly not done, and will not be.
 pub(crate) fn not_done(error: &ZkError) -> bool {
     matches!(

@@ -9,6 +9,8 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Logins and TLS stand in the URL as well: [`ZkOptions::parse`] has the grammar.
+//!
 //! What surprises: **all locks of one driver live in one session**, whose time is chosen when it
 //! connects ([`ZkOptions::ttl`]) and bounded by the servers; a ttl given to a single lock does not
 //! change it, and a guard reports what it got. Locks that outlive their process do not exist here.
@@ -33,6 +35,7 @@ mod registers;
 mod renew;
 mod resize;
 mod session;
+mod url;
 mod wait;
 mod watched;
 

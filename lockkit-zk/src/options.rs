@@ -1,11 +1,12 @@
-//! How a driver is to reach its ensemble: read from a URL, or said by methods. No I/O.
+//! How a driver is to reach its ensemble: what a program says by methods. No I/O.
 
 use std::fmt;
 use std::time::Duration;
 
-use lockkit_core::{Error, parse_duration, without_password};
-use percent_encoding::percent_decode_str;
-use zookeeper_client::{Acls, Client, Connector};
+use lockkit_core::Error;
+#[cfg(feature = "tls")]
+use zookeeper_client::TlsOptions;
+use zookeeper_client::{Acls, Client, Connector, Error as ZkError, SaslOptions};
 
 use crate::paths::Neighbours;
 
@@ -25,6 +26,8 @@ pub struct ZkOptions {
     pub(crate) tick: Duration,
     pub(crate) connector: Connector,
     pub(crate) neighbours: Option<Neighbours>,
+    /// Whether servers are spoken to in TLS, unless they are given as `tcp://`.
+    pub(crate) tls: bool,
     /// Whether nodes are made so that only whoever has the same login can touch them.
     pub(crate) private: bool,
 }
@@ -40,63 +43,9 @@ impl ZkOptions {
             session_timeout: None,
             tick: DEFAULT_TICK,
             connector: Client::connector(),
+            tls: false,
             private: false,
         }
-    }
-
-    /// Reads `zk://[user:password@]host:port,host:port[/chroot][?ttl=30s&tick=2s&…]`.
-    ///
-    /// `ttl`: see [`ttl`](Self::ttl). `session_timeout`: see
-    /// [`session_timeout`](Self::session_timeout). `tick`: see [`tick`](Self::tick). `neighbours`:
-    /// `curator` or `kazoo`, see [`neighbours`](Self::neighbours).
-    pub fn parse(url: &str) -> Result<Self, Error> {
-        let wrong = |what: &str| {
-            let shown = without_password(url);
-            let form = "zk://[user:password@]host:port,host:port[/chroot][?ttl=30s]";
-            Error::Config(format!("{shown}: {what}; a ZooKeeper URL is {form}"))
-        };
-        let rest =
-            url.strip_prefix("zk://").ok_or_else(|| wrong("it does not begin with zk://"))?;
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // The password may contain '@': everything up to the last one is the login.
-        let (login, place) = match place.rsplit_once('@') {
-            Some((login, place)) => (Some(login), place),
-            None => (None, place),
-        };
-        let (hosts, chroot) = match place.find('/') {
-            Some(slash) => place.split_at(slash),
-            None => (place, ""),
-        };
-        if hosts.is_empty() || hosts.split(',').any(str::is_empty) {
-            return Err(wrong("it names no server"));
-        }
-        let mut options = Self::new(hosts);
-        if !matches!(chroot, "" | "/") {
-            options = options.chroot(chroot)?;
-        }
-        if let Some(login) = login {
-            let (user, password) = login.split_once(':').ok_or_else(|| wrong("no password"))?;
-            let decode = |text| percent_decode_str(text).decode_utf8();
-            match (decode(user), decode(password)) {
-                (Ok(user), Ok(password)) => options = options.login(&user, &password),
-                _ => return Err(wrong("the login is not UTF-8")),
-            }
-        }
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            options = match name {
-                "ttl" => options.ttl(parse_duration(value)?),
-                "session_timeout" => options.session_timeout(parse_duration(value)?),
-                "tick" => options.tick(parse_duration(value)?),
-                "neighbours" => options.neighbours(match value {
-                    "curator" => Neighbours::Curator,
-                    "kazoo" => Neighbours::Kazoo,
-                    _ => return Err(wrong("neighbours are curator or kazoo")),
-                }),
-                _ => return Err(wrong(&format!("there is no option {name:?}"))),
-            };
-        }
-        Ok(options)
     }
 
     /// Puts everything under this path, which is made when it is not there.
@@ -158,6 +107,30 @@ impl ZkOptions {
         self
     }
 
+    /// Logs in with SASL's DIGEST-MD5, which the servers check, other than a login of `digest`: a
+    /// wrong password is an error. Nodes are then made for this user alone.
+    pub fn sasl_login(mut self, user: &str, password: &str) -> Self {
+        let login = SaslOptions::digest_md5(user.to_owned(), password.to_owned());
+        self.connector = self.connector.with_sasl(login);
+        self.private = true;
+        self
+    }
+
+    /// Speaks TLS with the servers: whom to trust, and what to show to a server that asks who is
+    /// there.
+    ///
+    /// Installs ring as the provider of cryptography for all of the program, unless it has one.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, options: TlsOptions) -> Self {
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            // Somebody may have been faster, which is as good.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        self.connector = self.connector.with_tls(options);
+        self.tls = true;
+        self
+    }
+
     /// Connects with this connector: for what it can and a URL cannot say. Its session timeout is
     /// replaced by what [`ttl`](Self::ttl) or [`session_timeout`](Self::session_timeout) ask for,
     /// and its connection timeout by what goes with that.
@@ -171,6 +144,15 @@ impl ZkOptions {
     pub fn private(mut self, private: bool) -> Self {
         self.private = private;
         self
+    }
+
+    /// Connects to one of the servers, the way they are spoken to.
+    pub(crate) async fn dial(&self, connector: Connector) -> Result<Client, ZkError> {
+        #[cfg(feature = "tls")]
+        if self.tls {
+            return connector.secure_connect(&self.hosts).await;
+        }
+        connector.connect(&self.hosts).await
     }
 
     pub(crate) fn acls(&self) -> Acls<'static> {
@@ -196,13 +178,13 @@ impl ZkOptions {
     }
 
     /// For how long a session of this timeout may be trusted, counted from the sending of a request
-    /// that the leader answered, when a connection counts as lost after `connection` without a word
-    /// from the server.
+    /// that took a leader and a majority, when a connection counts as lost after `connection`
+    /// without a word from the server.
     ///
     /// The leader ends a session when it has not heard of it for the timeout. But it does not hear
     /// of it at once: a follower reports the sessions that it heard from with its answers to the
-    /// leader's pings, twice a tick, and a forwarded request (`sync` or a write) counts as no sign
-    /// of life of the session by itself. So when a follower is cut off right after it passed on an
+    /// leader's pings, twice a tick, and a forwarded request (a write) counts as no sign of life of
+    /// the session by itself. So when a follower is cut off right after it passed on an
     /// answer, the leader's count began up to half a tick before the client's last word to the
     /// follower before that request.
     pub(crate) fn trusted(&self, timeout: Duration, connection: Duration) -> Duration {
@@ -216,9 +198,8 @@ impl ZkOptions {
 /// How long a connection of a session with this timeout may be silent before another server is
 /// tried.
 ///
-/// A fifth of it: the shorter, the less a leader can do harm that stood still, was replaced
-/// meanwhile, and answers once more when it wakes. But not so short that a busy machine cuts
-/// connections.
+/// A fifth of it: the shorter, the sooner one that stands still or is cut off is left for another.
+/// But not so short that a busy machine cuts connections.
 pub(crate) fn connection_timeout(session: Duration) -> Duration {
     (session / 5).max(Duration::from_secs(4)).min(session * 2 / 5)
 }
@@ -248,34 +229,6 @@ impl fmt::Debug for ZkOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_url_names_servers_chroot_login_and_times() {
-        let url = "zk://me:se%40@c@a:1,b:2/apps/shop?ttl=12s&tick=500ms";
-        let options = ZkOptions::parse(url).unwrap();
-        assert_eq!((&*options.hosts, &*options.chroot), ("a:1,b:2", "/apps/shop"));
-        assert_eq!(options.ttl, Duration::from_secs(12));
-        assert!(options.private);
-        assert!(!format!("{options:?}").contains("se"));
-        let plain = ZkOptions::parse("zk://a:1/").unwrap();
-        assert_eq!((&*plain.chroot, plain.private), ("", false));
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused_without_the_password() {
-        for bad in [
-            "zk://",
-            "zk://me:secret@",
-            "zk://a/b//c",
-            "zk://a/../b",
-            "zk://me@a",
-            "zk://a?x=1",
-            "zk://a?neighbours=us",
-        ] {
-            let message = ZkOptions::parse(bad).unwrap_err().to_string();
-            assert!(!message.contains("secret"), "{message}");
-        }
-    }
 
     #[test]
     fn the_session_lasts_as_much_longer_as_is_not_trusted() {

@@ -1,5 +1,5 @@
-//! Sessions: one at a time, replaced when it has ended, each with the moment up to which its leader
-//! is known to have been there. May not know of locks.
+//! Sessions: one at a time, replaced when it has ended, each with the moment up to which a
+//! leader with a majority is known to have been there. May not know of locks.
 
 use std::fmt;
 use std::future::Future;
@@ -12,10 +12,10 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use tokio::task::JoinHandle;
-use zookeeper_client::{Client, Error as ZkError, SessionState};
+use zookeeper_client::{Client, Error as ZkError, MultiWriteError, SessionState};
 
 use crate::ZkOptions;
-use crate::failure::{BACKEND, failed, no_answer};
+use crate::failure::{BACKEND, no_answer, unreachable};
 use crate::options::{agreed_silence, connection_timeout, longest_connection_timeout};
 use crate::watched::{Room, Watched};
 
@@ -25,12 +25,15 @@ const CONNECTING: Duration = Duration::from_secs(6);
 /// When one more server is asked, beside those that have not answered yet.
 const HEDGE: Duration = Duration::from_secs(1);
 
+/// Of a check that asks only whether a node is there.
+const ANY_VERSION: i32 = -1;
+
 /// One session of ZooKeeper. Ephemeral nodes live exactly as long as it does.
 pub(crate) struct Session {
     pub(crate) client: Client,
-    /// What one can count on, from the sending of a request that the leader answered.
+    /// What one can count on, from the sending of a request that took a majority.
     pub(crate) ttl: Duration,
-    /// When the last request was sent that the leader answered.
+    /// When the last request was sent whose answer took a leader and a majority.
     confirmed: AtomicU64,
     /// No request is waited for any longer than this.
     patience: Duration,
@@ -46,7 +49,7 @@ impl Session {
         let timeout = client.session_timeout();
         let patience = (timeout / 2).clamp(Duration::from_secs(1), Duration::from_secs(5));
         let ttl = options.trusted(timeout, agreed_silence(timeout, connection));
-        // A new session is a write, which the leader answered.
+        // A new session is a write.
         let confirmed = AtomicU64::new(sent.as_nanos());
         Self { client, ttl, confirmed, patience, runtime: None, watched: Arc::default() }
     }
@@ -59,12 +62,12 @@ impl Session {
         self.client.session_timeout()
     }
 
-    /// The leader answered a request that was sent at this moment.
+    /// A request that was sent at this moment got an answer that takes a leader and a majority.
     pub(crate) fn confirm(&self, sent: Moment) {
         self.confirmed.fetch_max(sent.as_nanos(), Ordering::AcqRel);
     }
 
-    /// When the last request was sent that the leader answered.
+    /// When the last request was sent whose answer took a leader and a majority.
     pub(crate) fn confirmed(&self) -> Moment {
         Moment::from_nanos(self.confirmed.load(Ordering::Acquire))
     }
@@ -100,19 +103,39 @@ impl Session {
         tokio::time::timeout(self.patience, answers).await.map_err(|_| no_answer())
     }
 
-    /// Asks the leader for a sign of life, and has the server catch up with it before it answers
-    /// what is sent later. The request goes out now, as those of the client do.
+    /// Asks the leader and a majority for a sign of life, and has the server catch up with them
+    /// before it answers what is sent later. The request goes out now, as those of the client do.
+    ///
+    /// It is a transaction that only looks. ZooKeeper's own `sync` would not do: a leader answers it
+    /// alone, for as long as it believes in its followers, and these may have another leader
+    /// meanwhile. But it commits nothing without them.
     pub(crate) fn sync<'a>(
+        &'a self,
+        path: &str,
+    ) -> impl Future<Output = Result<(), ZkError>> + Send + 'a + use<'a> {
+        let sent = BootClock.now();
+        let mut look = self.client.new_multi_writer();
+        let added = look.add_check_version(path, ANY_VERSION);
+        let answer = look.commit();
+        async move {
+            added?;
+            match answer.await {
+                Ok(_) | Err(MultiWriteError::OperationFailed { source: ZkError::NoNode, .. }) => {
+                    self.confirm(sent);
+                    Ok(())
+                }
+                Err(error) => Err(error.into()),
+            }
+        }
+    }
+
+    /// Has the server catch up with its leader before it answers what is sent later. Says nothing
+    /// about the session's time: see [`sync`](Self::sync).
+    pub(crate) fn catch_up<'a>(
         &'a self,
         path: &'a str,
     ) -> impl Future<Output = Result<(), ZkError>> + Send + 'a {
-        let sent = BootClock.now();
-        let answer = self.client.sync(path);
-        async move {
-            answer.await?;
-            self.confirm(sent);
-            Ok(())
-        }
+        self.client.sync(path)
     }
 }
 
@@ -230,14 +253,16 @@ impl Sessions {
         let several = self.options.hosts.contains(',');
         let mut asked = FuturesUnordered::new();
         loop {
-            asked.push(connector.clone().connect(&self.options.hosts));
+            asked.push(self.options.dial(connector.clone()));
             let hedge = match several {
                 true => Either::Left(tokio::time::sleep(HEDGE)),
                 false => Either::Right(std::future::pending()),
             };
             let hedge = std::pin::pin!(hedge);
             match select(asked.next(), hedge).await {
-                Either::Left((Some(connected), _)) => return connected.map_err(failed),
+                Either::Left((Some(connected), _)) => {
+                    return connected.map_err(|error| unreachable(error, self.options.tls));
+                }
                 Either::Left((None, _)) => return Err(no_answer()), // it is never empty
                 Either::Right(_) => {}
             }

@@ -27,6 +27,7 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("redis+cluster", Some("redis"), cfg!(feature = "redis")),
     ("rediss+cluster", Some("redis"), cfg!(feature = "redis")),
     ("zk", Some("zk"), cfg!(feature = "zk")),
+    ("zks", Some("zk-tls"), cfg!(feature = "zk-tls")),
     ("etcd", Some("etcd"), cfg!(feature = "etcd")),
     ("etcds", Some("etcd"), cfg!(feature = "etcd")),
 ];
@@ -118,7 +119,7 @@ fn check(url: &BackendUrl) -> Result<(), Error> {
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
         | "rediss+cluster" => lockkit_redis::RedisDriver::check_url(url.rest()),
         #[cfg(feature = "zk")]
-        "zk" => lockkit_zk::ZkDriver::check_url(url.rest()),
+        "zk" | "zks" => lockkit_zk::ZkDriver::check_url(url.rest()),
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => lockkit_etcd::EtcdDriver::check_url(url.rest()),
         other => Err(unknown(other)),
@@ -143,7 +144,7 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
         | "rediss+cluster" => Ok(Arc::new(lockkit_redis::RedisDriver::connect(url.rest()).await?)),
         #[cfg(feature = "zk")]
-        "zk" => {
+        "zk" | "zks" => {
             let options = lockkit_zk::ZkOptions::parse(url.rest())?.ttl(settings.default_ttl());
             Ok(Arc::new(lockkit_zk::ZkDriver::connect_with(options).await?))
         }

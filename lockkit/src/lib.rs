@@ -19,7 +19,7 @@
 //! | `postgres://…`, `postgresql://…` | `postgres` | a fleet |
 //! | `mysql://…`, `mariadb://…` | `mysql` | a fleet |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
-//! | `zk://H:P,H:P/CHROOT` | `zk` | whoever reaches the ensemble |
+//! | `zk://H:P,H:P/CHROOT`, `zks://…` | `zk`, for TLS `zk-tls` (not in `full`) | whoever reaches the ensemble |
 //! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | whoever reaches the cluster |
 //!
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The

@@ -1,26 +1,20 @@
 //! Groups of which one member can be cut off from the others while clients still reach all.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::division::Division;
+use super::division::{Division, Rift};
 use super::error::{LabError, Result};
 use super::folder::Folder;
 use super::group::{Group, SIZE, boxed};
 use super::kind::Layout;
-use super::proxy::{Fault, Protocol, Proxy, When};
 use super::servers::{etcd, zookeeper as zk};
 
-/// The way from one member to another.
-#[derive(Debug)]
-pub(super) struct Link {
-    ends: [usize; 2],
-    proxy: Proxy,
-}
-
 impl Group {
-    /// Starts a ZooKeeper ensemble whose followers can be
-    /// [cut off](Self::cut_off) from the leader. What passes between the members
-    /// passes through this process, on the runtime that runs this.
+    /// Starts a ZooKeeper ensemble of which any member, also the leader, can be
+    /// [cut off](Self::cut_off) from the others. Members give up on each other after
+    /// `patience`. What passes between them passes through this process, on the
+    /// runtime that runs this.
     ///
     /// # Errors
     ///
@@ -29,18 +23,17 @@ impl Group {
     /// # Cancel safety
     ///
     /// If the future is dropped, nothing of the group remains.
-    pub async fn start_divisible_ensemble() -> Result<Self> {
+    pub async fn start_divisible_ensemble(patience: Duration) -> Result<Self> {
         let folder = Arc::new(Folder::create()?);
         let mut recipes = zk::ZooKeeper::ensemble(SIZE)?;
-        let mut group = Self::empty(Layout::ZooKeeperEnsemble);
-        let places: Vec<_> = recipes.iter().filter_map(zk::ZooKeeper::leads_at).collect();
-        for (from, recipe) in recipes.iter_mut().enumerate() {
-            for (to, addr) in places.iter().enumerate().filter(|(to, _)| *to != from) {
-                let proxy = Proxy::start(*addr, Protocol::Unknown).await?;
-                recipe.detour(to, proxy.addr().port());
-                group.links.push(Link { ends: [from, to], proxy });
-            }
+        let places: Vec<_> = recipes.iter().map(zk::ZooKeeper::meets_at).collect();
+        let division = Division::behind(&places).await?;
+        for (recipe, socks) in recipes.iter_mut().zip(division.addrs()) {
+            recipe.dial_through(socks);
+            recipe.be_patient_for(patience);
         }
+        let mut group = Self::empty(Layout::ZooKeeperEnsemble);
+        group.division = Some(division);
         group.add(boxed(recipes), &folder, false).await?;
         Ok(group)
     }
@@ -60,7 +53,7 @@ impl Group {
         let folder = Arc::new(Folder::create()?);
         let mut recipes = etcd::Etcd::cluster(SIZE)?;
         let places: Vec<_> = recipes.iter().map(etcd::Etcd::peer).collect();
-        let division = Division::start(&places).await?;
+        let division = Division::before(&places).await?;
         recipes.iter_mut().for_each(|recipe| recipe.detour(division.addrs()));
         let mut group = Self::empty(Layout::EtcdCluster);
         group.division = Some(division);
@@ -71,57 +64,42 @@ impl Group {
 
     /// Whether members can be [cut off](Self::cut_off) from the others.
     pub fn is_divisible(&self) -> bool {
-        !self.links.is_empty() || self.division.is_some()
+        self.division.is_some()
     }
 
     /// Cuts a member off from the others: nothing passes between them any more, and
-    /// nothing closes. Clients still reach it. A follower of ZooKeeper goes on
-    /// answering their reads and pings until it misses its leader, after 2 s; a leader
-    /// of etcd takes itself for one for about as long.
+    /// nothing closes, but for what the others [see](Rift). Clients still reach it. A
+    /// follower of ZooKeeper goes on answering their reads and pings until it misses its
+    /// leader; a leader takes itself for one until it misses the others, in etcd for
+    /// about 2 s.
     ///
     /// # Errors
     ///
     /// [`LabError::Unsupported`] unless this is a
     /// [divisible ensemble](Self::start_divisible_ensemble) or
-    /// [cluster](Self::start_divisible_cluster), and for the leader of an ensemble: it
-    /// would still be elected, over connections that members open at addresses that
-    /// they tell each other. Freeze it instead.
+    /// [cluster](Self::start_divisible_cluster).
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, nothing has changed.
-    pub async fn cut_off(&self, member: usize) -> Result<()> {
+    pub async fn cut_off(&self, member: usize, rift: Rift) -> Result<()> {
         let server = &self.members()[member];
-        if let Some(division) = &self.division {
-            division.cut_off(member, etcd::id(server.addr()).await?);
-            return Ok(());
-        }
-        if !self.is_divisible() || self.leader().await?.addr() == server.addr() {
+        let Some(division) = &self.division else {
             return Err(LabError::Unsupported {
                 server: server.name(),
-                cannot: "cannot be cut off: it leads, or the group is not divisible".into(),
+                cannot: "cannot be cut off: the group is not divisible".into(),
             });
-        }
-        for link in self.links.iter().filter(|link| link.ends.contains(&member)) {
-            link.proxy.fault(Fault::BlackHole, When::Now);
-        }
+        };
+        let id = match self.layout() {
+            Layout::EtcdCluster => etcd::id(server.addr()).await?,
+            _ => member.to_string(),
+        };
+        division.cut_off(member, id, rift);
         Ok(())
     }
 
     /// Lets all members reach each other again.
-    ///
-    /// # Errors
-    ///
-    /// None that is known.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, some may still be cut off.
-    pub async fn rejoin(&self) -> Result<()> {
+    pub fn rejoin(&self) {
         self.division.iter().for_each(Division::rejoin);
-        for link in &self.links {
-            link.proxy.heal().await?;
-        }
-        Ok(())
     }
 }

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join_all, try_join_all};
 use tokio::time;
 
-use super::divisible::Link;
 use super::division::Division;
 use super::error::{LabError, Result};
 use super::folder::Folder;
@@ -34,7 +33,6 @@ pub struct Group {
     layout: Layout,
     members: Vec<Server>,
     sentinels: Vec<Server>,
-    pub(super) links: Vec<Link>,
     pub(super) division: Option<Division>,
 }
 
@@ -91,7 +89,7 @@ impl Group {
     pub async fn start_calm_ensemble() -> Result<Self> {
         let folder = Arc::new(Folder::create()?);
         let mut recipes = zk::ZooKeeper::ensemble(SIZE)?;
-        recipes.iter_mut().for_each(zk::ZooKeeper::calm);
+        recipes.iter_mut().for_each(|recipe| recipe.be_patient_for(CALM));
         let mut group = Self::empty(Layout::ZooKeeperEnsemble);
         group.add(boxed(recipes), &folder, false).await?;
         group.complete().await?;
@@ -99,13 +97,7 @@ impl Group {
     }
 
     pub(super) fn empty(layout: Layout) -> Self {
-        Self {
-            layout,
-            members: Vec::new(),
-            sentinels: Vec::new(),
-            links: Vec::new(),
-            division: None,
-        }
+        Self { layout, members: Vec::new(), sentinels: Vec::new(), division: None }
     }
 
     async fn start_once(layout: Layout, clocks: bool) -> Result<Self> {

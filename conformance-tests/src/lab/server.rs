@@ -18,6 +18,7 @@ use super::kind::Kind;
 use super::recipe::Recipe;
 use super::servers;
 use super::servers::etcd::{Demands as EtcdDemands, Etcd};
+use super::servers::zookeeper::{Demands as ZooKeeperDemands, ZooKeeper};
 
 /// Long, since machines that run tests stall for seconds; a server that works
 /// never takes it.
@@ -115,6 +116,23 @@ impl Server {
         server.launch(Data::Keep).await?;
         server.ready().await?;
         Ok((server, addr))
+    }
+
+    /// Starts a ZooKeeper that demands this of its clients.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the server remains.
+    pub async fn start_demanding_zookeeper(demands: &ZooKeeperDemands) -> Result<Self> {
+        let recipe = ZooKeeper::demanding(demands.clone())?;
+        let server = Self::create(Box::new(recipe), Arc::new(Folder::create()?), false).await?;
+        server.launch(Data::Keep).await?;
+        server.ready().await?;
+        Ok(server)
     }
 
     async fn start_fresh(kind: Kind, clock: bool) -> Result<Self> {

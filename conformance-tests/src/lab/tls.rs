@@ -1,5 +1,5 @@
-//! A Redis server that listens for TLS as well, with certificates made for it. May
-//! not know who connects.
+//! Certificates for both ends, and where a server listens for TLS: a Redis that is told so while
+//! it runs, or a server that was started with them. May not know who connects.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -41,14 +41,7 @@ impl Tls {
     ///
     /// If the future is dropped, the server may listen already.
     pub async fn begin(server: &Server, clients: Clients) -> Result<Self> {
-        let folder = tempfile::tempdir().doing("making a folder for certificates")?;
-        let tls = Self { port: Port::take()?, folder };
-        for authority in ["authority", "stranger"] {
-            tls.self_signed(authority).await?;
-        }
-        for end in ["server", "client"] {
-            tls.signed(end).await?;
-        }
+        let tls = Self::issue().await?;
         let text = |path: PathBuf| path.display().to_string();
         let (cert, key, ca) =
             (text(tls.certificate("server")), text(tls.key("server")), tls.authority());
@@ -71,6 +64,33 @@ impl Tls {
         let done = resp::ask(server.addr(), &set).await;
         done.map_err(|error| LabError::Answer(format!("listening for TLS: {error}")))?;
         Ok(tls)
+    }
+
+    /// Certificates, and a port for a server that is still to be started.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Missing`] if openssl is not installed; if it refuses.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing remains.
+    pub async fn issue() -> Result<Self> {
+        let folder = tempfile::tempdir().doing("making a folder for certificates")?;
+        let tls = Self { port: Port::take()?, folder };
+        for authority in ["authority", "stranger"] {
+            tls.self_signed(authority).await?;
+        }
+        for end in ["server", "client"] {
+            tls.signed(end).await?;
+        }
+        Ok(tls)
+    }
+
+    /// The server's key and certificate in one text of PEM.
+    pub(crate) fn server(&self) -> Result<String> {
+        let read = |file: PathBuf| std::fs::read_to_string(file).doing("reading certificates");
+        Ok(read(self.key("server"))? + &read(self.certificate("server"))?)
     }
 
     /// Where it listens.

@@ -1,5 +1,6 @@
 //! A saboteur for a group of servers that has a leader: kills it, or has it stand still, so that the
-//! others elect another; and cuts a follower off from it where the group can be divided.
+//! others elect another; and cuts a follower off from it, or it from all others, where the group can
+//! be divided.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
 use super::Saboteur;
-use crate::lab::{Data, Group, LabError};
+use crate::lab::{Data, Group, LabError, Rift};
 
 /// Strikes at the leader of a group.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ impl LeaderSaboteur {
 
     async fn lose_leader(&self, lasts: Duration) -> Result<(), LabError> {
         let leader = self.group.leader().await?;
-        let kinds = if self.group.is_divisible() { 3 } else { 2 };
+        let kinds = if self.group.is_divisible() { 4 } else { 2 };
         match self.strikes.fetch_add(1, Ordering::Relaxed) % kinds {
             0 => {
                 leader.kill().await;
@@ -40,12 +41,13 @@ impl LeaderSaboteur {
                 tokio::time::sleep(lasts).await;
                 leader.thaw();
             }
-            _ => {
+            nth => {
+                let leads = nth == 3;
                 let mut members = self.group.members().iter();
-                let follower = members.position(|m| m.addr() != leader.addr()).unwrap_or(0);
-                self.group.cut_off(follower).await?;
+                let alone = members.position(|m| leads == (m.addr() == leader.addr()));
+                self.group.cut_off(alone.unwrap_or(0), Rift::Silent).await?;
                 tokio::time::sleep(lasts).await;
-                self.group.rejoin().await?;
+                self.group.rejoin();
             }
         }
         self.group.complete().await

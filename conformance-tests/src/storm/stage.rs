@@ -18,6 +18,9 @@ use super::{NoSaboteur, Report, Saboteur, Storm};
 use crate::lab::proxy::Protocol;
 use crate::lab::{Group, Kind, LabError, Layout, Proxy, Server};
 
+/// For how long the members of an ensemble believe in each other: much shorter than a strike.
+const FAITH: Duration = Duration::from_secs(2);
+
 /// What strikes at a server alone, unless one says otherwise: all that takes no data away.
 pub const FAULTS: [Fault; 4] =
     [Fault::ConnectionCut, Fault::Partition, Fault::ServerStandsStill, Fault::ServerRestarts];
@@ -93,7 +96,7 @@ impl Stage {
     /// If the future is dropped, nothing of it remains.
     pub async fn group(layout: Layout) -> Result<Self, LabError> {
         let group = match layout {
-            Layout::ZooKeeperEnsemble => Group::start_divisible_ensemble().await?,
+            Layout::ZooKeeperEnsemble => Group::start_divisible_ensemble(FAITH).await?,
             Layout::EtcdCluster => Group::start(layout).await?,
             _ => return Self::redis(layout, |saboteur| saboteur).await,
         };

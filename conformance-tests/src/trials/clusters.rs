@@ -8,9 +8,12 @@ use lockkit_core::capabilities::{Fault, Keeps};
 use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
 use super::{Applied, NotApplicable, Stage};
-use crate::lab::{Data, Group, LabError, Layout, Server};
+use crate::lab::{Data, Group, Layout, Rift, Server};
 
 const LOCK: &str = "a";
+/// For how long members believe in each other where they are divided: as long as in ZooKeeper's
+/// sample configuration, so that one that is alone goes on answering for long.
+const FAITH: Duration = Duration::from_secs(10);
 
 /// What becomes of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,38 +101,52 @@ async fn leader_of<'a>(group: &'a Group, key: Option<&str>) -> &'a Server {
 }
 
 pub async fn robust_07_a_follower_is_cut_off_from_its_leader(stage: Stage) -> Applied {
-    let (group, leader) = match stage.site().layouts().as_slice() {
-        [Layout::ZooKeeperEnsemble, ..] => divided(Group::start_divisible_ensemble()).await,
-        [Layout::EtcdCluster, ..] => divided(Group::start_divisible_cluster()).await,
-        _ => return NotApplicable::because("the lab divides groups of ZooKeeper and etcd alone"),
-    };
+    let (group, leader) = divided(&stage).await?;
     let mut members = group.members().iter();
     let alone = members.position(|m| m.addr() != leader).expect("there are followers");
-    cut_off(&stage, &group, alone, &[leader]).await
+    cut_off(&stage, &group, alone, &[leader], Rift::Silent).await
 }
 
 /// A leader that is alone goes on answering until it misses the others, and those soon have
 /// another.
 pub async fn robust_07_a_leader_is_cut_off_from_the_others(stage: Stage) -> Applied {
-    let (group, leader) = match stage.site().layouts().as_slice() {
-        [Layout::EtcdCluster, ..] => divided(Group::start_divisible_cluster()).await,
-        _ => return NotApplicable::because("the lab can cut off leaders of etcd alone"),
-    };
+    leader_cut_off(&stage, Rift::Silent).await
+}
+
+/// They have another one at once, and it is the old one that goes on answering meanwhile.
+pub async fn robust_07_a_leader_is_cut_off_and_the_others_see_it_first(stage: Stage) -> Applied {
+    leader_cut_off(&stage, Rift::OthersSee).await
+}
+
+async fn leader_cut_off(stage: &Stage, rift: Rift) -> Applied {
+    let (group, leader) = divided(stage).await?;
     let addrs = group.members().iter().map(Server::addr);
     let others: Vec<_> = addrs.clone().filter(|addr| *addr != leader).collect();
     let alone = addrs.into_iter().position(|addr| addr == leader).expect("it is one of them");
-    cut_off(&stage, &group, alone, &others).await
+    cut_off(stage, &group, alone, &others, rift).await
 }
 
-async fn divided(group: impl Future<Output = Result<Group, LabError>>) -> (Group, SocketAddr) {
-    let group = staged(group.await);
+/// A group that can be divided, and its leader.
+async fn divided(stage: &Stage) -> Result<(Group, SocketAddr), NotApplicable> {
+    let group = match stage.site().layouts().as_slice() {
+        [Layout::ZooKeeperEnsemble, ..] => Group::start_divisible_ensemble(FAITH).await,
+        [Layout::EtcdCluster, ..] => Group::start_divisible_cluster().await,
+        _ => return NotApplicable::because("the lab divides groups of ZooKeeper and etcd alone"),
+    };
+    let group = staged(group);
     let leader = staged(group.leader().await).addr();
-    (group, leader)
+    Ok((group, leader))
 }
 
 /// The member that is cut off has the holder's client, which knows no other one; who waits is a
 /// client of the others.
-async fn cut_off(stage: &Stage, group: &Group, alone: usize, others: &[SocketAddr]) -> Applied {
+async fn cut_off(
+    stage: &Stage,
+    group: &Group,
+    alone: usize,
+    others: &[SocketAddr],
+    rift: Rift,
+) -> Applied {
     let kept = keeps(stage.bench(), Fault::LeaderLost)?;
     let mut tokens = Tokens::new(kept);
     let bench = &stage.bench_over(group.url_at(others)).await;
@@ -141,12 +158,14 @@ async fn cut_off(stage: &Stage, group: &Group, alone: usize, others: &[SocketAdd
     let guard = ours.mutex(LOCK).lock().await.expect("it is free");
     tokens.next(&guard, "the client of the one that will be alone");
     let waiting = wait_in_line(bench, &theirs, LOCK).await;
-    staged(group.cut_off(alone).await);
-    let limit = bench.after(ttl) + Duration::from_secs(10);
+    staged(group.cut_off(alone, rift).await);
+    let limit = bench.after(ttl) + 2 * FAITH + Duration::from_secs(10);
     let next = its_turn(bench, waiting, limit, Some((&guard, kept))).await;
     tokens.next(&next, "the client of the others");
+    let verified = answered(bench, "the others know it", || next.verify()).await;
+    verified.expect("who follows holds while the others are still divided");
     drop((guard, next));
-    staged(group.rejoin().await);
+    group.rejoin();
     staged(group.complete().await);
     works_again(bench, &[&ours, &theirs], LOCK, &mut tokens, limit).await;
     bench.clean_up().await;
