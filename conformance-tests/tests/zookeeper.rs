@@ -1,5 +1,5 @@
-//! The ZooKeeper driver: all cases, against a server alone; those that ask what is true once an
-//! answer has come, also against an ensemble.
+//! The ZooKeeper driver: all cases, against a server alone; but for those about names and of the
+//! model, also against an ensemble.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,5 +144,30 @@ mod ensemble {
     #[test]
     fn the_cases_about_registers_and_looking_pass_on_an_ensemble() {
         run(&["register", "inspect"]);
+    }
+
+    #[test]
+    fn the_cases_about_latches_barriers_and_what_happens_once_pass_on_an_ensemble() {
+        run(&["latch", "barrier", "once"]);
+    }
+
+    #[test]
+    fn the_cases_about_elections_and_several_locks_pass_on_an_ensemble() {
+        run(&["election", "multi"]);
+    }
+
+    #[test]
+    fn the_cases_about_limits_and_owners_pass_on_an_ensemble() {
+        run(&["resize", "reentrancy"]);
+    }
+
+    #[test]
+    fn the_cases_about_leases_pass_on_an_ensemble() {
+        run(&["lease"]);
+    }
+
+    #[test]
+    fn the_cases_about_loss_pass_on_an_ensemble() {
+        run(&["loss"]);
     }
 }
