@@ -215,6 +215,7 @@ macro_rules! __every_case {
                 multi_03_it_is_lost_when_one_is_lost: Nothing,
                 multi_04_dropped_while_it_waits_it_leaves_nothing: Nothing,
                 multi_05_several_managers_are_taken_in_the_order_of_their_ids: Nothing,
+                multi_06_free_ones_are_asked_for_at_once_together: Nothing,
             }
             election {
                 election_01_there_is_one_leader_and_its_tokens_grow: Nothing,
@@ -298,5 +299,20 @@ mod tests {
             assert!(number.parse::<u8>().is_ok(), "{}", case.name);
             assert!(names.insert((case.group, number.to_owned())), "{}", case.name);
         }
+    }
+    /// One that is not in the table would never run, and nobody would be told.
+    #[test]
+    fn every_case_that_was_written_stands_in_the_table() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cases");
+        let mut written = 0;
+        for file in std::fs::read_dir(folder).unwrap() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            for line in text.lines().filter_map(|line| line.strip_prefix("pub async fn ")) {
+                let (name, _) = line.split_once('(').unwrap();
+                assert!(CASES.iter().any(|case| case.name == name), "{name}");
+                written += 1;
+            }
+        }
+        assert_eq!(written, CASES.len());
     }
 }
