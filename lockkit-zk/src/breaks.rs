@@ -24,7 +24,7 @@ impl Inner {
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let session = self.sessions.get().await?;
-        session.answer(session.sync(self.layout.root())).await.map_err(failed)?;
+        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
         let Some(child) = self.child_of(&session, key, token).await? else {
             return Ok(false);
         };

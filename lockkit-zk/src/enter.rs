@@ -174,13 +174,7 @@ impl Inner {
         };
         session.confirm(sent);
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        let worn = matches!(Kind::of(name.clone()), Kind::Claim(child) if child.is_near_the_end());
-        let sight = match self.folders.last(folder) {
-            Some(limited @ Sight::Limited(_)) => limited,
-            _ if worn => Sight::Worn,
-            _ => Sight::InUse,
-        };
-        self.folders.saw(folder, sight);
+        self.saw_claim(folder, &name);
         let wrong = || Error::retryable(BACKEND, "a change without a number");
         let token = Token::new(stat.mzxid as u64).ok_or_else(wrong)?;
         let node = Node { path, name, token, holds: false, ahead: None };
@@ -192,6 +186,18 @@ impl Inner {
             _ => stat.num_children == 1,
         };
         Ok(Attempt::In(Entered { node, alone, folder_made: stat.czxid }))
+    }
+
+    /// Takes note that a claim is in the folder; a limit that is known of stays known.
+    fn saw_claim(&self, folder: &str, name: &str) {
+        let kind = Kind::of(name.to_owned());
+        let is_worn = matches!(kind, Kind::Claim(child) if child.is_near_the_end());
+        let sight = match self.folders.last(folder) {
+            Some(limited @ Sight::Limited(_)) => limited,
+            _ if is_worn => Sight::Worn,
+            _ => Sight::InUse,
+        };
+        self.folders.saw(folder, sight);
     }
 
     /// Takes note of the limit that a list was given.

@@ -24,7 +24,7 @@ impl Inner {
     /// One list, as the leader has it: a follower that is cut off shows what was.
     pub(crate) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
         let session = self.sessions.get().await?;
-        session.answer(session.sync(self.layout.root())).await.map_err(failed)?;
+        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
         self.state(&session, key).await
     }
 
@@ -59,7 +59,7 @@ impl Inner {
 
     pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let session = self.sessions.get().await?;
-        session.answer(session.sync(self.layout.root())).await.map_err(failed)?;
+        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
         let mut keys = Vec::new();
         for space in [Space::Lock, Space::Semaphore] {
             if request.space.is_none_or(|asked| asked == space) {
@@ -135,7 +135,7 @@ impl Inner {
 
     pub(crate) async fn health(&self) -> Result<Health, Error> {
         let session = self.sessions.get().await?;
-        session.answer(session.sync(self.layout.root())).await.map_err(failed)?;
+        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
         let servers = match session.answer(session.client.get_config()).await {
             Ok((config, _)) => {
                 let config = String::from_utf8_lossy(&config).into_owned();
@@ -164,7 +164,7 @@ impl Inner {
     pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
         let session = self.sessions.get().await?;
         // An old base would make tokens that are lower than those of others.
-        session.answer(session.sync(self.layout.root())).await.map_err(failed)?;
+        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
         let base = self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base);
         let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
         bases.insert(namespace.clone(), base);

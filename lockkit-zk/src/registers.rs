@@ -130,7 +130,7 @@ impl Inner {
         let session = self.sessions.get().await?;
         let path = self.layout.register(&at.namespace, at.name.as_str());
         loop {
-            session.answer(session.sync(&path)).await.map_err(failed)?;
+            session.answer(session.ask_majority(&path)).await.map_err(failed)?;
             let Seen { cell, node, .. } = self.seen(&session, &path).await?;
             if cell.version > 0 && cell.write_id == change.write_id.0 {
                 return Ok(StoreOutcome::Stored(Version(cell.version)));
@@ -183,7 +183,7 @@ impl Registers for ZkDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
         let session = self.inner.sessions.get().await?;
         let path = self.inner.layout.register(&at.namespace, at.name.as_str());
-        session.answer(session.sync(&path)).await.map_err(failed)?;
+        session.answer(session.ask_majority(&path)).await.map_err(failed)?;
         Ok(self.inner.seen(&session, &path).await?.cell.entry())
     }
 
@@ -207,7 +207,7 @@ impl Registers for ZkDriver {
         let path = self.inner.layout.register(&at.namespace, at.name.as_str());
         loop {
             let session = self.inner.sessions.get().await?;
-            session.answer(session.sync(&path)).await.map_err(failed)?;
+            session.answer(session.ask_majority(&path)).await.map_err(failed)?;
             let room = session.room(&[&path]);
             // The watch is set before the look, so that no change falls between them. It also
             // waits for a node that is not there yet.

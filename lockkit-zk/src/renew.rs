@@ -56,7 +56,7 @@ impl Inner {
         let waiting = places.iter().flatten().filter(|place| !place.holds());
         let lines: BTreeSet<_> = waiting.map(|place| place.folder.clone()).collect();
         // All of these go out now, in this order: what is read is at least as new as the sync.
-        let synced = session.sync(self.layout.root());
+        let synced = session.ask_majority(self.layout.root());
         let nodes = session.client.list_ephemerals(self.layout.claims());
         let breaks_listed: Vec<_> =
             breaks.iter().map(|path| session.client.list_children(path)).collect();

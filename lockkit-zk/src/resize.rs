@@ -73,7 +73,7 @@ impl Inner {
 
     /// The list as the leader has it.
     async fn seen_list(&self, session: &Session, folder: &str) -> Result<Seen, Error> {
-        let synced = session.sync(self.layout.root());
+        let synced = session.ask_majority(self.layout.root());
         let listed = session.client.get_children(folder);
         let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
         match listed {

@@ -109,7 +109,7 @@ impl Session {
     /// It is a transaction that only looks. ZooKeeper's own `sync` would not do: a leader answers it
     /// alone, for as long as it believes in its followers, and these may have another leader
     /// meanwhile. But it commits nothing without them.
-    pub(crate) fn sync<'a>(
+    pub(crate) fn ask_majority<'a>(
         &'a self,
         path: &str,
     ) -> impl Future<Output = Result<(), ZkError>> + Send + 'a + use<'a> {
@@ -130,7 +130,7 @@ impl Session {
     }
 
     /// Has the server catch up with its leader before it answers what is sent later. Says nothing
-    /// about the session's time: see [`sync`](Self::sync).
+    /// about the session's time: see [`ask_majority`](Self::ask_majority).
     pub(crate) fn catch_up<'a>(
         &'a self,
         path: &'a str,
