@@ -40,7 +40,7 @@ impl Bench {
     /// # Errors
     /// When the harness cannot make a driver.
     pub async fn new(harness: Arc<dyn Harness>) -> Result<Self, Error> {
-        let capabilities = *harness.driver().await?.capabilities();
+        let capabilities = *asked(|| harness.driver()).await?.capabilities();
         let unique = lockkit_core::ClaimId::random().to_hex();
         Ok(Self {
             harness,
@@ -88,7 +88,7 @@ impl Bench {
 
     /// A driver of its own.
     pub async fn driver(&self) -> Arc<dyn LockDriver> {
-        let driver = self.harness.driver().await;
+        let driver = asked(|| self.harness.driver()).await;
         driver.expect("the harness gives a driver")
     }
 

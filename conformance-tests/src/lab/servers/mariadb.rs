@@ -56,7 +56,10 @@ impl Recipe for MariaDb {
         }
         if let Some(mysqld) = mysqld() {
             let mut command = home.command(&mysqld)?;
+            // Without names of hosts, 127.0.0.1 is not localhost.
+            home.write("first.sql", "RENAME USER root@localhost TO root@'127.0.0.1';")?;
             command.args(["--no-defaults", "--initialize-insecure"]);
+            command.arg(format!("--init-file={}", home.path().join("first.sql").display()));
             command.arg(format!("--datadir={}", home.data().display()));
             command.arg(format!("--tmpdir={}", home.path().display()));
             return home.run(command).await;
@@ -90,6 +93,9 @@ impl Recipe for MariaDb {
             // could, and the lab does not kill the machine.
             "--innodb-flush-log-at-trx-commit=2".into(),
         ]);
+        if mysqld().is_some() {
+            command.arg("--mysqlx=OFF"); // another port, the same for all
+        }
         Ok(command)
     }
 
