@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use lockkit::{Guard, LockManager, Settings, Space};
-use lockkit_bench::{Way, median, race};
+use lockkit_bench::{Way, median, race_at};
 use lockkit_conformance::lab::proxy::{Counts, Protocol, Proxy};
 use lockkit_conformance::lab::raw::etcd::metrics;
 use lockkit_conformance::lab::{Kind, Server};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{
-    Client, Compare, CompareOp, GetOptions, LockOptions, PutOptions, Txn, TxnOp,
+    Client, Compare, CompareOp, DeleteOptions, GetOptions, LockOptions, PutOptions, Txn, TxnOp,
 };
 use tokio::runtime::Builder;
 
@@ -24,6 +24,8 @@ const WAITERS: usize = 1_000;
 const HELD: usize = 10_000;
 const LATENCY: Duration = Duration::from_millis(10);
 const ROUNDS: usize = 40;
+/// Keys that others once had in a list.
+const OLD_KEYS: usize = 1_000;
 
 fn main() {
     let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
@@ -54,18 +56,41 @@ async fn connect(url: &str, ttl: u64) -> LockManager {
 /// A lock and its release, uncontended, with one task and with 64 that have a lock each.
 async fn rates(server: &Server) {
     for (tasks, times) in [(1, 400), (64, 3_200)] {
-        let ways = [ours(server, tasks).await, bare(server, tasks).await, rpc(server, tasks).await];
+        let ways = [
+            ours(server, tasks, "lockkit", "invoice").await,
+            ours(server, tasks, "lockkit, old keys", "old").await,
+            bare(server, tasks).await,
+            rpc(server, tasks).await,
+        ];
+        leave_keys(server, tasks).await;
         for way in &ways {
             way.round(times).await; // connections and leases
         }
-        race(&format!("lock+release, {tasks} at a time"), times, &ways).await;
+        race_at(&format!("lock+release, {tasks} at a time"), times, &ways, &server.processes())
+            .await;
     }
 }
 
-async fn ours(server: &Server, tasks: usize) -> Way {
+/// Past keys in each list of the second way: what processes leave behind that are gone, until etcd
+/// compacts its history.
+async fn leave_keys(server: &Server, tasks: usize) {
+    let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
+    for list in 0..tasks {
+        let prefix = format!("lockkit/lock//old%2F{list}/");
+        for some in 0..OLD_KEYS.div_ceil(100) {
+            let key = |n| format!("{prefix}{:032x}", some * 100 + n);
+            let puts: Vec<_> = (0..100).map(|n| TxnOp::put(key(n), "", None)).collect();
+            client.txn(Txn::new().and_then(puts)).await.unwrap();
+        }
+        let all = DeleteOptions::new().with_prefix();
+        client.delete(prefix, Some(all)).await.unwrap();
+    }
+}
+
+async fn ours(server: &Server, tasks: usize, name: &'static str, lock: &str) -> Way {
     let locks = connect(&server.url(), 30).await;
-    let mutexes: Arc<[_]> = (0..tasks).map(|n| locks.mutex(format!("invoice/{n}"))).collect();
-    Way::new("lockkit", tasks, move |task| {
+    let mutexes: Arc<[_]> = (0..tasks).map(|n| locks.mutex(format!("{lock}/{n}"))).collect();
+    Way::new(name, tasks, move |task| {
         let mutexes = mutexes.clone();
         async move { mutexes[task].lock().await.unwrap().release().await.unwrap() }
     })

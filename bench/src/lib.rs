@@ -81,20 +81,43 @@ impl Way {
 /// Runs all ways in turn, so many times a round, and prints the median rate of each, the ratio of
 /// the first one's to it, and the time on a CPU that this process spent each time.
 pub async fn race(what: &str, times: usize, ways: &[Way]) {
-    let mut rounds = vec![(Vec::new(), Vec::new()); ways.len()];
+    race_at(what, times, ways, &[]).await;
+}
+
+/// The same, and the time on a CPU that these processes spent each time, which are the server's.
+/// Neither depends much on what else the machine does.
+pub async fn race_at(what: &str, times: usize, ways: &[Way], server: &[i32]) {
+    let mut rounds = vec![[const { Vec::new() }; 3]; ways.len()];
     for _ in 0..ROUNDS {
-        for (way, (rates, cpus)) in ways.iter().zip(&mut rounds) {
-            let (begun, spent) = (Instant::now(), cpu_seconds());
+        for (way, [rates, cpus, servers]) in ways.iter().zip(&mut rounds) {
+            let (begun, spent) = (Instant::now(), [cpu_seconds(), cpu_seconds_of(server)]);
             way.round(times).await;
-            cpus.push((cpu_seconds() - spent) * 1e6 / times as f64);
+            let each = |now: f64, before: f64| (now - before) * 1e6 / times as f64;
             rates.push(times as f64 / begun.elapsed().as_secs_f64());
+            cpus.push(each(cpu_seconds(), spent[0]));
+            servers.push(each(cpu_seconds_of(server), spent[1]));
         }
     }
-    let rounds: Vec<_> = rounds.into_iter().map(|(r, c)| (median(r), median(c))).collect();
-    for (way, (rate, cpu)) in ways.iter().zip(&rounds) {
-        let (name, ratio) = (way.name, rounds[0].0 / rate);
-        println!("{what}: {name:<17} {rate:>8.0}/s, ratio {ratio:.2}; {cpu:.1} µs of CPU here");
+    let rounds: Vec<_> = rounds.into_iter().map(|all| all.map(median)).collect();
+    for (way, [rate, cpu, at_server]) in ways.iter().zip(&rounds) {
+        let (name, ratio) = (way.name, rounds[0][0] / rate);
+        print!("{what}: {name:<17} {rate:>8.0}/s, ratio {ratio:.2}; {cpu:.1} µs of CPU here");
+        match server.is_empty() {
+            true => println!(),
+            false => println!(", {at_server:.1} µs at the server"),
+        }
     }
+}
+
+/// What these processes have spent on all CPUs, in all their threads.
+fn cpu_seconds_of(processes: &[i32]) -> f64 {
+    let threads = |pid: &i32| std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let spent = |thread: std::fs::DirEntry| -> Option<f64> {
+        let told = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        told.split_whitespace().next()?.parse().ok()
+    };
+    let spent: f64 = processes.iter().flat_map(threads).flatten().filter_map(spent).sum();
+    spent / 1e9
 }
 
 /// What this process has spent on all CPUs.

@@ -138,7 +138,8 @@ impl RoundTrips {
 pub enum LeaseScope {
     /// Each claim has its own.
     Claim,
-    /// Claims of one manager with the same ttl share one (etcd).
+    /// Claims of one manager with the same ttl share one (etcd). Those that are renewed are known to
+    /// the driver that put them in alone.
     Shared,
     /// All claims of a connection live and die with its session (ZooKeeper).
     Session,

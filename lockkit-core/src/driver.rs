@@ -16,7 +16,9 @@
 //! 4. **Whoever concludes that a claim has ended removes it in the same atomic step**, so that
 //!    nobody can revive what somebody else saw ended.
 //! 5. **Every verb is idempotent by the claim's id.** Asking twice is like asking once, because an
-//!    answer may get lost and core then asks again.
+//!    answer may get lost and core then asks again. (Where claims share a lease or a session, it
+//!    asks the driver that put a [renewed](crate::Lifetime::Renewed) claim in, or a clone of it; a
+//!    detached claim may be asked about at any.)
 //! 6. **Every verb may be dropped at any await point**, and may fail after it acted. Core releases
 //!    the claim again and again until its ttl is over; the driver only has to be sure that nothing
 //!    it does later brings the claim back.

@@ -15,6 +15,7 @@ use crate::inner::{Inner, Place, created, delete, get_last, get_list, none_in, n
 use crate::keys::{end_of, given, in_list, other_given, other_limits};
 use crate::leases::{Lease, Leases};
 use crate::line::{Entry, Line};
+use crate::tails::Taken;
 use crate::value::Value;
 use crate::wait::Moved;
 
@@ -45,7 +46,7 @@ impl Inner {
 
     async fn stand_in_line(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
         let list = self.root.list(&claim.key);
-        let key = in_list(&list, claim);
+        let (key, fresh) = self.key_for(&list, claim);
         let hold = self.leases.holding(claim, &key).await?;
         let wait = self.leases.waiting(claim, &key).await?;
         let value = Value::of(claim);
@@ -63,10 +64,10 @@ impl Inner {
                 .and_then([put(&key, &*holds, hold.id)])
                 .or_else([TxnOp::txn(at_the_end), show])
         };
-        let answer = self.put_in(txn, [&hold, &wait]).await?;
+        let Answered { answer, repeated } = self.put_in(txn, [&hold, &wait]).await?;
         if answer.succeeded() {
             let entry = made(key, first, claim, hold.id, revision(&answer));
-            return self.granted_at_once(claim, entry, hold);
+            return self.granted_at_once(claim, entry, hold, !repeated);
         }
         abandon(claim, &hold);
         let shown = ranges(&answer).pop().ok_or_else(odd)?;
@@ -75,9 +76,9 @@ impl Inner {
             // The usual case: it has just been put at the end.
             Some(own) if own.key == key && own.lease == wait.id && own.created == line.revision => {
                 let own = own.clone();
-                self.answer(claim, &own, wait, line).await
+                self.answer(claim, &own, wait, line, !repeated).await
             }
-            _ => self.already_there(claim, line).await,
+            _ => self.already_there(claim, line, !fresh || repeated).await,
         }
     }
 
@@ -87,7 +88,7 @@ impl Inner {
         &self,
         txn: impl Fn() -> Txn,
         leases: [&Arc<Lease>; 2],
-    ) -> Result<TxnResponse, Failure> {
+    ) -> Result<Answered<TxnResponse>, Failure> {
         let unanswered = Unanswered { leases: &self.leases, named: Some(leases) };
         let fresh = futures_util::future::join(self.leases.freshen(leases[0]), async {
             if leases[1].id != leases[0].id {
@@ -95,8 +96,8 @@ impl Inner {
             }
         });
         let (answer, _) = futures_util::future::join(self.calls.txn_by(txn), fresh).await;
-        let Answered { answer, repeated } = answer?;
-        if !repeated {
+        let answer = answer?;
+        if !answer.repeated {
             unanswered.disarm();
         }
         Ok(answer)
@@ -107,10 +108,14 @@ impl Inner {
         claim: &Claim,
         entry: Entry,
         lease: Arc<Lease>,
+        sure: bool,
     ) -> Result<Acquisition, Failure> {
         let place = Place::now(entry, lease, None);
         let grant = self.grant_of(claim, &place);
         self.note(claim.id, place);
+        if sure {
+            self.tails.sure(claim.id);
+        }
         Ok(Acquisition::Granted(grant?))
     }
 
@@ -121,9 +126,13 @@ impl Inner {
         own: &Entry,
         lease: Arc<Lease>,
         line: Line,
+        sure: bool,
     ) -> Result<Acquisition, Failure> {
         let (holds, ahead) = (line.holds(own.created), line.ahead(own.created));
         let place = self.settle(claim, own, lease, Some(line));
+        if sure {
+            self.tails.sure(claim.id);
+        }
         match holds {
             true => Ok(Acquisition::Granted(self.begin(claim, place).await?)),
             false => Ok(Acquisition::Queued { ahead }),
@@ -131,12 +140,14 @@ impl Inner {
     }
 
     /// The claim was there before, or was refused: an answer got lost, or a limit is another.
+    /// Where nothing was ever `sent` before for the claim, what stands there is not the claim.
     async fn already_there(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         line: Line,
+        sent: bool,
     ) -> Result<Acquisition, Failure> {
-        let key = self.root.claim(claim);
+        let (key, _) = self.key_of(claim);
         if line.find(&key).is_none() && line.hidden == 0 {
             line.check_limit(&claim.key, claim.mode)?;
         }
@@ -145,6 +156,10 @@ impl Inner {
             return Err(Failure::Other(Error::Lost { reason: LossReason::Broken(record) }));
         }
         match look.own {
+            Some(_) if !sent => {
+                self.tails.leave(claim.id);
+                Err(Failure::LeaseGone)
+            }
             Some(own) => {
                 let place = self.adopt(claim, &own, look.line.clone()).await?;
                 let renewed = self.leases.keep(&place.lease).await?;
@@ -164,9 +179,16 @@ impl Inner {
         }
     }
 
+    /// The key for a request that puts a claim in, and whether none was ever sent before for it.
+    fn key_for(&self, list: &[u8], claim: &Claim) -> (Vec<u8>, bool) {
+        let Taken { tail, fresh } = self.tails.take(claim);
+        (in_list(list, claim, &tail), fresh)
+    }
+
     async fn try_once(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
         let list = self.root.list(&claim.key);
-        let key = in_list(&list, claim);
+        let (key, fresh) = self.key_for(&list, claim);
+        let mut sure = true;
         let hold = self.leases.holding(claim, &key).await?;
         let value = Value::of(claim).holding();
         let put_in = || put(&key, value.to_bytes(), hold.id);
@@ -181,22 +203,27 @@ impl Inner {
                 },
             ];
             let txn = Txn::new().when(free).and_then([put_in()]).or_else(show);
-            let answer = self.put_in(|| txn.clone(), [&hold, &hold]).await?;
+            let Answered { answer, repeated } = self.put_in(|| txn.clone(), [&hold, &hold]).await?;
+            sure &= !repeated;
             if answer.succeeded() {
                 let entry = made(key, value, claim, hold.id, revision(&answer));
-                return self.granted_at_once(claim, entry, hold);
+                return self.granted_at_once(claim, entry, hold, sure);
             }
             let [own, shown] = crate::inner::pair(ranges(&answer))?;
             let line = Line::of(shown.kvs(), shown.count(), revision(&answer));
             if !own.kvs().is_empty() {
                 abandon(claim, &hold);
-                return self.tried_before(claim).await;
+                return self.tried_before(claim, !fresh || !sure).await;
             }
             if line.hidden == 0 {
                 line.check_limit(&claim.key, claim.mode).inspect_err(|_| abandon(claim, &hold))?;
             }
             if !line.admits(claim.mode) {
                 abandon(claim, &hold);
+                if sure {
+                    self.tails.sure(claim.id);
+                    self.tails.back(claim.id);
+                }
                 return Ok(Acquisition::Busy);
             }
             // It would hold beside those who are there: put it in if nobody has come or changed
@@ -209,17 +236,21 @@ impl Inner {
     }
 
     /// A try for a claim that is in line: it stays if it holds.
-    async fn tried_before(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
+    async fn tried_before(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        sent: bool,
+    ) -> Result<Acquisition, Failure> {
         let look = self.look(claim).await?;
         match look.own {
-            Some(own) if look.broken.is_none() && !look.line.holds(own.created) => {
+            Some(own) if sent && look.broken.is_none() && !look.line.holds(own.created) => {
                 let gone =
                     Txn::new().when([created(&own.key, own.created)]).and_then([delete(&own.key)]);
                 self.calls.txn(gone).await?;
                 self.forget(claim.id);
                 Ok(Acquisition::Busy)
             }
-            _ => self.already_there(claim, look.line).await,
+            _ => self.already_there(claim, look.line, sent).await,
         }
     }
 

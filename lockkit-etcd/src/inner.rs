@@ -13,9 +13,10 @@ use lockkit_core::driver::Grant;
 use lockkit_core::{BreakRecord, Claim, ClaimId, Error, Token};
 
 use crate::calls::{BACKEND, Calls, Failure, ranges, revision};
-use crate::keys::{Root, end_of_claims};
+use crate::keys::{Root, end_of_claims, in_list};
 use crate::leases::{Lease, Leases, seconds};
 use crate::line::{Entry, Line};
+use crate::tails::Tails;
 use crate::watches::Watches;
 
 /// A driver without its outside.
@@ -25,6 +26,7 @@ pub(crate) struct Inner {
     pub(crate) root: Root,
     pub(crate) leases: Leases,
     pub(crate) watches: Watches,
+    pub(crate) tails: Tails,
     places: Mutex<HashMap<ClaimId, Place>>,
     /// The token bases that were read, for fences.
     pub(crate) bases: Mutex<HashMap<String, Vec<u64>>>,
@@ -57,6 +59,7 @@ impl Inner {
             leases: Leases::new(calls.clone(), root.bytes()),
             root,
             watches: Watches::new(calls.clone()),
+            tails: Tails::default(),
             calls,
             places: Mutex::default(),
             bases: Mutex::default(),
@@ -71,7 +74,7 @@ impl Inner {
         self.places().get(&id).cloned()
     }
 
-    /// Notes where a claim stands.
+    /// Notes where a claim stands. (It may have been released meanwhile: see [`Tails`].)
     pub(crate) fn settle(
         &self,
         claim: &Claim,
@@ -94,7 +97,21 @@ impl Inner {
     }
 
     pub(crate) fn forget(&self, id: ClaimId) -> Option<Place> {
-        self.places().remove(&id)
+        let place = self.places().remove(&id);
+        if let Some(place) = &place {
+            let Entry { key, created, .. } = &place.entry;
+            self.tails.keep(id, key, *created, place.lease.ttl);
+        }
+        place
+    }
+
+    /// The key of a claim, and its create revision if it was seen.
+    pub(crate) fn key_of(&self, claim: &Claim) -> (Vec<u8>, Option<i64>) {
+        if let Some(place) = self.places().get(&claim.id) {
+            return (place.entry.key.clone(), Some(place.entry.created));
+        }
+        let (tail, created) = self.tails.of(claim);
+        (in_list(&self.root.list(&claim.key), claim, &tail), created)
     }
 
     /// The grant of a claim that holds.
@@ -120,7 +137,8 @@ impl Inner {
 
     /// One look at the list of a claim, the claim's own key among them, and at its break.
     pub(crate) async fn look(&self, claim: &Claim) -> Result<Look, Failure> {
-        let key = self.root.claim(claim);
+        // What was known when it was asked: the key may be another claim's when the answer comes.
+        let (key, created) = self.key_of(claim);
         let broken = self.root.broken(&claim.key, &key);
         let txn =
             Txn::new().and_then([TxnOp::get(broken, None), get_list(&self.root.list(&claim.key))]);
@@ -128,7 +146,7 @@ impl Inner {
         let [broken, list] = pair(ranges(&answer))?;
         let line = Line::of(list.kvs(), list.count(), revision(&answer));
         Ok(Look {
-            own: line.find(&key).cloned(),
+            own: line.own(&key, created).cloned(),
             line,
             broken: broken.kvs().first().and_then(record),
         })
@@ -186,9 +204,14 @@ pub(crate) fn none_of(list: &[u8]) -> Compare {
     none_in(list, &end_of_claims(list))
 }
 
+/// "This key was written last then."
+pub(crate) fn written(key: &[u8], revision: i64) -> Compare {
+    Compare::mod_revision(key, CompareOp::Equal, revision)
+}
+
 /// "Nobody has written this key since."
 pub(crate) fn unchanged(entry: &Entry) -> Compare {
-    Compare::mod_revision(&*entry.key, CompareOp::Equal, entry.modified)
+    written(&entry.key, entry.modified)
 }
 
 pub(crate) fn put(key: &[u8], value: impl Into<Vec<u8>>, lease: i64) -> TxnOp {

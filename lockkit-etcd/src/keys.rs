@@ -2,8 +2,8 @@
 //!
 //! | what | key |
 //! | --- | --- |
-//! | a claim on a lock | `R lock/NAMESPACE/NAME/HASH` |
-//! | a claim on a semaphore | `R semaphore/NAMESPACE/NAME/LIMIT-HASH` |
+//! | a claim on a lock | `R lock/NAMESPACE/NAME/TAIL` |
+//! | a claim on a semaphore | `R semaphore/NAMESPACE/NAME/LIMIT-TAIL` |
 //! | the limit that a semaphore was given | `R semaphore/NAMESPACE/NAME/~LIMIT` |
 //! | word of a break | `R broken/SPACE/NAMESPACE/NAME/` + the last part of the claim's key |
 //! | a register | `R register/NAMESPACE/NAME/value` and `…/meta` |
@@ -13,9 +13,11 @@
 //! that they contain no slash: otherwise the keys of `a/b` would stand under the prefix of `a`.
 //! The encoding goes byte by byte, so a prefix of a name becomes a prefix of its encoding.
 //!
-//! `HASH` is a digest of the claim's id. Whoever may read the keys learns from it nothing that
-//! renews or releases a claim: the id is 128 random bits, so the digest cannot be undone by
-//! guessing. (Whoever may *write* the keys needs no id; that is for etcd's own access rights.)
+//! `TAIL` is 32 hexadecimal digits, usually random ones that a driver uses for one claim after the
+//! other: see `tails.rs`. For a claim that is not renewed by one process alone it is a digest of
+//! the claim's id. Whoever may read the keys learns from neither anything that renews or releases a
+//! claim: the id is 128 random bits, so the digest cannot be undone by guessing. (Whoever may
+//! *write* the keys needs no id; that is for etcd's own access rights.)
 //!
 //! A semaphore's limit stands in its keys so that one comparison over two ranges can ask "is
 //! there a claim with another limit?" in the very transaction that puts a claim in. The limit that
@@ -23,7 +25,7 @@
 //! the list sees it along, in the right order; and in its key, for the same question.
 
 use lockkit_core::driver::RegisterKey;
-use lockkit_core::{Claim, ClaimId, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClaimId, Key, Name, Namespace, Space};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
@@ -50,11 +52,6 @@ impl Root {
     pub(crate) fn list(&self, key: &Key) -> Vec<u8> {
         let (space, namespace) = (key.space, part(key.namespace.as_str()));
         format!("{}{space}/{namespace}/{}/", self.0, part(key.name.as_str())).into_bytes()
-    }
-
-    /// The key of a claim.
-    pub(crate) fn claim(&self, claim: &Claim) -> Vec<u8> {
-        in_list(&self.list(&claim.key), claim)
     }
 
     /// What all words of breaks of a list begin with.
@@ -97,9 +94,18 @@ impl Root {
     }
 }
 
-/// The key of a claim in its list.
-pub(crate) fn in_list(list: &[u8], claim: &Claim) -> Vec<u8> {
-    [list, &tail(claim)].concat()
+/// The key of a claim with this tail in its list.
+pub(crate) fn in_list(list: &[u8], claim: &Claim, tail: &str) -> Vec<u8> {
+    match claim.mode.limit() {
+        Some(limit) => [list, format!("{limit:08x}-").as_bytes(), tail.as_bytes()].concat(),
+        None => [list, tail.as_bytes()].concat(),
+    }
+}
+
+/// The tail of the key of a claim.
+pub(crate) fn tail_of(key: &[u8]) -> String {
+    let tail = key.rsplit(|b| matches!(b, b'/' | b'-')).next().unwrap_or_default();
+    String::from_utf8_lossy(tail).into_owned()
 }
 
 /// The end of the range of all keys that begin with `prefix`.
@@ -148,15 +154,8 @@ pub(crate) fn other_limits(list: &[u8], limit: u32) -> [(Vec<u8>, Vec<u8>); 2] {
     [(list.to_vec(), mine.clone()), (end_of(&mine), end_of_claims(list))]
 }
 
-fn tail(claim: &Claim) -> Vec<u8> {
-    let digest = digest(claim.id);
-    match claim.mode {
-        Mode::Permits { limit, .. } => format!("{limit:08x}-{digest}").into_bytes(),
-        _ => digest.into_bytes(),
-    }
-}
-
-fn digest(id: ClaimId) -> String {
+/// The tail of a claim that is found by its id.
+pub(crate) fn digest(id: ClaimId) -> String {
     let digest = Sha256::new().chain_update(b"lockkit claim ").chain_update(id.as_bytes());
     let digits = digest.finalize();
     // Written as an id is, which does not take longer than the digest.
@@ -174,7 +173,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use lockkit_core::Identity;
+    use lockkit_core::{Identity, Mode};
 
     fn key(name: &str) -> Key {
         Key::new(Namespace::new("n/s").unwrap(), Space::Lock, Name::new(name).unwrap())
@@ -201,7 +200,10 @@ mod tests {
         let list = root.list(&pool);
         for limit in [0, 3, u32::MAX] {
             let mode = Mode::Permits { permits: 1, limit };
-            let claim = root.claim(&Claim::new(pool.clone(), mode, second, second, me.clone()));
+            let claim = Claim::new(pool.clone(), mode, second, second, me.clone());
+            let tail = digest(claim.id);
+            let claim = in_list(&list, &claim, &tail);
+            assert_eq!(tail_of(&claim), tail);
             assert!(claim < end_of_claims(&list) && given_limit(&claim).is_none());
             let at = given(&list, limit);
             assert!(at > end_of_claims(&list) && at < end_of(&list));
@@ -237,7 +239,8 @@ mod tests {
         let me = Arc::new(Identity::of_this_process());
         let second = Duration::from_secs(1);
         let claim = Claim::new(key("a"), Mode::Exclusive, second, second, me);
-        let shown = String::from_utf8(Root::new("").claim(&claim)).unwrap();
+        let key = in_list(&Root::new("").list(&claim.key), &claim, &digest(claim.id));
+        let shown = String::from_utf8(key).unwrap();
         assert!(!shown.contains(&claim.id.to_hex()[..8]), "{shown}");
     }
 }

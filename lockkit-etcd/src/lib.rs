@@ -13,7 +13,7 @@
 //! | `driver.rs` `fence.rs` | the outside |
 //! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `show.rs` `registers.rs` `admin.rs` | the verbs |
 //! | `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` | what they share of etcd |
-//! | `keys.rs` `value.rs` `line.rs` `url.rs` `version.rs` | what has no I/O |
+//! | `keys.rs` `tails.rs` `value.rs` `line.rs` `url.rs` `version.rs` | what has no I/O |
 
 mod acquire;
 mod admin;
@@ -32,6 +32,7 @@ mod release;
 mod renew;
 mod resize;
 mod show;
+mod tails;
 mod url;
 mod value;
 mod version;

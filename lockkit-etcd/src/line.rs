@@ -72,6 +72,12 @@ impl Line {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
+    /// The claim with this key, if it is the one that was created then, as far as that is known: a
+    /// driver gives its keys to one claim after the other.
+    pub(crate) fn own(&self, key: &[u8], created: Option<i64>) -> Option<&Entry> {
+        self.find(key).filter(|own| created.is_none_or(|created| created == own.created))
+    }
+
     /// The live claims ahead of the one that was created then.
     pub(crate) fn ahead(&self, created: i64) -> u32 {
         let shown = self.entries.iter().filter(|entry| entry.created < created).count();
@@ -176,5 +182,15 @@ mod tests {
         // Those that held have left: their place means nothing for who came later.
         assert_eq!(holders(&[1, 1, 1], 2, 10), [true, true, false]);
         assert_eq!(holders(&[3, 1], 2, 0), [false, false]);
+    }
+
+    #[test]
+    fn a_key_that_was_made_anew_is_another_claim() {
+        let line = Line { entries: vec![entry(11, 1), entry(12, 1)], ..Line::default() };
+        let created = |key: &[u8], then| line.own(key, then).map(|own| own.created);
+        assert_eq!(created(b"12", Some(12)), Some(12));
+        assert_eq!(created(b"12", None), Some(12));
+        assert_eq!(created(b"12", Some(7)), None);
+        assert_eq!(created(b"13", None), None);
     }
 }

@@ -2,46 +2,81 @@
 
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
 use lockkit_core::driver::{Ended, Released, Renewal};
-use lockkit_core::{Claim, Error, Mode};
+use lockkit_core::{Claim, Error, Lifetime, Mode};
 
-use crate::calls::{Failure, ranges};
-use crate::inner::{Inner, created, delete, odd};
-use crate::keys::{end_of_claims, in_list};
+use crate::calls::{Answered, Failure, ranges};
+use crate::inner::{Inner, Place, created, delete, odd, written};
+use crate::keys::end_of_claims;
+use crate::leases::Lease;
 use crate::wait::Moved;
 
 /// How often a downgrade looks again while others write the key.
 const LOOKS: usize = 3;
 
+/// What a release has to know of a claim.
+struct Known {
+    key: Vec<u8>,
+    created: i64,
+    modified: i64,
+    holds: bool,
+    lease: Arc<Lease>,
+}
+
+impl Known {
+    fn of(place: &Place) -> Self {
+        let Place { entry, lease, .. } = place;
+        Self {
+            key: entry.key.clone(),
+            created: entry.created,
+            modified: entry.modified,
+            holds: entry.is_holding(),
+            lease: lease.clone(),
+        }
+    }
+}
+
 impl Inner {
     pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Error> {
         let list = self.root.list(&claim.key);
-        let known = self.places().get(&claim.id).map(|p| (p.entry.key.clone(), p.entry.created));
-        let was_known = known.is_some();
-        let (key, at) = known.unwrap_or_else(|| (in_list(&list, claim), 0));
-        let txn = || {
-            // No other claim ever has this key, so whatever stands there is this one.
-            let mine = match was_known {
-                true => created(&key, at),
-                false => Compare::create_revision(&*key, CompareOp::Greater, 0),
-            };
-            let any =
-                GetOptions::new().with_range(end_of_claims(&list)).with_limit(1).with_keys_only();
-            Txn::new()
-                .when([mine])
-                .and_then([delete(&key)])
-                .or_else([TxnOp::get(&*list, Some(any))])
-        };
-        let answer = self.calls.txn_by(txn).await?;
-        if let Some(place) = self.forget(claim.id)
-            && claim.lifetime != lockkit_core::Lifetime::Renewed
-            && place.entry.is_holding()
+        let known = self.places().get(&claim.id).map(Known::of);
+        let mut repeated = false;
+        // Nobody has written the key since this driver put it there or moved it: then nobody broke
+        // the claim either. (While it is being moved it may be of any revision.)
+        if let Some(known) = known.as_ref().filter(|known| known.holds)
+            && self.tails.is_sure(claim.id)
         {
-            place.lease.end();
+            let untouched = || written(&known.key, known.modified);
+            let answer = self.take_out_if(&list, &known.key, untouched).await?;
+            if answer.answer.succeeded() {
+                self.places().remove(&claim.id);
+                self.tails.back(claim.id);
+                return Ok(Released::Removed);
+            }
+            repeated = answer.repeated;
+        }
+        let was_known = known.is_some();
+        let (key, at) = match known.as_ref() {
+            Some(known) => (known.key.clone(), Some(known.created)),
+            None => self.key_of(claim),
+        };
+        // Where it is not known when it was created the key is of this claim alone.
+        let mine = || match at {
+            Some(at) => created(&key, at),
+            None => Compare::create_revision(&*key, CompareOp::Greater, 0),
+        };
+        let answer = self.take_out_if(&list, &key, mine).await?;
+        repeated |= answer.repeated;
+        self.forget(claim.id);
+        if let Some(known) = known
+            && claim.lifetime != Lifetime::Renewed
+            && known.holds
+        {
+            known.lease.end();
         }
         // The first attempt may have done it, and its answer was lost.
-        if answer.answer.succeeded() || (answer.repeated && was_known) {
+        if answer.answer.succeeded() || (repeated && was_known) {
             return Ok(Released::Removed);
         }
         let rest = ranges(&answer.answer).pop().ok_or_else(odd)?;
@@ -49,6 +84,21 @@ impl Inner {
             0 => Released::NoSuchLock,
             _ => Released::NotInLine,
         })
+    }
+
+    /// Deletes this key, on a condition; otherwise asks whether anybody is in the list.
+    async fn take_out_if(
+        &self,
+        list: &[u8],
+        key: &[u8],
+        mine: impl Fn() -> Compare,
+    ) -> Result<Answered<TxnResponse>, Failure> {
+        let txn = || {
+            let any =
+                GetOptions::new().with_range(end_of_claims(list)).with_limit(1).with_keys_only();
+            Txn::new().when([mine()]).and_then([delete(key)]).or_else([TxnOp::get(list, Some(any))])
+        };
+        self.calls.txn_by(txn).await
     }
 
     pub(crate) async fn downgrade(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Renewal, Error> {

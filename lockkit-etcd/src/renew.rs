@@ -14,7 +14,7 @@ use lockkit_core::{Claim, ClaimId, Error, Key, Lifetime};
 use crate::calls::{Failure, ranges, revision};
 use crate::inner::{Inner, Place, created, delete, get_list};
 use crate::leases::Lease;
-use crate::line::Line;
+use crate::line::{Entry, Line};
 
 /// How often a claim is looked at while others write its key.
 const LOOKS: usize = 3;
@@ -124,7 +124,7 @@ impl Inner {
         let Some(line) = seen.lines.get(&claim.key) else {
             return Ok(None);
         };
-        match line.find(&place.entry.key) {
+        match line.own(&place.entry.key, Some(place.entry.created)) {
             Some(own) if own.lease != place.lease.id => Ok(None),
             Some(own) if line.holds(own.created) => Ok(None),
             Some(own) => Ok(Some(Renewal::Waits { ahead: line.ahead(own.created) })),
@@ -161,7 +161,7 @@ impl Inner {
     async fn restore(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
-        own: &crate::line::Entry,
+        own: &Entry,
         line: Line,
     ) -> Result<Renewal, Failure> {
         let (holds, ahead) = (line.holds(own.created), line.ahead(own.created));
@@ -186,6 +186,8 @@ impl Inner {
             let shared = seen.keys.contains_key(&place.lease.id) && !renewed.contains(id);
             let forgotten = shared && place.asked.after(place.lease.ttl) < now;
             if forgotten {
+                let Entry { key, created, .. } = &place.entry;
+                self.tails.keep(*id, key, *created, place.lease.ttl);
                 over.push(place.entry.clone());
             }
             !forgotten

@@ -8,7 +8,7 @@ use lockkit_conformance::lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Renewal, SetLimit};
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
-use lockkit_etcd::etcd_client::Client;
+use lockkit_etcd::etcd_client::{Client, GetOptions};
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -156,7 +156,7 @@ async fn all_who_wait_for_permits_hear_of_a_release_by_one_message() {
 
 #[tokio::test]
 async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
-    let (_server, proxy, driver) = warm().await;
+    let (server, proxy, driver) = warm().await;
     let permits = |permits| claim_in(Space::Semaphore, "s", Mode::Permits { permits, limit: 3 });
     let pool = permits(1).key.clone();
     let (limit, cost) = counted(&proxy, driver.resize(&pool, SetLimit::IfUnset(3))).await;
@@ -173,6 +173,9 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
         assert!(matches!(answer, Ok(Acquisition::Granted(_))));
         // A try looks first, as with any semaphore.
         assert_eq!(cost.round_trips, beside, "{patience:?}, beside another: {cost:?}");
+        all_have_the_lease_of_a_holder(&server).await;
+        // What moved the second there has been answered when something later has.
+        driver.health().await.unwrap();
         let (answer, cost) = counted(&proxy, driver.acquire(&permits(2), Patience::Try)).await;
         assert_eq!((answer.unwrap(), cost.round_trips), (Acquisition::Busy, 1), "{cost:?}");
         driver.release(&other).await.unwrap();
@@ -181,6 +184,19 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
     }
     let (limit, cost) = counted(&proxy, driver.resize(&pool, SetLimit::To(2))).await;
     assert_eq!((limit.unwrap(), cost.round_trips), (2, 2), "another limit: {cost:?}");
+}
+
+/// One who holds beside another gets the lease of a holder in the background.
+async fn all_have_the_lease_of_a_holder(server: &Server) {
+    let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
+    let (claims, end) = ("lockkit/semaphore//s/", "lockkit/semaphore//s/~");
+    loop {
+        let all = GetOptions::new().with_range(end);
+        let all = client.get(claims, Some(all)).await.unwrap();
+        if all.kvs().iter().all(|kv| kv.value_str().unwrap().contains("held_at_ms")) {
+            return;
+        }
+    }
 }
 
 /// A renewal asks which keys stand on a lease; the answer must pass.

@@ -7,7 +7,7 @@ use lockkit_core::capabilities::LeaseScope;
 use lockkit_core::driver::{
     Acquisition, Ended, Force, LockDriver, Patience, Released, Renewal, SetLimit,
 };
-use lockkit_core::{Claim, ClaimId, Error, Mode, Space, Token};
+use lockkit_core::{Claim, ClaimId, Error, Lifetime, Mode, Space, Token};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -131,6 +131,7 @@ impl SideBySide {
         match (rng.random_range(0..100), old) {
             (0..40, _) | (_, None) => {
                 let claim = bench.claim(&self.name, modes(rng, self.model.given()));
+                let claim = self.of_some_lifetime(claim, rng);
                 self.claims.push(claim.clone());
                 let waits = rng.random_bool(0.6) && bench.has_line();
                 self.acquire(&self.driver_for(&claim, rng), claim, waits).await
@@ -155,13 +156,27 @@ impl SideBySide {
         }
     }
 
+    /// Where only its own driver is asked about a renewed claim, every other one is detached.
+    fn of_some_lifetime(&self, claim: Arc<Claim>, rng: &mut StdRng) -> Arc<Claim> {
+        let shared = self.drivers[0].capabilities().lease_scope == LeaseScope::Shared;
+        match shared && rng.random_bool(0.5) {
+            true => Arc::new((*claim).clone().with_lifetime(Lifetime::Detached)),
+            false => claim,
+        }
+    }
+
     /// Any driver may be asked about any claim; but where claims live in sessions, or with their
-    /// process, only the one that made it can renew it.
+    /// process, only the one that made it can renew it. Where renewed claims share what keeps them
+    /// alive, only the one that made such a claim is asked about it.
     fn driver_for(&self, claim: &Claim, rng: &mut StdRng) -> Arc<dyn LockDriver> {
         let any = rng.random_range(0..2);
         let same = usize::from(claim.id.as_bytes()[0] % 2);
         let can = self.drivers[0].capabilities();
-        let own = can.lease_scope == LeaseScope::Session || !can.detached;
+        let own = match can.lease_scope {
+            LeaseScope::Session => true,
+            LeaseScope::Shared => claim.lifetime == Lifetime::Renewed,
+            _ => !can.detached,
+        };
         self.drivers[if own { same } else { any }].clone()
     }
 
