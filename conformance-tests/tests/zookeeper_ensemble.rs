@@ -59,6 +59,32 @@ async fn a_holder_behind_a_follower_that_is_cut_off_gives_up_before_the_next_hol
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_behind_a_follower_that_lags_is_not_refused_what_was_released() {
+    let group = Group::start_divisible_ensemble(PATIENCE).await.unwrap();
+    let (number, follower) = a_follower(&group).await;
+    // As one of several, whichever it is connected to.
+    let ours = manager(&format!("{0},{0}", follower.addr())).await.mutex("a");
+    let theirs = manager(&group.leader().await.unwrap().addr().to_string()).await;
+    let guard = theirs.mutex("a").lock().await.unwrap();
+    assert!(ours.try_lock().await.unwrap().is_none(), "it is held");
+    group.cut_off(number, Rift::Silent).await.unwrap();
+    guard.release().await.unwrap();
+    let trying = tokio::spawn(async move {
+        loop {
+            match ours.try_lock().await {
+                Err(error) if error.is_retryable() => {} // it cannot say
+                answer => return answer.unwrap(),
+            }
+        }
+    });
+    // Time enough for an answer from what the follower knows.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    group.rejoin();
+    let answer = tokio::time::timeout(PATIENCE, trying).await.expect("it is told").unwrap();
+    assert!(answer.is_some(), "it was free");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_outlives_the_death_of_the_leader_and_so_does_its_exclusion() {
     let group = Group::start(Layout::ZooKeeperEnsemble).await.unwrap();
     let (ours, theirs) = (manager(&hosts(&group)).await, manager(&hosts(&group)).await);

@@ -9,8 +9,14 @@ use lockkit_core::capabilities::{
 
 use crate::failure::BACKEND;
 
-/// The capabilities of a driver whose session got this timeout, and is trusted for so long.
-pub(crate) fn capabilities(tick: Duration, timeout: Duration, trusted: Duration) -> Capabilities {
+/// The capabilities of a driver whose session got this timeout, and is trusted for so long; and
+/// whose server may be a follower.
+pub(crate) fn capabilities(
+    tick: Duration,
+    timeout: Duration,
+    trusted: Duration,
+    may_follow: bool,
+) -> Capabilities {
     let mut c = Capabilities::of(BACKEND);
     c.lease_scope = LeaseScope::Session;
     // The driver itself ends a claim whose ttl is shorter than the session's.
@@ -25,15 +31,17 @@ pub(crate) fn capabilities(tick: Duration, timeout: Duration, trusted: Duration)
     c.registers = true;
     c.resize = true;
     c.lease_clock = LeaseClock::Leader;
-    c.round_trips = Some(round_trips());
+    c.round_trips = Some(round_trips(may_follow));
     c.faults = &FAULTS;
     c
 }
 
-const fn round_trips() -> RoundTrips {
+const fn round_trips(may_follow: bool) -> RoundTrips {
     let mut trips = RoundTrips::BUDGET;
     // A transaction that only looks, and a list behind it.
     trips.renew = 2;
+    // A follower catches up before it says that a lock is held.
+    trips.refused_try = if may_follow { 2 } else { 1 };
     trips
 }
 

@@ -121,7 +121,8 @@ impl ZkDriver {
         let layout = Layout::new(&sessions.options().chroot, sessions.options().neighbours);
         let session = sessions.latest();
         let (timeout, trusted) = session.map(|s| (s.timeout(), s.ttl)).unwrap_or_default();
-        let capabilities = capabilities(sessions.options().tick, timeout, trusted);
+        let capabilities =
+            capabilities(sessions.options().tick, timeout, trusted, sessions.may_follow());
         let inner = Inner {
             sessions,
             layout,

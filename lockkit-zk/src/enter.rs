@@ -10,10 +10,11 @@
 
 use std::sync::Arc;
 
+use futures_util::future::OptionFuture;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::Acquisition;
 use lockkit_core::{Claim, Error, Token};
-use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult};
+use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult, Stat};
 
 use crate::acquire::mismatch;
 use crate::driver::Inner;
@@ -98,8 +99,7 @@ impl Inner {
                 None => Way::New,
                 Some(Sight::There | Sight::Worn) => Way::Empty,
                 Some(Sight::InUse | Sight::Limited(_)) => {
-                    let children = session.client.get_children(&folder);
-                    let (names, stat) = match session.answer(children).await {
+                    let (names, stat) = match self.latest_children(session, &folder).await? {
                         Ok(listed) => listed,
                         Err(why) => {
                             self.learn(session, &folder, Way::Existing, why).await?;
@@ -130,6 +130,23 @@ impl Inner {
             }
         }
         Err(vanishing())
+    }
+
+    /// What is in a folder, with all that anybody was told of: a follower that lags would refuse
+    /// what is free, or go by a limit that was another's.
+    async fn latest_children(
+        &self,
+        session: &Session,
+        folder: &str,
+    ) -> Result<Result<(Vec<String>, Stat), ZkError>, Error> {
+        let may_follow = self.sessions.may_follow();
+        let caught_up = may_follow.then(|| session.catch_up(self.layout.root()));
+        let children = session.client.get_children(folder);
+        let both = async { tokio::join!(OptionFuture::from(caught_up), children) };
+        match session.answers(both).await? {
+            (Some(Err(error)), Ok(_)) => Err(failed(error)),
+            (_, children) => Ok(children),
+        }
     }
 
     async fn attempt(

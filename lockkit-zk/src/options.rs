@@ -146,6 +146,11 @@ impl ZkOptions {
         self
     }
 
+    /// Whether more than one server is named.
+    pub(crate) fn has_several(&self) -> bool {
+        self.hosts.contains(',')
+    }
+
     /// Connects to one of the servers, the way they are spoken to.
     pub(crate) async fn dial(&self, connector: Connector) -> Result<Client, ZkError> {
         #[cfg(feature = "tls")]

@@ -194,6 +194,12 @@ impl Sessions {
         self.own
     }
 
+    /// Whether the server of a session may be a follower of another: of several, which is not
+    /// known. One alone is asked as if it had no leader.
+    pub(crate) fn may_follow(&self) -> bool {
+        !self.own || self.options.has_several()
+    }
+
     /// The session there is, ended or not.
     pub(crate) fn latest(&self) -> Option<Arc<Session>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -250,7 +256,7 @@ impl Sessions {
         let connector = self.options.connector.clone().with_fail_eagerly();
         let connector = connector.with_session_timeout(timeout);
         let connector = connector.with_connection_timeout(connection_timeout(timeout));
-        let several = self.options.hosts.contains(',');
+        let several = self.options.has_several();
         let mut asked = FuturesUnordered::new();
         loop {
             asked.push(self.options.dial(connector.clone()));

@@ -24,12 +24,15 @@ pub async fn robust_02_the_connection_is_cut_at_any_call(bench: Bench) {
     .await;
 }
 
+const STORIES_AT_ONCE: usize = 8;
+
 /// Goes through a [`Story`] for every fault of every call that it makes, some at a time.
 async fn at_every_call(bench: &Bench, faults: impl Fn(u64) -> Vec<Fault>) {
-    const AT_ONCE: u64 = 4;
-    for first in (0..).step_by(AT_ONCE as usize) {
+    // Stories have connections of their own, and a server may have few.
+    let calls = (STORIES_AT_ONCE / faults(0).len()).max(1) as u64;
+    for first in (0..).step_by(calls as usize) {
         let mut stories = JoinSet::new();
-        for fault in (first..first + AT_ONCE).flat_map(&faults) {
+        for fault in (first..first + calls).flat_map(&faults) {
             let bench = bench.clone();
             stories.spawn(async move { Story::with(&bench, fault).await.told(&bench).await });
         }
@@ -81,6 +84,8 @@ impl Story {
         self.grows(guard.token().expect("it holds"));
         self.may_fail(guard.release().await);
         bench.free(&self.theirs, &key, PATIENCE).await;
+        self.ours.shutdown().await;
+        self.theirs.close().await;
         self.faulty.struck()
     }
 

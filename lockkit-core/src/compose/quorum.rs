@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::iter::repeat_n;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -324,7 +325,8 @@ impl Shared {
         if let Phase::Waiting { .. } = phase {
             return Ok(Released::Removed);
         }
-        let answers = self.give_back(&inner, hold.ghosts()).await;
+        let clear = |answers: &[_]| self.is_clear(answers);
+        let answers = self.give_back_and_hear(&inner, hold.ghosts(), clear).await;
         match phase {
             Phase::Held { .. } => self.sum_up(&answers),
             // The round that is under way gives back what it still gets.
@@ -335,8 +337,21 @@ impl Shared {
     /// The claim is unknown here: says whether anybody has the lock.
     async fn released_by_others(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Released, Error> {
         let all = (0..self.members.len()).map(|member| (member, None));
-        let answers = self.give_back(claim, all.collect()).await;
+        let clear = |answers: &[_]| self.is_clear(answers);
+        let answers = self.give_back_and_hear(claim, all.collect(), clear).await;
         self.sum_up(&answers)
+    }
+
+    /// Whether it is known what a release did, whatever those say who have not answered yet.
+    fn is_clear(&self, answers: &[Result<Released, Error>]) -> bool {
+        let missing = self.members.len() - answers.len();
+        let heard = answers.iter().flatten().copied();
+        let if_all_said = |what| {
+            let all: Vec<_> = heard.clone().chain(repeat_n(what, missing)).map(Ok).collect();
+            self.sum_up(&all).ok()
+        };
+        let removed = if_all_said(Released::Removed);
+        [Released::NotInLine, Released::NoSuchLock].map(if_all_said) == [removed; 2]
     }
 
     fn sum_up(&self, answers: &[Result<Released, Error>]) -> Result<Released, Error> {

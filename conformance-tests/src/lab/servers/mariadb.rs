@@ -1,4 +1,4 @@
-//! A MariaDB server.
+//! A MariaDB server; or MySQL, where a variable says where that is.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,6 +27,11 @@ impl MariaDb {
     }
 }
 
+/// `mysqld`, or its path, to be used instead of MariaDB.
+fn mysqld() -> Option<String> {
+    std::env::var("LOCKKIT_LAB_MYSQLD").ok()
+}
+
 #[async_trait]
 impl Recipe for MariaDb {
     fn name(&self) -> String {
@@ -49,6 +54,13 @@ impl Recipe for MariaDb {
         if home.data().exists() {
             return Ok(());
         }
+        if let Some(mysqld) = mysqld() {
+            let mut command = home.command(&mysqld)?;
+            command.args(["--no-defaults", "--initialize-insecure"]);
+            command.arg(format!("--datadir={}", home.data().display()));
+            command.arg(format!("--tmpdir={}", home.path().display()));
+            return home.run(command).await;
+        }
         let mut command = home.command("mariadb-install-db")?;
         command.arg("--no-defaults").arg(format!("--datadir={}", home.data().display()));
         command.arg(format!("--tmpdir={}", home.path().display())).args([
@@ -60,7 +72,7 @@ impl Recipe for MariaDb {
     }
 
     fn command(&self, home: &Home) -> Result<Command> {
-        let mut command = home.command("mariadbd")?;
+        let mut command = home.command(mysqld().as_deref().unwrap_or("mariadbd"))?;
         let file = |name: &str| home.path().join(name).display().to_string();
         command.arg("--no-defaults").args([
             format!("--datadir={}", home.data().display()),

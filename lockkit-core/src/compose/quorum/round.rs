@@ -333,6 +333,17 @@ impl Shared {
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         members: Vec<(usize, Option<Moment>)>,
+    ) {
+        self.give_back_and_hear(claim, members, |_| true).await;
+    }
+
+    /// The same, and what they answer. The last ones are not waited for once a majority has
+    /// answered and `clear` says that they change nothing.
+    pub(super) async fn give_back_and_hear(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        members: Vec<(usize, Option<Moment>)>,
+        clear: impl Fn(&[Result<Released, Error>]) -> bool + Send,
     ) -> Vec<Result<Released, Error>> {
         let ghosts: HashMap<_, _> = members.iter().copied().collect();
         let mut all = Vec::with_capacity(members.len());
@@ -347,7 +358,7 @@ impl Shared {
             });
         while let Some((_, answer)) = answers.next(self).await {
             all.push(answer);
-            if all.iter().flatten().count() >= self.majority() {
+            if all.iter().flatten().count() >= self.majority() && clear(&all) {
                 answers.enough(self);
             }
         }

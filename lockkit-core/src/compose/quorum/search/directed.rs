@@ -7,7 +7,7 @@ use super::network::{Link, Server};
 use super::world::{TTL, break_all, claim, key, options, runtime};
 use crate::compose::quorum::QuorumDriver;
 use crate::compose::quorum::guards::Guards;
-use crate::driver::{Acquisition, LockDriver, Patience, Renewal};
+use crate::driver::{Acquisition, LockDriver, Patience, Released, Renewal};
 use crate::{Claim, Key, Mode, Name, Namespace, Space, Token};
 
 fn quorum(servers: &[Arc<Server>], seed: u64, guards: Guards) -> QuorumDriver {
@@ -74,6 +74,23 @@ fn a_repaired_member_that_counts_before_its_raise_forgets_the_token() {
     assert!(next <= first, "without it tokens go back: {next} after {first}");
     let (first, next) = runtime().block_on(wander(Guards::ALL));
     assert!(next > first);
+}
+
+/// One member of three still has the claim: it had ended, and whoever answers last makes that known.
+#[test]
+fn a_release_says_what_the_members_know_whoever_of_them_is_slow() {
+    for seed in 0..100 {
+        let released = runtime().block_on(async {
+            let servers = servers();
+            let quorum = quorum(&servers, seed, Guards::ALL);
+            let claim = claim(Mode::Exclusive);
+            take(&quorum, &claim).await;
+            servers[1].lose_data();
+            servers[2].lose_data();
+            quorum.release(&claim).await.unwrap()
+        });
+        assert_eq!(released, Released::NoSuchLock, "seed {seed}");
+    }
 }
 
 /// Two come at once while one member is down, so that each may get one of the other two. Says
