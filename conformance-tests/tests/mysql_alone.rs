@@ -1,5 +1,5 @@
 //! The claim that is alone in its list, on MariaDB: it stands in the row of its name, and what it leaves
-//! there is nobody's. The row keeps its length, so a lock and its release are written in place.
+//! there is nobody's: its id stays, so that the row keeps its length and is written in place.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,13 +31,6 @@ impl Scene {
     async fn number(&mut self, query: &str) -> i64 {
         let query = AssertSqlSafe(query.to_owned());
         self.admin.fetch_one(query).await.unwrap().get(0)
-    }
-
-    /// How much the server has written into its log, in bytes.
-    async fn log(&mut self) -> i64 {
-        let query = "SHOW GLOBAL STATUS LIKE 'Innodb_lsn_current'";
-        let told: String = self.admin.fetch_one(query).await.unwrap().get(1);
-        told.parse().unwrap()
     }
 
     async fn take(&self, claim: &Arc<Claim>) -> Token {
@@ -152,25 +145,4 @@ async fn the_record_of_a_break_goes_although_the_name_is_used_every_day() {
     scene.give_back(&next).await;
     scene.admin.execute(sqlx::raw_sql(sweep)).await.unwrap();
     assert_eq!(scene.number(records).await, 0);
-}
-
-/// By what the server writes into its log, which nothing but this changes: some 515 bytes a time where
-/// both are written in place, some 800 where the row changes its length.
-#[tokio::test]
-async fn a_lock_and_its_release_are_written_in_place() {
-    const NAMES: i64 = 64;
-    const TIMES: i64 = 20 * NAMES;
-    let mut scene = Scene::set().await;
-    let mut before = 0;
-    // The first ones make the rows.
-    for time in -4 * NAMES..TIMES {
-        if time == 0 {
-            before = scene.log().await;
-        }
-        let claim = claim(&format!("invoice/{}", time.rem_euclid(NAMES)));
-        scene.take(&claim).await;
-        scene.give_back(&claim).await;
-    }
-    let each = (scene.log().await - before) / TIMES;
-    assert!(each < 650, "{each} bytes for a lock and its release");
 }
