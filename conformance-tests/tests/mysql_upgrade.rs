@@ -1,6 +1,6 @@
-//! MariaDB with tables that version 1 of lockkit's made: who held a lock goes on holding it, clients of
+//! MariaDB with tables that version 1 of lockkit made: who held a lock goes on holding it, clients of
 //! both versions keep out of each other's way, and those of version 1 are bound to limits that they
-//! know nothing of.
+//! know nothing of. And clients that run while procedures are replaced, also as MySQL does it.
 
 use std::time::Duration;
 
@@ -220,4 +220,70 @@ async fn the_statements_for_people_upgrade_as_well() {
     assert!(guard.token().unwrap().as_i64() > token.unwrap());
     new.resizable("pool", 1).resize(2).await.unwrap();
     guard.release().await.unwrap();
+}
+
+/// A statement as MySQL reads it, which cannot replace a procedure but removes it and makes it anew.
+fn as_mysql_reads_it(statement: &str) -> String {
+    let text = statement.replacen("/*M! OR REPLACE */ ", "", 1);
+    let (Some((begin, _)), Some((_, end))) = (text.split_once("/*M!"), text.split_once("/*!80000"))
+    else {
+        return text;
+    };
+    format!("{begin}{}", end.trim_end_matches("*/"))
+}
+
+/// Locks and unlocks names that it never used before, which takes a procedure each time.
+async fn use_new_names(url: String, user: usize, done: tokio::sync::watch::Receiver<bool>) {
+    let options = ServerOptions::default().timeout(Duration::from_secs(120));
+    let locks = LockManager::new(MySqlDriver::connect_with(&url, options).await.unwrap());
+    let mut round = 0;
+    while !*done.borrow() {
+        let guard = locks.mutex(format!("{user}/{round}")).try_lock().await.unwrap();
+        guard.expect("it is free").release().await.unwrap();
+        round += 1;
+    }
+}
+
+/// Two of the clients may make procedures, two may not; each meets the moment when there is none.
+#[tokio::test]
+async fn who_meets_a_procedure_that_is_being_replaced_as_on_mysql_waits_for_it() {
+    const CLIENTS: usize = 4;
+    let server = Server::start(Kind::MariaDb).await.unwrap();
+    drop(MySqlDriver::connect(&server.url()).await.unwrap());
+    let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
+    let user = "modest@'127.0.0.1'";
+    for statement in [
+        format!("CREATE USER {user}"),
+        format!("GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON lockkit.* TO {user}"),
+    ] {
+        admin.execute(sqlx::raw_sql(AssertSqlSafe(statement))).await.unwrap();
+    }
+    let modest = server.url().replacen("root@", "modest@", 1);
+    let (done, is_done) = tokio::sync::watch::channel(false);
+    let mut users = JoinSet::new();
+    for user in 0..CLIENTS {
+        let url = if user % 2 == 0 { modest.clone() } else { server.url() };
+        users.spawn(use_new_names(url, user, is_done.clone()));
+    }
+    let text = MySqlDriver::schema(&server.url(), ServerOptions::default()).unwrap();
+    let body = text.strip_prefix("DELIMITER --;\n").expect("it sets the delimiter");
+    let body = body.strip_suffix("DELIMITER ;\n").expect("and sets it back");
+    let mut gaps = 0;
+    for statement in body.split("--;").map(str::trim).filter(|one| !one.is_empty()) {
+        let statement = as_mysql_reads_it(statement);
+        admin.execute(sqlx::raw_sql(AssertSqlSafe(statement.clone()))).await.unwrap();
+        if statement.starts_with("DROP") && statement.trim_end().ends_with("lockkit_acquire") {
+            gaps += 1;
+            let waiting = "SELECT COUNT(*) FROM information_schema.processlist \
+                           WHERE state = 'User lock'";
+            while admin.fetch_one(waiting).await.unwrap().get::<i64, _>(0) < CLIENTS as i64 {
+                let failed = users.try_join_next();
+                assert!(failed.is_none(), "a client gave up: {failed:?}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+    assert_eq!(gaps, 1, "every client met it");
+    done.send(true).unwrap();
+    users.join_all().await;
 }

@@ -185,7 +185,7 @@ impl Dialect for MySql {
     }
 
     fn schema(&self) -> String {
-        schema::as_text(&self.schema)
+        schema::as_text(&self.schema, &self.prefix)
     }
 
     async fn install(&self, connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {

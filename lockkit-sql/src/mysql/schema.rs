@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use sqlx::mysql::MySqlConnection;
+use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, Executor, Row as _};
 
 use super::MySql;
@@ -71,11 +71,21 @@ fn procedure_of(statement: &str) -> Option<String> {
     rest.split_once('(').map(|(name, _)| name.to_owned())
 }
 
-/// The steps for who runs them with the command-line client.
-pub(super) fn as_text(steps: &[Step]) -> String {
+/// What the server's lock for who makes tables and procedures is called. It ends with the connection.
+/// Clients of version 1 take the same one.
+fn turn(prefix: &str) -> String {
+    format!("SHA2(CONCAT(DATABASE(), '.', 'lockkit {prefix}'), 256)")
+}
+
+/// The steps for who runs them with the command-line client, who takes the lock as well: a client that
+/// finds a procedure missing waits for it.
+pub(super) fn as_text(steps: &[Step], prefix: &str) -> String {
     let mut text = format!("DELIMITER {END}\n\n");
-    for step in steps {
-        text.push_str(&step.text);
+    let turn = turn(prefix);
+    let (take, give) = (format!("DO GET_LOCK({turn}, 60)"), format!("DO RELEASE_LOCK({turn})"));
+    let steps = steps.iter().map(|step| &step.text);
+    for step in [&take].into_iter().chain(steps).chain([&give]) {
+        text.push_str(step);
         text.push_str(&format!("\n{END}\n\n"));
     }
     text.push_str("DELIMITER ;\n");
@@ -87,18 +97,17 @@ pub(super) async fn install(
     dialect: &MySql,
     connection: &mut MySqlConnection,
 ) -> Result<(), sqlx::Error> {
-    // A lock of the server's, which ends with the connection: whoever comes second finds
-    // everything done. Statements that make tables are no transaction here; what was left half
-    // made is made by the next one. Clients of version 1 take the same lock.
-    let name = format!("lockkit {}", dialect.prefix);
-    let locked = sqlx::query("SELECT GET_LOCK(SHA2(CONCAT(DATABASE(), '.', ?), 256), 60)");
-    let locked: Option<i64> = locked.bind(&name).fetch_one(&mut *connection).await?.try_get(0)?;
+    // Whoever comes second finds everything done. Statements that make tables are no transaction here;
+    // what was left half made is made by the next one.
+    let turn = turn(&dialect.prefix);
+    let lock = AssertSqlSafe(format!("SELECT GET_LOCK({turn}, 60)"));
+    let locked: Option<i64> = sqlx::query(lock).fetch_one(&mut *connection).await?.try_get(0)?;
     if locked != Some(1) {
         return Err(sqlx::Error::PoolTimedOut);
     }
     let made = make(dialect, connection).await;
-    let freed = sqlx::query("SELECT RELEASE_LOCK(SHA2(CONCAT(DATABASE(), '.', ?), 256))");
-    let freed = freed.bind(&name).fetch_one(&mut *connection).await;
+    let unlock = AssertSqlSafe(format!("SELECT RELEASE_LOCK({turn})"));
+    let freed = sqlx::query(unlock).fetch_one(&mut *connection).await;
     made.and(freed.map(drop))
 }
 
@@ -113,15 +122,27 @@ async fn make(dialect: &MySql, connection: &mut MySqlConnection) -> Result<(), s
     .fetch_all(&mut *connection)
     .await?;
     let there: BTreeSet<Vec<u8>> = there.into_iter().map(|(name,)| name).collect();
+    let is_there = |name: &String| is_current && there.contains(name.as_bytes());
+    let is_complete = dialect.schema.iter().filter_map(|s| s.procedure.as_ref()).all(is_there);
     for step in &dialect.schema {
-        let is_there = |name: &String| there.contains(name.as_bytes());
-        if is_current && step.procedure.as_ref().is_some_and(is_there) {
+        if step.procedure.as_ref().is_some_and(is_there) {
             continue;
         }
         // As text: these cannot be prepared.
-        (&mut *connection).execute(sqlx::raw_sql(AssertSqlSafe(step.text.clone()))).await?;
+        let step = sqlx::raw_sql(AssertSqlSafe(step.text.clone()));
+        match (&mut *connection).execute(step).await {
+            // Somebody else has replaced the procedure that this one found missing.
+            Err(error) if is_complete && is_denied(&error) => return Ok(()),
+            done => done?,
+        };
     }
     Ok(())
+}
+
+/// Whether this user has not the right to do it.
+fn is_denied(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error().and_then(|e| e.try_downcast_ref::<MySqlDatabaseError>());
+    matches!(error.map(MySqlDatabaseError::number), Some(1044 | 1142 | 1227 | 1370))
 }
 
 /// Whether the procedures that are there are those of this version.

@@ -15,6 +15,9 @@ CREATE TABLE IF NOT EXISTS lockkit_meta (
 -- costs one row for the acquire and the same row for the release. As soon as there are two, all
 -- are rows of lockkit_claims, and `crowd` is 1 until the last of them has left; for good where the list
 -- was given a limit.
+--
+-- Who leaves makes `expires` 0 and nothing else. So a row without a claim still has what the last one
+-- wrote, its id too: what counts is `expires`, never whether there is an id.
 CREATE TABLE IF NOT EXISTS lockkit_names (
   namespace VARBINARY(128) NOT NULL,
   space     TINYINT        NOT NULL,           -- 0 lock, 1 semaphore
@@ -23,7 +26,7 @@ CREATE TABLE IF NOT EXISTS lockkit_names (
   crowd     TINYINT        NOT NULL DEFAULT 0, -- the list is in lockkit_claims
   next      BIGINT         NOT NULL DEFAULT 0, -- the place of its first waiter; 0: nobody waits
   ends      BIGINT         NOT NULL DEFAULT 0, -- when its first are to be looked at again
-  id        BINARY(16),                        -- of the claim here
+  id        BINARY(16),                        -- of the claim here, or of the last one
   weight    BIGINT         NOT NULL DEFAULT 0,
   capacity  BIGINT         NOT NULL DEFAULT 0,
   hold_ttl  BIGINT         NOT NULL DEFAULT 0,

@@ -1,6 +1,8 @@
 -- Takes out a claim that is alone in its list.
 -- Parameters: namespace, space, name, id. Result: one row changed; none when it is not there, or not
 -- alone.
-UPDATE lockkit_names SET id = NULL, expires = 0
+-- The id stays, though it is nobody's now: so the row keeps its length, and InnoDB writes both this
+-- and the next acquire where it stands.
+UPDATE lockkit_names SET expires = 0
 WHERE namespace = ? AND space = ? AND name = ? AND id = ?
   AND expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));

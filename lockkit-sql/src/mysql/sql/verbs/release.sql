@@ -20,7 +20,8 @@ BEGIN
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   IF v_crowd = 0 THEN
     IF v_id = p_id THEN
-      UPDATE lockkit_names SET id = NULL, expires = 0
+      -- The id stays: see swift_release.sql.
+      UPDATE lockkit_names SET expires = 0
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
       SET v_outcome = IF(v_expires > v_now, 1, 3);
     ELSEIF v_id IS NOT NULL AND v_expires > v_now THEN

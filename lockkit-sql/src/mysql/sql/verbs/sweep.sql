@@ -67,7 +67,7 @@ BEGIN
   WHERE expires <= v_now
     AND NOT EXISTS (SELECT 1 FROM lockkit_names AS l
                     WHERE l.namespace = lockkit_breaks.namespace AND l.space = lockkit_breaks.space
-                      AND l.name = lockkit_breaks.name AND (l.crowd OR l.id IS NOT NULL))
+                      AND l.name = lockkit_breaks.name AND (l.crowd OR l.expires > v_now))
   LIMIT 256;
   COMMIT;
   SELECT IF(v_seen < p_bite, NULL, v_namespace) AS namespace, v_space AS space, v_name AS name,
