@@ -138,7 +138,7 @@ async fn an_idle_connection_that_was_ended_costs_nobody_an_error() {
     let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
     for _ in 0..5 {
         let guard = locks.mutex("idle").lock().await.unwrap();
-        let others = "SELECT id FROM information_schema.processlist \
+        let others = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist \
                       WHERE id <> CONNECTION_ID() AND command <> 'Daemon'";
         let ids: Vec<i64> = sqlx::query_scalar(others).fetch_all(&mut admin).await.unwrap();
         for id in ids {
