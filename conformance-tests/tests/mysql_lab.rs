@@ -62,11 +62,11 @@ impl Site for MySql {
                 concerns: Concerns::Claims,
                 begin: |s| {
                     Box::pin(async move {
-                        ask(s, &["SET GLOBAL tx_read_only = ON"]).await?;
+                        ask(s, &["SET GLOBAL TRANSACTION READ ONLY"]).await?;
                         kill_all(s).await
                     })
                 },
-                end: |s| ask(s, &["SET GLOBAL tx_read_only = OFF"]),
+                end: |s| ask(s, &["SET GLOBAL TRANSACTION READ WRITE"]),
             },
             Refusal {
                 what: "the tables are of a newer version",

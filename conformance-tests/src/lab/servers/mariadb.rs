@@ -94,7 +94,8 @@ impl Recipe for MariaDb {
             "--innodb-flush-log-at-trx-commit=2".into(),
         ]);
         if mysqld().is_some() {
-            command.arg("--mysqlx=OFF"); // another port, the same for all
+            // Another port, the same for all; and TLS, through which no proxy sees.
+            command.args(["--mysqlx=OFF", "--tls-version="]);
         }
         Ok(command)
     }
