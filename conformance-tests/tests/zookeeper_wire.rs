@@ -72,6 +72,24 @@ async fn acquiring_releasing_and_a_refused_try_take_one_round_trip_each() {
     assert_eq!(brief(proxy.counts()), [1, 1]);
 }
 
+/// Of several servers it may be one that lags: it catches up before it refuses.
+#[tokio::test]
+async fn a_refused_try_costs_what_is_said_where_several_servers_are_named() {
+    let (_server, proxy, alone) = proxied().await;
+    let driver = driver(format!("{0},{0}", proxy.addr())).await;
+    let said = |driver: &ZkDriver| driver.capabilities().round_trips.unwrap().refused_try;
+    assert_eq!((said(&alone), said(&driver)), (1, 2));
+    let key = key("a");
+    take(&driver, &claim(&key, Mode::Exclusive)).await;
+    proxy.latency(LATENCY);
+    proxy.reset();
+    let other = claim(&key, Mode::Exclusive);
+    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap(), Acquisition::Busy);
+    let [requests, round_trips] = brief(proxy.counts());
+    assert_eq!(requests, 2, "a sign from the leader, and a look");
+    assert!(round_trips <= 2, "{round_trips}");
+}
+
 #[tokio::test]
 async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
     let (_server, proxy, driver) = proxied().await;

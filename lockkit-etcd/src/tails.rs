@@ -9,8 +9,7 @@
 //! - the request that put the claim in was **sent once and answered** ([`Tails::sure`]): one that
 //!   was repeated, or given up, may reach etcd later still, and would put the old claim in under
 //!   the new one's key. Such a tail stays that claim's, so that whatever is released under it is
-//!   that claim;
-//!   A claim that was asked about before that answer is treated likewise.
+//!   that claim. (So does the tail of a claim that was asked about before that answer.)
 //! - the claim's **release was answered** by "it was there, and nobody has written it but we"
 //!   ([`Tails::back`]). A claim that was broken, or has ended, keeps its tail: so no two claims
 //!   share the word of a break, which lies beside the list under the same tail.
