@@ -86,7 +86,7 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
         Ok(Ok(answers)) if answers.len() == batch.len() => {
             for (record, answer) in batch.iter().zip(&answers) {
                 if record.renewed(answer, sent) {
-                    registry.remove(record.claim().id);
+                    registry.remove(record.claim().id, record);
                     if let Some(why) = record.loss() {
                         observe::lost(record, &why);
                     }
@@ -113,11 +113,7 @@ async fn release(
         round += 1;
         let answer = {
             let _place = places.acquire().await;
-            let limit = Duration::from_secs(5);
-            match tokio::time::timeout(limit, registry.driver.release(&claim)).await {
-                Ok(answer) => answer,
-                Err(_) => Err(no_answer(registry.driver.capabilities().backend)),
-            }
+            registry.give_back(&claim).await
         };
         match &answer {
             // A claim that was found uses up one of the requests that may put it in.
