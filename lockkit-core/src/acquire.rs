@@ -8,7 +8,7 @@ use tracing::Instrument;
 
 use crate::clock::Moment;
 use crate::deadline::backoff;
-use crate::driver::{Acquisition, Ended, Patience, Renewal};
+use crate::driver::{Acquisition, Answered, Patience};
 use crate::guard::Guard;
 use crate::manager::Core;
 use crate::observe::{self, Labels, Outcome};
@@ -194,7 +194,8 @@ impl<'a> Attempt<'a> {
             self.under_way += 1;
             self.settled = false;
             let error = match turn.ask(core.driver().acquire(&self.claim, patience)).await {
-                Ok(answer) => {
+                Ok(Answered { answer, unanswered }) => {
+                    self.under_way += unanswered;
                     self.under_way -= 1;
                     return self.answered(answer, asked, patience).await;
                 }
@@ -311,9 +312,8 @@ impl<'a> Attempt<'a> {
             return Ok(());
         }
         let sent = self.core.clock().now();
-        let answers = self.core.driver().renew(std::slice::from_ref(&self.claim)).await?;
-        let gone = Renewal::Ended(Ended::NotInLine);
-        record.renewed(answers.first().unwrap_or(&gone), sent);
+        let answer = self.core.driver().renew_single(&self.claim).await?;
+        record.renewed(&answer, sent);
         Ok(())
     }
 

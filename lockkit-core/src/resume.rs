@@ -60,13 +60,12 @@ impl LockManager {
 /// The claim as one that is held here; `None` when the answer came too late for that.
 async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<Record>>, Error> {
     let sent = core.clock().now();
-    let answers = core.driver().renew(std::slice::from_ref(claim)).await?;
-    let grant = match answers.into_iter().next() {
-        Some(Renewal::Holds(grant)) => grant,
-        Some(Renewal::Ended(Ended::Broken(record))) => {
+    let grant = match core.driver().renew_single(claim).await? {
+        Renewal::Holds(grant) => grant,
+        Renewal::Ended(Ended::Broken(record)) => {
             return Err(Error::Lost { reason: LossReason::Broken(record) });
         }
-        Some(Renewal::Ended(Ended::SessionEnded)) => {
+        Renewal::Ended(Ended::SessionEnded) => {
             return Err(Error::Lost { reason: LossReason::SessionEnded });
         }
         _ => return Err(Error::Lost { reason: LossReason::Expired }),

@@ -169,7 +169,11 @@ impl LockDriver for Moody {
         self.inner.clock()
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         let (inner, claim) = (self.inner.clone(), claim.clone());
         self.call("acquire", 1, async move { inner.acquire(&claim, patience).await }).await
     }
@@ -179,7 +183,7 @@ impl LockDriver for Moody {
         self.call("granted", 1, async move { inner.granted(&claim).await }).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let (inner, claims) = (self.inner.clone(), claims.to_vec());
         self.call("renew", claims.len(), async move { inner.renew(&claims).await }).await
     }
@@ -240,12 +244,20 @@ impl Registers for Moody {
         self.call("load", 1, async move { inner.load(&at).await }).await
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let (inner, at, store) = (self.inner.clone(), at.clone(), store.clone());
         self.call("store", 1, async move { inner.store(&at, &store).await }).await
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         self.inner.delete(at, delete).await
     }
 
