@@ -1,7 +1,8 @@
 //! From a claim to a guard, where the answer comes later than the lease lasts: that is no loss,
 //! since nothing was held.
 
-use lockkit_core::{Error, LossReason};
+use lockkit_core::driver::{Force, LockDriver};
+use lockkit_core::{Error, LossReason, Space};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::moody::Mood;
@@ -81,7 +82,6 @@ async fn a_release_at_the_end_of_a_lease_says_that_it_ended() {
 async fn a_release_of_what_somebody_deleted_says_that_it_vanished() {
     let (driver, locks) = locks();
     let guard = locks.mutex("a").lock().await.unwrap();
-    use lockkit_core::driver::LockDriver;
     driver.store().release(&guard.claim()).await.unwrap();
     let error = guard.release().await.expect_err("it is gone");
     assert!(matches!(error, Error::Lost { reason: LossReason::Vanished }), "{error}");
@@ -131,4 +131,15 @@ async fn acquires_without_an_answer_hold_up_no_renewal_and_no_release_and_others
     let other = timeout(5 * SECOND, other).await.expect("not held up").unwrap();
     sleep(40 * SECOND).await;
     assert!(held.is_valid() && other.is_valid(), "they were renewed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_anchor_of_what_was_broken_says_so() {
+    let (_, locks) = locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let token = guard.token().unwrap();
+    assert!(locks.break_lock(Space::Lock, "a", token, Force::Immediate, None).await.unwrap());
+    let error = guard.anchor().await.expect_err("it was broken");
+    assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
+    assert!(!guard.is_valid());
 }
