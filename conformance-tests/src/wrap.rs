@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
-    Released, Renewal, SetLimit, Store, StoreOutcome, Version,
+    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey,
+    Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
@@ -141,11 +141,15 @@ impl<T: Tamper> Tampered<T> {
         answer
     }
 
-    async fn ask(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn ask(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         let sent = now();
         let call = async {
             let answer = self.inner.acquire(claim, patience).await?;
-            self.tamper.heard(Heard::Acquired(claim, &answer), sent);
+            self.tamper.heard(Heard::Acquired(claim, &answer.answer), sent);
             Ok(answer)
         };
         self.around(Verb::Acquire, call).await
@@ -187,7 +191,11 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         self.inner.registers().is_some().then_some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         if !self.tamper.carries_on(Verb::Acquire) {
             return self.ask(claim, patience).await;
         }
@@ -200,12 +208,18 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         self.around(Verb::Granted, self.inner.granted(claim)).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let sent = now();
         let call = async {
             let answers = self.inner.renew(claims).await?;
             for (claim, answer) in claims.iter().zip(&answers) {
-                self.tamper.heard(Heard::Renewed(claim, answer), sent);
+                self.tamper.heard(
+                    match answer {
+                        Ok(answer) => Heard::Renewed(claim, answer),
+                        Err(error) => Heard::Failed(Verb::Renew, error),
+                    },
+                    sent,
+                );
             }
             Ok(answers)
         };
@@ -285,12 +299,20 @@ impl<T: Tamper> Registers for Tampered<T> {
         self.around(Verb::Load, call).await
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let call = self.own_registers().store(at, store);
         self.around(Verb::Store, call).await
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let call = self.own_registers().delete(at, delete);
         self.around(Verb::Delete, call).await
     }
