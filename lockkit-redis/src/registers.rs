@@ -19,7 +19,8 @@ const ASK_EVERY: Duration = Duration::from_secs(10);
 #[async_trait]
 impl Registers for RedisDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        self.load_or_watch(&keys::register(at), b"").await
+        let (entry, _) = self.load_or_watch(&keys::register(at), b"").await?;
+        Ok(entry)
     }
 
     async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
@@ -59,12 +60,12 @@ impl Registers for RedisDriver {
             let rung = bell.notified();
             tokio::pin!(rung);
             rung.as_mut().enable();
-            let entry = self.load_or_watch(&key, known.as_bytes()).await?;
+            let (entry, ends) = self.load_or_watch(&key, known.as_bytes()).await?;
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
             }
             // A value that ends by itself rings no bell, and messages get lost.
-            let _ = tokio::time::timeout(ASK_EVERY, rung).await;
+            let _ = tokio::time::timeout(ends.unwrap_or(ASK_EVERY).min(ASK_EVERY), rung).await;
         }
     }
 }
@@ -79,19 +80,26 @@ struct Write<'a> {
 }
 
 impl RedisDriver {
-    async fn load_or_watch(&self, key: &str, known: &[u8]) -> Result<Option<Entry>, Error> {
+    /// The entry, and after how long it ends by itself.
+    async fn load_or_watch(
+        &self,
+        key: &str,
+        known: &[u8],
+    ) -> Result<(Option<Entry>, Option<Duration>), Error> {
         let watch = WATCH.as_millis().to_string();
         let args = [known, self.shared.wakes.client.as_bytes(), watch.as_bytes()];
         let answer = self.shared.run(&script::LOAD, &[key], &args).await?;
         if answer == Value::Int(0) {
-            return Ok(None);
+            return Ok((None, None));
         }
         let items = reply::array(answer)?;
         match items.as_slice() {
-            [Value::BulkString(value), version, token] => {
+            [Value::BulkString(value), version, token, left] => {
                 let version = reply::number(version).and_then(|n| u64::try_from(n).ok());
                 let version = Version(version.ok_or_else(|| reply::unexpected(&items[1]))?);
-                Ok(Some(Entry { value: value.clone(), version, token: reply::token(token) }))
+                let left = reply::number(left).and_then(|ms| u64::try_from(ms).ok());
+                let entry = Entry { value: value.clone(), version, token: reply::token(token) };
+                Ok((Some(entry), left.map(Duration::from_millis)))
             }
             _ => Err(reply::unexpected(&Value::Array(items))),
         }
