@@ -3,12 +3,11 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::{
@@ -16,13 +15,15 @@ use lockkit_core::driver::{
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Namespace, Token};
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::task::AbortHandle;
 
-use crate::link::{Link, Source};
+use crate::failure::Answered;
+use crate::link::Link;
 use crate::listing::Listing;
 use crate::replicas::Replicas;
 use crate::script::{self, Call, Script};
+use crate::source::Source;
 use crate::tokens::Seen;
 use crate::wake::{self, Wakes};
 use crate::{BACKEND, health, keys, reply};
@@ -33,7 +34,7 @@ use crate::{BACKEND, health, keys, reply};
 /// the user's own client.
 pub struct RedisDriver {
     pub(crate) shared: Arc<Shared>,
-    listening: AbortHandle,
+    listening: Mutex<AbortHandle>,
 }
 
 /// What the driver and its subscription share.
@@ -74,6 +75,8 @@ const CAPABILITIES: Capabilities = {
 
 /// Claims renewed by one call of the script, so that no call holds up the server for long.
 const RENEWED_AT_ONCE: usize = 100;
+/// How long a node of a cluster has for a renewal, however short the leases are.
+const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 
 impl RedisDriver {
     pub(crate) fn start(
@@ -92,14 +95,31 @@ impl RedisDriver {
             limit,
             capabilities: CAPABILITIES,
         });
-        let listening = tokio::spawn(wake::listen(Arc::downgrade(&shared))).abort_handle();
+        let listening = Mutex::new(listen(&shared));
         Self { shared, listening }
     }
+
+    /// Makes sure that somebody listens. (A subscription ends when its runtime does, which may be
+    /// before the driver does.)
+    pub(crate) fn ensure_listening(&self) {
+        let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        if listening.is_finished() {
+            *listening = listen(&self.shared);
+        }
+    }
+
+    fn stop_listening(&self) {
+        self.listening.lock().unwrap_or_else(PoisonError::into_inner).abort();
+    }
+}
+
+fn listen(shared: &Arc<Shared>) -> AbortHandle {
+    tokio::spawn(wake::listen(Arc::downgrade(shared))).abort_handle()
 }
 
 impl Drop for RedisDriver {
     fn drop(&mut self) {
-        self.listening.abort();
+        self.stop_listening();
     }
 }
 
@@ -120,21 +140,22 @@ impl Shared {
         keys: &[&str],
         args: &[&[u8]],
     ) -> Result<Value, Error> {
-        self.run_noting(script, keys, args, &AtomicBool::new(false)).await
+        Ok(self.run_counting(script, keys, args, None).await?.answer)
     }
 
-    /// The same; `repeated` becomes true when it may have been carried out twice.
-    async fn run_noting(
+    /// The same, with the number of attempts before this answer that were not answered. An attempt
+    /// after another one has `again` behind its arguments.
+    pub(crate) async fn run_counting(
         &self,
         script: &Script,
         keys: &[&str],
         args: &[&[u8]],
-        repeated: &AtomicBool,
-    ) -> Result<Value, Error> {
+        again: Option<&[u8]>,
+    ) -> Result<Answered<Value>, Error> {
         let Link::Cluster(_) = self.link else {
-            return script.call(&self.link, Call { keys, args }, repeated).await;
+            return Ok(script.call(&self.link, Call { keys, args }, again).await?);
         };
-        Box::pin(self.run_in_cluster(script, keys, args, repeated)).await
+        Box::pin(self.run_in_cluster(script, keys, args, again)).await
     }
 
     /// While a slot moves to another node, both of them refuse each command of a script whose key
@@ -145,11 +166,11 @@ impl Shared {
         script: &Script,
         keys: &[&str],
         args: &[&[u8]],
-        repeated: &AtomicBool,
-    ) -> Result<Value, Error> {
+        again: Option<&[u8]>,
+    ) -> Result<Answered<Value>, Error> {
         let never = keys.first().and_then(|key| keys::never(key));
         let keys: Vec<_> = keys.iter().copied().chain(never.as_deref()).collect();
-        script.call(&self.link, Call { keys: &keys, args }, repeated).await
+        Ok(script.call(&self.link, Call { keys: &keys, args }, again).await?)
     }
 
     async fn acquire(
@@ -188,8 +209,8 @@ impl Shared {
     }
 
     /// Renews in one flight: a call of the script for each hundred claims, in a cluster for each
-    /// bucket, all sent before any is answered.
-    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    /// bucket, all sent before any is answered. A call that fails costs its own claims alone.
+    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
         let keys: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key)).collect();
         let mut groups: Vec<Vec<usize>> = Vec::new();
         if let Link::Cluster(_) = self.link {
@@ -204,14 +225,33 @@ impl Shared {
             let all: Vec<_> = (0..claims.len()).collect();
             groups.extend(all.chunks(RENEWED_AT_ONCE).map(<[usize]>::to_vec));
         }
-        let calls = groups.iter().map(|group| self.renew_group(claims, &keys, group));
-        let mut answers: Vec<_> = claims.iter().map(|_| Renewal::Ended(Ended::NotInLine)).collect();
-        for (group, renewed) in groups.iter().zip(try_join_all(calls).await?) {
-            for (i, renewal) in group.iter().zip(renewed) {
-                answers[*i] = renewal;
+        let limit = self.renewal_limit(claims);
+        let calls = groups.iter().map(|group| async {
+            let call = self.renew_group(claims, &keys, group);
+            let late = || Error::retryable(BACKEND, "the server did not answer in time");
+            tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
+        });
+        let mut answers: Vec<_> =
+            claims.iter().map(|_| Ok(Renewal::Ended(Ended::NotInLine))).collect();
+        for (group, renewed) in groups.iter().zip(join_all(calls).await) {
+            match renewed {
+                Ok(renewed) => {
+                    group.iter().zip(renewed).for_each(|(i, renewal)| answers[*i] = renewal)
+                }
+                Err(error) => group.iter().for_each(|i| answers[*i] = Err(copy(&error))),
             }
         }
-        Ok(answers)
+        answers
+    }
+
+    /// In a cluster nobody waits so long for a node that the answers of the others come too late:
+    /// whoever renews has less patience when leases are short.
+    fn renewal_limit(&self, claims: &[Arc<Claim>]) -> Duration {
+        let shortest = claims.iter().map(|claim| claim.hold_ttl.min(claim.wait_ttl)).min();
+        match (&self.link, shortest) {
+            (Link::Cluster(_), Some(ttl)) => (ttl / 4).max(LEAST_PATIENCE),
+            _ => Duration::MAX,
+        }
     }
 
     async fn renew_group(
@@ -219,7 +259,7 @@ impl Shared {
         claims: &[Arc<Claim>],
         keys: &[(String, usize)],
         group: &[usize],
-    ) -> Result<Vec<Renewal>, Error> {
+    ) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
         let mut words = Vec::with_capacity(3 * group.len());
         for i in group {
@@ -231,22 +271,20 @@ impl Shared {
             return Err(reply::unexpected(&Value::Array(answers)));
         }
         let each = group.iter().zip(&answers);
-        each.map(|(i, answer)| self.note(&claims[*i], reply::renewal(&claims[*i], answer)?))
-            .collect()
+        let renewals = each.map(|(i, answer)| {
+            reply::renewal(&claims[*i], answer).map(|renewal| self.note(&claims[*i], renewal))
+        });
+        Ok(renewals.collect())
     }
 
     /// Tells the one who waits for this claim when to look next.
-    fn note(
-        &self,
-        claim: &Claim,
-        answer: (Renewal, Option<reply::Place>),
-    ) -> Result<Renewal, Error> {
-        if let (_, Some(place)) = &answer
+    fn note(&self, claim: &Claim, (renewal, place): (Renewal, Option<reply::Place>)) -> Renewal {
+        if let Some(place) = place
             && let Some(waiter) = self.wakes.find(&claim.id)
         {
             waiter.look_in(place.look);
         }
-        Ok(answer.0)
+        renewal
     }
 
     /// One claim, one call of a script that answers as `renew` does.
@@ -262,7 +300,7 @@ impl Shared {
         let mut args: Vec<_> = words.iter().map(String::as_bytes).collect();
         args.extend(more);
         let answer = self.run(script, &[&key, &counter], &args).await?;
-        self.note(claim, reply::renewal(claim, &answer)?)
+        Ok(self.note(claim, reply::renewal(claim, &answer)?))
     }
 
     /// A grant counts once enough replicas have it; otherwise it is given back.
@@ -293,21 +331,23 @@ impl Shared {
         self.wakes.strike(&claim.id);
         let (key, _) = keys::lock(&claim.key);
         let id = claim.id.to_hex();
-        let repeated = AtomicBool::new(false);
-        let answer =
-            self.run_noting(&script::RELEASE, &[&key], &[id.as_bytes()], &repeated).await?;
-        match answer {
+        let sent = self.run_counting(&script::RELEASE, &[&key], &[id.as_bytes()], None).await?;
+        match sent.answer {
             Value::Int(1) => Ok(Released::Removed),
             // Its first sending may have taken it out, whose answer got lost.
-            Value::Int(2 | 3) if repeated.load(Ordering::Relaxed) => Ok(Released::Removed),
+            Value::Int(2 | 3) if sent.unanswered > 0 => Ok(Released::Removed),
             Value::Int(2) => Ok(Released::NotInLine),
             Value::Int(3) => Ok(Released::NoSuchLock),
             other => Err(reply::unexpected(&other)),
         }
     }
+}
 
-    pub(crate) async fn command(&self, cmd: &Cmd) -> Result<Value, Error> {
-        self.link.send(cmd).await.map_err(|e| self.link.error(e))
+/// The same error for another claim.
+fn copy(error: &Error) -> Error {
+    match error.is_retryable() {
+        true => Error::retryable(BACKEND, error.to_string()),
+        false => Error::permanent(BACKEND, error.to_string()),
     }
 }
 
@@ -323,7 +363,10 @@ impl LockDriver for RedisDriver {
 
     async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
         let shared = &*self.shared;
-        let waiter = (patience == Patience::Wait).then(|| shared.wakes.enlist(claim));
+        let waiter = (patience == Patience::Wait).then(|| {
+            self.ensure_listening();
+            shared.wakes.enlist(claim)
+        });
         let answer = shared.acquire(claim, patience).await;
         match (&answer, waiter) {
             (Ok((Acquisition::Queued { .. }, Some(place))), Some(waiter)) => {
@@ -343,6 +386,7 @@ impl LockDriver for RedisDriver {
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         let shared = &*self.shared;
+        self.ensure_listening();
         let waiter = match shared.wakes.find(&claim.id) {
             Some(waiter) => waiter,
             None => {
@@ -357,7 +401,8 @@ impl LockDriver for RedisDriver {
                 Some(grant) => grant,
                 None => {
                     let sent = BootClock.now();
-                    match shared.renew(std::slice::from_ref(claim)).await?.pop() {
+                    let renewed = shared.renew(std::slice::from_ref(claim)).await.pop();
+                    match renewed.transpose()? {
                         Some(Renewal::Holds(grant)) => Grant { since: Some(sent), ..grant },
                         Some(Renewal::Waits { .. }) => continue,
                         Some(Renewal::Ended(Ended::Broken(record))) => {
@@ -376,13 +421,15 @@ impl LockDriver for RedisDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
         let sent = BootClock.now();
-        let mut answers = self.shared.renew(claims).await?;
+        let mut answers = self.shared.renew(claims).await;
         if self.shared.replicas.is_some() {
             for (claim, answer) in claims.iter().zip(&mut answers) {
-                self.shared.not_before_replicas(claim, answer, sent);
+                if let Ok(answer) = answer {
+                    self.shared.not_before_replicas(claim, answer, sent);
+                }
             }
         }
-        Ok(answers)
+        answers.into_iter().collect()
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
@@ -459,9 +506,9 @@ impl LockDriver for RedisDriver {
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let mut get = redis::cmd("GET");
-        get.arg(keys::base(namespace));
-        let value = self.shared.command(&get).await?;
+        let (mut get, key) = (redis::cmd("GET"), keys::base(namespace));
+        get.arg(&key);
+        let value = self.shared.link.look(&get, &key).await?;
         match &value {
             Value::Nil => Ok(0),
             other => reply::text(other)
@@ -481,7 +528,7 @@ impl LockDriver for RedisDriver {
     }
 
     async fn close(&self) {
-        self.listening.abort();
+        self.stop_listening();
         self.shared.link.close();
     }
 }

@@ -53,6 +53,7 @@ impl Registers for RedisDriver {
         at: &RegisterKey,
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
+        self.ensure_listening();
         let key = keys::register(at);
         let known = after.map_or(0, |version| version.0).to_string();
         let bell = self.shared.wakes.register(&key);
@@ -114,8 +115,10 @@ impl RedisDriver {
         let token = write.token.map(|token| token.to_string()).unwrap_or_default();
         let args: [&[u8]; 6] =
             [write.verb, expect.as_bytes(), token.as_bytes(), &write.id.0, write.ttl, write.value];
-        let answer = self.shared.run(&script::STORE, &[&keys::register(at)], &args).await?;
-        let items = reply::array(answer)?;
+        let key = keys::register(at);
+        let again = Some(b"repeated".as_slice());
+        let sent = self.shared.run_counting(&script::STORE, &[&key], &args, again).await?;
+        let items = reply::array(sent.answer)?;
         let outcome = match (items.first().and_then(reply::text), items.get(1)) {
             (Some("stored"), Some(version)) => reply::number(version)
                 .and_then(|n| u64::try_from(n).ok())
