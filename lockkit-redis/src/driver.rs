@@ -1,24 +1,23 @@
 //! The driver: each verb is one call of a script. No deadlines and no rule of the queue here; the
 //! first are core's, the second is in `scripts/line.lua`.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    SetLimit,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Namespace, Token};
 use redis::Value;
 use tokio::task::AbortHandle;
 
-use crate::failure::Answered;
 use crate::link::Link;
 use crate::listing::Listing;
 use crate::replicas::Replicas;
@@ -72,11 +71,6 @@ const CAPABILITIES: Capabilities = {
     ];
     capabilities
 };
-
-/// Claims renewed by one call of the script, so that no call holds up the server for long.
-const RENEWED_AT_ONCE: usize = 100;
-/// How long a node of a cluster has for a renewal, however short the leases are.
-const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 
 impl RedisDriver {
     pub(crate) fn start(
@@ -177,7 +171,7 @@ impl Shared {
         &self,
         claim: &Claim,
         patience: Patience,
-    ) -> Result<(Acquisition, Option<reply::Place>), Error> {
+    ) -> Result<Answered<(Acquisition, Option<reply::Place>)>, Error> {
         let (key, bucket) = keys::lock(&claim.key);
         let proposal = self.seen.propose(bucket, self.link.clock());
         let text = keys::claim(claim, proposal.token(), &self.wakes.client);
@@ -197,7 +191,8 @@ impl Shared {
             (weight, capacity) = (w.to_string(), c.to_string());
             args.extend([mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()]);
         }
-        let answer = self.run(&script::ACQUIRE, &[&key, &counter], &args).await?;
+        let sent = self.run_counting(&script::ACQUIRE, &[&key, &counter], &args, None).await?;
+        let Answered { answer, unanswered } = sent;
         if let (Some(micros), Some(clock)) = (reply::server_time(&answer), self.link.clock()) {
             clock.correct(micros, proposal.at);
         }
@@ -205,86 +200,7 @@ impl Shared {
         if let Acquisition::Granted(grant) = &answer {
             self.seen.saw(bucket, grant.token.get());
         }
-        Ok((answer, place))
-    }
-
-    /// Renews in one flight: a call of the script for each hundred claims, in a cluster for each
-    /// bucket, all sent before any is answered. A call that fails costs its own claims alone.
-    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
-        let keys: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key)).collect();
-        let mut groups: Vec<Vec<usize>> = Vec::new();
-        if let Link::Cluster(_) = self.link {
-            let mut buckets: HashMap<usize, Vec<usize>> = HashMap::new();
-            for (i, (_, bucket)) in keys.iter().enumerate() {
-                buckets.entry(*bucket).or_default().push(i);
-            }
-            for group in buckets.into_values() {
-                groups.extend(group.chunks(RENEWED_AT_ONCE).map(<[usize]>::to_vec));
-            }
-        } else {
-            let all: Vec<_> = (0..claims.len()).collect();
-            groups.extend(all.chunks(RENEWED_AT_ONCE).map(<[usize]>::to_vec));
-        }
-        let limit = self.renewal_limit(claims);
-        let calls = groups.iter().map(|group| async {
-            let call = self.renew_group(claims, &keys, group);
-            let late = || Error::retryable(BACKEND, "the server did not answer in time");
-            tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
-        });
-        let mut answers: Vec<_> =
-            claims.iter().map(|_| Ok(Renewal::Ended(Ended::NotInLine))).collect();
-        for (group, renewed) in groups.iter().zip(join_all(calls).await) {
-            match renewed {
-                Ok(renewed) => {
-                    group.iter().zip(renewed).for_each(|(i, renewal)| answers[*i] = renewal)
-                }
-                Err(error) => group.iter().for_each(|i| answers[*i] = Err(copy(&error))),
-            }
-        }
-        answers
-    }
-
-    /// In a cluster nobody waits so long for a node that the answers of the others come too late:
-    /// whoever renews has less patience when leases are short.
-    fn renewal_limit(&self, claims: &[Arc<Claim>]) -> Duration {
-        let shortest = claims.iter().map(|claim| claim.hold_ttl.min(claim.wait_ttl)).min();
-        match (&self.link, shortest) {
-            (Link::Cluster(_), Some(ttl)) => (ttl / 4).max(LEAST_PATIENCE),
-            _ => Duration::MAX,
-        }
-    }
-
-    async fn renew_group(
-        &self,
-        claims: &[Arc<Claim>],
-        keys: &[(String, usize)],
-        group: &[usize],
-    ) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
-        let mut words = Vec::with_capacity(3 * group.len());
-        for i in group {
-            words.extend(keys::claim_args(&claims[*i]));
-        }
-        let args: Vec<_> = words.iter().map(String::as_bytes).collect();
-        let answers = reply::array(self.run(&script::RENEW, &locks, &args).await?)?;
-        if answers.len() != group.len() {
-            return Err(reply::unexpected(&Value::Array(answers)));
-        }
-        let each = group.iter().zip(&answers);
-        let renewals = each.map(|(i, answer)| {
-            reply::renewal(&claims[*i], answer).map(|renewal| self.note(&claims[*i], renewal))
-        });
-        Ok(renewals.collect())
-    }
-
-    /// Tells the one who waits for this claim when to look next.
-    fn note(&self, claim: &Claim, (renewal, place): (Renewal, Option<reply::Place>)) -> Renewal {
-        if let Some(place) = place
-            && let Some(waiter) = self.wakes.find(&claim.id)
-        {
-            waiter.look_in(place.look);
-        }
-        renewal
+        Ok(Answered::after(unanswered, (answer, place)))
     }
 
     /// One claim, one call of a script that answers as `renew` does.
@@ -343,14 +259,6 @@ impl Shared {
     }
 }
 
-/// The same error for another claim.
-fn copy(error: &Error) -> Error {
-    match error.is_retryable() {
-        true => Error::retryable(BACKEND, error.to_string()),
-        false => Error::permanent(BACKEND, error.to_string()),
-    }
-}
-
 #[async_trait]
 impl LockDriver for RedisDriver {
     fn capabilities(&self) -> &Capabilities {
@@ -361,14 +269,18 @@ impl LockDriver for RedisDriver {
         Some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         let shared = &*self.shared;
         let waiter = (patience == Patience::Wait).then(|| {
             self.ensure_listening();
             shared.wakes.enlist(claim)
         });
         let answer = shared.acquire(claim, patience).await;
-        match (&answer, waiter) {
+        match (answer.as_ref().map(|sent| &sent.answer), waiter) {
             (Ok((Acquisition::Queued { .. }, Some(place))), Some(waiter)) => {
                 waiter.look_in(place.look);
             }
@@ -376,11 +288,13 @@ impl LockDriver for RedisDriver {
             (Err(Error::Backend { .. }), Some(_)) => {}
             _ => shared.wakes.strike(&claim.id),
         }
-        match answer?.0 {
+        let answer = answer?.map(|(acquisition, _)| acquisition);
+        match answer.answer {
             Acquisition::Granted(grant) if shared.replicas.is_some() => {
-                Box::pin(shared.confirm(claim, grant)).await.map(Acquisition::Granted)
+                let grant = Box::pin(shared.confirm(claim, grant)).await?;
+                Ok(answer.map(|_| Acquisition::Granted(grant)))
             }
-            other => Ok(other),
+            _ => Ok(answer),
         }
     }
 
@@ -419,7 +333,7 @@ impl LockDriver for RedisDriver {
         }
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let sent = BootClock.now();
         let mut answers = self.shared.renew(claims).await;
         if self.shared.replicas.is_some() {
@@ -429,7 +343,7 @@ impl LockDriver for RedisDriver {
                 }
             }
         }
-        answers.into_iter().collect()
+        Ok(answers)
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

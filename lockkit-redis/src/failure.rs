@@ -71,19 +71,6 @@ pub(crate) fn timed_out() -> RedisError {
     std::io::Error::new(std::io::ErrorKind::TimedOut, "the server did not answer in time").into()
 }
 
-/// An answer, and how many earlier attempts of the same request may have been carried out, or may be
-/// yet, without an answer.
-pub(crate) struct Answered<T> {
-    pub(crate) answer: T,
-    pub(crate) unanswered: u32,
-}
-
-impl<T> From<T> for Answered<T> {
-    fn from(answer: T) -> Self {
-        Self { answer, unanswered: 0 }
-    }
-}
-
 /// A request that was not answered as it should be.
 #[derive(Debug)]
 pub(crate) struct Failed {

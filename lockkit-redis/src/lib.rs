@@ -29,6 +29,7 @@ mod nodes;
 mod options;
 mod own;
 mod registers;
+mod renewal;
 mod replicas;
 mod reply;
 mod script;

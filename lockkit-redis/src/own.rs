@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, RedisError, RedisResult};
 use redis::{ServerErrorKind, Value};
@@ -188,7 +189,7 @@ impl Own {
         if let Some(live) = self.live().clone() {
             return Ok(live);
         }
-        Box::pin(self.connect_once()).await
+        self.connect_once().boxed().await
     }
 
     async fn connect_once(&self) -> RedisResult<Live> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::Error;
 use lockkit_core::driver::{
-    Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
+    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
 };
 use redis::Value;
 
@@ -16,6 +16,9 @@ use crate::{keys, reply, script};
 const WATCH: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_secs(10);
 
+/// What `store.lua` is told of a write that may have been applied before.
+const REPEATED: &[u8] = b"repeated";
+
 #[async_trait]
 impl Registers for RedisDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
@@ -23,29 +26,22 @@ impl Registers for RedisDriver {
         Ok(entry)
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let ttl = store.ttl.map(|ttl| keys::millis(ttl).to_string()).unwrap_or_default();
-        let what = Write {
-            verb: b"store",
-            expect: store.expect,
-            token: store.token,
-            id: store.write_id,
-            ttl: ttl.as_bytes(),
-            value: &store.value,
-        };
-        self.write(at, what).await
+        let what = What { verb: b"store", ttl: ttl.as_bytes(), value: &store.value };
+        self.write(at, store.into(), what).await
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
-        let what = Write {
-            verb: b"delete",
-            expect: delete.expect,
-            token: delete.token,
-            id: delete.write_id,
-            ttl: b"",
-            value: b"",
-        };
-        self.write(at, what).await
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        self.write(at, delete.into(), What { verb: b"delete", ttl: b"", value: b"" }).await
     }
 
     async fn changed(
@@ -71,11 +67,9 @@ impl Registers for RedisDriver {
     }
 }
 
-struct Write<'a> {
+/// What a write does.
+struct What<'a> {
     verb: &'static [u8],
-    expect: Expect,
-    token: Option<lockkit_core::Token>,
-    id: WriteId,
     ttl: &'a [u8],
     value: &'a [u8],
 }
@@ -106,18 +100,25 @@ impl RedisDriver {
         }
     }
 
-    async fn write(&self, at: &RegisterKey, write: Write<'_>) -> Result<StoreOutcome, Error> {
+    async fn write(
+        &self,
+        at: &RegisterKey,
+        write: Write,
+        what: What<'_>,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let expect = match write.expect {
             Expect::Anything => "any".to_owned(),
             Expect::Absent => "absent".to_owned(),
             Expect::Version(version) => version.0.to_string(),
         };
         let token = write.token.map(|token| token.to_string()).unwrap_or_default();
-        let args: [&[u8]; 6] =
-            [write.verb, expect.as_bytes(), token.as_bytes(), &write.id.0, write.ttl, write.value];
+        let mut args: Vec<&[u8]> = vec![what.verb, expect.as_bytes(), token.as_bytes()];
+        args.extend([&write.id.0, what.ttl, what.value]);
+        if write.repeated {
+            args.push(REPEATED);
+        }
         let key = keys::register(at);
-        let again = Some(b"repeated".as_slice());
-        let sent = self.shared.run_counting(&script::STORE, &[&key], &args, again).await?;
+        let sent = self.shared.run_counting(&script::STORE, &[&key], &args, Some(REPEATED)).await?;
         let items = reply::array(sent.answer)?;
         let outcome = match (items.first().and_then(reply::text), items.get(1)) {
             (Some("stored"), Some(version)) => reply::number(version)
@@ -129,6 +130,7 @@ impl RedisDriver {
             }
             _ => None,
         };
-        outcome.ok_or_else(|| reply::unexpected(&Value::Array(items)))
+        let outcome = outcome.ok_or_else(|| reply::unexpected(&Value::Array(items)))?;
+        Ok(Answered::after(sent.unanswered, outcome))
     }
 }

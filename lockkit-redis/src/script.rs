@@ -3,9 +3,10 @@
 
 use std::sync::LazyLock;
 
+use lockkit_core::driver::Answered;
 use redis::{Cmd, Value};
 
-use crate::failure::{Again, Answered, Failed};
+use crate::failure::{Again, Failed};
 use crate::link::{Link, Turn};
 
 /// A script of `scripts/`.
@@ -43,7 +44,7 @@ impl Script {
         // What is rare is boxed: every lock and release carries this future.
         let again = again.filter(|_| unanswered > 0);
         let answer = Box::pin(self.call_once(link, &call, again)).await?;
-        Ok(Answered { answer, unanswered })
+        Ok(Answered::after(unanswered, answer))
     }
 
     async fn call_once(

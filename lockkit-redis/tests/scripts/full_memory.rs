@@ -93,7 +93,7 @@ async fn with_full_memory_a_lock_is_broken_and_the_next_one_holds() {
         let by = Identity::of_this_process();
         let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: false };
         assert!(driver.break_claim(&holder.key, token, force, &record).await.unwrap());
-        assert!(matches!(super::renew(&driver, &holder).await.unwrap(), Renewal::Ended(_)));
+        assert!(matches!(driver.renew_single(&holder).await.unwrap(), Renewal::Ended(_)));
         driver.release(&holder).await.unwrap();
         granted(&driver, &waiter).await;
     }
@@ -109,12 +109,14 @@ async fn with_full_memory_a_register_is_deleted_but_not_written() {
         token: None,
         write_id: WriteId::random(),
         ttl: None,
+        repeated: false,
     };
     driver.store(&at, &store()).await.unwrap();
     fill(&server).await;
     says_why(&driver.store(&at, &store()).await.unwrap_err());
     assert!(driver.load(&at).await.unwrap().is_some(), "it was left as it is");
-    let delete = Delete { expect: Expect::Anything, token: None, write_id: WriteId::random() };
-    assert!(matches!(driver.delete(&at, &delete).await.unwrap(), StoreOutcome::Stored(_)));
+    let (expect, write_id) = (Expect::Anything, WriteId::random());
+    let delete = Delete { expect, token: None, write_id, repeated: false };
+    assert!(matches!(driver.delete(&at, &delete).await.unwrap().answer, StoreOutcome::Stored(_)));
     assert!(driver.load(&at).await.unwrap().is_none());
 }

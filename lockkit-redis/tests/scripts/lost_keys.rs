@@ -9,7 +9,7 @@ use lockkit_core::driver::{LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, Mode};
 use lockkit_redis::RedisDriver;
 
-use super::{PERMIT, ask, claim, granted, holds, queue, renew, start, take, waits, with_ttls};
+use super::{PERMIT, ask, claim, granted, holds, queue, start, take, waits, with_ttls};
 use lockkit_conformance::lab::raw::resp::Reply;
 
 struct Scene {
@@ -124,7 +124,7 @@ async fn whichever_key_of_a_list_is_gone_every_verb_answers_and_the_lock_works_a
 async fn verbs(scene: &Scene, about: &Arc<Claim>, verb: usize) {
     let driver = &scene.driver;
     match verb {
-        0 => drop(renew(driver, about).await.unwrap()),
+        0 => drop(driver.renew_single(about).await.unwrap()),
         1 => {
             let newcomer = claim(about.mode);
             driver.acquire(&newcomer, Patience::Wait).await.unwrap();

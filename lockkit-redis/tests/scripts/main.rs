@@ -13,7 +13,7 @@ use std::time::Duration;
 use lockkit_conformance::lab::raw::resp::{self, Reply};
 use lockkit_conformance::lab::{Kind, Server};
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Renewal};
-use lockkit_core::{Claim, Error, Identity, Key, Mode, Name, Namespace, Token};
+use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Token};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
 /// Longer than any machine stands still.
@@ -45,14 +45,14 @@ async fn ask(server: &Server, words: &[&str]) -> Reply {
 }
 
 async fn take(driver: &RedisDriver, claim: &Arc<Claim>) -> Token {
-    match driver.acquire(claim, Patience::Try).await.unwrap() {
+    match driver.acquire(claim, Patience::Try).await.unwrap().answer {
         Acquisition::Granted(grant) => grant.token,
         other => panic!("it is free: {other:?}"),
     }
 }
 
 async fn queue(driver: &RedisDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap();
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
     assert!(matches!(answer, Acquisition::Queued { .. }), "{answer:?}");
 }
 
@@ -60,18 +60,14 @@ async fn granted(driver: &RedisDriver, claim: &Arc<Claim>) -> Grant {
     tokio::time::timeout(LONG, driver.granted(claim)).await.expect("its turn came").unwrap()
 }
 
-async fn renew(driver: &RedisDriver, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-    Ok(driver.renew(std::slice::from_ref(claim)).await?.remove(0))
-}
-
 async fn holds(driver: &RedisDriver, claim: &Arc<Claim>) -> Token {
-    match renew(driver, claim).await.unwrap() {
+    match driver.renew_single(claim).await.unwrap() {
         Renewal::Holds(grant) => grant.token,
         other => panic!("it holds: {other:?}"),
     }
 }
 
 async fn waits(driver: &RedisDriver, claim: &Arc<Claim>) {
-    let renewed = renew(driver, claim).await.unwrap();
+    let renewed = driver.renew_single(claim).await.unwrap();
     assert!(matches!(renewed, Renewal::Waits { .. }), "{renewed:?}");
 }

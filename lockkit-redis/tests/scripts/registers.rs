@@ -21,9 +21,10 @@ async fn the_end_of_a_values_ttl_is_told_when_it_comes() {
         token: None,
         write_id: WriteId::random(),
         ttl: Some(ttl),
+        repeated: false,
     };
     let begun = Instant::now();
-    let StoreOutcome::Stored(version) = driver.store(&at("a"), &store).await.unwrap() else {
+    let StoreOutcome::Stored(version) = driver.store(&at("a"), &store).await.unwrap().answer else {
         panic!("nobody else writes")
     };
     let told = tokio::time::timeout(LONG, driver.changed(&at("a"), Some(version))).await;
