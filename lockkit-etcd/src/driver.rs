@@ -149,7 +149,7 @@ impl LockDriver for EtcdDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        self.inner.renew(claims).await
+        self.inner.renew(claims).await?.into_iter().collect()
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

@@ -1,0 +1,7 @@
+//! What the promises are worth on etcd when answers are late, members stand still, and many claims
+//! share what one of them spoils.
+
+mod crowds;
+mod endpoints;
+mod late;
+mod stage;
