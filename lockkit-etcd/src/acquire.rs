@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
 use futures_util::future::BoxFuture;
 use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::driver::{Acquisition, Patience};
+use lockkit_core::driver::{Acquisition, Answered, Patience};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 
 use crate::calls::{BACKEND, Failure, ranges, revision};
@@ -34,7 +34,7 @@ impl Inner {
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Acquisition, Error> {
+    ) -> Result<Answered<Acquisition>, Error> {
         let lost = Lost::default();
         for _ in 0..RENEWALS {
             let answer = match patience {
@@ -44,7 +44,7 @@ impl Inner {
             match answer {
                 Err(Failure::LeaseGone) => {}
                 Err(failure) => return Err(failure.into()),
-                Ok(acquisition) => return Ok(acquisition),
+                Ok(acquisition) => return Ok(Answered::after(lost.requests(), acquisition)),
             }
         }
         Err(Error::retryable(BACKEND, "the leases ended again and again"))
@@ -386,8 +386,12 @@ impl Lost {
         self.0.fetch_add(requests, Ordering::Relaxed);
     }
 
+    fn requests(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     fn is_none(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.requests() == 0
     }
 }
 

@@ -96,12 +96,13 @@ impl Inner {
         let txn =
             Txn::new().when([unchanged(entry)]).and_then([put_lease(&entry.key, last.id), word]);
         let within = IN_TIME.saturating_sub(BootClock.now().since(sent));
-        match tokio::time::timeout(within, self.calls.txn(txn)).await {
-            Ok(reply) if reply?.answer.succeeded() => return Ok(true),
-            // It was refused, or it may yet come: then the lease stays for it.
-            Ok(_) | Err(_) => {}
-        }
-        self.is_broken(key, entry).await
+        // Where no answer comes in time the move may yet come, so its lease stays.
+        let reply = tokio::time::timeout(within, self.calls.txn(txn)).await;
+        let moved = match reply {
+            Ok(reply) => reply?.answer.succeeded(),
+            Err(_) => false,
+        };
+        Ok(moved || self.is_broken(key, entry).await?)
     }
 
     /// The operation that leaves the record.

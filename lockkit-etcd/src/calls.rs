@@ -71,6 +71,11 @@ pub(crate) struct Reply<T> {
 }
 
 impl<T> Reply<T> {
+    /// The same with what the answer means.
+    pub(crate) fn with<U>(self, answer: U) -> Reply<U> {
+        Reply { answer, unanswered: self.unanswered, at: self.at }
+    }
+
     /// Whether it was asked more than once.
     pub(crate) fn is_repeated(&self) -> bool {
         self.unanswered > 0

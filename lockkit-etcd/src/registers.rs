@@ -16,13 +16,14 @@ use std::time::Duration;
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp};
 use lockkit_core::driver::{
-    Delete, Entry, Expect, MAX_REGISTER_BYTES, RegisterKey, Store, StoreOutcome, Version, WriteId,
+    Answered, Delete, Entry, Found, MAX_REGISTER_BYTES, RegisterKey, Store, StoreOutcome, Version,
+    Write, WriteId,
 };
 use lockkit_core::{Error, Token};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::calls::{BACKEND, Failure, ranges, revision};
+use crate::calls::{BACKEND, Failure, Reply, ranges, revision};
 use crate::inner::{Inner, delete, pair, written};
 use crate::leases::{Lease, seconds};
 use crate::watches::Sight;
@@ -82,16 +83,12 @@ struct Seen {
     revision: i64,
 }
 
-/// What is to be written.
-struct Write<'a> {
+/// What is to be written, and under which rule.
+struct Writing<'a> {
     /// `None` deletes.
     value: Option<&'a [u8]>,
-    expect: Expect,
-    token: Option<Token>,
-    id: WriteId,
     ttl: Option<Duration>,
-    /// Whether an attempt of this same write may have been applied before.
-    repeated: bool,
+    rule: Write,
 }
 
 impl Inner {
@@ -103,24 +100,21 @@ impl Inner {
         &self,
         at: &RegisterKey,
         store: &Store,
-    ) -> Result<StoreOutcome, Error> {
+    ) -> Result<Answered<StoreOutcome>, Error> {
         if store.value.len() > MAX_REGISTER_BYTES {
             let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
             return Err(Error::config(message));
         }
-        let Store { expect, token, write_id: id, ttl, .. } = *store;
-        let (value, repeated) = (Some(&*store.value), false);
-        self.write(at, Write { value, expect, token, id, ttl, repeated }).await
+        let (value, rule) = (Some(&*store.value), Write::from(store));
+        self.write(at, Writing { value, ttl: store.ttl, rule }).await
     }
 
     pub(crate) async fn delete(
         &self,
         at: &RegisterKey,
         delete: &Delete,
-    ) -> Result<StoreOutcome, Error> {
-        let Delete { expect, token, write_id: id } = *delete;
-        let repeated = false;
-        self.write(at, Write { value: None, expect, token, id, ttl: None, repeated }).await
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        self.write(at, Writing { value: None, ttl: None, rule: Write::from(delete) }).await
     }
 
     pub(crate) async fn register_changed(
@@ -151,24 +145,37 @@ impl Inner {
         Ok(seen)
     }
 
-    async fn write(&self, at: &RegisterKey, mut write: Write<'_>) -> Result<StoreOutcome, Error> {
+    async fn write(
+        &self,
+        at: &RegisterKey,
+        mut write: Writing<'_>,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let mut state = self.registers.of(&self.root.register(at).0);
         let mut is_told = false; // by etcd, to this write
-        let mut lease = None;
+        let (mut lease, mut unanswered) = (None, 0);
         for _ in 0..ATTEMPTS {
-            match state.judge(&write) {
+            match StoreOutcome::decide(&state.found(), &write.rule) {
                 Some(outcome) if is_told => {
                     lease.inspect(|lease: &Arc<Lease>| lease.end());
-                    return Ok(outcome);
+                    return Ok(Answered::after(unanswered, outcome));
                 }
                 Some(_) => state = self.seen(at).await?.state,
                 None => {
                     if let (Some(ttl), None) = (write.ttl, &lease) {
                         lease = Some(self.leases.grant(seconds(ttl)).await?);
                     }
-                    match self.attempt(at, &mut write, &state, lease.as_ref()).await? {
-                        Ok(version) => return Ok(StoreOutcome::Stored(version)),
-                        Err(now) => state = now,
+                    let reply = self.attempt(at, &write, &state, lease.as_ref()).await?;
+                    unanswered += reply.unanswered;
+                    match reply.answer {
+                        Ok(version) => {
+                            let stored = StoreOutcome::Stored(version);
+                            return Ok(Answered::after(unanswered, stored));
+                        }
+                        Err(now) => {
+                            // Where nobody has written since, no attempt was applied.
+                            write.rule.repeated |= unanswered > 0 && now.written != state.written;
+                            state = now;
+                        }
                     }
                 }
             }
@@ -181,13 +188,13 @@ impl Inner {
     async fn attempt(
         &self,
         at: &RegisterKey,
-        write: &mut Write<'_>,
+        write: &Writing<'_>,
         before: &State,
         lease: Option<&Arc<Lease>>,
-    ) -> Result<Result<Version, State>, Failure> {
+    ) -> Result<Reply<Result<Version, State>>, Failure> {
         let (value, meta) = self.root.register(at);
-        let token = write.token.map(Token::get).max(before.meta.token);
-        let remembered = Meta { token, write: hex(write.id) };
+        let token = write.rule.token.map(Token::get).max(before.meta.token);
+        let remembered = Meta { token, write: hex(write.rule.id) };
         let bytes = serde_json::to_vec(&remembered).unwrap_or_default();
         // Without a token nothing need be remembered for good of a value that is gone.
         let brief = match (token, write.value) {
@@ -211,10 +218,8 @@ impl Inner {
         let revision = revision(&reply.answer);
         if !reply.answer.succeeded() {
             let now = Seen::of(pair(ranges(&reply.answer))?, revision).state;
-            // Where nobody has written since, no attempt was applied.
-            write.repeated |= reply.is_repeated() && now.written != before.written;
             self.registers.note(value, &now);
-            return Ok(Err(now));
+            return Ok(reply.with(Err(now)));
         }
         if before.lease != 0 {
             self.leases.unknown(before.lease).end(); // nothing stands on it any more
@@ -223,7 +228,7 @@ impl Inner {
         let lease = lease.map_or(0, |lease| lease.id);
         let now = State { stood, lease, meta: remembered, written: revision };
         self.registers.note(value, &now);
-        Ok(Ok(version(revision)))
+        Ok(reply.with(Ok(version(revision))))
     }
 }
 
@@ -252,27 +257,16 @@ impl Seen {
 }
 
 impl State {
-    /// The outcome, if nothing is to be written.
-    fn judge(&self, write: &Write<'_>) -> Option<StoreOutcome> {
-        if self.written > 0 && self.meta.write == hex(write.id) {
-            return Some(StoreOutcome::Stored(version(self.written)));
+    /// The same as the rule knows it.
+    fn found(&self) -> Found {
+        let is_known = self.written > 0;
+        let last = lockkit_core::ClaimId::from_hex(&self.meta.write);
+        Found {
+            version: is_known.then(|| version(self.written)),
+            present: self.stood > 0,
+            token: self.meta.token.and_then(Token::new),
+            last_write: last.filter(|_| is_known).map(|id| WriteId(*id.as_bytes())),
         }
-        let highest = self.meta.token.and_then(Token::new);
-        if let (Some(token), Some(highest)) = (write.token, highest)
-            && token < highest
-        {
-            return Some(StoreOutcome::Stale { highest });
-        }
-        let now = (self.stood > 0).then(|| version(self.stood));
-        let (expected, is_sure) = match write.expect {
-            Expect::Anything => (true, write.token.is_none()),
-            Expect::Absent => (now.is_none(), false),
-            Expect::Version(version) => (now == Some(version), true),
-        };
-        // An attempt may have been applied, and then overwritten by somebody: to apply it again
-        // would take that back.
-        let is_first = !write.repeated || is_sure || write.token > highest || self.written == 0;
-        (!expected || !is_first).then_some(StoreOutcome::Conflict)
     }
 }
 
@@ -282,50 +276,4 @@ fn version(revision: i64) -> Version {
 
 fn hex(id: WriteId) -> String {
     lockkit_core::ClaimId::from_bytes(id.0).to_hex()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Written at 7 with token 5, by an attempt with another id.
-    fn written_by_another(stood: i64) -> State {
-        let meta = Meta { token: Some(5), write: hex(WriteId([9; 16])) };
-        State { stood, lease: 0, meta, written: 7 }
-    }
-
-    fn write(expect: Expect, token: Option<u64>, repeated: bool) -> Write<'static> {
-        let token = token.and_then(Token::new);
-        Write { value: Some(b"v"), expect, token, id: WriteId([1; 16]), ttl: None, repeated }
-    }
-
-    #[test]
-    fn a_repeated_write_is_not_applied_over_what_may_have_come_after_it() {
-        let (there, gone) = (written_by_another(7), written_by_another(0));
-        let (any, this) = (Expect::Anything, Expect::Version(Version(7)));
-        let conflict = Some(StoreOutcome::Conflict);
-        let judged = |state: &State, expect, token| {
-            [false, true].map(|repeated| state.judge(&write(expect, token, repeated)))
-        };
-        assert_eq!(judged(&there, any, None), [None, None], "it compares nothing");
-        assert_eq!(judged(&there, this, None), [None, None], "nobody has written since");
-        assert_eq!(judged(&gone, Expect::Absent, None), [None, conflict]);
-        assert_eq!(judged(&there, any, Some(5)), [None, conflict]);
-        assert_eq!(judged(&there, any, Some(6)), [None, None], "none with it was applied");
-        let stale = Some(StoreOutcome::Stale { highest: Token::new(5).unwrap() });
-        assert_eq!(judged(&there, any, Some(4)), [stale, stale]);
-        let never = State::default();
-        assert_eq!(judged(&never, Expect::Absent, None), [None, None]);
-        assert_eq!(judged(&never, this, None), [conflict, conflict]);
-    }
-
-    #[test]
-    fn a_write_that_was_applied_last_is_known_by_its_id() {
-        let mut state = written_by_another(7);
-        state.meta.write = hex(WriteId([1; 16]));
-        let expect = [Expect::Absent, Expect::Anything, Expect::Version(Version(3))];
-        for write in expect.map(|expect| write(expect, Some(4), true)) {
-            assert_eq!(state.judge(&write), Some(StoreOutcome::Stored(Version(7))));
-        }
-    }
 }

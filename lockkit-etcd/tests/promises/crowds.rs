@@ -1,13 +1,12 @@
 //! Many claims of one process share leases, streams and renewals: what one of them spoils costs
 //! that one alone.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkit_conformance::lab::proxy::{Fault, Protocol, When};
 use lockkit_conformance::lab::{Kind, Proxy, Server};
-use lockkit_core::driver::{LockDriver, Patience, Renewal};
+use lockkit_core::driver::{LockDriver, Renewal};
 use lockkit_core::{Guard, LockManager, Settings};
 
 use crate::stage::{claim, driver, keys, leases, soon, take, until};
@@ -142,11 +141,8 @@ async fn what_concerns_one_claim_is_told_in_its_item() {
     let unknown = claim("d", 30, 30);
     let asked: Vec<_> = claims.iter().cloned().chain([unknown]).collect();
     let renewals = ours.renew(&asked).await.unwrap();
-    assert!(matches!(renewals[0], Renewal::Holds(_)), "{renewals:?}");
-    assert!(matches!(renewals[1], Renewal::Ended(_)), "{renewals:?}");
-    assert!(matches!(renewals[2], Renewal::Holds(_)), "{renewals:?}");
-    assert!(matches!(renewals[3], Renewal::Ended(_)), "{renewals:?}");
-    let again = ours.acquire(&claims[1], Patience::Wait).await;
-    assert!(again.is_ok(), "{again:?}");
-    let _: &Arc<_> = &claims[1];
+    assert!(matches!(renewals[0], Ok(Renewal::Holds(_))), "{renewals:?}");
+    assert!(matches!(renewals[1], Ok(Renewal::Ended(_))), "{renewals:?}");
+    assert!(matches!(renewals[2], Ok(Renewal::Holds(_))), "{renewals:?}");
+    assert!(matches!(renewals[3], Ok(Renewal::Ended(_))), "{renewals:?}");
 }

@@ -98,7 +98,7 @@ impl Way {
             }
             Self::Downgrade => (None, Some(driver.downgrade(one).await?)),
         };
-        match (acquired.map(Into::into), renewed) {
+        match (acquired.map(|acquired| acquired.answer), renewed) {
             (Some(Acquisition::Granted(grant)), _) | (_, Some(Renewal::Holds(grant))) => Ok(grant),
             other => panic!("{self:?}: it holds: {other:?}"),
         }

@@ -63,22 +63,19 @@ pub(crate) async fn leases(server: &Server) -> usize {
     client(server).await.leases().await.unwrap().leases().len()
 }
 
-pub(crate) fn granted(answer: impl Into<Acquisition>) -> Grant {
-    match answer.into() {
+pub(crate) async fn take(driver: &EtcdDriver, claim: &Arc<Claim>) -> Grant {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
         Acquisition::Granted(grant) => grant,
         other => panic!("it is free: {other:?}"),
     }
 }
 
-pub(crate) async fn take(driver: &EtcdDriver, claim: &Arc<Claim>) -> Grant {
-    granted(driver.acquire(claim, Patience::Wait).await.unwrap())
-}
-
 pub(crate) async fn queue(driver: &EtcdDriver, claim: &Arc<Claim>) {
     let answer = driver.acquire(claim, Patience::Wait).await.unwrap();
-    assert!(matches!(answer.into(), Acquisition::Queued { .. }), "somebody holds it");
+    assert!(matches!(answer.answer, Acquisition::Queued { .. }), "somebody holds it");
 }
 
 pub(crate) async fn renewed(driver: &EtcdDriver, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-    driver.renew(std::slice::from_ref(claim)).await.map(|mut all| all.pop().expect("one each"))
+    let mut all = driver.renew(std::slice::from_ref(claim)).await?;
+    all.pop().expect("one for each")
 }
