@@ -2,7 +2,8 @@
 //! grow and the highest token is remembered.
 //!
 //! A write is a `set` under the version of the node that was judged, so that of two writers who
-//! judged the same one, one is told and judges anew. What this process saw of a register last it
+//! judged the same one, one is told and judges anew. The driver never repeats a write by itself whose
+//! answer was lost. What this process saw of a register last it
 //! remembers, and judges by that first: a write that would be refused by it looks, and what is
 //! refused is judged by what the leader has.
 
@@ -12,7 +13,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::Error;
-use lockkit_core::driver::{Delete, Entry, RegisterKey, Registers, Store, StoreOutcome, Version};
+use lockkit_core::driver::{
+    Answered, Delete, Entry, RegisterKey, Registers, Store, StoreOutcome, Version,
+};
 use zookeeper_client::Error as ZkError;
 
 use crate::ZkDriver;
@@ -177,16 +180,22 @@ impl Registers for ZkDriver {
         Ok(self.inner.seen(&session, &path).await?.cell.entry())
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
-        let Store { expect, token, write_id, ttl, .. } = *store;
-        let value = Some(&*store.value);
-        self.inner.change(at, Change { value, expect, token, write_id, ttl, repeated: false }).await
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let change = Change { value: Some(&store.value), write: store.into(), ttl: store.ttl };
+        self.inner.change(at, change).await.map(Answered::from)
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
-        let Delete { expect, token, write_id } = *delete;
-        let change = Change { value: None, expect, token, write_id, ttl: None, repeated: false };
-        self.inner.change(at, change).await
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let change = Change { value: None, write: delete.into(), ttl: None };
+        self.inner.change(at, change).await.map(Answered::from)
     }
 
     async fn changed(
