@@ -31,18 +31,22 @@ pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
     assert!(holder.holds());
     assert_eq!(holder.token, writer.token().expect("it holds"));
     assert_eq!((holder.mode, &holder.identity), (Mode::Exclusive, &identity));
-    assert_eq!((holder.note.as_deref(), holder.ttl), (Some("prägt"), LONG));
+    assert_eq!(holder.note.as_deref(), Some("prägt"));
+    // Some backends give less than was asked for, and show what they gave.
+    let given = |asked| bench.given(asked)..=asked;
+    assert!(given(LONG).contains(&holder.ttl), "{:?}", holder.ttl);
     let shown = if bench.has_line() { 1..=1 } else { 0..=1 };
     assert!(shown.contains(&waiters.len()), "one waits: {state:?}");
     for waiter in waiters {
         assert!(!waiter.holds() && waiter.token > holder.token);
         assert_eq!((waiter.mode, &waiter.identity), (Mode::Shared, &identity));
         assert_eq!(waiter.note.as_deref(), None);
-        assert!([LONG, LONG * 2].contains(&waiter.ttl), "that of waiting, or of holding");
+        let shown = |asked| given(asked).contains(&waiter.ttl);
+        assert!(shown(LONG) || shown(LONG * 2), "that of waiting, or of holding");
     }
     let most = LONG + bench.capabilities().granularity;
     assert!(holder.expires_in <= most, "{:?} left of {LONG:?}", holder.expires_in);
-    assert!(holder.expires_in > LONG / 2, "{:?} left of {LONG:?}", holder.expires_in);
+    assert!(holder.expires_in > bench.given(LONG) / 2, "{:?} left", holder.expires_in);
     assert!(holder.held_for.is_some_and(|held| held <= holder.queued_for + PATIENCE));
     assert!(!holder.broken && state.last_break.is_none());
     writer.release().await.expect("it was held");
