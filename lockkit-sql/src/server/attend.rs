@@ -33,9 +33,12 @@ impl<D: Dialect> ServerDriver<D> {
     /// Has somebody attend to those who wait.
     pub(super) fn attend(&self) {
         let mut tasks = lock(&self.inner.tasks);
-        if !tasks.is_empty() {
+        // They end together, with the runtime in which they were started.
+        if tasks.iter().any(|task| !task.is_finished()) {
             return;
         }
+        tasks.clear();
+        self.inner.wakes.listening.store(false, Ordering::Relaxed);
         let inner = Arc::downgrade(&self.inner);
         tasks.push(tokio::spawn(look_when_due(inner.clone())).abort_handle());
         if D::PUSHES {
