@@ -11,6 +11,7 @@ use tokio::sync::OnceCell;
 
 use crate::capabilities::Capabilities;
 use crate::clock::Clock;
+use crate::deadline::backoff;
 use crate::driver::{Ended, Force, LockDriver, Released, Renewal};
 use crate::guard::Guard;
 use crate::observe::{self, Labels};
@@ -236,7 +237,8 @@ impl LockManager {
     }
 
     /// The states of a lock: first as it is now, then whenever somebody comes, goes, or begins to
-    /// hold. States that passed quickly may be left out.
+    /// hold. States that passed quickly may be left out. While the backend is out of reach, this goes
+    /// on trying.
     pub fn watch(
         &self,
         space: Space,
@@ -251,7 +253,7 @@ impl LockManager {
             let mut seen = core.driver().inspect(&key).await?;
             loop {
                 yield rebased(seen.clone(), base);
-                seen = core.driver().changed(&key, &seen).await?;
+                seen = core.changed(&key, &seen).await?;
             }
         }
     }
@@ -378,6 +380,19 @@ impl Core {
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.registry.clock
+    }
+
+    /// A state that differs from this one, once the backend can be asked.
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        let mut failures = 0;
+        loop {
+            match self.driver().changed(key, seen).await {
+                Err(error) if error.is_retryable() => failures += 1,
+                answer => return answer,
+            }
+            tokio::time::sleep(backoff(failures)).await;
+            self.check_open()?;
+        }
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {

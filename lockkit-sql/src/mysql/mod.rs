@@ -13,8 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::{Capabilities, Error};
-use sqlx::Executor;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
+use sqlx::{ConnectOptions, Executor};
 
 use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
 use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
@@ -192,10 +192,12 @@ impl Dialect for MySql {
         schema::install(self, connection).await
     }
 
-    async fn greet(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    async fn open(&self, options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
+        let mut connection = options.connect().await?;
         // A verb whose caller has given up must not wait on for the server's 50 s, and act then.
         let set = "SET SESSION innodb_lock_wait_timeout = 3, autocommit = 1";
-        connection.execute(sqlx::raw_sql(set)).await.map(drop)
+        connection.execute(sqlx::raw_sql(set)).await?;
+        Ok(connection)
     }
 
     async fn run(
@@ -254,9 +256,9 @@ impl Dialect for MySql {
             Some(3024 | 3169 | 4031) => Verdict::Gone,
             // No such table, procedure, or column of an older one.
             Some(1146 | 1305 | 1318) => Verdict::NoTables,
-            // Read-only, which a connection may be for good while its server is not any more, or
-            // the server while another one took its place.
-            Some(1290 | 1792 | 1836) => Verdict::Gone,
+            Some(1290 | 1792 | 1836) => Verdict::ReadOnly,
+            // No right to the database, the table, the column, the procedure, or at all.
+            Some(1044 | 1142 | 1143 | 1227 | 1370) => Verdict::Forbidden,
             // Too many connections, no memory, no disk, a node that is not ready.
             Some(1021 | 1037..=1041 | 1047 | 1203 | 1226 | 3100) => Verdict::Later,
             _ => Verdict::Never,

@@ -1,6 +1,7 @@
 //! One verb, asked of the database: within its time, and again where that is harmless. What an error
 //! means is the dialect's to say.
 
+use std::fmt;
 use std::time::Duration;
 
 use lockkit_core::Error;
@@ -30,6 +31,7 @@ impl<D: Dialect> ServerDriver<D> {
     pub(crate) async fn call(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Answer, Error> {
         let until = Instant::now() + self.inner.timeout;
         let mut repeated = false;
+        let mut refused = false;
         let mut last = None;
         for attempt in 0_u32.. {
             let error = match timeout_at(until, self.ask(verb, args)).await {
@@ -54,6 +56,14 @@ impl<D: Dialect> ServerDriver<D> {
                     installed.map_err(|_| self.late(None))??;
                     continue;
                 }
+                // A connection may be read-only for good while the server is not any more.
+                Verdict::ReadOnly if !refused => {
+                    self.inner.connections.forget();
+                    refused = true;
+                    continue;
+                }
+                Verdict::ReadOnly => return Err(read_only::<D>(verb, error)),
+                Verdict::Forbidden => return Err(forbidden::<D>(&error)),
                 Verdict::Later => return Err(Error::retryable(D::BACKEND, error)),
                 Verdict::Never | Verdict::NoTables => {
                     return Err(Error::permanent(D::BACKEND, error));
@@ -67,26 +77,35 @@ impl<D: Dialect> ServerDriver<D> {
     }
 
     async fn ask(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
-        let mut lease = self.inner.connections.lease().await?;
+        let mut lease = self.inner.connections.lease(&self.inner.dialect).await?;
         let answer = self.inner.dialect.run(lease.connection(), verb, args).await;
         match &answer {
-            Err(error) if self.inner.dialect.verdict(error) == Verdict::Gone => {}
+            Err(error) if self.closes(error) => {}
             _ => lease.give_back(),
         }
         answer
     }
 
+    /// Whether another connection may do better.
+    fn closes(&self, error: &sqlx::Error) -> bool {
+        matches!(self.inner.dialect.verdict(error), Verdict::Gone | Verdict::ReadOnly)
+    }
+
     /// Makes the tables, or tells who should.
     pub(crate) async fn install(&self) -> Result<(), Error> {
         let made = async {
-            let mut lease = self.inner.connections.lease().await?;
+            let mut lease = self.inner.connections.lease(&self.inner.dialect).await?;
             self.inner.dialect.install(lease.connection()).await?;
             lease.give_back();
             Ok::<_, sqlx::Error>(())
         };
         made.await.map_err(|error| match self.inner.dialect.verdict(&error) {
             Verdict::Gone | Verdict::Again | Verdict::Later => Error::retryable(D::BACKEND, error),
-            Verdict::NoTables | Verdict::Never => Error::permanent(
+            Verdict::ReadOnly => {
+                let told = "lockkit's tables are not there, or older, and the server is read-only";
+                Error::permanent(D::BACKEND, format!("{told} ({error})"))
+            }
+            Verdict::NoTables | Verdict::Forbidden | Verdict::Never => Error::permanent(
                 D::BACKEND,
                 format!(
                     "lockkit's tables are not there, or older, and this user may not make them ({error}); \
@@ -104,4 +123,38 @@ impl<D: Dialect> ServerDriver<D> {
         };
         Error::retryable(self.capabilities().backend, told)
     }
+}
+
+/// The server takes no writes.
+#[derive(Debug)]
+struct ReadOnly(sqlx::Error);
+
+impl fmt::Display for ReadOnly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server is read-only, so nothing can be locked there ({})", self.0)
+    }
+}
+
+impl std::error::Error for ReadOnly {}
+
+/// A claim that holds or is in line is kept by asking again, since the server may be read-only for a
+/// moment. Every other caller gets an error that stays.
+fn read_only<D: Dialect>(verb: Verb, error: sqlx::Error) -> Error {
+    match verb {
+        Verb::Renew | Verb::Release | Verb::Amend => Error::retryable(D::BACKEND, ReadOnly(error)),
+        _ => Error::permanent(D::BACKEND, ReadOnly(error)),
+    }
+}
+
+/// Whether the server takes no writes.
+pub(super) fn is_read_only(error: &Error) -> bool {
+    matches!(error, Error::Backend { source, .. } if source.is::<ReadOnly>())
+}
+
+fn forbidden<D: Dialect>(error: &sqlx::Error) -> Error {
+    let told = format!(
+        "this user has no right to use lockkit's tables ({error}); `lockkit schema` prints the GRANTs \
+         that are missing"
+    );
+    Error::permanent(D::BACKEND, told)
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 use lockkit_core::{Capabilities, Error};
-use sqlx::{Connection, Database};
+use sqlx::{ConnectOptions, Connection, Database};
 
 use super::options::{ServerDurability, Tables};
 
@@ -53,10 +53,14 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Makes or upgrades them, in one step that is safe when many do it at once.
     async fn install(&self, connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error>;
 
-    /// What is said once on a new connection of lockkit's own.
-    async fn greet(connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error> {
-        let _ = connection;
-        Ok(())
+    /// Opens a connection of lockkit's own, and makes sure that it serves.
+    async fn open(&self, options: &OptionsOf<Self>) -> Result<ConnectionOf<Self>, sqlx::Error> {
+        options.connect().await
+    }
+
+    /// Finds out what is at the other end of connections that a pool of the caller's opens.
+    async fn meet(&self, options: &OptionsOf<Self>) {
+        let _ = options;
     }
 
     /// Runs a verb: one round trip, one transaction, whole or not at all.
@@ -195,6 +199,10 @@ pub enum Verdict {
     NoTables,
     /// The server refuses now, and may not later.
     Later,
+    /// The server takes no writes, or this connection does not.
+    ReadOnly,
+    /// This user has not the right.
+    Forbidden,
     /// It stays so until somebody does something.
     Never,
 }

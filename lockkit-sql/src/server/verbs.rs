@@ -14,6 +14,7 @@ use lockkit_core::{
 };
 
 use super::ServerDriver;
+use super::call::is_read_only;
 use super::dialect::{Arg, Dialect, Row, Verb};
 use super::wake::{Outcome, Wakes};
 use crate::rows::{break_record, from_micros, micros, space_number, to_json, token_of};
@@ -87,7 +88,10 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         self.inner.wakes.strike(&claim.id);
         let [namespace, space, name] = key(&claim.key);
         let args = [namespace, space, name, Arg::Bytes(claim.id.as_bytes())];
-        let answer = self.call(Verb::Release, &args).await?;
+        let answer = match self.call(Verb::Release, &args).await {
+            Err(error) if is_read_only(&error) => return self.absent(claim, error).await,
+            answer => answer?,
+        };
         let row = answer.row::<D>()?;
         Wakes::ring(row.bytes(1).unwrap_or_default());
         self.sweep_in_passing();
@@ -289,6 +293,15 @@ impl<D: Dialect> ServerDriver<D> {
         match told == claims.len() {
             true => Ok(answers),
             false => Err(unexpected::<D>()),
+        }
+    }
+
+    /// A server that takes no writes cannot take a claim out, but says whether there is one.
+    async fn absent(&self, claim: &Arc<Claim>, refusal: Error) -> Result<Released, Error> {
+        let answers = self.about(Verb::Look, std::slice::from_ref(claim)).await?;
+        match answers.first() {
+            Some((Renewal::Ended(_), _)) => Ok(Released::NotInLine),
+            _ => Err(refusal),
         }
     }
 
