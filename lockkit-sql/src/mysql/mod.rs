@@ -119,7 +119,7 @@ impl Statements {
             page: of(include_str!("sql/page.sql")),
             load: of(include_str!("sql/load.sql")),
             resize: of("CALL lockkit_resize(?, ?, ?, ?, ?)"),
-            store: of("CALL lockkit_store(?, ?, ?, ?, ?, ?, ?, ?, ?)"),
+            store: of("CALL lockkit_write(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
             base: of("SELECT base FROM lockkit_bases WHERE namespace = ?"),
             raise_base: of("INSERT INTO lockkit_bases (namespace, base) VALUES (?, ?) \
                             ON DUPLICATE KEY UPDATE base = GREATEST(base, VALUES(base))"),
@@ -134,7 +134,7 @@ impl Dialect for MySql {
     type Db = sqlx::MySql;
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit_";
-    const VERSION: i64 = 2;
+    const VERSION: i64 = 3;
     const PUSHES: bool = false;
     const ANCHORS: bool = true;
 
@@ -253,7 +253,9 @@ impl Dialect for MySql {
             Some(1053 | 1077 | 1079 | 1152 | 1153 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => {
                 Verdict::Gone
             }
-            Some(3024 | 3169 | 4031) => Verdict::Gone,
+            Some(3024 | 3169) => Verdict::Gone,
+            // Closed for idleness.
+            Some(4031) => Verdict::Closed,
             // No such table, procedure, or column of an older one.
             Some(1146 | 1305 | 1318) => Verdict::NoTables,
             Some(1290 | 1792 | 1836) => Verdict::ReadOnly,
@@ -350,14 +352,14 @@ impl MySql {
         connection: &mut MySqlConnection,
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let [ns, name, value, expect, version, token, write_id, ttl] = args else {
+        let [ns, name, value, expect, version, token, write_id, ttl, repeated] = args else {
             return Err(wrong_arguments());
         };
         let null = Arg::Null;
         let or_null = |arg| if matches!(arg, &Arg::Int(0)) { &null } else { arg };
         let grace = Arg::Int(GRACE.as_micros() as i64);
         let (token, ttl) = (or_null(token), or_null(ttl));
-        let args = [ns, name, value, expect, version, token, write_id, ttl, &grace];
+        let args = [ns, name, value, expect, version, token, write_id, ttl, &grace, repeated];
         Statement::new(&self.statements.store, args)?.fetch(connection).await
     }
 

@@ -22,6 +22,7 @@ const SCHEMA: &str = concat!(
     include_str!("sql/verbs/amend.sql"),
     include_str!("sql/verbs/break.sql"),
     include_str!("sql/verbs/resize.sql"),
+    include_str!("sql/verbs/write.sql"),
     include_str!("sql/verbs/store.sql"),
     include_str!("sql/verbs/sweep.sql"),
 );
@@ -180,9 +181,9 @@ mod tests {
             assert!(removed[0].contains(&format!("/*!80000 {name} */")), "{}", removed[0]);
         }
         let procedures = steps.iter().filter(|step| step.procedure.is_some()).count();
-        assert_eq!(procedures, 2 * 11);
+        assert_eq!(procedures, 2 * 12);
         let last = &steps.last().expect("there are steps").text;
-        assert!(last.starts_with("UPDATE shop_meta SET version = 2"), "{last}");
+        assert!(last.starts_with("UPDATE shop_meta SET version = 3"), "{last}");
         assert!(steps.iter().all(|step| !step.text.contains("lockkit_")));
     }
 }

@@ -80,7 +80,9 @@ impl FencedWrite for Transaction<'_, Db> {
 
 fn refused(dialect: &Postgres, error: sqlx::Error) -> Error {
     match dialect.verdict(&error) {
-        Verdict::Again | Verdict::Gone | Verdict::Later => Error::retryable(BACKEND, error),
+        Verdict::Again | Verdict::Gone | Verdict::Closed | Verdict::Later => {
+            Error::retryable(BACKEND, error)
+        }
         _ => Error::permanent(BACKEND, error),
     }
 }

@@ -96,7 +96,7 @@ impl Dialect for Postgres {
     type Db = Db;
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit";
-    const VERSION: i64 = 2;
+    const VERSION: i64 = 3;
     const PUSHES: bool = true;
     const ANCHORS: bool = true;
 
@@ -224,8 +224,10 @@ impl Dialect for Postgres {
                 self.plain.store(true, Ordering::Relaxed);
                 Verdict::Again
             }
-            // Ended by an administrator, or by a timeout for idle connections.
-            "57P01" | "57P02" | "57P05" | "25P03" => Verdict::Gone,
+            // Ended by an administrator.
+            "57P01" | "57P02" => Verdict::Gone,
+            // Closed for idleness.
+            "57P05" | "25P03" => Verdict::Closed,
             "3F000" | "42P01" | "42703" | "42883" => Verdict::NoTables,
             "25006" => Verdict::ReadOnly,
             "42501" => Verdict::Forbidden,
@@ -258,7 +260,7 @@ const FUNCTIONS: [(Verb, &str, usize); 15] = [
     (Verb::Inspect, "inspect", 3),
     (Verb::List, "list", 6),
     (Verb::Load, "load", 2),
-    (Verb::Store, "store", 8),
+    (Verb::Store, "write", 9),
     (Verb::Base, "base", 1),
     (Verb::RaiseBase, "raise_base", 2),
     (Verb::Health, "health", 0),

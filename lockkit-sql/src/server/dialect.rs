@@ -131,8 +131,9 @@ pub enum Verb {
     /// `b` namespace, `b` name. No row, or one: `b` value, `n` version, `n?` highest token.
     Load,
     /// `b` namespace, `b` name, `b?` value (none deletes), `n` expectation (0 anything, 1 absent, 2
-    /// a version), `n` that version, `n` token or 0, `b` write id, `n` ttl or 0. One row: `n` outcome
-    /// (0 conflict, 1 stored, 2 stale), `n?` version or highest token.
+    /// a version), `n` that version, `n` token or 0, `b` write id, `n` ttl or 0, `n` 1 when an earlier
+    /// attempt of this write may have been applied. One row: `n` outcome (0 conflict, 1 stored, 2 stale),
+    /// `n?` version or highest token.
     Store,
     /// `b` namespace. No row, or one: `n` base.
     Base,
@@ -195,6 +196,8 @@ pub enum Verdict {
     Again,
     /// The connection is gone; it may have acted. Another one may do.
     Gone,
+    /// The connection was closed before the request came; it did not act. Another one may do.
+    Closed,
     /// The tables are not there, or not all of them.
     NoTables,
     /// The server refuses now, and may not later.

@@ -44,7 +44,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         let waiter = (patience == Patience::Wait).then(|| wakes.enlist(claim));
         let answer = self.ask_acquire(claim, patience).await;
         match (&answer, waiter) {
-            (Ok((Acquisition::Queued { ahead }, look)), Some(waiter)) => {
+            (Ok((Answered { answer: Acquisition::Queued { ahead }, .. }, look)), Some(waiter)) => {
                 waiter.is_in_line();
                 wakes.look_in(&waiter, self.pause(*ahead, *look, &waiter));
                 self.attend();
@@ -53,7 +53,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
             (Err(Error::Backend { .. }), Some(_)) => {}
             _ => wakes.strike(&claim.id),
         }
-        answer.map(|(acquisition, _)| acquisition.into())
+        answer.map(|(answered, _)| answered)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -103,7 +103,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         match row.int(0) {
             Some(1) => Ok(Released::Removed),
             // The first attempt may have done it.
-            Some(2 | 3) if answer.repeated => Ok(Released::Removed),
+            Some(2 | 3) if answer.unanswered > 0 => Ok(Released::Removed),
             Some(2) => Ok(Released::NotInLine),
             Some(3) => Ok(Released::NoSuchLock),
             _ => Err(unexpected::<D>()),
@@ -143,14 +143,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         let answer = self.call(Verb::Break, &args).await?;
         let row = answer.row::<D>()?;
         Wakes::ring(row.bytes(1).unwrap_or_default());
-        match row.int(0) {
-            // The first attempt may have taken it out.
-            Some(0) if answer.repeated => {
-                let told = "the connection broke while the claim was being broken: look whether it is there";
-                Err(Error::retryable(D::BACKEND, told))
-            }
-            outcome => Ok(outcome == Some(1)),
-        }
+        Ok(row.int(0) == Some(1))
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
@@ -226,7 +219,7 @@ impl<D: Dialect> ServerDriver<D> {
         &self,
         claim: &Claim,
         patience: Patience,
-    ) -> Result<(Acquisition, Option<Duration>), Error> {
+    ) -> Result<(Answered<Acquisition>, Option<Duration>), Error> {
         let [namespace, space, name] = key(&claim.key);
         let identity = to_json(&*claim.identity);
         let note = claim.note.as_deref().map_or(Arg::Null, |note| Arg::Bytes(note.as_bytes()));
@@ -247,7 +240,7 @@ impl<D: Dialect> ServerDriver<D> {
         let answer = self.call(Verb::Acquire, &args).await?;
         let row = answer.row::<D>()?;
         Wakes::ring(row.bytes(5).unwrap_or_default());
-        Ok(match row.int(0) {
+        let (acquisition, look) = match row.int(0) {
             Some(0) => (Acquisition::Busy, None),
             Some(1) => (Acquisition::Granted(grant::<D>(row, 1)?), None),
             Some(2) => {
@@ -261,7 +254,8 @@ impl<D: Dialect> ServerDriver<D> {
                 });
             }
             _ => return Err(unexpected::<D>()),
-        })
+        };
+        Ok((Answered::after(answer.unanswered, acquisition), look))
     }
 
     /// Asks about many claims: renews them, or only looks.
