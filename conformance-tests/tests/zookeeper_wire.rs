@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use lockkit_conformance::lab::proxy::{Counts, Fault, Protocol, Proxy, When};
 use lockkit_conformance::lab::{Data, Kind, Server, Shared};
-use lockkit_core::driver::{Acquisition, Ended, LockDriver, Patience, Released, Renewal, SetLimit};
+use lockkit_core::driver::{
+    Acquisition, Delete, Ended, Expect, LockDriver, Patience, RegisterKey, Registers, Released,
+    Renewal, SetLimit, Store, StoreOutcome, Version, WriteId,
+};
 use lockkit_core::{
     Claim, Error, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
+    Token,
 };
 use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lockkit_zk::{ZkDriver, ZkOptions};
@@ -42,7 +46,7 @@ fn claim(key: &Key, mode: Mode) -> Arc<Claim> {
 }
 
 async fn take(driver: &ZkDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap();
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
     assert!(matches!(answer, Acquisition::Granted(_)), "{answer:?}");
 }
 
@@ -65,7 +69,7 @@ async fn acquiring_releasing_and_a_refused_try_take_one_round_trip_each() {
     assert_eq!(brief(proxy.counts()), [1, 1]);
     proxy.reset();
     let other = claim(&key, Mode::Exclusive);
-    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap().answer, Acquisition::Busy);
     assert_eq!(brief(proxy.counts()), [1, 1], "a try that is refused only looks");
     proxy.reset();
     assert_eq!(driver.release(&mine).await.unwrap(), Released::Removed);
@@ -84,7 +88,7 @@ async fn a_refused_try_costs_what_is_said_where_several_servers_are_named() {
     proxy.latency(LATENCY);
     proxy.reset();
     let other = claim(&key, Mode::Exclusive);
-    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap().answer, Acquisition::Busy);
     let [requests, round_trips] = brief(proxy.counts());
     assert_eq!(requests, 2, "a sign from the leader, and a look");
     assert!(round_trips <= 2, "{round_trips}");
@@ -96,6 +100,8 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
     let pool = Key { space: Space::Semaphore, ..key("pool") };
     let permits = |permits| claim(&pool, Mode::Permits { permits, limit: 3 });
     assert_eq!(driver.resize(&pool, SetLimit::IfUnset(3)).await.unwrap(), 3);
+    // Claims of this ttl have a session by now.
+    take(&driver, &claim(&key("warm"), Mode::Exclusive)).await;
     proxy.latency(LATENCY);
     proxy.reset();
     let one = permits(2);
@@ -106,7 +112,7 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
     take(&driver, &other).await;
     assert_eq!(brief(proxy.counts()), [2, 2], "somebody is there");
     proxy.reset();
-    assert_eq!(driver.acquire(&permits(1), Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(driver.acquire(&permits(1), Patience::Try).await.unwrap().answer, Acquisition::Busy);
     assert_eq!(brief(proxy.counts()), [1, 1], "a try that is refused only looks");
     for claim in [&one, &other] {
         proxy.reset();
@@ -114,7 +120,7 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
         assert_eq!(brief(proxy.counts()), [1, 1]);
     }
     proxy.reset();
-    let answer = driver.acquire(&permits(3), Patience::Try).await.unwrap();
+    let answer = driver.acquire(&permits(3), Patience::Try).await.unwrap().answer;
     assert!(matches!(answer, Acquisition::Granted(_)));
     assert_eq!(brief(proxy.counts()), [2, 2], "a try looks first");
     proxy.reset();
@@ -140,7 +146,7 @@ async fn a_thousand_claims_are_renewed_by_three_requests() {
     proxy.latency(LATENCY);
     proxy.reset();
     let answers = driver.renew(&claims).await.unwrap();
-    assert!(answers.iter().all(|answer| matches!(answer, Renewal::Holds(_))));
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Holds(_)))));
     let [requests, round_trips] = brief(proxy.counts());
     assert_eq!(requests, 3, "a transaction that only looks, the session's nodes, the breaks");
     // They leave at once, but the client does not set TCP_NODELAY.
@@ -154,7 +160,7 @@ async fn the_next_in_line_knows_that_it_holds_without_another_look() {
     let key = key("a");
     let (first, second) = (claim(&key, Mode::Exclusive), claim(&key, Mode::Exclusive));
     take(&other, &first).await;
-    let queued = driver.acquire(&second, Patience::Wait).await.unwrap();
+    let queued = driver.acquire(&second, Patience::Wait).await.unwrap().answer;
     assert_eq!(queued, Acquisition::Queued { ahead: 1 });
     let driver = Arc::new(driver);
     let before = proxy.counts().requests;
@@ -254,9 +260,9 @@ async fn a_server_that_stood_still_beyond_the_session_has_ended_it() {
     let next = tokio::time::timeout(TTL * 4, locks.mutex("b").lock()).await;
     drop(next.expect("the next lock works").unwrap());
     // The claim of the old session is told that it ended.
-    let answer = locks.driver().renew(&[mine]).await.unwrap();
-    let told = matches!(answer[..], [Renewal::Ended(Ended::SessionEnded | Ended::NotInLine)]);
-    assert!(told || matches!(answer[..], [Renewal::Holds(_)]), "{answer:?}");
+    let answer = locks.driver().renew_single(&mine).await.unwrap();
+    let told = matches!(answer, Renewal::Ended(Ended::SessionEnded | Ended::NotInLine));
+    assert!(told || matches!(answer, Renewal::Holds(_)), "{answer:?}");
 }
 
 #[tokio::test]
@@ -274,12 +280,14 @@ async fn the_users_own_client_and_a_chroot_work() {
     assert!(!children[0].contains(&mine.id.to_hex()), "the id is nobody's business");
     // Another driver on the same client leaves these nodes alone when it renews.
     let second = ZkDriver::from_client(client.clone(), options());
-    second.renew(&[]).await.unwrap();
-    assert!(matches!(driver.renew(&[mine]).await.unwrap()[..], [Renewal::Holds(_)]));
+    let other = claim(&Key { name: Name::new("b").unwrap(), ..key.clone() }, Mode::Exclusive);
+    take(&second, &other).await;
+    second.renew(&[other]).await.unwrap();
+    assert!(matches!(driver.renew_single(&mine).await.unwrap(), Renewal::Holds(_)));
     // From a URL, the same chroot is the same place.
     let url = format!("zk://{}/apps/shop?tick=500ms", server.addr());
     let third = ZkDriver::connect(&url).await.unwrap();
-    let busy = third.acquire(&claim(&key, Mode::Shared), Patience::Try).await.unwrap();
+    let busy = third.acquire(&claim(&key, Mode::Shared), Patience::Try).await.unwrap().answer;
     assert_eq!(busy, Acquisition::Busy);
 }
 
@@ -311,10 +319,84 @@ async fn a_foreign_node_in_a_folder_disturbs_nobody() {
     let foreign = format!("/lockkit/n-{}/lock/a/notes", key.namespace);
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     client.create(&foreign, b"", &options).await.unwrap();
-    assert!(matches!(
-        driver.renew(std::slice::from_ref(&mine)).await.unwrap()[..],
-        [Renewal::Holds(_)]
-    ));
+    assert!(matches!(driver.renew_single(&mine).await.unwrap(), Renewal::Holds(_)));
     assert_eq!(driver.release(&mine).await.unwrap(), Released::Removed);
     take(&driver, &claim(&key, Mode::Exclusive)).await;
+}
+
+fn register(key: &Key, name: &str) -> RegisterKey {
+    RegisterKey { namespace: key.namespace.clone(), name: Name::new(name).unwrap() }
+}
+
+fn write(expect: Expect, token: Option<u64>) -> Store {
+    let token = token.and_then(Token::new);
+    let write_id = WriteId::random();
+    Store { value: b"value".to_vec(), expect, token, write_id, repeated: false, ttl: None }
+}
+
+async fn stored(driver: &ZkDriver, at: &RegisterKey, store: Store) -> Version {
+    match driver.store(at, &store).await.unwrap().answer {
+        StoreOutcome::Stored(version) => version,
+        other => panic!("it should have been stored: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_register_costs_one_request_to_write_again_and_two_to_read() {
+    let (server, proxy, driver) = proxied().await;
+    let other = self::driver(server.addr().to_string()).await;
+    let key = key("a");
+    stored(&driver, &register(&key, "warm"), write(Expect::Anything, None)).await;
+    let at = register(&key, "r");
+    proxy.latency(LATENCY);
+    proxy.reset();
+    stored(&driver, &at, write(Expect::Absent, None)).await;
+    let [requests, round_trips] = brief(proxy.counts());
+    assert!(requests == 3 && round_trips <= 3, "a look, and a node: {requests} in {round_trips}");
+    let again = [(Expect::Anything, None), (Expect::Version(Version(2)), Some(7))];
+    for (expect, token) in again {
+        proxy.reset();
+        stored(&driver, &at, write(expect, token)).await;
+        assert_eq!(brief(proxy.counts()), [1, 1], "{expect:?}");
+    }
+    proxy.reset();
+    let entry = driver.load(&at).await.unwrap().unwrap();
+    let [requests, round_trips] = brief(proxy.counts());
+    // They leave at once, but the client does not set TCP_NODELAY.
+    assert!(requests == 2 && round_trips <= 2, "{requests} in {round_trips}");
+    proxy.reset();
+    let deletion = Delete {
+        expect: Expect::Version(entry.version),
+        token: Token::new(8),
+        write_id: WriteId::random(),
+        repeated: false,
+    };
+    let deleted = driver.delete(&at, &deletion).await.unwrap().answer;
+    assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
+    assert_eq!(brief(proxy.counts()), [1, 1]);
+    // What another client wrote in between is seen, and costs a look.
+    stored(&other, &at, write(Expect::Absent, Some(9))).await;
+    proxy.reset();
+    stored(&driver, &at, write(Expect::Anything, Some(9))).await;
+    let [requests, round_trips] = brief(proxy.counts());
+    assert!(requests == 4 && round_trips <= 4, "{requests} in {round_trips}");
+}
+
+/// What a process remembers of a register chooses what is sent first, and decides nothing.
+#[tokio::test]
+async fn a_write_never_goes_over_one_that_came_since_the_last_look() {
+    let (server, _proxy, ours) = proxied().await;
+    let theirs = driver(server.addr().to_string()).await;
+    let at = register(&key("a"), "r");
+    let first = stored(&ours, &at, write(Expect::Anything, Some(5))).await;
+    let second = stored(&theirs, &at, write(Expect::Version(first), Some(6))).await;
+    let late = write(Expect::Version(first), Some(6));
+    assert_eq!(ours.store(&at, &late).await.unwrap().answer, StoreOutcome::Conflict);
+    let first = stored(&ours, &at, write(Expect::Version(second), None)).await;
+    stored(&theirs, &at, write(Expect::Anything, Some(8))).await;
+    let highest = Token::new(8).unwrap();
+    let stale = write(Expect::Anything, Some(7));
+    assert_eq!(ours.store(&at, &stale).await.unwrap().answer, StoreOutcome::Stale { highest });
+    let entry = theirs.load(&at).await.unwrap().unwrap();
+    assert_eq!((entry.version.0, entry.token), (first.0 + 1, Some(highest)));
 }

@@ -60,9 +60,13 @@ impl Lease {
     /// Dropping it leaves the backend knowing or not.
     pub async fn anchor(&self) -> Result<(), Error> {
         let claim = self.record.claim();
+        let sent = self.record.now();
         match self.within(self.registry.driver.anchor(&claim)).await? {
             Renewal::Holds(_) => Ok(()),
-            _ => Err(Error::Lost { reason: self.loss().unwrap_or(LossReason::Expired) }),
+            gone => {
+                self.answered(&gone, sent)?;
+                Err(Error::Lost { reason: LossReason::Vanished })
+            }
         }
     }
 
@@ -132,9 +136,8 @@ impl Lease {
         self.token()?;
         let claim = self.record.claim();
         let sent = self.record.now();
-        let answers = self.within(self.registry.driver.renew(std::slice::from_ref(&claim))).await?;
-        let gone = Renewal::Ended(Ended::NotInLine);
-        self.answered(answers.first().unwrap_or(&gone), sent)
+        let answer = self.within(self.registry.driver.renew_single(&claim)).await?;
+        self.answered(&answer, sent)
     }
 
     /// Makes the lease end `ttl` from now, and stops its renewal in the background: when the work
@@ -180,7 +183,7 @@ impl Lease {
 
     fn answered(&self, answer: &Renewal, sent: crate::clock::Moment) -> Result<(), Error> {
         if self.record.renewed(answer, sent) {
-            self.registry.remove(self.record.claim().id);
+            self.registry.remove(self.record.claim().id, &self.record);
             if let Some(why) = self.record.loss() {
                 crate::observe::lost(&self.record, &why);
             }

@@ -101,7 +101,7 @@ pub(crate) fn lost(record: &Record, why: &LossReason) {
 /// A renewal was answered, or was not.
 pub(crate) fn renewal(
     registry: &Registry,
-    answer: Option<&Result<Vec<Renewal>, Error>>,
+    answer: Option<&Result<Vec<Result<Renewal, Error>>, Error>>,
     claims: usize,
     left: Duration,
     sent: Moment,
@@ -142,6 +142,11 @@ pub(crate) fn broke(backend: &'static str, name: &str, token: Token, forced: boo
 
 pub(crate) fn release_failed(claim: &Claim, error: &Error) {
     tracing::warn!(name = %claim.key.name, %error, "release failed");
+}
+
+pub(crate) fn granted_too_late(claim: &Claim) {
+    let (name, ttl) = (&claim.key.name, claim.hold_ttl);
+    tracing::warn!(%name, ?ttl, "granted, but the answer came later than the lease lasts");
 }
 
 pub(crate) fn acquire_failed(claim: &Claim, error: &Error) {

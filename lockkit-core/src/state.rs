@@ -75,7 +75,7 @@ pub struct Standing {
     pub identity: Identity,
     /// Why it was claimed.
     pub note: Option<String>,
-    /// The ttl it asked for.
+    /// The ttl it asked for; where the backend gives less, what it got.
     pub ttl: Duration,
     /// What is left of its lease, by the backend's clock. (Where the backend keeps leases of
     /// sessions: at most this.)

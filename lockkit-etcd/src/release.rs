@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnResponse};
+use etcd_client::{
+    Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
+};
 use lockkit_core::driver::{Ended, Released, Renewal};
 use lockkit_core::{Claim, Error, Lifetime, Mode};
 
-use crate::calls::{Answered, Failure, ranges};
+use crate::calls::{Failure, Reply, ranges};
 use crate::inner::{Inner, Place, created, delete, odd, written};
 use crate::keys::end_of_claims;
 use crate::leases::Lease;
-use crate::wait::Moved;
+use crate::line::Entry;
+use crate::moves::{Moved, Moving};
+use crate::value::Value;
 
 /// How often a downgrade looks again while others write the key.
 const LOOKS: usize = 3;
@@ -48,13 +52,13 @@ impl Inner {
             && self.tails.is_sure(claim.id)
         {
             let untouched = || written(&known.key, known.modified);
-            let answer = self.take_out_if(&list, &known.key, untouched).await?;
+            let answer = self.take_out_if(&list, &delete(&known.key), untouched).await?;
             if answer.answer.succeeded() {
                 self.places().remove(&claim.id);
                 self.tails.back(claim.id);
                 return Ok(Released::Removed);
             }
-            repeated = answer.repeated;
+            repeated = answer.is_repeated();
         }
         let was_known = known.is_some();
         let (key, at) = match known.as_ref() {
@@ -66,14 +70,21 @@ impl Inner {
             Some(at) => created(&key, at),
             None => Compare::create_revision(&*key, CompareOp::Greater, 0),
         };
-        let answer = self.take_out_if(&list, &key, mine).await?;
-        repeated |= answer.repeated;
+        let take_out = match claim.lifetime {
+            Lifetime::Renewed => delete(&key),
+            _ => TxnOp::delete(&*key, Some(DeleteOptions::new().with_prev_key())),
+        };
+        let answer = self.take_out_if(&list, &take_out, mine).await?;
+        repeated |= answer.is_repeated();
         self.forget(claim.id);
         if let Some(known) = known
             && claim.lifetime != Lifetime::Renewed
             && known.holds
         {
             known.lease.end();
+        }
+        if claim.lifetime != Lifetime::Renewed {
+            self.end_lease_of(&answer.answer);
         }
         // The first attempt may have done it, and its answer was lost.
         if answer.answer.succeeded() || (repeated && was_known) {
@@ -86,19 +97,37 @@ impl Inner {
         })
     }
 
-    /// Deletes this key, on a condition; otherwise asks whether anybody is in the list.
+    /// Deletes a key, on a condition; otherwise asks whether anybody is in the list.
     async fn take_out_if(
         &self,
         list: &[u8],
-        key: &[u8],
+        delete: &TxnOp,
         mine: impl Fn() -> Compare,
-    ) -> Result<Answered<TxnResponse>, Failure> {
+    ) -> Result<Reply<TxnResponse>, Failure> {
         let txn = || {
             let any =
                 GetOptions::new().with_range(end_of_claims(list)).with_limit(1).with_keys_only();
-            Txn::new().when([mine()]).and_then([delete(key)]).or_else([TxnOp::get(list, Some(any))])
+            Txn::new()
+                .when([mine()])
+                .and_then([delete.clone()])
+                .or_else([TxnOp::get(list, Some(any))])
         };
         self.calls.txn_by(txn).await
+    }
+
+    /// The lease of a holder that nobody else lives on goes with the key that was taken out.
+    fn end_lease_of(&self, answer: &TxnResponse) {
+        let deleted = answer.op_responses().into_iter().filter_map(|op| match op {
+            TxnOpResponse::Delete(mut deleted) => deleted.take_prev_kvs().pop(),
+            _ => None,
+        });
+        let entries = deleted.map(|kv| Entry::of(&kv));
+        for entry in entries.filter(|e| e.value.as_ref().is_some_and(Value::is_holding)) {
+            match self.leases.known(entry.lease) {
+                Some(lease) => lease.end(),
+                None => self.leases.unknown(entry.lease).end(),
+            }
+        }
     }
 
     pub(crate) async fn downgrade(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Renewal, Error> {
@@ -117,17 +146,11 @@ impl Inner {
             let Some(value) = place.entry.value.clone() else {
                 return Ok(renewal);
             };
-            match self.move_to(&place.entry, &place.lease, Some(value.shared())).await {
-                Ok(Moved::Done(moved)) => {
-                    // (That it is on this lease may also be from before.)
-                    let done = moved.mode == Mode::Shared;
-                    if let Some(place) = self.places().get_mut(&claim.id) {
-                        place.entry = moved;
-                    }
-                    if done {
-                        return Ok(renewal);
-                    }
-                }
+            let Place { entry, lease, .. } = place;
+            let moving = Moving { id: claim.id, entry, value: Some(value.shared()) };
+            match self.relocate_one(&lease, moving).await {
+                // (That it is on this lease may also be from before.)
+                Ok(Moved::Done(moved)) if moved.mode == Mode::Shared => return Ok(renewal),
                 Ok(_) | Err(Failure::LeaseGone) => {}
                 Err(failure) => return Err(failure.into()),
             }

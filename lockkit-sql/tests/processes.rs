@@ -57,7 +57,7 @@ async fn a_child_does_its_part() {
 async fn count(driver: &SqliteDriver, folder: &Path) {
     for _ in 0..ROUNDS {
         let claim = exclusive("counter");
-        let token = match driver.acquire(&claim, Patience::Wait).await.unwrap() {
+        let token = match driver.acquire(&claim, Patience::Wait).await.unwrap().answer {
             Acquisition::Granted(grant) => grant.token,
             Acquisition::Queued { .. } => driver.granted(&claim).await.unwrap().token,
             Acquisition::Busy => panic!("a waiting claim is not busy"),

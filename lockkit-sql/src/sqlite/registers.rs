@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version,
+    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version,
 };
 use lockkit_core::{Error, Token};
 use sqlx::Row;
@@ -26,7 +26,11 @@ impl Registers for SqliteDriver {
         self.inner.load(at).await
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let write = Write {
             value: Some(&store.value),
             expect: store.expect,
@@ -34,10 +38,14 @@ impl Registers for SqliteDriver {
             write_id: &store.write_id.0,
             ttl: store.ttl,
         };
-        self.inner.write(at, &write).await
+        self.inner.write(at, &write).await.map(Answered::from)
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let write = Write {
             value: None,
             expect: delete.expect,
@@ -45,7 +53,7 @@ impl Registers for SqliteDriver {
             write_id: &delete.write_id.0,
             ttl: None,
         };
-        self.inner.write(at, &write).await
+        self.inner.write(at, &write).await.map(Answered::from)
     }
 
     async fn changed(

@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    SetLimit,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
@@ -40,7 +41,11 @@ impl LockDriver for SqliteDriver {
         Some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         let answer = match self.inner.acquire(claim, patience).await {
             Err(error) if wants_tokens(&error) => {
                 self.inner.reserve_tokens().await?;
@@ -48,7 +53,7 @@ impl LockDriver for SqliteDriver {
             }
             other => other,
         };
-        answer.map_err(|error| limit_error(error, claim))
+        answer.map(Answered::from).map_err(|error| limit_error(error, claim))
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -62,11 +67,11 @@ impl LockDriver for SqliteDriver {
         }
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        self.inner.renew(claims).await
+        self.inner.renew(claims).await.map(|all| all.into_iter().map(Ok).collect())
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

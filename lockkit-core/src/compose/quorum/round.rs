@@ -13,7 +13,7 @@ use super::quarantine::Epoch;
 use super::{BACKEND, Shared, pause};
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::{Margin, trusted_until};
-use crate::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
+use crate::driver::{Acquisition, Answered, Grant, LockDriver, Patience, Released, Renewal};
 use crate::{Claim, Error, Token};
 
 pub(super) enum Outcome {
@@ -121,13 +121,19 @@ impl Shared {
             outcome = self.settle(hold, claim, since, &granted).await;
         }
         if !matches!(outcome, Outcome::Granted(_)) {
-            for member in unknown {
+            let is_granted = |member: usize| granted.iter().any(|(other, _)| *other == member);
+            let (held, others): (Vec<_>, Vec<_>) =
+                hold.ghosts().into_iter().partition(|(member, _)| is_granted(*member));
+            // Also where a driver asked twice, and only one of its requests was answered.
+            let perhaps = |(member, ghost): &(usize, Option<Moment>)| {
+                ghost.is_some() || unknown.contains(member)
+            };
+            for (member, _) in others.into_iter().filter(perhaps) {
                 // It has taken its time already: nobody waits for it once more.
                 let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
                 tokio::spawn(async move { shared.forget_ghost(&hold, &claim, member).await });
             }
-            let granted = granted.iter().map(|(member, _)| (*member, None));
-            self.give_back(claim, granted.collect()).await;
+            self.give_back(claim, held).await;
             let mut state = hold.state();
             state.phase = match state.phase {
                 Phase::Trying { until: Some(until) } => Phase::Waiting { until },
@@ -138,8 +144,8 @@ impl Shared {
         while let Some((member, answer)) = answers.late().await {
             match answer {
                 Ok(Acquisition::Granted(_)) => self.welcome(hold, claim, member).await,
-                Ok(_) => {}
-                Err(_) => self.forget_ghost(hold, claim, member).await,
+                Ok(_) if hold.ghosts()[member].1.is_none() => {}
+                _ => self.forget_ghost(hold, claim, member).await,
             }
         }
     }
@@ -272,16 +278,20 @@ impl Shared {
                 return driver.acquire(&mine, Patience::Try).await;
             }
             match driver.acquire(&mine, Patience::Wait).await? {
-                Acquisition::Queued { .. } => driver.granted(&mine).await.map(Acquisition::Granted),
+                Answered { answer: Acquisition::Queued { .. }, unanswered } => {
+                    let granted = Acquisition::Granted(driver.granted(&mine).await?);
+                    Ok(Answered::after(unanswered, granted))
+                }
                 other => Ok(other),
             }
         });
-        let answer = trying.await;
+        let answered = trying.await;
         let mut state = hold.state();
-        if answer.is_err() && state.claim.id == claim.id {
+        let certain = answered.as_ref().is_ok_and(|answered| answered.unanswered == 0);
+        if !certain && state.claim.id == claim.id {
             state.seats[member].ghost_until = Some(self.ghost_until(claim));
         }
-        answer
+        answered.map(|answered| answered.answer)
     }
 
     /// Raises a claim that a member has just granted, and makes sure that the member is not one
