@@ -14,6 +14,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
 
 use super::BACKEND;
 use super::link::{Source, Tries, connect, explain, primary_code};
+use super::place::{refuse_network, refuse_second_name};
 
 /// `lkit`, in the header of every file that lockkit made.
 pub(crate) const APPLICATION_ID: u32 = 0x6c6b_6974;
@@ -40,10 +41,12 @@ pub(crate) async fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
             return Err(Error::config(format!("{} is not a regular file", path.display())));
         }
         Ok(m) if m.len() == 0 => {
+            refuse_second_name(&path).await?;
             check_writable(&path)?;
             initialise(&path, boot).await?;
         }
         Ok(m) => {
+            refuse_second_name(&path).await?;
             check_header(&path, m.len()).await?;
             check_writable(&path)?;
         }
@@ -96,53 +99,6 @@ fn io_error(verb: &str, path: &Path, error: &std::io::Error) -> Error {
     };
     let message = format!("cannot {verb} {}: {error}{advice}", path.display());
     Error::permanent(BACKEND, message)
-}
-
-/// SQLite's locks, and the shared memory of its log, do not work between the machines of a network
-/// file system.
-fn refuse_network(path: &Path) -> Result<(), Error> {
-    let on_disk = path.ancestors().find(|p| p.exists());
-    match on_disk.and_then(network_kind) {
-        None => Ok(()),
-        Some(kind) => Err(Error::config(format!(
-            "{} is on {kind}, where locks of files are not reliable between machines: choose a \
-             local disk, or a server (postgres, redis …) for several machines",
-            path.display()
-        ))),
-    }
-}
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn network_kind(path: &Path) -> Option<&'static str> {
-    network_name(rustix::fs::statfs(path).ok()?.f_type as u64)
-}
-
-/// The network file systems among Linux's magic numbers.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn network_name(magic: u64) -> Option<&'static str> {
-    Some(match magic & 0xffff_ffff {
-        0x6969 => "NFS",
-        0x517b | 0xff53_4d42 | 0xfe53_4d42 => "SMB",
-        0x0102_1997 => "9p",
-        0x6573_5546 => "FUSE (sshfs, virtiofs and their kin)",
-        0x5346_414f | 0x6b41_4653 => "AFS",
-        0x7375_7245 => "Coda",
-        0x00c3_6400 => "Ceph",
-        0x0161_1970 | 0x0116_1970 => "GFS2",
-        0x7461_636f => "OCFS2",
-        0x0bd0_0bd0 => "Lustre",
-        0x564c => "NCP",
-        0xaad7_aaea => "PanFS",
-        0x4750_4653 => "GPFS",
-        0x786f_4256 => "VirtualBox's shared folders",
-        0xbacb_acbc => "VMware's shared folders",
-        _ => return None,
-    })
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn network_kind(_: &Path) -> Option<&'static str> {
-    None
 }
 
 /// Looks whose file it is, without a trace: `immutable` takes no lock and makes no file beside it.
@@ -248,29 +204,26 @@ async fn make(path: &Path, boot: &str) -> Result<(), Error> {
         .open(&fresh.0)
         .map_err(|e| io_error("make a file beside", path, &e))?;
     initialise(&fresh.0, boot).await?;
-    match fs::hard_link(&fresh.0, path) {
+    match move_into_place(&fresh.0, path) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(_) => move_without_links(&fresh.0, path),
+        Err(e) => Err(io_error("make", path, &e)),
     }
 }
 
-/// For file systems without hard links.
-fn move_without_links(from: &Path, to: &Path) -> Result<(), Error> {
+/// Gives a file its name unless there is one of that name. A file system that cannot do so by
+/// moving can by a link, with two names for a moment.
+fn move_into_place(from: &Path, to: &Path) -> std::io::Result<()> {
     #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-    let moved = rustix::fs::renameat_with(
-        rustix::fs::CWD,
-        from,
-        rustix::fs::CWD,
-        to,
-        rustix::fs::RenameFlags::NOREPLACE,
-    );
-    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-    let moved: Result<(), rustix::io::Errno> = Err(rustix::io::Errno::NOSYS);
-    match moved {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(e) => Err(io_error("make", to, &e.into())),
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+            other => return Ok(other?),
+        }
     }
+    fs::hard_link(from, to)
 }
 
 /// A file that is only on its way: gone with this value, whatever happened.
@@ -298,7 +251,7 @@ async fn initialise(path: &Path, boot: &str) -> Result<(), Error> {
         let _ = connection.close().await;
         match done {
             Ok(()) => return Ok(()),
-            Err(error) => tries.after(error, &mut None).await?,
+            Err(error) => tries.after(error, &mut None::<()>).await?,
         }
     }
 }
@@ -337,7 +290,7 @@ async fn create_tables(
 
 /// Tokens begin at the wall clock's microseconds, so that they grow even where somebody deletes
 /// the file: the clock is faster than any use.
-fn first_token() -> i64 {
+pub(crate) fn first_token() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as i64)
 }
 
@@ -350,7 +303,7 @@ pub(crate) async fn prepare_beside(source: &Source, boot: &str) -> Result<(), Er
         let _ = connection.close().await;
         match done {
             Ok(()) => return Ok(()),
-            Err(error) => tries.after(error, &mut None).await?,
+            Err(error) => tries.after(error, &mut None::<()>).await?,
         }
     }
 }
@@ -388,5 +341,6 @@ pub(crate) async fn path_of(source: &Source) -> Result<PathBuf, Error> {
     }
     let path = PathBuf::from(path);
     refuse_network(&path)?;
+    refuse_second_name(&path).await?;
     Ok(path)
 }

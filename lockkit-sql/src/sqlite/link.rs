@@ -7,7 +7,6 @@
 //! the same string. So everything that changes data here is **one statement**, which SQLite makes
 //! a transaction by itself; whatever is dropped, none is left open for the next user.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
@@ -22,6 +21,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Either, Executor, Sqlite, 
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::BACKEND;
+use super::mark::{FileMark, LogMark};
 
 /// For how long a busy file is waited out.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,7 +47,14 @@ pub(crate) struct Link {
     /// What is run on a new connection.
     set_up: String,
     file: FileMark,
-    connection: Mutex<Option<SqliteConnection>>,
+    connection: Mutex<Option<Connected>>,
+}
+
+/// A connection, and the log that it writes to.
+#[derive(Debug)]
+struct Connected {
+    connection: SqliteConnection,
+    log: LogMark,
 }
 
 impl Link {
@@ -65,7 +72,7 @@ impl Link {
         let mut tries = Tries::new();
         loop {
             let mut held = self.ready().await?;
-            let connection = held.as_mut().expect("ready means connected");
+            let connection = &mut held.as_mut().expect("ready means connected").connection;
             let now = clock.now().as_nanos() as i64;
             match make(now).fetch_optional(connection).await {
                 Ok(row) => return Ok(row),
@@ -84,7 +91,7 @@ impl Link {
         let mut tries = Tries::new();
         loop {
             let mut held = self.ready().await?;
-            let connection = held.as_mut().expect("ready means connected");
+            let connection = &mut held.as_mut().expect("ready means connected").connection;
             let now = clock.now().as_nanos() as i64;
             // The end of the statement is told after its commit. What follows is only the end of
             // the string.
@@ -106,7 +113,7 @@ impl Link {
         let mut tries = Tries::new();
         loop {
             let mut held = self.ready().await?;
-            let connection = held.as_mut().expect("ready means connected");
+            let connection = &mut held.as_mut().expect("ready means connected").connection;
             let now = clock.now().as_nanos() as i64;
             match make(now).fetch(connection).try_collect().await {
                 Ok(rows) => return Ok(rows),
@@ -117,18 +124,22 @@ impl Link {
 
     /// Closes the connection, if there is one.
     pub(crate) async fn close(&self) {
-        if let Some(connection) = self.connection.lock().await.take() {
-            let _ = connection.close().await;
+        if let Some(connected) = self.connection.lock().await.take() {
+            let _ = connected.connection.close().await;
         }
     }
 
     /// The connection, made if there is none, once the file is known to be the one that was opened.
-    async fn ready(&self) -> Result<MutexGuard<'_, Option<SqliteConnection>>, Error> {
+    async fn ready(&self) -> Result<MutexGuard<'_, Option<Connected>>, Error> {
         let mut held = self.connection.lock().await;
         self.file.check()?;
-        if held.is_none() {
-            // Only a connection that is set up to the end is kept.
-            *held = Some(connect(&self.source, &self.set_up).await?);
+        match held.as_ref() {
+            Some(connected) => self.file.check_log(&connected.log)?,
+            None => {
+                // Only a connection that is set up to the end is kept.
+                let connection = connect(&self.source, &self.set_up).await?;
+                *held = Some(Connected { connection, log: self.file.log() });
+            }
         }
         Ok(held)
     }
@@ -145,8 +156,12 @@ pub(crate) async fn connect(source: &Source, set_up: &str) -> Result<SqliteConne
         };
         let error = match made {
             Ok(mut connection) => {
-                match connection.execute(AssertSqlSafe(set_up.to_owned())).await {
-                    Ok(_) => return Ok(connection),
+                if let Err(error) = check_library(&mut connection).await {
+                    let _ = connection.close().await;
+                    return Err(error);
+                }
+                match prepare(&mut connection, set_up).await {
+                    Ok(()) => return Ok(connection),
                     Err(error) => {
                         let _ = connection.close().await;
                         error
@@ -155,8 +170,40 @@ pub(crate) async fn connect(source: &Source, set_up: &str) -> Result<SqliteConne
             }
             Err(error) => error,
         };
-        tries.after(error, &mut None).await?;
+        tries.after(error, &mut None::<()>).await?;
     }
+}
+
+/// The oldest SQLite that has everything the statements use (the last is `unhex`).
+const LEAST_SQLITE: (u32, u32) = (3, 41);
+
+/// Which SQLite a program has, its other dependencies decide as well, or the system.
+async fn check_library(connection: &mut SqliteConnection) -> Result<(), Error> {
+    let version: String = sqlx::query_scalar("SELECT sqlite_version()")
+        .fetch_one(connection)
+        .await
+        .map_err(explain)?;
+    refuse_old(&version)
+}
+
+fn refuse_old(version: &str) -> Result<(), Error> {
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if found >= LEAST_SQLITE {
+        return Ok(());
+    }
+    let (major, minor) = LEAST_SQLITE;
+    Err(Error::config(format!(
+        "this program was built with SQLite {version}, and locks need {major}.{minor} or newer: \
+         update `libsqlite3-sys` (`cargo update`), or the system's SQLite where that is used"
+    )))
+}
+
+/// Sets up, and reads something: from then on the log is there, and stays while this connection is.
+async fn prepare(connection: &mut SqliteConnection, set_up: &str) -> Result<(), sqlx::Error> {
+    connection.execute(AssertSqlSafe(set_up.to_owned())).await?;
+    connection.execute("SELECT count(*) FROM sqlite_schema").await?;
+    Ok(())
 }
 
 /// How often something was tried, and whether to try again.
@@ -171,10 +218,10 @@ impl Tries {
     }
 
     /// Sleeps after an error that passes; returns one that does not.
-    pub(crate) async fn after(
+    pub(crate) async fn after<C>(
         &mut self,
         error: sqlx::Error,
-        connection: &mut Option<SqliteConnection>,
+        connection: &mut Option<C>,
     ) -> Result<(), Error> {
         if matches!(error, sqlx::Error::WorkerCrashed) {
             *connection = None;
@@ -250,7 +297,10 @@ pub(crate) fn explain(error: sqlx::Error) -> Error {
         }
         Some(13) => "the disk is full: make room",
         Some(14) => "the file cannot be opened: check its folder, its rights and free inodes",
-        Some(10) => "the disk failed: check the system's log",
+        Some(10) => {
+            "the disk failed, or the log beside the file was deleted while in use: check the \
+             system's log; stop all who use the file and start them again"
+        }
         _ if matches!(error, sqlx::Error::WorkerCrashed | sqlx::Error::PoolTimedOut) => {
             return Error::retryable(BACKEND, error);
         }
@@ -259,38 +309,18 @@ pub(crate) fn explain(error: sqlx::Error) -> Error {
     Error::permanent(BACKEND, format!("{advice} ({error})"))
 }
 
-/// Which file a path led to when it was opened: if it is deleted or replaced later, connections
-/// keep writing to what nobody else can see, so every operation looks first.
-#[derive(Clone, Debug)]
-pub(crate) struct FileMark {
-    path: PathBuf,
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl FileMark {
-    pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
-        use std::os::unix::fs::MetadataExt;
-        let metadata = std::fs::metadata(path)?;
-        Ok(Self { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Fails when the path leads somewhere else now.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        match Self::of(&self.path) {
-            Ok(now) if (now.device, now.inode) == (self.device, self.inode) => Ok(()),
-            _ => Err(Error::permanent(
-                BACKEND,
-                format!(
-                    "{} was deleted or replaced while it was in use: its locks are void; stop all \
-                     who use it and start them again",
-                    self.path.display()
-                ),
-            )),
+    #[test]
+    fn an_older_sqlite_is_refused_in_a_sentence() {
+        for fine in ["3.41.0", "3.46.0", "3.100.1", "4.0"] {
+            refuse_old(fine).unwrap();
+        }
+        for old in ["3.40.1", "3.9", "2.99.0", "unknown"] {
+            let told = refuse_old(old).unwrap_err().to_string();
+            assert!(told.contains(old) && told.contains("3.41 or newer"), "{told}");
         }
     }
 }

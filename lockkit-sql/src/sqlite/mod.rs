@@ -7,6 +7,8 @@ mod file;
 mod hub;
 mod link;
 mod look;
+mod mark;
+mod place;
 mod poller;
 mod registers;
 mod verbs;
@@ -26,7 +28,8 @@ use sqlx::{Connection, Executor, Row};
 
 use file::SCHEMA_VERSION;
 use hub::Hub;
-use link::{FileMark, Link, Source, connect, explain, refusal};
+use link::{Link, Source, connect, explain, refusal};
+use mark::FileMark;
 
 /// The backend's name.
 pub(crate) const BACKEND: &str = "sqlite";
@@ -245,7 +248,7 @@ impl SqliteDriver {
             |synchronous: &str| format!("{pragmas} PRAGMA synchronous = {synchronous}; {SET_UP}");
         let epoch = enter_boot(&durable, &set_up("FULL"), &mark, boot, &*options.clock).await?;
         let inner = Arc::new(Inner {
-            hub: Hub::of(mark.device, mark.inode),
+            hub: Hub::of(mark.id()),
             clock: options.clock,
             epoch,
             fast: Link::new(fast, set_up(synchronous), mark.clone()),
@@ -273,10 +276,35 @@ async fn enter_boot(
     boot: &str,
     clock: &dyn Clock,
 ) -> Result<i64, Error> {
+    let before = mark.log();
     let mut connection = connect(source, set_up).await?;
     let entered = enter_boot_on(&mut connection, mark, boot, clock).await;
+    let entered = match entered {
+        Ok(epoch) if !before.is_there() || mark.log() != before => {
+            raise_floor(&mut connection, epoch).await.map(|()| epoch)
+        }
+        other => other,
+    };
     let _ = connection.close().await;
     entered
+}
+
+/// Where a log begins, the tokens of an earlier one may be lost, if somebody deleted it in use: they
+/// go on above the wall clock, as in a new file.
+async fn raise_floor(connection: &mut sqlx::SqliteConnection, epoch: i64) -> Result<(), Error> {
+    let mut tries = link::Tries::new();
+    loop {
+        let raised = sqlx::query(include_str!("sql/raise_floor.sql"))
+            .bind(file::first_token())
+            .bind(TOKEN_BLOCK)
+            .bind(epoch)
+            .execute(&mut *connection)
+            .await;
+        match raised {
+            Ok(_) => return Ok(()),
+            Err(error) => tries.after(error, &mut None::<()>).await?,
+        }
+    }
 }
 
 async fn enter_boot_on(
@@ -315,7 +343,7 @@ async fn enter_boot_on(
         match entered {
             Ok(Some(epoch)) => return Ok(epoch),
             Ok(None) => {}
-            Err(error) => tries.after(error, &mut None).await?,
+            Err(error) => tries.after(error, &mut None::<()>).await?,
         }
     }
 }

@@ -41,14 +41,14 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
-        let answer = match self.inner.acquire(claim, patience).await {
-            Err(error) if wants_tokens(&error) => {
-                self.inner.reserve_tokens().await?;
-                self.inner.acquire(claim, patience).await
+        loop {
+            match self.inner.acquire(claim, patience).await {
+                Err(error) if wants_tokens(&error) => self.inner.reserve_tokens().await?,
+                // It may have another limit by now, or none.
+                Err(error) if refusal(&error) == Some("limit") => self.inner.limit(claim).await?,
+                other => return other,
             }
-            other => other,
-        };
-        answer.map_err(|error| limit_error(error, claim))
+        }
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -212,6 +212,28 @@ impl Inner {
             Some(Renewal::Holds(grant)) => Acquisition::Granted(grant),
             Some(Renewal::Ended(_)) | None => Acquisition::Busy,
         })
+    }
+
+    /// Fails when the semaphore has another limit than this claim.
+    async fn limit(&self, claim: &Claim) -> Result<(), Error> {
+        let row = self
+            .reader
+            .row(&*self.clock, |now| {
+                sqlx::query(include_str!("sql/limit.sql"))
+                    .bind(claim.key.namespace.as_str())
+                    .bind(claim.key.name.as_str())
+                    .bind(now)
+            })
+            .await?;
+        let limit: Option<u32> = answered(row)?.try_get(0).map_err(explain)?;
+        let asked = claim.mode.capacity();
+        match limit.filter(|limit| *limit != asked) {
+            Some(in_use) => {
+                let name = claim.key.name.as_str().to_owned();
+                Err(Error::LimitMismatch { name, in_use, asked })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Whether a queued claim holds by now.
@@ -471,19 +493,4 @@ fn renewal(row: &SqliteRow) -> Result<Renewal, Error> {
 /// A statement that always gives a row gave it.
 pub(super) fn answered(row: Option<SqliteRow>) -> Result<SqliteRow, Error> {
     row.ok_or_else(|| Error::permanent(BACKEND, "SQLite gave no answer to a statement"))
-}
-
-/// Tells which limit the semaphore has, where that is what was wrong.
-fn limit_error(error: Error, claim: &Claim) -> Error {
-    let in_use = refusal(&error)
-        .and_then(|refused| refused.strip_prefix("limit "))
-        .and_then(|limit| limit.parse().ok());
-    match in_use {
-        None => error,
-        Some(in_use) => Error::LimitMismatch {
-            name: claim.key.name.as_str().to_owned(),
-            in_use,
-            asked: claim.mode.capacity(),
-        },
-    }
 }

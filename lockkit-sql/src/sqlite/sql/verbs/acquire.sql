@@ -2,7 +2,8 @@
 -- Columns: id, namespace, space, name, weight, capacity, hold_ttl, wait_ttl, identity, note; try
 -- (1: leave at once if it cannot hold); now; epoch.
 -- Result in lockkit_answer: outcome 1 in line, 0 busy; token; held (NULL: waits); ahead.
--- Fails with `lockkit: epoch`, `lockkit: ceiling`, `lockkit: limit N`; then nothing was done.
+-- Fails with `lockkit: epoch`, `lockkit: ceiling`, `lockkit: limit`; then nothing was done. (Which
+-- limit, limit.sql tells: RAISE takes an expression only from SQLite 3.47 on.)
 -- On the way there: `ahead`: it was in line before; `ttl`: the limit in force, NULL: there is none.
 CREATE TEMP VIEW lockkit_acquire AS
 SELECT NULL AS id, NULL AS namespace, NULL AS space, NULL AS name, NULL AS weight,
@@ -55,7 +56,7 @@ CREATE TEMP TRIGGER lockkit_on_acquire INSTEAD OF INSERT ON lockkit_acquire BEGI
     (SELECT capacity FROM lockkit_claims
      WHERE namespace = NEW.namespace AND space = NEW.space AND name = NEW.name
      ORDER BY place LIMIT 1));
-  SELECT RAISE(ABORT, 'lockkit: limit ' || ttl) FROM lockkit_answer
+  SELECT RAISE(ABORT, 'lockkit: limit') FROM lockkit_answer
   WHERE NOT ahead AND ttl <> NEW.capacity;
 
   -- What is in line already stays where it is.
