@@ -17,6 +17,7 @@ pub mod driver;
 mod error;
 mod guard;
 mod lease;
+pub mod line;
 mod manager;
 pub mod memory;
 mod name;

@@ -57,7 +57,7 @@ fn network_kind(_: &Path) -> Option<&'static str> {
 ///
 /// A file that is just being made may have two names for a moment, so a second name is refused
 /// only when it stays.
-pub(crate) async fn refuse_second_name(path: &Path) -> Result<(), Error> {
+pub(crate) fn refuse_second_name(path: &Path) -> Result<(), Error> {
     const TRIES: u32 = 50;
     if is_mount_point(path) {
         return Err(Error::config(format!(
@@ -70,7 +70,7 @@ pub(crate) async fn refuse_second_name(path: &Path) -> Result<(), Error> {
         if names(path) <= 1 {
             return Ok(());
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        std::thread::sleep(Duration::from_millis(20));
     }
     Err(Error::config(format!(
         "{} has {} names (hard links), and SQLite keeps a log for each name, so its users would not \
