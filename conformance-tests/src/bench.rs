@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
+use lockkit_core::driver::{Acquisition, Answered, Grant, LockDriver, Patience, Released, Renewal};
 use lockkit_core::state::{LockState, Standing};
 use lockkit_core::{
     Capabilities, Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space,
@@ -284,21 +284,21 @@ async fn asked<T, F: Future<Output = Result<T, Error>>>(
 impl MustSucceed for Arc<dyn LockDriver> {
     async fn grant(&self, claim: &Arc<Claim>) -> Grant {
         match asked(|| self.acquire(claim, Patience::Try)).await {
-            Ok(Acquisition::Granted(grant)) => grant,
+            Ok(Answered { answer: Acquisition::Granted(grant), .. }) => grant,
             other => panic!("{} should have been granted, not {other:?}", shown(claim)),
         }
     }
 
     async fn queue(&self, claim: &Arc<Claim>) -> u32 {
         match asked(|| self.acquire(claim, Patience::Wait)).await {
-            Ok(Acquisition::Queued { ahead }) => ahead,
+            Ok(Answered { answer: Acquisition::Queued { ahead }, .. }) => ahead,
             other => panic!("{} should have been queued, not {other:?}", shown(claim)),
         }
     }
 
     async fn refuse(&self, claim: &Arc<Claim>) {
         let answer = asked(|| self.acquire(claim, Patience::Try)).await;
-        let busy = matches!(answer, Ok(Acquisition::Busy));
+        let busy = matches!(answer, Ok(Answered { answer: Acquisition::Busy, .. }));
         assert!(busy, "{} should be busy, not {answer:?}", shown(claim));
     }
 
@@ -316,11 +316,12 @@ impl MustSucceed for Arc<dyn LockDriver> {
     }
 
     async fn renew_one(&self, claim: &Arc<Claim>) -> Renewal {
-        let renewed = asked(|| self.renew(std::slice::from_ref(claim))).await;
-        let mut answers =
-            renewed.unwrap_or_else(|e| panic!("the renewal of {} failed: {e}", shown(claim)));
-        assert_eq!(answers.len(), 1, "one claim renewed, one answer");
-        answers.remove(0)
+        let renewed = asked(|| async {
+            let mut answers = self.renew(std::slice::from_ref(claim)).await?;
+            assert_eq!(answers.len(), 1, "one claim renewed, one answer");
+            answers.remove(0)
+        });
+        renewed.await.unwrap_or_else(|e| panic!("the renewal of {} failed: {e}", shown(claim)))
     }
 
     async fn holds(&self, claim: &Arc<Claim>) -> Grant {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
-    Released, Renewal, SetLimit, Store, StoreOutcome, Version,
+    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey,
+    Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
@@ -151,7 +151,11 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         self.inner.registers().is_some().then_some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         if !self.tamper.carries_on(Verb::Acquire) {
             let call = self.inner.acquire(claim, patience);
             return self.around(Verb::Acquire, call).await;
@@ -168,7 +172,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         self.around(Verb::Granted, self.inner.granted(claim)).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         self.around(Verb::Renew, self.inner.renew(claims)).await
     }
 
@@ -241,12 +245,20 @@ impl<T: Tamper> Registers for Tampered<T> {
         self.around(Verb::Load, call).await
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let call = self.own_registers().store(at, store);
         self.around(Verb::Store, call).await
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let call = self.own_registers().delete(at, delete);
         self.around(Verb::Delete, call).await
     }

@@ -34,7 +34,7 @@ impl Scene {
     }
 
     async fn take(&self, claim: &Arc<Claim>) -> Token {
-        match self.driver.acquire(claim, Patience::Try).await.unwrap() {
+        match self.driver.acquire(claim, Patience::Try).await.unwrap().answer {
             Acquisition::Granted(grant) => grant.token,
             other => panic!("it is free, and yet: {other:?}"),
         }
@@ -100,7 +100,7 @@ async fn the_id_that_a_claim_left_behind_is_nobodys() {
             scene.shows_nobody(&gone.key).await;
             let driver = &scene.driver;
             let renewal = match verb {
-                0 => driver.renew(std::slice::from_ref(&gone)).await.unwrap().remove(0),
+                0 => driver.renew_single(&gone).await.unwrap(),
                 1 => driver.shorten(&gone, LONG).await.unwrap(),
                 2 => driver.downgrade(&gone).await.unwrap(),
                 3 => driver.raise(&gone, token).await.unwrap(),

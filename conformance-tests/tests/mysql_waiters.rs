@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use lockkit_conformance::lab::proxy::Protocol;
 use lockkit_conformance::lab::{Kind, Proxy, Shared};
-use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released};
+use lockkit_core::driver::{Acquisition, Answered, LockDriver, Patience, Released};
 use lockkit_core::{Claim, ClaimId, Identity, Key, Mode, Name, Namespace, Space};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use tokio::task::JoinSet;
@@ -48,7 +48,7 @@ impl Scene {
 
     async fn hold(&self, claims: &[Arc<Claim>]) {
         for claim in claims {
-            let held = self.other.acquire(claim, Patience::Try).await.unwrap();
+            let held = self.other.acquire(claim, Patience::Try).await.unwrap().answer;
             assert!(matches!(held, Acquisition::Granted(_)), "{held:?}");
         }
     }
@@ -58,7 +58,10 @@ impl Scene {
         for some in claims.chunks(50) {
             let asked = some.iter().map(|claim| self.counted.acquire(claim, Patience::Wait));
             for queued in join_all(asked).await {
-                assert!(matches!(queued, Ok(Acquisition::Queued { .. })), "{queued:?}");
+                assert!(
+                    matches!(queued, Ok(Answered { answer: Acquisition::Queued { .. }, .. })),
+                    "{queued:?}"
+                );
             }
         }
         let mut waiting = JoinSet::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_conformance::lab::{Kind, Server};
-use lockkit_core::driver::{Acquisition, LockDriver, Patience};
+use lockkit_core::driver::{Acquisition, Answered, LockDriver, Patience};
 use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_sql::PostgresDriver;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -64,11 +64,17 @@ async fn who_asks_with_an_older_snapshot_does_not_wait_for_a_claim_that_has_left
         let theirs = driver(&server, user).await;
         let held = claim();
         let answer = ours.acquire(&held, Patience::Wait).await;
-        assert!(matches!(answer, Ok(Acquisition::Granted(_))), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })),
+            "{answer:?}"
+        );
         // Two in line, then one: the holder's claim has a row of its own.
         let second = claim();
         let answer = ours.acquire(&second, Patience::Wait).await;
-        assert!(matches!(answer, Ok(Acquisition::Queued { ahead: 1 })), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(Answered { answer: Acquisition::Queued { ahead: 1 }, .. })),
+            "{answer:?}"
+        );
         ours.release(&second).await.unwrap();
 
         // The release has happened, and is not seen yet.
@@ -92,7 +98,10 @@ async fn who_asks_with_an_older_snapshot_does_not_wait_for_a_claim_that_has_left
         timeout(LONG, waits_for_a_row(&server, user)).await.expect("it waits for the name's row");
         transaction.commit().await.unwrap();
         let answer = timeout(LONG, asking).await.unwrap().unwrap();
-        assert!(matches!(answer, Ok(Acquisition::Granted(_))), "{user}: {answer:?}");
+        assert!(
+            matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })),
+            "{user}: {answer:?}"
+        );
         theirs.release(&next).await.unwrap();
     }
 }

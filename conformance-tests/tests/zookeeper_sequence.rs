@@ -187,7 +187,7 @@ async fn who_holds_on_below_a_lowered_limit_is_known_across_the_end_of_the_seque
     driver.resize(&pool, SetLimit::To(5)).await.unwrap();
     assert_eq!(holding().await, (5, 7));
     driver.resize(&pool, SetLimit::To(0)).await.unwrap();
-    let last = driver.acquire(&one(0), Patience::Wait).await.unwrap();
+    let last = driver.acquire(&one(0), Patience::Wait).await.unwrap().answer;
     assert_eq!(last, Acquisition::Queued { ahead: 7 });
     assert_eq!(holding().await, (5, 8));
     for claim in &claims[1..6] {

@@ -118,7 +118,7 @@ async fn a_process_with_hundreds_of_waiters_survives_a_cut_connection() {
         futures_util::future::try_join_all(taking).await.unwrap();
         for name in names {
             let (ours, claim) = (ours.clone(), claim(&namespace, &name));
-            let queued = ours.acquire(&claim, Patience::Wait).await.unwrap();
+            let queued = ours.acquire(&claim, Patience::Wait).await.unwrap().answer;
             assert_eq!(queued, Acquisition::Queued { ahead: 1 });
             waiting.spawn(async move {
                 // As core does: what fails is asked again.
@@ -145,7 +145,7 @@ async fn a_process_with_hundreds_of_waiters_survives_a_cut_connection() {
         proxy.fault(Fault::Cut, When::Now);
         let renewed = soon("a renewal", async {
             loop {
-                match ours.renew(std::slice::from_ref(&held)).await {
+                match ours.renew_single(&held).await {
                     Ok(renewed) => return renewed,
                     Err(error) if error.is_retryable() => {
                         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -155,7 +155,7 @@ async fn a_process_with_hundreds_of_waiters_survives_a_cut_connection() {
             }
         })
         .await;
-        assert!(matches!(renewed[..], [Renewal::Holds(_)]), "the session is lost: {renewed:?}");
+        assert!(matches!(renewed, Renewal::Holds(_)), "the session is lost: {renewed:?}");
     }
     // All waiters get their turn when the others go, those who watch and those who look.
     theirs.close().await;

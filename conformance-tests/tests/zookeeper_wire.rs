@@ -42,7 +42,7 @@ fn claim(key: &Key, mode: Mode) -> Arc<Claim> {
 }
 
 async fn take(driver: &ZkDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap();
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
     assert!(matches!(answer, Acquisition::Granted(_)), "{answer:?}");
 }
 
@@ -65,7 +65,7 @@ async fn acquiring_releasing_and_a_refused_try_take_one_round_trip_each() {
     assert_eq!(brief(proxy.counts()), [1, 1]);
     proxy.reset();
     let other = claim(&key, Mode::Exclusive);
-    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap().answer, Acquisition::Busy);
     assert_eq!(brief(proxy.counts()), [1, 1], "a try that is refused only looks");
     proxy.reset();
     assert_eq!(driver.release(&mine).await.unwrap(), Released::Removed);
@@ -84,7 +84,7 @@ async fn a_refused_try_costs_what_is_said_where_several_servers_are_named() {
     proxy.latency(LATENCY);
     proxy.reset();
     let other = claim(&key, Mode::Exclusive);
-    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap().answer, Acquisition::Busy);
     let [requests, round_trips] = brief(proxy.counts());
     assert_eq!(requests, 2, "a sign from the leader, and a look");
     assert!(round_trips <= 2, "{round_trips}");
@@ -106,7 +106,7 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
     take(&driver, &other).await;
     assert_eq!(brief(proxy.counts()), [2, 2], "somebody is there");
     proxy.reset();
-    assert_eq!(driver.acquire(&permits(1), Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(driver.acquire(&permits(1), Patience::Try).await.unwrap().answer, Acquisition::Busy);
     assert_eq!(brief(proxy.counts()), [1, 1], "a try that is refused only looks");
     for claim in [&one, &other] {
         proxy.reset();
@@ -114,7 +114,7 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
         assert_eq!(brief(proxy.counts()), [1, 1]);
     }
     proxy.reset();
-    let answer = driver.acquire(&permits(3), Patience::Try).await.unwrap();
+    let answer = driver.acquire(&permits(3), Patience::Try).await.unwrap().answer;
     assert!(matches!(answer, Acquisition::Granted(_)));
     assert_eq!(brief(proxy.counts()), [2, 2], "a try looks first");
     proxy.reset();
@@ -140,7 +140,7 @@ async fn a_thousand_claims_are_renewed_by_three_requests() {
     proxy.latency(LATENCY);
     proxy.reset();
     let answers = driver.renew(&claims).await.unwrap();
-    assert!(answers.iter().all(|answer| matches!(answer, Renewal::Holds(_))));
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Holds(_)))));
     let [requests, round_trips] = brief(proxy.counts());
     assert_eq!(requests, 3, "a transaction that only looks, the session's nodes, the breaks");
     // They leave at once, but the client does not set TCP_NODELAY.
@@ -154,7 +154,7 @@ async fn the_next_in_line_knows_that_it_holds_without_another_look() {
     let key = key("a");
     let (first, second) = (claim(&key, Mode::Exclusive), claim(&key, Mode::Exclusive));
     take(&other, &first).await;
-    let queued = driver.acquire(&second, Patience::Wait).await.unwrap();
+    let queued = driver.acquire(&second, Patience::Wait).await.unwrap().answer;
     assert_eq!(queued, Acquisition::Queued { ahead: 1 });
     let driver = Arc::new(driver);
     let before = proxy.counts().requests;
@@ -254,9 +254,9 @@ async fn a_server_that_stood_still_beyond_the_session_has_ended_it() {
     let next = tokio::time::timeout(TTL * 4, locks.mutex("b").lock()).await;
     drop(next.expect("the next lock works").unwrap());
     // The claim of the old session is told that it ended.
-    let answer = locks.driver().renew(&[mine]).await.unwrap();
-    let told = matches!(answer[..], [Renewal::Ended(Ended::SessionEnded | Ended::NotInLine)]);
-    assert!(told || matches!(answer[..], [Renewal::Holds(_)]), "{answer:?}");
+    let answer = locks.driver().renew_single(&mine).await.unwrap();
+    let told = matches!(answer, Renewal::Ended(Ended::SessionEnded | Ended::NotInLine));
+    assert!(told || matches!(answer, Renewal::Holds(_)), "{answer:?}");
 }
 
 #[tokio::test]
@@ -275,11 +275,11 @@ async fn the_users_own_client_and_a_chroot_work() {
     // Another driver on the same client leaves these nodes alone when it renews.
     let second = ZkDriver::from_client(client.clone(), options());
     second.renew(&[]).await.unwrap();
-    assert!(matches!(driver.renew(&[mine]).await.unwrap()[..], [Renewal::Holds(_)]));
+    assert!(matches!(driver.renew_single(&mine).await.unwrap(), Renewal::Holds(_)));
     // From a URL, the same chroot is the same place.
     let url = format!("zk://{}/apps/shop?tick=500ms", server.addr());
     let third = ZkDriver::connect(&url).await.unwrap();
-    let busy = third.acquire(&claim(&key, Mode::Shared), Patience::Try).await.unwrap();
+    let busy = third.acquire(&claim(&key, Mode::Shared), Patience::Try).await.unwrap().answer;
     assert_eq!(busy, Acquisition::Busy);
 }
 
@@ -311,10 +311,7 @@ async fn a_foreign_node_in_a_folder_disturbs_nobody() {
     let foreign = format!("/lockkit/n-{}/lock/a/notes", key.namespace);
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     client.create(&foreign, b"", &options).await.unwrap();
-    assert!(matches!(
-        driver.renew(std::slice::from_ref(&mine)).await.unwrap()[..],
-        [Renewal::Holds(_)]
-    ));
+    assert!(matches!(driver.renew_single(&mine).await.unwrap(), Renewal::Holds(_)));
     assert_eq!(driver.release(&mine).await.unwrap(), Released::Removed);
     take(&driver, &claim(&key, Mode::Exclusive)).await;
 }

@@ -8,7 +8,7 @@ use tracing::Instrument;
 
 use crate::clock::Moment;
 use crate::deadline::backoff;
-use crate::driver::{Acquisition, Ended, Grant, Patience, Renewal};
+use crate::driver::{Acquisition, Answered, Grant, Patience};
 use crate::guard::Guard;
 use crate::manager::Core;
 use crate::observe::{self, Labels, Outcome};
@@ -176,7 +176,8 @@ impl<'a> Attempt<'a> {
             }
             self.under_way += 1;
             let error = match self.core.driver().acquire(&self.claim, patience).await {
-                Ok(answer) => {
+                Ok(Answered { answer, unanswered }) => {
+                    self.under_way += unanswered;
                     self.under_way -= 1;
                     return self.answered(answer, asked).await;
                 }
@@ -284,9 +285,8 @@ impl<'a> Attempt<'a> {
 
     async fn confirm(&self, record: &Record) -> Result<(), Error> {
         let sent = self.core.clock().now();
-        let answers = self.core.driver().renew(std::slice::from_ref(&self.claim)).await?;
-        let gone = Renewal::Ended(Ended::NotInLine);
-        record.renewed(answers.first().unwrap_or(&gone), sent);
+        let answer = self.core.driver().renew_single(&self.claim).await?;
+        record.renewed(&answer, sent);
         match record.is_holding() || record.is_over() {
             true => Ok(()),
             false => Err(Error::Lost { reason: LossReason::Expired }),

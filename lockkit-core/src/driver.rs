@@ -74,7 +74,11 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     ///   sees, waits, or is `Busy`.
     ///
     /// One round trip on a warm connection.
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error>;
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error>;
 
     /// Returns once the queued claim holds. Core calls it after [`Acquisition::Queued`], once at a
     /// time for a claim, and renews the claim meanwhile.
@@ -98,9 +102,10 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// A claim that was broken politely is not renewed: it stays until its lease is over, and the
     /// answer is `Ended(Broken)`.
     ///
-    /// The answer has one item for each claim. An error means that nothing is known of any; what
-    /// concerns one claim alone is told in its item.
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error>;
+    /// The answer has one item for each claim. An item that is an error concerns that claim only:
+    /// the server that keeps it did not answer, say. An error of the whole means that nothing is
+    /// known of any.
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error>;
 
     /// Takes a claim out of its list, holding or waiting, and lets those begin to hold who now do,
     /// waking them and at most one other.
@@ -183,8 +188,13 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     ///
     /// By default it is one, and this renews it.
     async fn anchor(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.renew_single(claim).await
+    }
+
+    /// Renews a single claim, by [`renew`](Self::renew).
+    async fn renew_single(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
         let answers = self.renew(std::slice::from_ref(claim)).await?;
-        Ok(answers.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine)))
+        answers.into_iter().next().unwrap_or(Ok(Renewal::Ended(Ended::NotInLine)))
     }
 
     /// Gives a semaphore a limit that stays, whether or not anybody is in its list, and says which
@@ -233,6 +243,40 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// The error for what this backend cannot do.
     fn unsupported(&self, operation: &'static str) -> Error {
         Error::Unsupported { operation, backend: self.capabilities().backend }
+    }
+}
+
+/// An answer of the backend, and how many attempts the driver made before it.
+///
+/// A driver that repeats a request by itself, because a connection broke before the answer came,
+/// says so: an attempt without an answer may have been carried out, or may still be on its way
+/// and be carried out later. Core then keeps releasing the claim until its ttl is over, and does
+/// not take "somebody else wrote" at its word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered<T> {
+    /// The answer.
+    pub answer: T,
+    /// How many earlier attempts of this request got no answer. An attempt that certainly never
+    /// left this process, or that the backend certainly refused, does not count.
+    pub unanswered: u32,
+}
+
+impl<T> Answered<T> {
+    /// The answer to a request that was sent again after this many attempts without one.
+    pub const fn after(unanswered: u32, answer: T) -> Self {
+        Self { answer, unanswered }
+    }
+
+    /// Another answer after as many attempts.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Answered<U> {
+        Answered { answer: f(self.answer), unanswered: self.unanswered }
+    }
+}
+
+/// The answer to a request that was sent once.
+impl<T> From<T> for Answered<T> {
+    fn from(answer: T) -> Self {
+        Self { answer, unanswered: 0 }
     }
 }
 
@@ -347,16 +391,25 @@ pub trait Registers: Send + Sync {
     ///    [`Stored`](StoreOutcome::Stored) (so a lost answer can be asked for again);
     /// 2. `token` is lower than the highest seen: [`Stale`](StoreOutcome::Stale);
     /// 3. the entry is not as expected: [`Conflict`](StoreOutcome::Conflict);
-    /// 4. the value is stored under a version greater than all earlier ones, and the highest token
+    /// 4. the write is [`repeated`](Store::repeated), and an earlier attempt of it may have been
+    ///    applied and overwritten since: [`Conflict`](StoreOutcome::Conflict);
+    /// 5. the value is stored under a version greater than all earlier ones, and the highest token
     ///    becomes `token`.
+    ///
+    /// [`StoreOutcome::decide`] is this rule.
     ///
     /// A store without a token leaves the highest token as it is. A ttl counts on the backend's
     /// clock; without one the value stays.
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error>;
+    async fn store(&self, at: &RegisterKey, store: &Store)
+    -> Result<Answered<StoreOutcome>, Error>;
 
     /// Deletes the value under the rules of [`store`](Self::store). The highest token, if there is
     /// one, is remembered, and so is that versions grow.
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error>;
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error>;
 
     /// Returns the entry once its version is not `after` (`None`: there is no value). Does not
     /// miss a change that came before it asked. May skip versions.
@@ -430,6 +483,9 @@ pub struct Store {
     pub token: Option<Token>,
     /// The id of this write, the same when it is repeated.
     pub write_id: WriteId,
+    /// Whether an earlier attempt of this same write may have been applied. A driver that repeats
+    /// a write by itself sets it on the copy that it sends again.
+    pub repeated: bool,
     /// How long the value stays; for good when `None`.
     pub ttl: Option<Duration>,
 }
@@ -443,6 +499,8 @@ pub struct Delete {
     pub token: Option<Token>,
     /// As in [`Store`].
     pub write_id: WriteId,
+    /// As in [`Store`].
+    pub repeated: bool,
 }
 
 /// The answer to a write.
@@ -458,4 +516,80 @@ pub enum StoreOutcome {
         /// The highest token that was seen.
         highest: Token,
     },
+}
+
+/// What a write finds at its register, for [`StoreOutcome::decide`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The version of the value, or of its absence; `None` where nothing is remembered.
+    pub version: Option<Version>,
+    /// Whether there is a value.
+    pub present: bool,
+    /// The highest token seen.
+    pub token: Option<Token>,
+    /// The id of the last write that was applied.
+    pub last_write: Option<WriteId>,
+}
+
+/// What all writes have in common, for [`StoreOutcome::decide`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// As in [`Store`].
+    pub expect: Expect,
+    /// As in [`Store`].
+    pub token: Option<Token>,
+    /// As in [`Store`].
+    pub id: WriteId,
+    /// As in [`Store`].
+    pub repeated: bool,
+}
+
+impl From<&Store> for Write {
+    fn from(store: &Store) -> Self {
+        let Store { expect, token, write_id: id, repeated, .. } = *store;
+        Self { expect, token, id, repeated }
+    }
+}
+
+impl From<&Delete> for Write {
+    fn from(delete: &Delete) -> Self {
+        let Delete { expect, token, write_id: id, repeated } = *delete;
+        Self { expect, token, id, repeated }
+    }
+}
+
+impl StoreOutcome {
+    /// The rule of [`Registers::store`]: the outcome of a write that is not applied (again), or
+    /// `None` for one that is to be applied.
+    pub fn decide(found: &Found, write: &Write) -> Option<Self> {
+        if let (Some(version), true) = (found.version, found.last_write == Some(write.id)) {
+            return Some(Self::Stored(version));
+        }
+        if let (Some(highest), Some(token)) = (found.token, write.token)
+            && token < highest
+        {
+            return Some(Self::Stale { highest });
+        }
+        let as_expected = match write.expect {
+            Expect::Anything => true,
+            Expect::Absent => !found.present,
+            Expect::Version(version) => found.present && found.version == Some(version),
+        };
+        match as_expected && !(write.repeated && may_have_been_applied(found, write)) {
+            true => None,
+            false => Some(Self::Conflict),
+        }
+    }
+}
+
+/// Whether an earlier attempt of this write, whose id is not that of the last write, may have been
+/// applied and overwritten. A plain store that takes whatever is there does not mind.
+fn may_have_been_applied(found: &Found, write: &Write) -> bool {
+    let plain = write.expect == Expect::Anything && write.token.is_none();
+    // Versions only grow, so a version that is still there was not written over; and had the
+    // attempt been applied, its token would have been seen.
+    let same_version = matches!(write.expect, Expect::Version(_));
+    let token_is_news = write.token > found.token;
+    let never_written = found.version.is_none();
+    !(plain || same_version || token_is_news || never_written)
 }

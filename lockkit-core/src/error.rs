@@ -74,7 +74,8 @@ pub enum Error {
         /// The lock.
         name: String,
     },
-    /// A register was not as expected: somebody else wrote. Nothing was stored.
+    /// A register was not as expected: somebody else wrote. Nothing was stored, unless
+    /// `maybe_applied`.
     #[error("the register {name:?} was changed by somebody else: load it again{}", doubt(*.maybe_applied))]
     Conflict {
         /// The register.
@@ -83,9 +84,12 @@ pub enum Error {
         /// same write may have been applied, and overwritten since.
         maybe_applied: bool,
     },
-    /// A register has been written by a later holder of the lock. Nothing was stored, and what this
-    /// holder does must be left alone.
-    #[error("the register {name:?} has been written with token {highest}: token {token} is stale")]
+    /// A register has been written by a later holder of the lock. Nothing was stored, unless
+    /// `maybe_applied`, and what this holder does must be left alone.
+    #[error(
+        "the register {name:?} has been written with token {highest}: token {token} is stale{}",
+        doubt(*.maybe_applied)
+    )]
     Stale {
         /// The register.
         name: String,
@@ -93,6 +97,8 @@ pub enum Error {
         token: Token,
         /// The highest that was seen.
         highest: Token,
+        /// As in [`Conflict`](Self::Conflict).
+        maybe_applied: bool,
     },
     /// The backend failed, refused, or did not answer. Whether the operation happened may be
     /// unknown; lockkit cleans up behind it either way.

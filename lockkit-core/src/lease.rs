@@ -132,9 +132,8 @@ impl Lease {
         self.token()?;
         let claim = self.record.claim();
         let sent = self.record.now();
-        let answers = self.within(self.registry.driver.renew(std::slice::from_ref(&claim))).await?;
-        let gone = Renewal::Ended(Ended::NotInLine);
-        self.answered(answers.first().unwrap_or(&gone), sent)
+        let answer = self.within(self.registry.driver.renew_single(&claim)).await?;
+        self.answered(&answer, sent)
     }
 
     /// Makes the lease end `ttl` from now, and stops its renewal in the background: when the work

@@ -28,7 +28,7 @@ mod roster;
 use roster::Roster;
 
 /// A claim as it stands in a list, with what a driver keeps beside it (`W`), such as who it is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<W = ()> {
     /// The secret that renews and releases it.
     pub id: ClaimId,
@@ -246,6 +246,9 @@ pub struct Line<W = ()> {
     first_waiting: u64,
     /// The list is known up to this place; `None`: all of it.
     known_to: Option<u64>,
+    /// The places that were left since the window was loaded: whatever is loaded later, they stay
+    /// empty.
+    left: Vec<u64>,
     changes: Vec<Change>,
 }
 
@@ -259,6 +262,7 @@ impl<W: Clone> Line<W> {
             weight: 0,
             first_waiting: 0,
             known_to: None,
+            left: Vec::new(),
             changes: Vec::new(),
         }
     }
@@ -278,11 +282,14 @@ impl<W: Clone> Line<W> {
         line
     }
 
-    /// More of the list: all claims up to the place `known_to` (`None`: all) that were not there
-    /// before.
+    /// More of the list: all claims up to the place `known_to` (`None`: all). Those that are known
+    /// stay as they are, or away.
     pub fn extend(&mut self, more: impl IntoIterator<Item = Entry<W>>, known_to: Option<u64>) {
         let mut entries: Vec<_> = self.roster.iter().cloned().collect();
-        entries.extend(more.into_iter().filter(|entry| self.roster.get(entry.place).is_none()));
+        let is_new = |entry: &Entry<W>| {
+            self.roster.get(entry.place).is_none() && !self.left.contains(&entry.place)
+        };
+        entries.extend(more.into_iter().filter(is_new));
         entries.sort_by_key(|entry| entry.place);
         self.fill(entries, known_to);
     }
@@ -586,6 +593,9 @@ impl<W: Clone> Line<W> {
         };
         if entry.holds() {
             self.weight -= u64::from(entry.mode.weight());
+        }
+        if self.known_to.is_some() {
+            self.left.push(place);
         }
         self.note(place, entry.id, What::Left);
     }

@@ -163,20 +163,20 @@ impl LockManager {
         core.registry.ensure_renewer();
         let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
         let sent = core.clock().now();
-        let answers = core.driver().renew(std::slice::from_ref(&claim)).await?;
+        let answer = core.driver().renew_single(&claim).await?;
         let labels = Labels { backend: self.capabilities().backend, kind: "detached", class: None };
         let margin = core.settings.margin;
         let how = How { margin, base, renew: true, max_hold: None, labels };
         let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
-        match answers.first() {
-            Some(Renewal::Holds(grant)) if record.grant(grant, Some(sent)) => {
+        match answer {
+            Renewal::Holds(grant) if record.grant(&grant, Some(sent)) => {
                 core.registry.insert(claim.id, &record);
                 Ok(Guard::new(core.clone(), record))
             }
-            Some(Renewal::Ended(Ended::Broken(record))) => {
-                Err(Error::Lost { reason: LossReason::Broken(record.clone()) })
+            Renewal::Ended(Ended::Broken(record)) => {
+                Err(Error::Lost { reason: LossReason::Broken(record) })
             }
-            Some(Renewal::Ended(Ended::SessionEnded)) => {
+            Renewal::Ended(Ended::SessionEnded) => {
                 Err(Error::Lost { reason: LossReason::SessionEnded })
             }
             _ => Err(Error::Lost { reason: LossReason::Expired }),
@@ -288,7 +288,10 @@ impl LockManager {
             reason: reason.map(str::to_owned),
             forced: how == Force::Immediate,
         };
-        let broken = core.driver().break_claim(&key, token, how, &record).await?;
+        let driver = core.driver();
+        // A driver that sent it twice, after a lost answer, did not find the claim the second time.
+        let broken = driver.break_claim(&key, token, how, &record).await?
+            || driver.inspect(&key).await?.last_break.as_ref() == Some(&record);
         if broken {
             let backend = core.driver().capabilities().backend;
             observe::broke(backend, key.name.as_str(), token, record.forced);

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::capabilities::{Capabilities, Fault, Keeps, LeaseClock, WakeUp};
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
-    Acquisition, Delete, Entry, Force, Grant, LockDriver, MAX_REGISTER_BYTES, Patience,
+    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, MAX_REGISTER_BYTES, Patience,
     RegisterKey, Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version,
 };
 use crate::line::Step;
@@ -183,8 +183,14 @@ impl LockDriver for MemoryDriver {
         Some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
-        self.shared.on_lines(|lines, now, calls| lines.acquire(claim, patience, now, calls))?
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
+        self.shared
+            .on_lines(|lines, now, calls| lines.acquire(claim, patience, now, calls))?
+            .map(Answered::from)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -200,15 +206,14 @@ impl LockDriver for MemoryDriver {
         }
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let mut renewals = Vec::with_capacity(claims.len());
         for some in claims.chunks(RENEWED_AT_ONCE) {
-            let some = self.shared.on_lines(|lines, now, calls| {
+            self.shared.on_lines(|lines, now, calls| {
                 let renew =
                     |claim: &Arc<Claim>| lines.on_claim(claim, &Step::Renew(claim), now, calls);
-                some.iter().map(renew).collect::<Result<Vec<_>, _>>()
-            })??;
-            renewals.extend(some);
+                renewals.extend(some.iter().map(renew));
+            })?;
         }
         Ok(renewals)
     }
@@ -321,16 +326,24 @@ impl Registers for MemoryDriver {
         self.shared.on_shelf(|shelf, now, _| shelf.load(at, now))
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         if store.value.len() > MAX_REGISTER_BYTES {
             let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
             return Err(Error::config(message));
         }
-        self.shared.on_shelf(|shelf, now, calls| shelf.store(at, store, now, calls))
+        self.shared.on_shelf(|shelf, now, calls| shelf.store(at, store, now, calls).into())
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
-        self.shared.on_shelf(|shelf, now, calls| shelf.delete(at, delete, now, calls))
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        self.shared.on_shelf(|shelf, now, calls| shelf.delete(at, delete, now, calls).into())
     }
 
     async fn changed(

@@ -101,7 +101,7 @@ pub(crate) fn lost(record: &Record, why: &LossReason) {
 /// A renewal was answered, or was not.
 pub(crate) fn renewal(
     registry: &Registry,
-    answer: Option<&Result<Vec<Renewal>, Error>>,
+    answer: Option<&Result<Vec<Result<Renewal, Error>>, Error>>,
     claims: usize,
     left: Duration,
     sent: Moment,

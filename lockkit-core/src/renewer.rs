@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::{backoff, renewal_limit};
-use crate::driver::Released;
+use crate::driver::{Released, Renewal};
 use crate::record::Record;
 use crate::registry::{Pending, Registry, Release};
 use crate::{Error, observe};
@@ -85,15 +85,22 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
     match answer {
         Ok(Ok(answers)) if answers.len() == batch.len() => {
             for (record, answer) in batch.iter().zip(&answers) {
-                if record.renewed(answer, sent) {
-                    registry.remove(record.claim().id);
-                    if let Some(why) = record.loss() {
-                        observe::lost(record, &why);
-                    }
+                match answer {
+                    Ok(answer) => renewed(&registry, record, answer, sent),
+                    Err(_) => record.renewal_failed(),
                 }
             }
         }
         _ => batch.iter().for_each(|record| record.renewal_failed()),
+    }
+}
+
+fn renewed(registry: &Registry, record: &Record, answer: &Renewal, sent: Moment) {
+    if record.renewed(answer, sent) {
+        registry.remove(record.claim().id);
+        if let Some(why) = record.loss() {
+            observe::lost(record, &why);
+        }
     }
 }
 

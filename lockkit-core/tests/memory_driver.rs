@@ -25,8 +25,8 @@ async fn twenty_waiters_are_granted_in_the_order_in_which_they_were_queued() {
     for ahead in 0..20 {
         let waiting = claim("a", Mode::Exclusive);
         waiters.push(Waiter::new(&driver, waiting.clone()).await);
-        let renewals = driver.renew(&[waiting]).await.unwrap();
-        assert_eq!(renewals, [Renewal::Waits { ahead: ahead + 1 }]);
+        let renewals = driver.renew_single(&waiting).await.unwrap();
+        assert_eq!(renewals, Renewal::Waits { ahead: ahead + 1 });
     }
     for waiter in waiters {
         driver.release(&holder).await.unwrap();
@@ -140,10 +140,7 @@ async fn dropping_granted_leaves_the_claim_in_line_and_a_later_call_gets_the_gra
     queue(&driver, &waiting).await;
     assert!(driver.granted(&waiting).now_or_never().is_none());
     assert!(driver.granted(&waiting).now_or_never().is_none());
-    assert_eq!(
-        driver.renew(std::slice::from_ref(&waiting)).await.unwrap(),
-        [Renewal::Waits { ahead: 1 }]
-    );
+    assert_eq!(driver.renew_single(&waiting).await.unwrap(), Renewal::Waits { ahead: 1 });
     // Dropped at the moment when it was granted.
     let waiter = Waiter::new(&driver, waiting.clone()).await;
     driver.release(&holder).await.unwrap();
@@ -162,8 +159,8 @@ async fn an_ended_claim_never_revives_and_its_id_begins_anew_with_a_greater_toke
     let first = take(&driver, &one).await;
     assert_eq!(take(&driver, &one).await, first, "asked twice, done once");
     tokio::time::advance(HOLD).await;
-    let renewals = driver.renew(std::slice::from_ref(&one)).await.unwrap();
-    assert_eq!(renewals, [Renewal::Ended(Ended::NotInLine)]);
+    let renewals = driver.renew_single(&one).await.unwrap();
+    assert_eq!(renewals, Renewal::Ended(Ended::NotInLine));
     let again = take(&driver, &one).await;
     assert!(again.token > first.token);
 }
@@ -217,8 +214,8 @@ async fn a_polite_break_hands_on_only_when_the_holder_lets_go_or_its_lease_ends(
         let key = &holder.key;
         let broke = driver.break_claim(key, token, Force::Polite, &record).await;
         assert!(broke.unwrap());
-        let told = [Renewal::Ended(Ended::Broken(record.clone()))];
-        assert_eq!(driver.renew(std::slice::from_ref(&holder)).await.unwrap(), told);
+        let told = Renewal::Ended(Ended::Broken(record.clone()));
+        assert_eq!(driver.renew_single(&holder).await.unwrap(), told);
         settle().await;
         assert!(!waiter.task.is_finished(), "exclusion holds");
         let state = driver.inspect(key).await.unwrap();
@@ -230,7 +227,7 @@ async fn a_polite_break_hands_on_only_when_the_holder_lets_go_or_its_lease_ends(
         waiter.task.await.unwrap().unwrap();
         assert_eq!(begun.elapsed() >= HOLD, !lets_go);
         if lets_go {
-            assert_eq!(driver.renew(std::slice::from_ref(&holder)).await.unwrap(), told);
+            assert_eq!(driver.renew_single(&holder).await.unwrap(), told);
         }
         driver.release(&waiter.claim).await.unwrap();
     }
@@ -251,12 +248,12 @@ async fn a_forced_break_frees_at_once_and_is_told_for_a_ttl_and_an_old_token_tou
     assert!(next > token);
     driver.release(&waiter.claim).await.unwrap();
     tokio::time::advance(HOLD - MS).await;
-    let told = [Renewal::Ended(Ended::Broken(record.clone()))];
-    assert_eq!(driver.renew(std::slice::from_ref(&holder)).await.unwrap(), told);
+    let told = Renewal::Ended(Ended::Broken(record.clone()));
+    assert_eq!(driver.renew_single(&holder).await.unwrap(), told);
     assert_eq!(driver.inspect(key).await.unwrap().last_break, Some(record));
     tokio::time::advance(Duration::from_secs(60)).await;
-    let forgotten = [Renewal::Ended(Ended::NotInLine)];
-    assert_eq!(driver.renew(std::slice::from_ref(&holder)).await.unwrap(), forgotten);
+    let forgotten = Renewal::Ended(Ended::NotInLine);
+    assert_eq!(driver.renew_single(&holder).await.unwrap(), forgotten);
     assert_eq!(driver.inspect(key).await.unwrap().last_break, None);
 }
 
@@ -294,7 +291,7 @@ async fn changed_returns_on_every_change_of_the_line_and_on_the_end_of_a_lease()
     assert_eq!(held.holders().count(), 1);
     let watching = watch(held);
     settle().await;
-    driver.renew(std::slice::from_ref(&holder)).await.unwrap();
+    driver.renew_single(&holder).await.unwrap();
     settle().await;
     assert!(!watching.is_finished(), "a renewal changes nobody's place");
     queue(&driver, &claim("a", Mode::Exclusive)).await;

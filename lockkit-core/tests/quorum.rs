@@ -189,7 +189,7 @@ async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_nex
     let acquire = async || {
         let claim = Claim::new(key.clone(), Mode::Exclusive, TTL, TTL, identity.clone());
         let claim = Arc::new(claim);
-        match quorum.acquire(&claim, Patience::Try).await.unwrap() {
+        match quorum.acquire(&claim, Patience::Try).await.unwrap().answer {
             Acquisition::Granted(grant) => (claim, grant.token),
             other => panic!("it is free: {other:?}"),
         }

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use etcd_client::Client;
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
-    Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
-    Released, Renewal, SetLimit, Store, StoreOutcome, Version,
+    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey,
+    Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
@@ -140,16 +140,20 @@ impl LockDriver for EtcdDriver {
         Some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
-        self.inner.acquire(claim, patience).await
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
+        self.inner.acquire(claim, patience).await.map(Answered::from)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         self.inner.granted(claim).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        self.inner.renew(claims).await
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        self.inner.renew(claims).await.map(|all| all.into_iter().map(Ok).collect())
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
@@ -209,12 +213,20 @@ impl Registers for EtcdDriver {
         self.inner.load(at).await
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
-        self.inner.store(at, store).await
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        self.inner.store(at, store).await.map(Answered::from)
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
-        self.inner.delete(at, delete).await
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        self.inner.delete(at, delete).await.map(Answered::from)
     }
 
     async fn changed(

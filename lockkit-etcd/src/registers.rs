@@ -75,7 +75,7 @@ impl Inner {
         at: &RegisterKey,
         delete: &Delete,
     ) -> Result<StoreOutcome, Error> {
-        let Delete { expect, token, write_id: id } = *delete;
+        let Delete { expect, token, write_id: id, .. } = *delete;
         self.write(at, &Write { value: None, expect, token, id, ttl: None }).await
     }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use lockkit_conformance::lab::proxy::{Counts, Protocol};
 use lockkit_conformance::lab::{Kind, Proxy, Server};
-use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Renewal, SetLimit};
+use lockkit_core::driver::{
+    Acquisition, Answered, LockDriver, Patience, Released, Renewal, SetLimit,
+};
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, GetOptions};
@@ -29,7 +31,7 @@ async fn warm() -> (Server, Proxy, EtcdDriver) {
     let driver = EtcdDriver::connect(&server.url_at(proxy.addr())).await.unwrap();
     let first = claim("warm", Mode::Exclusive);
     driver.acquire(&first, Patience::Wait).await.unwrap();
-    driver.renew(std::slice::from_ref(&first)).await.unwrap();
+    driver.renew_single(&first).await.unwrap();
     driver.release(&first).await.unwrap();
     proxy.latency(Duration::from_millis(10));
     (server, proxy, driver)
@@ -47,16 +49,16 @@ async fn the_usual_verbs_take_one_round_trip() {
     let (_server, proxy, driver) = warm().await;
     let holder = claim("a", Mode::Exclusive);
     let (answer, cost) = counted(&proxy, driver.acquire(&holder, Patience::Wait)).await;
-    assert!(matches!(answer, Ok(Acquisition::Granted(_))));
+    assert!(matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })));
     assert_eq!((cost.round_trips, cost.requests), (1, 1), "acquire: {cost:?}");
 
     let other = claim("a", Mode::Exclusive);
     let (answer, cost) = counted(&proxy, driver.acquire(&other, Patience::Try)).await;
-    assert_eq!(answer.unwrap(), Acquisition::Busy);
+    assert_eq!(answer.unwrap().answer, Acquisition::Busy);
     assert_eq!((cost.round_trips, cost.requests), (1, 1), "try, when held: {cost:?}");
 
     let (answer, cost) = counted(&proxy, driver.acquire(&other, Patience::Wait)).await;
-    assert_eq!(answer.unwrap(), Acquisition::Queued { ahead: 1 });
+    assert_eq!(answer.unwrap().answer, Acquisition::Queued { ahead: 1 });
     assert_eq!((cost.round_trips, cost.requests), (1, 1), "standing in line: {cost:?}");
     driver.release(&other).await.unwrap();
 
@@ -65,7 +67,7 @@ async fn the_usual_verbs_take_one_round_trip() {
     assert_eq!((cost.round_trips, cost.requests), (1, 1), "release: {cost:?}");
 
     let (answer, cost) = counted(&proxy, driver.acquire(&other, Patience::Try)).await;
-    assert!(matches!(answer, Ok(Acquisition::Granted(_))));
+    assert!(matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })));
     assert_eq!((cost.round_trips, cost.requests), (1, 1), "try: {cost:?}");
 }
 
@@ -76,14 +78,14 @@ async fn a_thousand_claims_are_renewed_by_one_keep_alive() {
     let mut claims = Vec::new();
     for i in 0..1000 {
         let claim = claim(&format!("n{i}"), Mode::Exclusive);
-        let answer = driver.acquire(&claim, Patience::Wait).await.unwrap();
+        let answer = driver.acquire(&claim, Patience::Wait).await.unwrap().answer;
         assert!(matches!(answer, Acquisition::Granted(_)));
         claims.push(claim);
     }
     proxy.latency(Duration::from_millis(10));
     let (answer, cost) = counted(&proxy, driver.renew(&claims)).await;
     let renewed = answer.unwrap();
-    assert!(renewed.iter().all(|renewal| matches!(renewal, Renewal::Holds(_))));
+    assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Holds(_)))));
     // The keep-alive; beside it the question which keys stand on the lease, and a read that says
     // whether the leader still is one.
     assert_eq!((cost.round_trips, cost.requests), (1, 3), "{cost:?}");
@@ -134,7 +136,7 @@ async fn all_who_wait_for_permits_hear_of_a_release_by_one_message() {
     let mut waiting = tokio::task::JoinSet::new();
     for ahead in 2..102 {
         let waiter = permit();
-        let answer = driver.acquire(&waiter, Patience::Wait).await.unwrap();
+        let answer = driver.acquire(&waiter, Patience::Wait).await.unwrap().answer;
         assert_eq!(answer, Acquisition::Queued { ahead });
         let driver = driver.clone();
         waiting.spawn(async move { driver.granted(&waiter).await });
@@ -166,18 +168,18 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
     for (patience, beside) in [Patience::Wait, Patience::Try].into_iter().zip([1, 2]) {
         let one = permits(1);
         let (answer, cost) = counted(&proxy, driver.acquire(&one, patience)).await;
-        assert!(matches!(answer, Ok(Acquisition::Granted(_))));
+        assert!(matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })));
         assert_eq!(cost.round_trips, 1, "{patience:?}, nobody there: {cost:?}");
         let other = permits(1);
         let (answer, cost) = counted(&proxy, driver.acquire(&other, patience)).await;
-        assert!(matches!(answer, Ok(Acquisition::Granted(_))));
+        assert!(matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })));
         // A try looks first, as with any semaphore.
         assert_eq!(cost.round_trips, beside, "{patience:?}, beside another: {cost:?}");
         all_have_the_lease_of_a_holder(&server).await;
         // What moved the second there has been answered when something later has.
         driver.health().await.unwrap();
         let (answer, cost) = counted(&proxy, driver.acquire(&permits(2), Patience::Try)).await;
-        assert_eq!((answer.unwrap(), cost.round_trips), (Acquisition::Busy, 1), "{cost:?}");
+        assert_eq!((answer.unwrap().answer, cost.round_trips), (Acquisition::Busy, 1), "{cost:?}");
         driver.release(&other).await.unwrap();
         let (answer, cost) = counted(&proxy, driver.release(&one)).await;
         assert_eq!((answer.unwrap(), cost.round_trips), (Released::Removed, 1), "{cost:?}");
@@ -207,14 +209,14 @@ async fn a_lease_takes_no_more_keys_than_can_be_listed() {
     let mut claims = Vec::new();
     for i in 0..2_500 {
         let claim = claim(&format!("{i:0>500}"), Mode::Exclusive);
-        let answer = driver.acquire(&claim, Patience::Try).await.unwrap();
+        let answer = driver.acquire(&claim, Patience::Try).await.unwrap().answer;
         assert!(matches!(answer, Acquisition::Granted(_)));
         claims.push(claim);
     }
     let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
     assert_eq!(client.leases().await.unwrap().leases().len(), 2);
     let renewed = driver.renew(&claims).await.unwrap();
-    assert!(renewed.iter().all(|renewal| matches!(renewal, Renewal::Holds(_))));
+    assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Holds(_)))));
     // The full one goes with the last claim that lives on it.
     for claim in &claims[..2_200] {
         driver.release(claim).await.unwrap();
@@ -223,5 +225,5 @@ async fn a_lease_takes_no_more_keys_than_can_be_listed() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let renewed = driver.renew(&claims[2_200..]).await.unwrap();
-    assert!(renewed.iter().all(|renewal| matches!(renewal, Renewal::Holds(_))));
+    assert!(renewed.iter().all(|renewal| matches!(renewal, Ok(Renewal::Holds(_)))));
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lockkit_conformance::lab::proxy::{Fault, Protocol, When};
 use lockkit_conformance::lab::{Data, Group, Kind, Layout, Proxy, Server};
-use lockkit_core::driver::{Acquisition, Ended, LockDriver, Patience, Renewal};
+use lockkit_core::driver::{Acquisition, Answered, Ended, LockDriver, Patience, Renewal};
 use lockkit_core::{
     Claim, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
 };
@@ -71,9 +71,12 @@ async fn a_revoked_lease_ends_its_holder_and_its_waiter_with_the_reason() {
     let server = Server::start(Kind::Etcd).await.unwrap();
     let (ours, theirs) = (driver(&server.url()).await, driver(&server.url()).await);
     let holder = claim("a", 30);
-    assert!(matches!(ours.acquire(&holder, Patience::Wait).await, Ok(Acquisition::Granted(_))));
+    assert!(matches!(
+        ours.acquire(&holder, Patience::Wait).await,
+        Ok(Answered { answer: Acquisition::Granted(_), .. })
+    ));
     let waiter = claim("a", 20);
-    let queued = theirs.acquire(&waiter, Patience::Wait).await.unwrap();
+    let queued = theirs.acquire(&waiter, Patience::Wait).await.unwrap().answer;
     assert_eq!(queued, Acquisition::Queued { ahead: 1 });
     let waiting = tokio::spawn({
         let (theirs, waiter) = (theirs.clone(), waiter.clone());
@@ -91,8 +94,8 @@ async fn a_revoked_lease_ends_its_holder_and_its_waiter_with_the_reason() {
 
     let first = all.kvs().iter().min_by_key(|kv| kv.create_revision()).unwrap();
     client.lease_revoke(first.lease()).await.unwrap();
-    let renewal = ours.renew(std::slice::from_ref(&holder)).await.unwrap();
-    assert_eq!(renewal, [Renewal::Ended(Ended::SessionEnded)]);
+    let renewal = ours.renew_single(&holder).await.unwrap();
+    assert_eq!(renewal, Renewal::Ended(Ended::SessionEnded));
 
     let locks = manager(&ours, 30);
     let next = locks.mutex("a").try_lock().await.unwrap();
@@ -227,9 +230,9 @@ async fn a_request_that_arrives_after_its_release_leaves_no_ghost_on_a_shared_le
     proxy.heal().await.unwrap();
     // Held back by the network, it arrives now, and nobody will ever release it.
     until("the ghost's end", || async {
-        let renewed = slow.renew(std::slice::from_ref(&other)).await;
+        let renewed = slow.renew_single(&other).await;
         if let Ok(renewed) = renewed {
-            assert!(matches!(renewed[0], Renewal::Holds(_)), "{renewed:?}");
+            assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
         }
         keys(&server, "a").await == 0 && slow.health().await.is_ok()
     })
@@ -257,13 +260,13 @@ async fn a_claim_whose_answer_was_lost_does_not_live_on_a_shared_lease() {
     }
     proxy.fault(Fault::Cut, When::Now);
     until("the ghost's end", || async {
-        let _ = slow.renew(std::slice::from_ref(&other)).await;
+        let _ = slow.renew_single(&other).await;
         keys(&server, "a").await == 0
     })
     .await;
     assert_eq!(keys(&server, "b").await, 1, "the claim that shared its lease is there");
-    let renewed = slow.renew(std::slice::from_ref(&other)).await.unwrap();
-    assert!(matches!(renewed[0], Renewal::Holds(_)), "{renewed:?}");
+    let renewed = slow.renew_single(&other).await.unwrap();
+    assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
 }
 
 #[tokio::test]
@@ -274,8 +277,8 @@ async fn a_claim_that_core_forgot_does_not_live_on_a_lease_that_others_renew() {
     ours.acquire(&forgotten, Patience::Wait).await.unwrap();
     ours.acquire(&renewed, Patience::Wait).await.unwrap();
     until("its end", || async {
-        let answer = ours.renew(std::slice::from_ref(&renewed)).await.unwrap();
-        assert!(matches!(answer[0], Renewal::Holds(_)));
+        let answer = ours.renew_single(&renewed).await.unwrap();
+        assert!(matches!(answer, Renewal::Holds(_)));
         keys(&server, "a").await == 0
     })
     .await;

@@ -19,7 +19,7 @@ fn permits(name: &str, permits: u32, limit: u32) -> Arc<Claim> {
 }
 
 async fn hold(driver: &EtcdDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap();
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
     assert!(matches!(answer, Acquisition::Granted(_)));
 }
 
@@ -71,7 +71,7 @@ async fn more_than_can_be_asked_for_hold_on_when_the_limit_is_lowered() {
         holders.push(claim);
     }
     let waiter = one();
-    let answer = driver.acquire(&waiter, Patience::Wait).await.unwrap();
+    let answer = driver.acquire(&waiter, Patience::Wait).await.unwrap().answer;
     assert_eq!(answer, Acquisition::Queued { ahead: 150 });
     assert_eq!(driver.resize(&waiter.key, SetLimit::To(140)).await.unwrap(), 140);
     let holding = async || {

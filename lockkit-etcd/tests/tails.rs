@@ -56,14 +56,14 @@ async fn only_key(server: &Server) -> String {
 }
 
 async fn take(driver: &EtcdDriver, claim: &Arc<Claim>) -> Token {
-    match driver.acquire(claim, Patience::Wait).await.unwrap() {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
         Acquisition::Granted(grant) => grant.token,
         other => panic!("it is free: {other:?}"),
     }
 }
 
 async fn renewed(driver: &EtcdDriver, claim: &Arc<Claim>) -> Renewal {
-    driver.renew(std::slice::from_ref(claim)).await.unwrap().pop().unwrap()
+    driver.renew_single(claim).await.unwrap()
 }
 
 /// Takes the lock and lets it go; the key that it had.
@@ -83,13 +83,13 @@ async fn a_lock_that_is_taken_again_and_again_has_one_key_and_those_beside_each_
     let mut last = None;
     for patience in [Patience::Try, Patience::Wait].repeat(5) {
         let one = claim();
-        let answer = ours.acquire(&one, patience).await.unwrap();
+        let answer = ours.acquire(&one, patience).await.unwrap().answer;
         let Acquisition::Granted(grant) = answer else { panic!("it is free: {answer:?}") };
         assert!(Some(grant.token) > last, "the next holder has a greater token");
         last = Some(grant.token);
         assert_eq!(only_key(&server).await, first);
         // Who is turned away has put no key.
-        assert_eq!(ours.acquire(&claim(), Patience::Try).await.unwrap(), Acquisition::Busy);
+        assert_eq!(ours.acquire(&claim(), Patience::Try).await.unwrap().answer, Acquisition::Busy);
         ours.release(&one).await.unwrap();
     }
     let readers = [claim_as(Mode::Shared), claim_as(Mode::Shared)];
@@ -140,8 +140,8 @@ async fn a_claim_whose_request_was_repeated_keeps_its_key() {
         proxy.fault(Fault::Cut, lost);
         let answer = soon("an answer", async {
             loop {
-                if let Ok(answer) = ours.acquire(&one, patience).await {
-                    return answer;
+                if let Ok(answered) = ours.acquire(&one, patience).await {
+                    return answered.answer;
                 }
             }
         });
@@ -188,7 +188,7 @@ async fn a_claim_that_was_given_up_is_found_by_its_release_and_its_key_is_not_us
     let queued = soon("its place", async {
         loop {
             if let Ok(queued) = ours.acquire(&next, Patience::Wait).await {
-                return queued;
+                return queued.answer;
             }
         }
     });
@@ -247,12 +247,12 @@ async fn what_stands_under_a_key_before_it_was_asked_for_is_another_claim() {
     let value = client.get(&*key, None).await.unwrap().kvs()[0].value().to_vec();
     ours.release(&one).await.unwrap();
     client.put(&*key, value, None).await.unwrap();
-    assert_eq!(ours.acquire(&claim(), Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(ours.acquire(&claim(), Patience::Try).await.unwrap().answer, Acquisition::Busy);
     client.delete(&*key, None).await.unwrap();
     let spare = once(&server, &ours).await;
     client.put(&*spare, "", None).await.unwrap();
     let next = claim();
-    let answer = ours.acquire(&next, Patience::Wait).await.unwrap();
+    let answer = ours.acquire(&next, Patience::Wait).await.unwrap().answer;
     assert_eq!(answer, Acquisition::Queued { ahead: 1 });
     let both = keys(&server).await;
     assert_eq!((both.len(), &both[0]), (2, &spare));
@@ -281,7 +281,7 @@ async fn a_waiter_does_not_take_the_next_claim_with_a_key_for_the_one_that_it_wa
             tokio::task::yield_now().await;
             proxy.refuse().await;
             near.release(&holder).await.unwrap();
-            let queued = near.acquire(&next, Patience::Wait).await.unwrap();
+            let queued = near.acquire(&next, Patience::Wait).await.unwrap().answer;
             assert_eq!(queued, Acquisition::Queued { ahead: 1 });
             assert_eq!(keys(&server).await[1], key, "it has the key of the one that went");
             if compacted {

@@ -12,7 +12,8 @@ use futures_util::future::try_join_all;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    SetLimit,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Namespace, Token};
@@ -321,7 +322,11 @@ impl LockDriver for RedisDriver {
         Some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         let shared = &*self.shared;
         let waiter = (patience == Patience::Wait).then(|| shared.wakes.enlist(claim));
         let answer = shared.acquire(claim, patience).await;
@@ -335,9 +340,10 @@ impl LockDriver for RedisDriver {
         }
         match answer?.0 {
             Acquisition::Granted(grant) if shared.replicas.is_some() => {
-                Box::pin(shared.confirm(claim, grant)).await.map(Acquisition::Granted)
+                let grant = Box::pin(shared.confirm(claim, grant)).await?;
+                Ok(Acquisition::Granted(grant).into())
             }
-            other => Ok(other),
+            other => Ok(other.into()),
         }
     }
 
@@ -374,7 +380,7 @@ impl LockDriver for RedisDriver {
         }
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let sent = BootClock.now();
         let mut answers = self.shared.renew(claims).await?;
         if self.shared.replicas.is_some() {
@@ -382,7 +388,7 @@ impl LockDriver for RedisDriver {
                 self.shared.not_before_replicas(claim, answer, sent);
             }
         }
-        Ok(answers)
+        Ok(answers.into_iter().map(Ok).collect())
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::Error;
 use lockkit_core::driver::{
-    Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
+    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
 };
 use redis::Value;
 
@@ -22,7 +22,11 @@ impl Registers for RedisDriver {
         self.load_or_watch(&keys::register(at), b"").await
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let ttl = store.ttl.map(|ttl| keys::millis(ttl).to_string()).unwrap_or_default();
         let what = Write {
             verb: b"store",
@@ -32,10 +36,14 @@ impl Registers for RedisDriver {
             ttl: ttl.as_bytes(),
             value: &store.value,
         };
-        self.write(at, what).await
+        self.write(at, what).await.map(Answered::from)
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let what = Write {
             verb: b"delete",
             expect: delete.expect,
@@ -44,7 +52,7 @@ impl Registers for RedisDriver {
             ttl: b"",
             value: b"",
         };
-        self.write(at, what).await
+        self.write(at, what).await.map(Answered::from)
     }
 
     async fn changed(

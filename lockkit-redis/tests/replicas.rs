@@ -39,13 +39,13 @@ async fn a_renewal_that_finds_the_claim_holding_does_not_count_before_replicas_h
     replica.freeze().await;
     plain.release(&holder).await.unwrap();
     // It holds by now, as far as the master knows.
-    let renewed = careful.renew(std::slice::from_ref(&waiter)).await.unwrap();
-    assert_eq!(renewed, [Renewal::Waits { ahead: 0 }]);
+    let renewed = careful.renew_single(&waiter).await.unwrap();
+    assert_eq!(renewed, Renewal::Waits { ahead: 0 });
     replica.thaw();
     let granted = tokio::time::timeout(2 * LONG, careful.granted(&waiter)).await;
     let granted = granted.expect("the replica is back").unwrap();
-    let renewed = careful.renew(std::slice::from_ref(&waiter)).await.unwrap();
-    assert!(matches!(renewed[..], [Renewal::Holds(grant)] if grant.token == granted.token));
+    let renewed = careful.renew_single(&waiter).await.unwrap();
+    assert!(matches!(renewed, Renewal::Holds(grant) if grant.token == granted.token));
 }
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn in_a_cluster_it_is_the_replicas_of_the_locks_own_master_that_count() {
     let careful = format!("{}?timeout=16s&min_replicas=1", group.url());
     let careful = RedisDriver::connect(&careful).await.unwrap();
     let first = claim();
-    let granted = careful.acquire(&first, Patience::Try).await.unwrap();
+    let granted = careful.acquire(&first, Patience::Try).await.unwrap().answer;
     assert!(matches!(granted, Acquisition::Granted(_)), "{granted:?}");
     careful.release(&first).await.unwrap();
     for member in group.members() {

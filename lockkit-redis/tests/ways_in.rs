@@ -28,7 +28,7 @@ fn claim(name: &str) -> Arc<Claim> {
 }
 
 async fn take(driver: &RedisDriver, claim: &Arc<Claim>) -> Token {
-    match driver.acquire(claim, Patience::Wait).await.unwrap() {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
         Acquisition::Granted(grant) => grant.token,
         other => panic!("it is free: {other:?}"),
     }
@@ -38,13 +38,13 @@ async fn take(driver: &RedisDriver, claim: &Arc<Claim>) -> Token {
 async fn hands_over(driver: &RedisDriver) {
     let (first, second) = (claim("handed over"), claim("handed over"));
     let token = take(driver, &first).await;
-    let queued = driver.acquire(&second, Patience::Wait).await.unwrap();
+    let queued = driver.acquire(&second, Patience::Wait).await.unwrap().answer;
     assert_eq!(queued, Acquisition::Queued { ahead: 1 });
     assert_eq!(driver.release(&first).await.unwrap(), Released::Removed);
     let next = tokio::time::timeout(LONG, driver.granted(&second)).await.expect("told").unwrap();
     assert!(next.token > token);
-    let renewed = driver.renew(std::slice::from_ref(&second)).await.unwrap();
-    assert!(matches!(renewed[..], [Renewal::Holds(grant)] if grant.token == next.token));
+    let renewed = driver.renew_single(&second).await.unwrap();
+    assert!(matches!(renewed, Renewal::Holds(grant) if grant.token == next.token));
     assert_eq!(driver.release(&second).await.unwrap(), Released::Removed);
 }
 
@@ -120,8 +120,15 @@ async fn a_user_with_the_rights_that_the_docs_name_can_do_everything_in_the_data
     assert!(broken.unwrap());
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
     let (value, write_id) = (b"1".to_vec(), WriteId::random());
-    let store = Store { value, expect: Expect::Absent, token: Some(raised), write_id, ttl: None };
-    assert!(matches!(driver.store(&at, &store).await.unwrap(), StoreOutcome::Stored(_)));
+    let store = Store {
+        value,
+        expect: Expect::Absent,
+        token: Some(raised),
+        write_id,
+        ttl: None,
+        repeated: false,
+    };
+    assert!(matches!(driver.store(&at, &store).await.unwrap().answer, StoreOutcome::Stored(_)));
     assert!(driver.load(&at).await.unwrap().is_some());
     driver.raise_token_base(&Namespace::default(), 1).await.unwrap();
     assert_eq!(driver.token_base(&Namespace::default()).await.unwrap(), 1);

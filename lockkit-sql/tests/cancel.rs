@@ -106,9 +106,10 @@ async fn a_store_dropped_anywhere_was_made_or_not_and_can_be_repeated() {
             token: None,
             write_id: WriteId::random(),
             ttl: None,
+            repeated: false,
         };
         drop_after(pendings, driver.store(&at, &store)).await;
-        let repeated = driver.store(&at, &store).await.unwrap();
+        let repeated = driver.store(&at, &store).await.unwrap().answer;
         assert!(matches!(repeated, lockkit_core::driver::StoreOutcome::Stored(_)));
         assert_eq!(driver.load(&at).await.unwrap().unwrap().value, store.value);
     }

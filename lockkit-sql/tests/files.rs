@@ -62,7 +62,7 @@ async fn an_empty_file_is_filled() {
     std::fs::write(folder.path().join("locks.db"), "").unwrap();
     let (a, b) = tokio::join!(open(&folder), open(&folder));
     take(&a, &exclusive("a")).await;
-    assert_eq!(b.acquire(&exclusive("a"), Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(b.acquire(&exclusive("a"), Patience::Try).await.unwrap().answer, Acquisition::Busy);
 }
 
 #[tokio::test]
@@ -280,7 +280,7 @@ async fn twenty_that_open_a_missing_file_at_once_meet_in_one() {
     let claim = exclusive("a");
     take(&drivers[0], &claim).await;
     for driver in &drivers[1..] {
-        let answer = driver.acquire(&exclusive("a"), Patience::Try).await.unwrap();
+        let answer = driver.acquire(&exclusive("a"), Patience::Try).await.unwrap().answer;
         assert_eq!(answer, Acquisition::Busy);
     }
     drop(drivers);

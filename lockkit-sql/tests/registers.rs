@@ -18,6 +18,7 @@ fn store(value: &[u8], expect: Expect, token: Option<u64>) -> Store {
         token: token.and_then(Token::new),
         write_id: WriteId::random(),
         ttl: None,
+        repeated: false,
     }
 }
 
@@ -37,22 +38,27 @@ async fn a_value_is_loaded_as_it_was_stored_and_versions_grow_across_deletion() 
     assert_eq!(r.load(&at).await.unwrap(), None);
     let big: Vec<u8> = (0..65_536u32).map(|i| (i % 251) as u8).collect();
     let first = store(&big, Expect::Absent, None);
-    let v1 = stored(r.store(&at, &first).await.unwrap());
-    assert_eq!(stored(r.store(&at, &first).await.unwrap()), v1, "repeated");
+    let v1 = stored(r.store(&at, &first).await.unwrap().answer);
+    assert_eq!(stored(r.store(&at, &first).await.unwrap().answer), v1, "repeated");
     let entry = r.load(&at).await.unwrap().unwrap();
     assert_eq!((entry.value, entry.version, entry.token), (big, v1, None));
     let again = store(b"x", Expect::Absent, None);
-    assert_eq!(r.store(&at, &again).await.unwrap(), StoreOutcome::Conflict);
+    assert_eq!(r.store(&at, &again).await.unwrap().answer, StoreOutcome::Conflict);
     let empty = store(b"", Expect::Version(v1), None);
-    let v2 = stored(r.store(&at, &empty).await.unwrap());
+    let v2 = stored(r.store(&at, &empty).await.unwrap().answer);
     assert_eq!(r.load(&at).await.unwrap().unwrap().value, b"");
-    let delete = Delete { expect: Expect::Version(v2), token: None, write_id: WriteId::random() };
-    let v3 = stored(r.delete(&at, &delete).await.unwrap());
-    assert_eq!(stored(r.delete(&at, &delete).await.unwrap()), v3);
+    let delete = Delete {
+        expect: Expect::Version(v2),
+        token: None,
+        write_id: WriteId::random(),
+        repeated: false,
+    };
+    let v3 = stored(r.delete(&at, &delete).await.unwrap().answer);
+    assert_eq!(stored(r.delete(&at, &delete).await.unwrap().answer), v3);
     assert_eq!(r.load(&at).await.unwrap(), None);
     let gone = store(b"x", Expect::Version(v2), None);
-    assert_eq!(r.store(&at, &gone).await.unwrap(), StoreOutcome::Conflict);
-    let v4 = stored(r.store(&at, &store(b"y", Expect::Absent, None)).await.unwrap());
+    assert_eq!(r.store(&at, &gone).await.unwrap().answer, StoreOutcome::Conflict);
+    let v4 = stored(r.store(&at, &store(b"y", Expect::Absent, None)).await.unwrap().answer);
     assert!(v1 < v2 && v2 < v3 && v3 < v4);
 }
 
@@ -62,19 +68,23 @@ async fn an_older_token_is_refused_also_after_deletion_and_reopening() {
     let d = open(&folder).await;
     let at = register("a");
     let r = d.registers().unwrap();
-    stored(r.store(&at, &store(b"1", Expect::Anything, Some(7))).await.unwrap());
-    stored(r.store(&at, &store(b"2", Expect::Anything, Some(7))).await.unwrap());
-    stored(r.store(&at, &store(b"3", Expect::Anything, None)).await.unwrap());
+    stored(r.store(&at, &store(b"1", Expect::Anything, Some(7))).await.unwrap().answer);
+    stored(r.store(&at, &store(b"2", Expect::Anything, Some(7))).await.unwrap().answer);
+    stored(r.store(&at, &store(b"3", Expect::Anything, None)).await.unwrap().answer);
     let stale = StoreOutcome::Stale { highest: Token::new(7).unwrap() };
     let old = store(b"4", Expect::Anything, Some(6));
-    assert_eq!(r.store(&at, &old).await.unwrap(), stale);
-    let delete =
-        Delete { expect: Expect::Anything, token: Token::new(7), write_id: WriteId::random() };
-    stored(r.delete(&at, &delete).await.unwrap());
+    assert_eq!(r.store(&at, &old).await.unwrap().answer, stale);
+    let delete = Delete {
+        expect: Expect::Anything,
+        token: Token::new(7),
+        write_id: WriteId::random(),
+        repeated: false,
+    };
+    stored(r.delete(&at, &delete).await.unwrap().answer);
     d.close().await;
     let again = open(&folder).await;
     let r = again.registers().unwrap();
-    assert_eq!(r.store(&at, &old).await.unwrap(), stale);
+    assert_eq!(r.store(&at, &old).await.unwrap().answer, stale);
     assert_eq!(r.load(&at).await.unwrap(), None);
 }
 
@@ -83,10 +93,10 @@ async fn of_sixteen_racing_writers_one_wins() {
     let folder = folder();
     let d = open(&folder).await;
     let at = register("a");
-    let v = stored(d.store(&at, &store(b"0", Expect::Absent, None)).await.unwrap());
+    let v = stored(d.store(&at, &store(b"0", Expect::Absent, None)).await.unwrap().answer);
     let races = (0..16u8).map(|i| {
         let (d, at) = (d.clone(), at.clone());
-        async move { d.store(&at, &store(&[i], Expect::Version(v), None)).await.unwrap() }
+        async move { d.store(&at, &store(&[i], Expect::Version(v), None)).await.unwrap().answer }
     });
     let outcomes = futures_util::future::join_all(races).await;
     let won = outcomes.iter().filter(|o| matches!(o, StoreOutcome::Stored(_)));
@@ -98,12 +108,12 @@ async fn a_change_is_seen_here_and_elsewhere_and_one_before_the_question_is_not_
     let folder = folder();
     let (a, b) = (open(&folder).await, open(&folder).await);
     let at = register("a");
-    let v1 = stored(a.store(&at, &store(b"1", Expect::Absent, None)).await.unwrap());
+    let v1 = stored(a.store(&at, &store(b"1", Expect::Absent, None)).await.unwrap().answer);
     let seen = Registers::changed(&b, &at, None).await.unwrap().unwrap();
     assert_eq!(seen.version, v1);
     let write = store(b"2", Expect::Anything, None);
     let (seen, done) = tokio::join!(Registers::changed(&b, &at, Some(v1)), a.store(&at, &write));
-    assert_eq!(seen.unwrap().unwrap().version, stored(done.unwrap()));
+    assert_eq!(seen.unwrap().unwrap().version, stored(done.unwrap().answer));
 }
 
 #[tokio::test]
@@ -114,11 +124,11 @@ async fn a_value_with_a_ttl_ends_by_itself() {
     let at = register("a");
     let mut write = store(b"1", Expect::Absent, Some(3));
     write.ttl = Some(Duration::from_secs(5));
-    let v1 = stored(d.store(&at, &write).await.unwrap());
+    let v1 = stored(d.store(&at, &write).await.unwrap().answer);
     clock.forward(Duration::from_secs(5));
     assert_eq!(d.load(&at).await.unwrap(), None);
     let old = store(b"2", Expect::Absent, Some(2));
-    assert!(matches!(d.store(&at, &old).await.unwrap(), StoreOutcome::Stale { .. }));
-    let v2 = stored(d.store(&at, &store(b"2", Expect::Absent, Some(3))).await.unwrap());
+    assert!(matches!(d.store(&at, &old).await.unwrap().answer, StoreOutcome::Stale { .. }));
+    let v2 = stored(d.store(&at, &store(b"2", Expect::Absent, Some(3))).await.unwrap().answer);
     assert!(v2 > v1);
 }

@@ -26,7 +26,7 @@ async fn a_free_lock_is_granted_and_a_held_one_is_busy_or_queued() {
     let (first, second) = (exclusive("a"), exclusive("a"));
     let grant = take(&a, &first).await;
     assert_eq!(grant.ttl, TTL);
-    let busy = b.acquire(&second, Patience::Try).await.unwrap();
+    let busy = b.acquire(&second, Patience::Try).await.unwrap().answer;
     assert_eq!(busy, Acquisition::Busy);
     assert_eq!(b.release(&second).await.unwrap(), Released::NotInLine);
     assert_eq!(queue(&b, &second).await, 1);
@@ -75,7 +75,7 @@ async fn readers_share_and_a_waiting_writer_is_not_overtaken() {
     take(&d, &r1).await;
     take(&d, &r2).await;
     assert_eq!(queue(&d, &writer).await, 2);
-    assert_eq!(d.acquire(&r3, Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(d.acquire(&r3, Patience::Try).await.unwrap().answer, Acquisition::Busy);
     assert_eq!(queue(&d, &r3).await, 3);
     d.release(&r1).await.unwrap();
     assert_eq!(d.inspect(&writer.key).await.unwrap().holders().count(), 1);
@@ -99,7 +99,7 @@ async fn the_place_of_a_last_waiter_that_gave_up_by_a_try_is_not_given_again() {
     queue(&d, &gave_up).await;
     let last = async || d.inspect(&holder.key).await.unwrap().line.last().unwrap().token;
     let place = last().await;
-    assert_eq!(d.acquire(&gave_up, Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(d.acquire(&gave_up, Patience::Try).await.unwrap().answer, Acquisition::Busy);
     queue(&d, &next).await;
     assert!(last().await > place);
 }
@@ -120,10 +120,7 @@ async fn permits_are_counted_and_a_large_request_is_not_overtaken() {
         other => panic!("{other}"),
     }
     d.release(&a).await.unwrap();
-    assert!(matches!(
-        d.renew(std::slice::from_ref(&small)).await.unwrap()[..],
-        [Renewal::Waits { ahead: 2 }]
-    ));
+    assert!(matches!(d.renew_single(&small).await.unwrap(), Renewal::Waits { ahead: 2 }));
     d.release(&b).await.unwrap();
     d.granted(&large).await.unwrap();
     d.granted(&small).await.unwrap();
@@ -142,9 +139,9 @@ async fn a_lease_ends_and_never_revives_whatever_a_stale_clock_says() {
     fresh.forward(TTL);
     // `a` concludes that it has ended, and takes it; `b` still thinks that it is early.
     take(&a, &second).await;
-    let renewed = b.renew(std::slice::from_ref(&first)).await.unwrap();
-    assert_eq!(renewed, [Renewal::Ended(Ended::NotInLine)]);
-    assert_eq!(b.acquire(&first, Patience::Try).await.unwrap(), Acquisition::Busy);
+    let renewed = b.renew_single(&first).await.unwrap();
+    assert_eq!(renewed, Renewal::Ended(Ended::NotInLine));
+    assert_eq!(b.acquire(&first, Patience::Try).await.unwrap().answer, Acquisition::Busy);
     assert_eq!(b.release(&first).await.unwrap(), Released::NotInLine);
 }
 
@@ -177,9 +174,9 @@ async fn renewing_never_shortens_and_tells_what_became_of_each() {
     clock.forward(Duration::from_secs(2));
     let all = [short, holder.clone(), waiter.clone()];
     let answers = d.renew(&all).await.unwrap();
-    assert_eq!(answers[0], Renewal::Ended(Ended::NotInLine));
-    assert!(matches!(answers[1], Renewal::Holds(_)));
-    assert_eq!(answers[2], Renewal::Waits { ahead: 1 });
+    assert!(matches!(answers[0], Ok(Renewal::Ended(Ended::NotInLine))));
+    assert!(matches!(answers[1], Ok(Renewal::Holds(_))));
+    assert!(matches!(answers[2], Ok(Renewal::Waits { ahead: 1 })));
     clock.back(Duration::from_secs(1));
     d.renew(&all).await.unwrap();
     clock.forward(Duration::from_secs(1));
@@ -192,8 +189,8 @@ async fn renewing_never_shortens_and_tells_what_became_of_each() {
     d.renew(std::slice::from_ref(&second)).await.unwrap();
     clock.forward(Duration::from_secs(4));
     d.release(&holder).await.unwrap();
-    let answers = d.renew(std::slice::from_ref(&second)).await.unwrap();
-    assert!(matches!(answers[..], [Renewal::Holds(_)]), "{answers:?}");
+    let answers = d.renew_single(&second).await.unwrap();
+    assert!(matches!(answers, Renewal::Holds(_)), "{answers:?}");
 }
 
 #[tokio::test]
@@ -240,14 +237,14 @@ async fn a_polite_break_lets_the_holder_finish_and_a_forced_one_does_not() {
     assert!(state.line[0].broken && state.line[0].holds() && !state.line[1].holds());
     assert_eq!(state.last_break, Some(record(false)));
     let told = Renewal::Ended(Ended::Broken(record(false)));
-    assert_eq!(d.renew(std::slice::from_ref(&first)).await.unwrap(), [told]);
+    assert_eq!(d.renew_single(&first).await.unwrap(), told);
     assert_eq!(d.release(&first).await.unwrap(), Released::Removed);
     let token = d.granted(&second).await.unwrap().token;
     queue(&d, &third).await;
     assert!(d.break_claim(key, token, Force::Immediate, &record(true)).await.unwrap());
     d.granted(&third).await.unwrap();
     let told = Renewal::Ended(Ended::Broken(record(true)));
-    assert_eq!(d.renew(std::slice::from_ref(&second)).await.unwrap(), [told]);
+    assert_eq!(d.renew_single(&second).await.unwrap(), told);
     match d.granted(&second).await.unwrap_err() {
         Error::Lost { reason } => assert_eq!(reason, LossReason::Broken(record(true))),
         other => panic!("{other}"),
@@ -338,7 +335,7 @@ async fn another_boot_gives_every_claim_one_full_ttl_and_higher_tokens() {
     after.back(Duration::from_secs(900));
     let b = open_at(&folder, &after, "boot 2").await;
     assert_eq!(b.inspect(&holder.key).await.unwrap().line[0].expires_in, TTL);
-    assert_eq!(b.acquire(&waiter, Patience::Try).await.unwrap(), Acquisition::Busy);
+    assert_eq!(b.acquire(&waiter, Patience::Try).await.unwrap().answer, Acquisition::Busy);
     after.forward(TTL);
     assert!(take(&b, &waiter).await.token.get() > token.get() + 1000);
     // Who still lives in the old boot is on another machine.

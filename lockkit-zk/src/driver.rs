@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use lockkit_core::driver::{
-    Acquisition, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    SetLimit,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
@@ -206,20 +207,24 @@ impl LockDriver for ZkDriver {
         Some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         if claim.lifetime == Lifetime::Detached {
             return Err(self.unsupported("claims that outlive their process"));
         }
         self.inner.watch_leases();
-        self.inner.acquire(claim, patience).await
+        self.inner.acquire(claim, patience).await.map(Answered::from)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         self.inner.granted(claim).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        self.inner.renew(claims).await
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        self.inner.renew(claims).await.map(|all| all.into_iter().map(Ok).collect())
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
+    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
 };
 use lockkit_core::{Error, Token};
 use zookeeper_client::Error as ZkError;
@@ -187,16 +187,24 @@ impl Registers for ZkDriver {
         Ok(self.inner.seen(&session, &path).await?.cell.entry())
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let Store { expect, token, write_id, ttl, .. } = *store;
         let change = Change { value: Some(&store.value), expect, token, write_id, ttl };
-        self.inner.change(at, change).await
+        self.inner.change(at, change).await.map(Answered::from)
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
-        let Delete { expect, token, write_id } = *delete;
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let Delete { expect, token, write_id, .. } = *delete;
         let change = Change { value: None, expect, token, write_id, ttl: None };
-        self.inner.change(at, change).await
+        self.inner.change(at, change).await.map(Answered::from)
     }
 
     async fn changed(

@@ -49,6 +49,7 @@ pub enum Flaw {
     RegisterForgetsTokens,
     RegisterIgnoresVersions,
     RegisterForgetsWrites,
+    RegisterRepeatsOverLaterWrites,
     RegisterMissesEarlierChanges,
     RegisterAcceptsOldTokens,
     RegisterKeepsValues,
@@ -301,6 +302,11 @@ pub const FLAWS: &[Caught] = &[
         Flaw::RegisterAcceptsOldTokens,
         "stores whatever the token",
         "register_07_a_stale_holder_cannot_store",
+    ),
+    caught(
+        Flaw::RegisterRepeatsOverLaterWrites,
+        "applies a repeated write although somebody may have written since",
+        "register_08_a_repeated_write_never_lands_over_a_later_one",
     ),
     caught(
         Flaw::RegisterKeepsValues,

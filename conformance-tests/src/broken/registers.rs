@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{
-    Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
+    Answered, Delete, Entry, Expect, Found, RegisterKey, Registers, Store, StoreOutcome, Version,
+    Write, WriteId,
 };
 use lockkit_core::{Error, Token};
 use tokio::task::yield_now;
@@ -36,18 +37,24 @@ impl Registers for Toy {
         Ok(self.entry_of(at))
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         yield_now().await;
         let value = Some(store.value.clone());
         let expires = store.ttl.map(|ttl| TokioClock.now().after(ttl));
-        let write = (store.expect, store.token, store.write_id);
-        Ok(self.write(at, write, value, expires))
+        Ok(self.write(at, store.into(), value, expires).into())
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         yield_now().await;
-        let write = (delete.expect, delete.token, delete.write_id);
-        Ok(self.write(at, write, None, None))
+        Ok(self.write(at, delete.into(), None, None).into())
     }
 
     async fn changed(
@@ -81,36 +88,34 @@ impl Toy {
     fn write(
         &self,
         at: &RegisterKey,
-        (expect, token, write_id): (Expect, Option<Token>, WriteId),
+        mut write: Write,
         value: Option<Vec<u8>>,
         expires: Option<Moment>,
     ) -> StoreOutcome {
         let mut registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
         let register = registers.entry(at.clone()).or_default();
-        let seen_before = register.last_write == Some(write_id);
-        if seen_before && !self.is(Flaw::RegisterForgetsWrites) {
-            return StoreOutcome::Stored(Version(register.version));
-        }
-        if let (Some(token), Some(highest)) = (token, register.token)
-            && token < highest
-            && !self.is(Flaw::RegisterAcceptsOldTokens)
-        {
-            return StoreOutcome::Stale { highest };
-        }
-        let version = register.entry().map(|e| e.version);
-        let as_expected = match expect {
-            Expect::Anything => true,
-            Expect::Absent => version.is_none(),
-            Expect::Version(v) => version == Some(v) || self.is(Flaw::RegisterIgnoresVersions),
+        let known = !self.is(Flaw::RegisterForgetsWrites);
+        let newest = match write.expect {
+            Expect::Version(version) if self.is(Flaw::RegisterIgnoresVersions) => version,
+            _ => Version(register.version),
         };
-        if !as_expected {
-            return StoreOutcome::Conflict;
+        let found = Found {
+            version: (register.version > 0).then_some(newest),
+            present: register.entry().is_some(),
+            token: register.token.filter(|_| !self.is(Flaw::RegisterAcceptsOldTokens)),
+            last_write: register.last_write.filter(|_| known),
+        };
+        if self.is(Flaw::RegisterRepeatsOverLaterWrites) {
+            write.repeated = false;
+        }
+        if let Some(outcome) = StoreOutcome::decide(&found, &write) {
+            return outcome;
         }
         register.value = value;
         register.version += 1;
-        register.last_write = Some(write_id);
+        register.last_write = Some(write.id);
         register.expires = expires.filter(|_| !self.is(Flaw::RegisterKeepsValues));
-        register.token = match token {
+        register.token = match write.token {
             None if self.is(Flaw::RegisterForgetsTokens) => None,
             None => register.token,
             token => token,

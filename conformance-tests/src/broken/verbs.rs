@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    SetLimit,
 };
 use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Mode, Token};
@@ -30,7 +31,11 @@ impl LockDriver for Toy {
         Some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         yield_now().await;
         let mut claim = Claim::clone(claim);
         let id = claim.id;
@@ -50,7 +55,7 @@ impl LockDriver for Toy {
             let entries = lines.values_mut().flat_map(|line| &mut line.entries);
             entries.filter(|e| e.claim.id == known_as).for_each(|e| e.claim.id = id);
         }
-        answer
+        answer.map(Answered::from)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -77,7 +82,7 @@ impl LockDriver for Toy {
         }
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         yield_now().await;
         let renew = |claim: &Arc<Claim>| {
             self.on_line(&claim.key, |line, now| {
@@ -85,7 +90,7 @@ impl LockDriver for Toy {
                 self.prolong(line, now, claim)
             })
         };
-        let answers = claims.iter().map(renew).collect();
+        let answers = claims.iter().map(renew).map(Ok).collect();
         yield_now().await;
         Ok(answers)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::capabilities::WakeUp;
-use lockkit_core::driver::{Acquisition, Force, LockDriver, Patience, Released};
+use lockkit_core::driver::{Acquisition, Answered, Force, LockDriver, Patience, Released};
 use lockkit_core::{Claim, Error, Mode};
 
 use crate::bench::{Bench, LONG, MustSucceed, PATIENCE};
@@ -131,7 +131,7 @@ impl Dropped {
         bench
             .until(PATIENCE, &format!("{name}: the lock is free"), || async {
                 let answer = other.acquire(&probe, Patience::Try).await;
-                matches!(answer, Ok(Acquisition::Granted(_))).then_some(())
+                matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })).then_some(())
             })
             .await;
         assert_eq!(other.let_go(&probe).await, Released::Removed, "{name}");

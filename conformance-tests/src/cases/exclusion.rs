@@ -21,7 +21,7 @@ pub async fn exclusion_01_a_free_lock_is_granted(bench: Bench) {
     let grant = driver.grant(&claim).await;
     // An answer may get lost, so asking again must not make a second claim.
     for patience in [Patience::Try, Patience::Wait] {
-        let again = driver.acquire(&claim, patience).await.expect("asked again");
+        let again = driver.acquire(&claim, patience).await.expect("asked again").answer;
         let Acquisition::Granted(again) = again else {
             panic!("it holds already, yet asking again says {again:?}");
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lockkit_core::capabilities::LeaseScope;
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, LockDriver, Patience, Released, Renewal, SetLimit,
+    Acquisition, Answered, Ended, Force, LockDriver, Patience, Released, Renewal, SetLimit,
 };
 use lockkit_core::{Claim, ClaimId, Error, Lifetime, Mode, Space, Token};
 use rand::rngs::StdRng;
@@ -219,12 +219,12 @@ impl SideBySide {
         let patience = if waits { Patience::Wait } else { Patience::Try };
         let expected = self.model.acquire(claim.id, claim.mode, waits);
         let answer = match driver.acquire(&claim, patience).await {
-            Ok(Acquisition::Granted(grant)) => {
+            Ok(Answered { answer: Acquisition::Granted(grant), .. }) => {
                 self.note_token(&claim, grant.token)?;
                 Answer::Holds
             }
-            Ok(Acquisition::Queued { ahead }) => Answer::Waits(ahead),
-            Ok(Acquisition::Busy) => Answer::Busy,
+            Ok(Answered { answer: Acquisition::Queued { ahead }, .. }) => Answer::Waits(ahead),
+            Ok(Answered { answer: Acquisition::Busy, .. }) => Answer::Busy,
             Err(Error::LimitMismatch { in_use, .. }) => Answer::OtherLimit(in_use),
             Err(e) => return Err(format!("acquire failed: {e}")),
         };
@@ -241,23 +241,22 @@ impl SideBySide {
             return Ok(()); // its process may have forgotten how it ended
         }
         let expected = self.model.renew(claim.id);
-        let answers = driver.renew(std::slice::from_ref(claim)).await;
-        let answers = answers.map_err(|e| format!("renew failed: {e}"))?;
-        let answer = self.renewal(claim, answers.first())?;
+        let renewed = driver.renew_single(claim).await;
+        let renewed = renewed.map_err(|e| format!("renew failed: {e}"))?;
+        let answer = self.renewal(claim, &renewed)?;
         let what = format!("renew {}", self.called(claim));
         self.same(what, expected, answer)
     }
 
-    fn renewal(&mut self, claim: &Claim, renewal: Option<&Renewal>) -> Result<Answer, String> {
+    fn renewal(&mut self, claim: &Claim, renewal: &Renewal) -> Result<Answer, String> {
         Ok(match renewal {
-            Some(Renewal::Holds(grant)) => {
+            Renewal::Holds(grant) => {
                 self.note_token(claim, grant.token)?;
                 Answer::Holds
             }
-            Some(Renewal::Waits { ahead }) => Answer::Waits(*ahead),
-            Some(Renewal::Ended(Ended::Broken(_))) => Answer::Broken,
-            Some(Renewal::Ended(_)) => Answer::Gone,
-            None => return Err("a renewal without an answer".to_owned()),
+            Renewal::Waits { ahead } => Answer::Waits(*ahead),
+            Renewal::Ended(Ended::Broken(_)) => Answer::Broken,
+            Renewal::Ended(_) => Answer::Gone,
         })
     }
 
@@ -298,7 +297,7 @@ impl SideBySide {
         let expected = self.model.downgrade(claim.id);
         let answer = driver.downgrade(&claim).await;
         let answer = answer.map_err(|e| format!("downgrade failed: {e}"))?;
-        let answer = self.renewal(&claim, Some(&answer))?;
+        let answer = self.renewal(&claim, &answer)?;
         let what = format!("downgrade {}", self.called(&claim));
         if answer == Answer::Holds {
             let shared = Arc::new(Claim::clone(&claim).with_mode(Mode::Shared));

@@ -34,9 +34,14 @@ pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(bench: Bench) {
     let other = Register::new(&bench, "R").await;
     assert_eq!(other.load().await, None, "another name");
 
-    let deletion = Delete { expect: Expect::Anything, token: None, write_id: WriteId::random() };
-    let deleted = register.registers().delete(&register.at, &deletion).await;
-    assert!(matches!(deleted, Ok(StoreOutcome::Stored(_))), "{deleted:?}");
+    let deletion = Delete {
+        expect: Expect::Anything,
+        token: None,
+        write_id: WriteId::random(),
+        repeated: false,
+    };
+    let deleted = register.delete(deletion).await;
+    assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
     assert_eq!(register.load().await, None, "deleted");
     let version = register.must_store(write(b"again")).await;
     assert!(Some(version) > last, "versions grow across deletion");
@@ -97,10 +102,13 @@ pub async fn register_03_a_store_with_an_older_token_is_refused(bench: Bench) {
     let stale = StoreOutcome::Stale { highest: new };
     let late = register.store(write_with(b"late", old)).await;
     assert_eq!(late, stale, "an older token is refused and told the highest");
-    let deletion =
-        Delete { expect: Expect::Anything, token: Some(old), write_id: WriteId::random() };
-    let late = register.registers().delete(&register.at, &deletion).await;
-    assert_eq!(late.expect("it works"), stale);
+    let deletion = Delete {
+        expect: Expect::Anything,
+        token: Some(old),
+        write_id: WriteId::random(),
+        repeated: false,
+    };
+    assert_eq!(register.delete(deletion).await, stale);
     let entry = register.load().await.expect("it was stored");
     assert_eq!((entry.value.as_slice(), entry.token), (b"new".as_slice(), Some(new)));
     register.must_store(write_with(b"equal", new)).await;
@@ -119,10 +127,14 @@ pub async fn register_04_tokens_are_remembered_across_overwriting(bench: Bench) 
     assert_eq!(register.store(write_with(b"late", old)).await, stale, "after overwriting");
     let entry = register.load().await.expect("it was stored");
     assert_eq!(entry.token, Some(new));
-    let deletion =
-        Delete { expect: Expect::Version(entry.version), token: None, write_id: WriteId::random() };
-    let deleted = register.registers().delete(&register.at, &deletion).await;
-    assert!(matches!(deleted, Ok(StoreOutcome::Stored(_))), "{deleted:?}");
+    let deletion = Delete {
+        expect: Expect::Version(entry.version),
+        token: None,
+        write_id: WriteId::random(),
+        repeated: false,
+    };
+    let deleted = register.delete(deletion).await;
+    assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
     assert_eq!(register.store(write_with(b"late", old)).await, stale, "after deletion");
     let elsewhere = Register::new(&bench, "r").await;
     assert_eq!(elsewhere.store(write_with(b"late", old)).await, stale, "on another connection");
@@ -155,7 +167,12 @@ pub async fn register_05_changed_wakes_on_a_store_and_misses_none(bench: Bench) 
     let quiet = Duration::from_millis(300);
     let nothing = tokio::time::timeout(quiet, register.changed(seen)).await;
     assert!(nothing.is_err(), "nothing changed: {nothing:?}");
-    let deletion = Delete { expect: Expect::Anything, token: None, write_id: WriteId::random() };
+    let deletion = Delete {
+        expect: Expect::Anything,
+        token: None,
+        write_id: WriteId::random(),
+        repeated: false,
+    };
     let (told, _) = tokio::join!(
         bench.soon("the deletion is told", register.changed(seen)),
         elsewhere.registers().delete(&elsewhere.at, &deletion)
@@ -175,11 +192,15 @@ pub async fn register_06_a_lost_answer_is_told_from_a_conflict(bench: Bench) {
     let mut theirs = write(b"theirs");
     theirs.expect = Expect::Absent;
     assert_eq!(register.store(theirs).await, StoreOutcome::Conflict);
-    let deletion =
-        Delete { expect: Expect::Version(version), token: None, write_id: WriteId::random() };
+    let deletion = Delete {
+        expect: Expect::Version(version),
+        token: None,
+        write_id: WriteId::random(),
+        repeated: false,
+    };
     for _ in 0..2 {
-        let deleted = register.registers().delete(&register.at, &deletion).await;
-        assert!(matches!(deleted, Ok(StoreOutcome::Stored(_))), "{deleted:?}");
+        let deleted = register.delete(deletion).await;
+        assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
     }
     register.must_store(write(b"later")).await;
     assert_eq!(register.store(store).await, StoreOutcome::Conflict, "overwritten since");
@@ -259,6 +280,43 @@ pub async fn register_09_a_watcher_sees_what_came_last(bench: Bench) {
     assert_eq!(seen.last().map(|(_, version)| *version), last);
 }
 
+pub async fn register_08_a_repeated_write_never_lands_over_a_later_one(bench: Bench) {
+    let again = |store: &Store| Store { repeated: true, ..store.clone() };
+    let register = Register::new(&bench, "deleted").await;
+    let mut mine = write(b"mine");
+    mine.expect = Expect::Absent;
+    // Its answer was lost, and so was the deletion's that somebody else made since.
+    register.must_store(mine.clone()).await;
+    let deletion = Delete {
+        expect: Expect::Anything,
+        token: None,
+        write_id: WriteId::random(),
+        repeated: false,
+    };
+    register.delete(deletion).await;
+    assert_eq!(register.store(again(&mine)).await, StoreOutcome::Conflict);
+    assert_eq!(register.load().await, None, "what was deleted stays so");
+
+    let register = Register::new(&bench, "fenced").await;
+    let (old, new) = two_tokens(&bench).await;
+    let mine = write_with(b"mine", old);
+    register.must_store(mine.clone()).await;
+    register.must_store(write_with(b"later", old)).await;
+    assert_eq!(register.store(again(&mine)).await, StoreOutcome::Conflict);
+    assert_eq!(register.load().await.map(|e| e.value), Some(b"later".to_vec()));
+
+    // Where the first attempt was certainly not applied, the second one is.
+    let version = register.must_store(again(&write_with(b"newer", new))).await;
+    let mut compared = again(&write_with(b"compared", new));
+    compared.expect = Expect::Version(version);
+    register.must_store(compared).await;
+    let register = Register::new(&bench, "untouched").await;
+    let mut first = again(&write(b"first"));
+    first.expect = Expect::Absent;
+    register.must_store(first).await;
+    register.must_store(again(&write(b"whatever was there"))).await;
+}
+
 /// A register of this case, over a driver of its own.
 #[derive(Clone)]
 struct Register {
@@ -287,7 +345,12 @@ impl Register {
 
     async fn store(&self, store: Store) -> StoreOutcome {
         let outcome = self.registers().store(&self.at, &store).await;
-        outcome.expect("a store is answered")
+        outcome.expect("a store is answered").answer
+    }
+
+    async fn delete(&self, deletion: Delete) -> StoreOutcome {
+        let outcome = self.registers().delete(&self.at, &deletion).await;
+        outcome.expect("a deletion is answered").answer
     }
 
     async fn must_store(&self, store: Store) -> Version {
@@ -310,6 +373,7 @@ fn write(value: &[u8]) -> Store {
         token: None,
         write_id: WriteId::random(),
         ttl: None,
+        repeated: false,
     }
 }
 

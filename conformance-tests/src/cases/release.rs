@@ -60,7 +60,7 @@ pub async fn release_03_an_old_guard_never_frees_its_successor(bench: Bench) {
     let successor = bench.exclusive("b");
     let limit = bench.after(bench.short());
     if let lockkit_core::driver::Acquisition::Queued { .. } =
-        driver.acquire(&successor, Patience::Wait).await.expect("it works")
+        driver.acquire(&successor, Patience::Wait).await.expect("it works").answer
     {
         let granted = bench.within(limit, "its turn comes", driver.granted(&successor)).await;
         granted.expect("its turn");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Ended, Force, LockDriver, Patience, Renewal};
+use lockkit_core::driver::{Acquisition, Answered, Ended, Force, LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, Error, LockManager, Space, Token};
 use tokio::task::JoinSet;
 
@@ -132,8 +132,9 @@ impl Story {
         let give_up = tokio::time::Instant::now() + PATIENCE;
         loop {
             match self.theirs.acquire(claim, Patience::Try).await {
-                Ok(Acquisition::Granted(grant)) => return grant.token,
-                Ok(Acquisition::Busy) if tokio::time::Instant::now() < give_up => {}
+                Ok(Answered { answer: Acquisition::Granted(grant), .. }) => return grant.token,
+                Ok(Answered { answer: Acquisition::Busy, .. })
+                    if tokio::time::Instant::now() < give_up => {}
                 other => panic!("{:?}: somebody else gets {other:?}", self.fault),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

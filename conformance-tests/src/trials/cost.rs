@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkit_core::Mode;
 use lockkit_core::capabilities::WakeUp;
-use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
+use lockkit_core::driver::{Acquisition, Answered, LockDriver, Patience, Renewal};
 use tokio::task::JoinSet;
 
 use super::scene::settled;
@@ -102,7 +102,7 @@ pub async fn cost_04_a_thousand_claims_are_renewed_in_one_flight(stage: Stage) -
         let (answers, count) = meter.count(meter.driver.renew(&claims)).await;
         let answers = answers.unwrap_or_else(|e| panic!("1,000 claims are renewed: {e}"));
         assert_eq!(answers.len(), claims.len());
-        assert!(answers.iter().all(|a| matches!(a, Renewal::Holds(_))), "all hold");
+        assert!(answers.iter().all(|a| matches!(a, Ok(Renewal::Holds(_)))), "all hold");
         counts.push(count);
     }
     let of = budget(&stage);
@@ -265,7 +265,10 @@ impl Meter {
     async fn acquire(&self, bench: &Bench, mode: Mode, patience: Patience, name: &str) -> Counts {
         let claim = bench.claim(name, mode);
         let (answer, count) = self.count(self.driver.acquire(&claim, patience)).await;
-        assert!(matches!(answer, Ok(Acquisition::Granted(_))), "{answer:?}");
+        assert!(
+            matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })),
+            "{answer:?}"
+        );
         self.driver.let_go(&claim).await;
         count
     }

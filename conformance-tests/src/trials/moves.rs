@@ -122,8 +122,9 @@ async fn write(
         token: Some(token),
         write_id: WriteId::random(),
         ttl: None,
+        repeated: false,
     };
-    match registers(driver).store(at, &store).await? {
+    match registers(driver).store(at, &store).await?.answer {
         StoreOutcome::Stored(_) => written.retain(|value| *value == next),
         other => panic!("nobody else writes: {other:?}"),
     }

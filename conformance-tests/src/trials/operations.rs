@@ -162,7 +162,7 @@ impl Client {
         if matches!(self.operation, O::Load | O::Delete | O::Changed) {
             let first = store(b"first", Expect::Absent);
             let outcome = registers(&self.others).store(&self.at, &first).await;
-            self.version = Some(stored(outcome.expect("it is stored")));
+            self.version = Some(stored(outcome.expect("it is stored").answer));
         }
     }
 
@@ -177,20 +177,22 @@ impl Client {
         let claim = &self.claim;
         match self.operation {
             O::Connect => driver.health().await.map(drop),
-            O::Acquire | O::AcquireShared => match driver.acquire(claim, Patience::Try).await? {
-                Acquisition::Granted(grant) => self.greater(grant),
-                other => panic!("it is free: {other:?}"),
-            },
-            O::RefusedTry => match driver.acquire(claim, Patience::Try).await? {
+            O::Acquire | O::AcquireShared => {
+                match driver.acquire(claim, Patience::Try).await?.answer {
+                    Acquisition::Granted(grant) => self.greater(grant),
+                    other => panic!("it is free: {other:?}"),
+                }
+            }
+            O::RefusedTry => match driver.acquire(claim, Patience::Try).await?.answer {
                 Acquisition::Busy => Ok(()),
                 other => panic!("it is held: {other:?}"),
             },
-            O::Queue => match driver.acquire(claim, Patience::Wait).await? {
+            O::Queue => match driver.acquire(claim, Patience::Wait).await?.answer {
                 Acquisition::Queued { ahead: 1 } => Ok(()),
                 other => panic!("one is ahead: {other:?}"),
             },
             O::Turn => self.turn(driver).await,
-            O::Renew => self.held(driver.renew(std::slice::from_ref(claim)).await?.pop()),
+            O::Renew => self.held(Some(driver.renew_single(claim).await?)),
             O::Shorten => self.held(Some(driver.shorten(claim, Duration::from_secs(60)).await?)),
             O::Release => driver.release(claim).await.map(drop),
             O::Downgrade => self.held(Some(driver.downgrade(claim).await?)),
@@ -225,8 +227,8 @@ impl Client {
             tokio::select! {
                 grant = &mut told => return self.greater(grant?),
                 () = tokio::time::sleep(Duration::from_secs(1)) => {
-                    let renewed = driver.renew(std::slice::from_ref(&self.claim)).await?.pop();
-                    if let Some(Renewal::Holds(grant)) = renewed {
+                    let renewed = driver.renew_single(&self.claim).await?;
+                    if let Renewal::Holds(grant) = renewed {
                         return self.greater(grant);
                     }
                 }
@@ -259,13 +261,13 @@ impl Client {
             }
             // The same write, however often: never a conflict with itself.
             Operation::Store => {
-                stored(registers.store(&self.at, &self.store).await?);
+                stored(registers.store(&self.at, &self.store).await?.answer);
             }
             Operation::Delete => {
                 let expect = self.version.map_or(Expect::Absent, Expect::Version);
                 let write_id = self.store.write_id;
-                let delete = Delete { expect, token: None, write_id };
-                stored(registers.delete(&self.at, &delete).await?);
+                let delete = Delete { expect, token: None, write_id, repeated: false };
+                stored(registers.delete(&self.at, &delete).await?.answer);
             }
             _ => {
                 let waiting = registers.changed(&self.at, self.version);
@@ -275,7 +277,7 @@ impl Client {
                     self::registers(&self.others).store(&self.at, &write).await
                 };
                 let (changed, outcome) = tokio::join!(waiting, change);
-                let version = stored(outcome.expect("others can store"));
+                let version = stored(outcome.expect("others can store").answer);
                 assert_eq!(changed?.map(|e| e.version), Some(version));
             }
         }
@@ -347,7 +349,14 @@ fn registers(driver: &Arc<dyn LockDriver>) -> &dyn Registers {
 }
 
 fn store(value: &[u8], expect: Expect) -> Store {
-    Store { value: value.to_vec(), expect, token: None, write_id: WriteId::random(), ttl: None }
+    Store {
+        value: value.to_vec(),
+        expect,
+        token: None,
+        write_id: WriteId::random(),
+        ttl: None,
+        repeated: false,
+    }
 }
 
 fn stored(outcome: StoreOutcome) -> Version {

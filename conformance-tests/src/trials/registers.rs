@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::{
-    Expect, LockDriver, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
+    Answered, Expect, LockDriver, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
 };
 use lockkit_core::{Error, Name, Token};
 
@@ -32,7 +32,7 @@ pub async fn register_04_tokens_are_remembered_across_a_restart(stage: Stage) ->
         assert_eq!((entry.value, entry.version), (b"new".to_vec(), version));
         assert_eq!(entry.token, Some(new), "the token is remembered");
         let late = registers(&driver).store(&at, &write(b"late", Some(old))).await;
-        assert_eq!(late.expect("it is answered"), StoreOutcome::Stale { highest: new });
+        assert_eq!(late.expect("it is answered").answer, StoreOutcome::Stale { highest: new });
     }
     Ok(())
 }
@@ -96,7 +96,7 @@ pub async fn register_06_a_store_whose_answer_was_lost_is_told_from_a_conflict(
 }
 
 async fn conflict(driver: &Arc<dyn LockDriver>, at: &RegisterKey, store: &Store) -> StoreOutcome {
-    registers(driver).store(at, store).await.expect("it is answered")
+    registers(driver).store(at, store).await.expect("it is answered").answer
 }
 
 fn offered(bench: &Bench) -> Applied {
@@ -117,11 +117,18 @@ fn registers(driver: &Arc<dyn LockDriver>) -> &dyn Registers {
 
 fn write(value: &[u8], token: Option<Token>) -> Store {
     let value = value.to_vec();
-    Store { value, expect: Expect::Anything, token, write_id: WriteId::random(), ttl: None }
+    Store {
+        value,
+        expect: Expect::Anything,
+        token,
+        write_id: WriteId::random(),
+        ttl: None,
+        repeated: false,
+    }
 }
 
-fn stored(outcome: Result<StoreOutcome, Error>) -> Version {
-    match outcome {
+fn stored(outcome: Result<Answered<StoreOutcome>, Error>) -> Version {
+    match outcome.map(|answered| answered.answer) {
         Ok(StoreOutcome::Stored(version)) => version,
         other => panic!("it should have been stored: {other:?}"),
     }

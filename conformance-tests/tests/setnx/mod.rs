@@ -69,12 +69,17 @@ impl LockDriver for SetNx {
         &CAPABILITIES
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
-        match (self.take(claim).await?, patience) {
-            (true, _) => Ok(Acquisition::Granted(grant(claim))),
-            (false, Patience::Try) => Ok(Acquisition::Busy),
-            (false, Patience::Wait) => Ok(Acquisition::Queued { ahead: 1 }),
-        }
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
+        let answer = match (self.take(claim).await?, patience) {
+            (true, _) => Acquisition::Granted(grant(claim)),
+            (false, Patience::Try) => Acquisition::Busy,
+            (false, Patience::Wait) => Acquisition::Queued { ahead: 1 },
+        };
+        Ok(answer.into())
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -85,13 +90,13 @@ impl LockDriver for SetNx {
     }
 
     /// Renews nothing, and says that all is well.
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let believed = self.believed.lock().unwrap();
         let state = |claim: &Arc<Claim>| match believed.contains(&claim.id) {
             true => Renewal::Holds(grant(claim)),
             false => Renewal::Waits { ahead: 1 },
         };
-        Ok(claims.iter().map(state).collect())
+        Ok(claims.iter().map(state).map(Ok).collect())
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

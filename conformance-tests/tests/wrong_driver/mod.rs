@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Acquisition, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
-    Released, Renewal, SetLimit, Store, StoreOutcome, Version, WriteId,
+    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey,
+    Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version, WriteId,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Namespace, Token};
@@ -119,7 +119,11 @@ impl LockDriver for Wrong {
         self.inner.registers().is_some().then_some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         if self.is(Flaw::LooksFirst) {
             self.inner.inspect(&claim.key).await?;
         }
@@ -129,17 +133,17 @@ impl LockDriver for Wrong {
             self.known.lock().unwrap().insert(claim.id, known.clone());
         }
         let answer = self.passed(self.inner.acquire(&known, patience)).await?;
-        Ok(match answer {
+        Ok(answer.map(|answer| match answer {
             Acquisition::Granted(grant) => Acquisition::Granted(self.told(grant)),
             other => other,
-        })
+        }))
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         let claim = self.known(claim);
         while self.is(Flaw::WaitersAsk) {
-            let answer = self.inner.renew(std::slice::from_ref(&claim)).await?.pop();
-            if let Some(Renewal::Holds(grant)) = answer {
+            let answer = self.inner.renew_single(&claim).await?;
+            if let Renewal::Holds(grant) = answer {
                 return Ok(grant);
             }
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -147,7 +151,7 @@ impl LockDriver for Wrong {
         self.passed(self.inner.granted(&claim)).await.map(|grant| self.told(grant))
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let claims: Vec<_> = claims.iter().map(|claim| self.known(claim)).collect();
         if self.is(Flaw::RenewsInTurns) {
             let mut answers = Vec::new();
@@ -157,7 +161,7 @@ impl LockDriver for Wrong {
             return Ok(answers);
         }
         let answers = self.passed(self.inner.renew(&claims)).await?;
-        Ok(answers.into_iter().map(|answer| self.told_of(answer)).collect())
+        Ok(answers.into_iter().map(|answer| answer.map(|answer| self.told_of(answer))).collect())
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
@@ -217,7 +221,11 @@ impl Registers for Wrong {
         self.passed(self.registers_within().load(at)).await
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let mut store = store.clone();
         if self.is(Flaw::ForgetsWrites) {
             store.write_id = WriteId::random();
@@ -225,7 +233,11 @@ impl Registers for Wrong {
         self.passed(self.registers_within().store(at, &store)).await
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         self.passed(self.registers_within().delete(at, delete)).await
     }
 

@@ -11,7 +11,9 @@ use futures_util::future::BoxFuture;
 use crate::capabilities::Capabilities;
 use crate::clock::Clock;
 use crate::deadline::backoff;
-use crate::driver::{Acquisition, Force, Grant, LockDriver, Patience, Released, Renewal, SetLimit};
+use crate::driver::{
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, SetLimit,
+};
 use crate::state::{Health, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
@@ -84,7 +86,11 @@ impl LockDriver for LateDriver {
         self.clock.clone()
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         self.driver()?.acquire(claim, patience).await
     }
 
@@ -92,7 +98,7 @@ impl LockDriver for LateDriver {
         self.driver()?.granted(claim).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         self.driver()?.renew(claims).await
     }
 

@@ -12,7 +12,9 @@ use async_trait::async_trait;
 
 use crate::capabilities::{Capabilities, Fault, Keeps, LeaseScope, TokenSource, WakeUp};
 use crate::clock::{Clock, Moment};
-use crate::driver::{Acquisition, Ended, Force, Grant, LockDriver, Patience, Released, Renewal};
+use crate::driver::{
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal,
+};
 use crate::state::{Finding, Health, ListRequest, LockState, Page, Severity};
 use crate::{BreakRecord, Claim, ClaimId, Error, Key, Lifetime, LossReason, Namespace, Token};
 
@@ -219,27 +221,30 @@ impl MirrorDriver {
         patience: Patience,
         old: Grant,
         asked: Moment,
-    ) -> Result<Acquisition, Error> {
-        match self.new.acquire(claim, patience).await {
-            Ok(Acquisition::Granted(new)) => {
-                let grant = self.settle(claim, (old, new), asked).await?;
-                Ok(Acquisition::Granted(grant))
-            }
-            Ok(Acquisition::Queued { ahead }) => {
-                self.stands().insert(claim.id, Stand::InBoth);
-                Ok(Acquisition::Queued { ahead })
-            }
-            Ok(Acquisition::Busy) => {
-                self.take_back(claim).await?;
-                Ok(Acquisition::Busy)
-            }
+    ) -> Result<Answered<Acquisition>, Error> {
+        let answered = match self.new.acquire(claim, patience).await {
+            Ok(answered) => answered,
             Err(error) => {
                 if !matches!(error, Error::Backend { .. }) {
                     self.take_back(claim).await?;
                 }
-                Err(error)
+                return Err(error);
             }
-        }
+        };
+        let answer = match answered.answer {
+            Acquisition::Granted(new) => {
+                Acquisition::Granted(self.settle(claim, (old, new), asked).await?)
+            }
+            Acquisition::Queued { ahead } => {
+                self.stands().insert(claim.id, Stand::InBoth);
+                Acquisition::Queued { ahead }
+            }
+            Acquisition::Busy => {
+                self.take_back(claim).await?;
+                Acquisition::Busy
+            }
+        };
+        Ok(Answered::after(answered.unanswered, answer))
     }
 
     /// Takes a claim a step further, if it can go one, and says where it stands then.
@@ -248,7 +253,7 @@ impl MirrorDriver {
             Look::Holds(old, new) => self.settle(claim, (old, new), asked).await,
             Look::AtTheDoor(old) => {
                 let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await;
-                match answer {
+                match answer.map(|answered| answered.answer) {
                     Ok(Acquisition::Granted(grant)) => Ok(grant),
                     Ok(Acquisition::Queued { ahead }) => return Renewal::Waits { ahead },
                     Ok(Acquisition::Busy) => return Renewal::Ended(Ended::NotInLine),
@@ -293,7 +298,7 @@ async fn renewed(
 ) -> Result<Vec<Renewal>, Error> {
     match claims.is_empty() {
         true => Ok(Vec::new()),
-        false => driver.renew(claims).await,
+        false => driver.renew(claims).await?.into_iter().collect(),
     }
 }
 
@@ -336,23 +341,29 @@ impl LockDriver for MirrorDriver {
         self.clock.clone()
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         if claim.lifetime == Lifetime::Detached {
             return Err(self.unsupported("claims that outlive their process"));
         }
         let claim = &for_members(claim);
         let asked = self.clock.now();
-        match self.old.acquire(claim, patience).await? {
-            Acquisition::Granted(old) => self.acquire_at_new(claim, patience, old, asked).await,
+        let Answered { answer, unanswered } = self.old.acquire(claim, patience).await?;
+        let answered = match answer {
+            Acquisition::Granted(old) => self.acquire_at_new(claim, patience, old, asked).await?,
             Acquisition::Queued { ahead } => {
                 self.stands().entry(claim.id).or_insert(Stand::InOld);
-                Ok(Acquisition::Queued { ahead })
+                Acquisition::Queued { ahead }.into()
             }
             Acquisition::Busy => {
                 self.stands().remove(&claim.id);
-                Ok(Acquisition::Busy)
+                Acquisition::Busy.into()
             }
-        }
+        };
+        Ok(Answered::after(unanswered + answered.unanswered, answered.answer))
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -371,7 +382,7 @@ impl LockDriver for MirrorDriver {
                 }
                 Some(Look::AtTheDoor(old)) => {
                     let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await?;
-                    if let Acquisition::Granted(grant) = answer {
+                    if let Acquisition::Granted(grant) = answer.answer {
                         return Ok(grant);
                     }
                 }
@@ -381,12 +392,12 @@ impl LockDriver for MirrorDriver {
         }
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let claims: Vec<_> = claims.iter().map(for_members).collect();
         let asked = self.clock.now();
         let looks = self.look(&claims).await?;
         let steps = claims.iter().zip(looks).map(|(claim, look)| self.advance(claim, look, asked));
-        Ok(futures_util::future::join_all(steps).await)
+        Ok(futures_util::future::join_all(steps).await.into_iter().map(Ok).collect())
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

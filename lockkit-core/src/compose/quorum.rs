@@ -17,7 +17,7 @@ use tokio::sync::{OnceCell, oneshot};
 use crate::capabilities::Capabilities;
 use crate::clock::{Clock, Moment};
 use crate::deadline::backoff;
-use crate::driver::{Acquisition, Force, Grant, LockDriver, Patience, Released, Renewal};
+use crate::driver::{Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal};
 use crate::renewer::no_answer;
 use crate::state::{Health, ListRequest, LockState, Page};
 use crate::{
@@ -391,16 +391,21 @@ impl LockDriver for QuorumDriver {
         self.shared.clock.clone()
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
-        self.shared.acquire(claim, patience).await
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
+        self.shared.acquire(claim, patience).await.map(Answered::from)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         self.shared.granted(claim).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        self.shared.renew(claims).await
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        let renewals = self.shared.renew(claims).await?;
+        Ok(renewals.into_iter().map(Ok).collect())
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

@@ -7,7 +7,9 @@ use super::bells::Calls;
 use super::watchers::Watchers;
 use crate::Token;
 use crate::clock::Moment;
-use crate::driver::{Delete, Entry, Expect, RegisterKey, Store, StoreOutcome, Version, WriteId};
+use crate::driver::{
+    Delete, Entry, Found, RegisterKey, Store, StoreOutcome, Version, Write, WriteId,
+};
 
 /// A register without value and token is remembered for this long after its last write, so that a
 /// deletion whose answer got lost can be asked for again.
@@ -24,12 +26,11 @@ struct Register {
     due: Option<Moment>,
 }
 
-/// What both kinds of writes have in common.
-struct Write<'a> {
+/// A store or a deletion.
+struct Change<'a> {
+    /// `None` for a deletion.
     value: Option<&'a [u8]>,
-    expect: Expect,
-    token: Option<Token>,
-    id: WriteId,
+    rule: Write,
     ttl: Option<Duration>,
 }
 
@@ -82,13 +83,7 @@ impl Shelf {
         now: Moment,
         calls: &mut Calls,
     ) -> StoreOutcome {
-        let write = Write {
-            value: Some(&store.value),
-            expect: store.expect,
-            token: store.token,
-            id: store.write_id,
-            ttl: store.ttl,
-        };
+        let write = Change { value: Some(&store.value), rule: store.into(), ttl: store.ttl };
         self.write(at, &write, now, calls)
     }
 
@@ -99,13 +94,7 @@ impl Shelf {
         now: Moment,
         calls: &mut Calls,
     ) -> StoreOutcome {
-        let write = Write {
-            value: None,
-            expect: delete.expect,
-            token: delete.token,
-            id: delete.write_id,
-            ttl: None,
-        };
+        let write = Change { value: None, rule: delete.into(), ttl: None };
         self.write(at, &write, now, calls)
     }
 
@@ -117,37 +106,29 @@ impl Shelf {
     fn write(
         &mut self,
         at: &RegisterKey,
-        write: &Write<'_>,
+        write: &Change<'_>,
         now: Moment,
         calls: &mut Calls,
     ) -> StoreOutcome {
         self.settle(now);
         let old = self.registers.get(at);
-        if let Some(old) = old.filter(|old| old.last_write == write.id) {
-            return StoreOutcome::Stored(old.version);
-        }
         let highest = old.and_then(|old| old.token);
-        if let (Some(highest), Some(token)) = (highest, write.token)
-            && token < highest
-        {
-            return StoreOutcome::Stale { highest };
-        }
-        let there = old.filter(|old| old.value.is_some()).map(|old| old.version);
-        let as_expected = match write.expect {
-            Expect::Anything => true,
-            Expect::Absent => there.is_none(),
-            Expect::Version(version) => there == Some(version),
+        let found = Found {
+            version: old.map(|old| old.version),
+            present: old.is_some_and(|old| old.value.is_some()),
+            token: highest,
+            last_write: old.map(|old| old.last_write),
         };
-        if !as_expected {
-            return StoreOutcome::Conflict;
+        if let Some(outcome) = StoreOutcome::decide(&found, &write.rule) {
+            return outcome;
         }
         self.last_version += 1;
         let version = Version(self.last_version);
         let mut register = Register {
             value: write.value.map(<[u8]>::to_vec),
             version,
-            token: write.token.or(highest),
-            last_write: write.id,
+            token: write.rule.token.or(highest),
+            last_write: write.rule.id,
             due: None,
         };
         register.due = match &register.value {

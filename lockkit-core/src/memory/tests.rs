@@ -60,7 +60,8 @@ async fn locks_whose_holders_died_and_that_nobody_asks_for_go_as_others_come() {
 async fn breaks_and_deleted_registers_are_forgotten_after_their_time() {
     let driver = MemoryDriver::new();
     let broken = claim("a");
-    let Acquisition::Granted(grant) = driver.acquire(&broken, Patience::Try).await.unwrap() else {
+    let Acquisition::Granted(grant) = driver.acquire(&broken, Patience::Try).await.unwrap().answer
+    else {
         panic!("it is free")
     };
     let record =
@@ -73,6 +74,7 @@ async fn breaks_and_deleted_registers_are_forgotten_after_their_time() {
         token: None,
         write_id: WriteId::random(),
         ttl: Some(TTL),
+        repeated: false,
     };
     driver.store(&at, &store).await.unwrap();
     assert!(driver.remembered() > 0);

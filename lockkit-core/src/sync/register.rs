@@ -104,7 +104,7 @@ impl Register {
     pub async fn load(&self) -> Result<Option<Entry>, Error> {
         let at = self.at()?;
         let registers = self.registers()?;
-        let (entry, _) = self.repeat(None, || registers.load(&at)).await?;
+        let (entry, _) = self.repeat(None, |_| registers.load(&at)).await?;
         Ok(entry)
     }
 
@@ -249,25 +249,35 @@ impl Register {
             Fence::Token(token) => (Some(token), None),
         };
         let write_id = WriteId::random();
-        let (outcome, failures) = match value {
-            Some(value) => {
-                let store = Store { value: value.to_vec(), expect, token, write_id, ttl: self.ttl };
-                self.repeat(lock, || registers.store(&at, &store)).await?
-            }
-            None => {
-                let delete = Delete { expect, token, write_id };
-                self.repeat(lock, || registers.delete(&at, &delete)).await?
-            }
-        };
+        let (at, ttl) = (&at, self.ttl);
+        let (answered, failures) = self
+            .repeat(lock, |failures| {
+                let repeated = failures > 0;
+                Box::pin(async move {
+                    match value {
+                        Some(value) => {
+                            let value = value.to_vec();
+                            let store = Store { value, expect, token, write_id, ttl, repeated };
+                            registers.store(at, &store).await
+                        }
+                        None => {
+                            let delete = Delete { expect, token, write_id, repeated };
+                            registers.delete(at, &delete).await
+                        }
+                    }
+                })
+            })
+            .await?;
+        let maybe_applied = failures > 0 || answered.unanswered > 0;
         let name = || self.name.to_string();
-        match (outcome, token) {
+        match (answered.answer, token) {
             (StoreOutcome::Stored(version), _) => Ok(version),
             (StoreOutcome::Stale { highest }, Some(token)) => {
-                Err(Error::Stale { name: name(), token, highest })
+                Err(Error::Stale { name: name(), token, highest, maybe_applied })
             }
             // A write without a token is never stale; a driver that says so did not store it.
             (StoreOutcome::Conflict | StoreOutcome::Stale { .. }, _) => {
-                Err(Error::Conflict { name: name(), maybe_applied: failures > 0 })
+                Err(Error::Conflict { name: name(), maybe_applied })
             }
         }
     }
@@ -312,10 +322,11 @@ impl Register {
     }
 
     /// Asks until there is an answer, for as long as that makes sense; and how often there was none.
+    /// `call` is told how often that was so far.
     async fn repeat<'a, T>(
         &self,
         lock: Option<&Lease>,
-        mut call: impl FnMut() -> Asking<'a, T>,
+        mut call: impl FnMut(u32) -> Asking<'a, T>,
     ) -> Result<(T, u32), Error> {
         let until = Instant::now() + PATIENCE;
         let mut failures = 0;
@@ -326,7 +337,7 @@ impl Register {
                 lock.token()?;
                 left = left.min(lock.remaining());
             }
-            let answer = tokio::time::timeout(left.min(ATTEMPT), call()).await;
+            let answer = tokio::time::timeout(left.min(ATTEMPT), call(failures)).await;
             let backend = self.core.driver().capabilities().backend;
             let error = match answer.unwrap_or_else(|_| Err(no_answer(backend))) {
                 Ok(answer) => return Ok((answer, failures)),

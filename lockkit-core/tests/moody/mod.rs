@@ -92,7 +92,11 @@ impl LockDriver for Moody {
         self.inner.clock()
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         let (inner, claim) = (self.inner.clone(), claim.clone());
         self.call("acquire", 1, async move { inner.acquire(&claim, patience).await }).await
     }
@@ -102,7 +106,7 @@ impl LockDriver for Moody {
         self.call("granted", 1, async move { inner.granted(&claim).await }).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let (inner, claims) = (self.inner.clone(), claims.to_vec());
         self.call("renew", claims.len(), async move { inner.renew(&claims).await }).await
     }

@@ -35,14 +35,14 @@ pub(crate) fn record(forced: bool) -> BreakRecord {
 }
 
 pub(crate) async fn take(driver: &MemoryDriver, claim: &Arc<Claim>) -> Grant {
-    match driver.acquire(claim, Patience::Wait).await.unwrap() {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
         Acquisition::Granted(grant) => grant,
         other => panic!("not granted but {other:?}"),
     }
 }
 
 pub(crate) async fn queue(driver: &MemoryDriver, claim: &Arc<Claim>) -> u32 {
-    match driver.acquire(claim, Patience::Wait).await.unwrap() {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
         Acquisition::Queued { ahead } => ahead,
         other => panic!("not queued but {other:?}"),
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version,
+    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version,
 };
 use lockkit_core::{Error, Token};
 
@@ -30,14 +30,26 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         }))
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let value = Arg::Bytes(&store.value);
         let ttl = store.ttl.map_or(0, |ttl| micros(ttl).max(1));
-        self.write(at, value, store.expect, store.token, &store.write_id.0, ttl).await
+        self.write(at, value, store.expect, store.token, &store.write_id.0, ttl)
+            .await
+            .map(Answered::from)
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
-        self.write(at, Arg::Null, delete.expect, delete.token, &delete.write_id.0, 0).await
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        self.write(at, Arg::Null, delete.expect, delete.token, &delete.write_id.0, 0)
+            .await
+            .map(Answered::from)
     }
 
     async fn changed(

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    SetLimit,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
@@ -33,7 +34,11 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         Some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         let wakes = &self.inner.wakes;
         let waiter = (patience == Patience::Wait).then(|| wakes.enlist(claim));
         let answer = self.ask_acquire(claim, patience).await;
@@ -47,7 +52,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
             (Err(Error::Backend { .. }), Some(_)) => {}
             _ => wakes.strike(&claim.id),
         }
-        answer.map(|(acquisition, _)| acquisition)
+        answer.map(|(acquisition, _)| acquisition.into())
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -66,7 +71,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         }
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
@@ -78,7 +83,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
             {
                 self.inner.wakes.look_in(&waiter, self.pause(*ahead, look, &waiter));
             }
-            renewal
+            Ok(renewal)
         });
         Ok(each.collect())
     }
@@ -165,8 +170,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         if D::ANCHORS {
             return self.amend(claim, 3, 0).await;
         }
-        let answers = self.renew(std::slice::from_ref(claim)).await?;
-        Ok(answers.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine)))
+        self.renew_single(claim).await
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {

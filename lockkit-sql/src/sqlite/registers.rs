@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version,
+    Answered, Delete, Entry, Found, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
+    WriteId,
 };
 use lockkit_core::{Error, Token};
 use rusqlite::params;
@@ -27,26 +28,23 @@ impl Registers for SqliteDriver {
         self.inner.load(at).await
     }
 
-    async fn store(&self, at: &RegisterKey, store: &Store) -> Result<StoreOutcome, Error> {
-        let write = Write {
-            value: Some(store.value.clone()),
-            expect: store.expect,
-            token: store.token,
-            write_id: store.write_id.0,
-            ttl: store.ttl,
-        };
-        self.inner.write(at, write).await
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let change =
+            Change { value: Some(store.value.clone()), rule: store.into(), ttl: store.ttl };
+        self.inner.write(at, change).await.map(Answered::from)
     }
 
-    async fn delete(&self, at: &RegisterKey, delete: &Delete) -> Result<StoreOutcome, Error> {
-        let write = Write {
-            value: None,
-            expect: delete.expect,
-            token: delete.token,
-            write_id: delete.write_id.0,
-            ttl: None,
-        };
-        self.inner.write(at, write).await
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let change = Change { value: None, rule: delete.into(), ttl: None };
+        self.inner.write(at, change).await.map(Answered::from)
     }
 
     async fn changed(
@@ -71,11 +69,10 @@ impl Registers for SqliteDriver {
 }
 
 /// A store or a deletion.
-struct Write {
+struct Change {
+    /// `None` for a deletion.
     value: Option<Vec<u8>>,
-    expect: Expect,
-    token: Option<Token>,
-    write_id: [u8; 16],
+    rule: Write,
     ttl: Option<Duration>,
 }
 
@@ -99,9 +96,9 @@ impl Inner {
         self.reader.call(false, load).await
     }
 
-    async fn write(&self, at: &RegisterKey, write: Write) -> Result<StoreOutcome, Error> {
+    async fn write(&self, at: &RegisterKey, change: Change) -> Result<StoreOutcome, Error> {
         let at = at.clone();
-        let job = move |flight: &mut Flight<'_>| apply(flight, &at, &write).map(Ok);
+        let job = move |flight: &mut Flight<'_>| apply(flight, &at, &change).map(Ok);
         let outcome = self.writer.call(true, job).await?;
         if matches!(outcome, StoreOutcome::Stored(_)) {
             self.site.hub.registers.notify_waiters();
@@ -110,59 +107,34 @@ impl Inner {
     }
 }
 
-/// What a register was last written with.
-struct Last {
-    /// Of the value, while there is one.
-    version: Option<Version>,
-    /// Of the last write, which may have been a deletion.
-    written: Version,
-    highest: Option<Token>,
-    write_id: Vec<u8>,
-}
-
 fn apply(
     flight: &mut Flight<'_>,
     at: &RegisterKey,
-    write: &Write,
+    change: &Change,
 ) -> Result<StoreOutcome, Failure> {
     let (namespace, name) = (at.namespace.as_str(), at.name.as_str());
-    let last = flight.any(
-        "SELECT version, highest, write_id,
-                value IS NOT NULL AND (expires IS NULL OR expires > ?3)
+    let found = flight.any(
+        "SELECT version, value IS NOT NULL AND (expires IS NULL OR expires > ?3), highest, write_id
          FROM lockkit_registers WHERE namespace = ?1 AND name = ?2",
         params![namespace, name, flight.now()],
         |row| {
-            let written = version(row.get(0)?);
-            Ok(Last {
-                version: row.get::<_, bool>(3)?.then_some(written),
-                written,
-                highest: row.get::<_, Option<i64>>(1)?.map(token_of),
-                write_id: row.get(2)?,
+            Ok(Found {
+                version: Some(version(row.get(0)?)),
+                present: row.get(1)?,
+                token: row.get::<_, Option<i64>>(2)?.map(token_of),
+                last_write: row.get_ref(3)?.as_blob()?.try_into().ok().map(WriteId),
             })
         },
     )?;
-    if let Some(last) = last.as_ref().filter(|last| last.write_id == write.write_id) {
-        return Ok(StoreOutcome::Stored(last.written));
-    }
-    let highest = last.as_ref().and_then(|last| last.highest);
-    if let (Some(highest), Some(token)) = (highest, write.token)
-        && token < highest
-    {
-        return Ok(StoreOutcome::Stale { highest });
-    }
-    let there = last.and_then(|last| last.version);
-    let as_expected = match write.expect {
-        Expect::Anything => true,
-        Expect::Absent => there.is_none(),
-        Expect::Version(version) => there == Some(version),
-    };
-    if !as_expected {
-        return Ok(StoreOutcome::Conflict);
+    let never = Found { version: None, present: false, token: None, last_write: None };
+    let found = found.unwrap_or(never);
+    if let Some(outcome) = StoreOutcome::decide(&found, &change.rule) {
+        return Ok(outcome);
     }
     let number = flight.next_version()?;
-    let (token, now) = (write.token.or(highest), flight.now());
-    let ends = write.ttl.map(|ttl| now + nanos(ttl));
-    let purge_at = match &write.value {
+    let (token, now) = (change.rule.token.or(found.token), flight.now());
+    let ends = change.ttl.map(|ttl| now + nanos(ttl));
+    let purge_at = match &change.value {
         Some(_) => ends,
         None => token.is_none().then_some(now + GRACE),
     };
@@ -173,11 +145,11 @@ fn apply(
         params![
             namespace,
             name,
-            write.value,
+            change.value,
             number,
             token.map(Token::as_i64),
-            write.write_id,
-            write.ttl.map(nanos),
+            change.rule.id.0,
+            change.ttl.map(nanos),
             ends,
             purge_at
         ],

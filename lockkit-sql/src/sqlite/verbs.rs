@@ -8,7 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal, SetLimit,
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
+    SetLimit,
 };
 use lockkit_core::line::{Answer, Broke, Step};
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
@@ -42,9 +43,14 @@ impl LockDriver for SqliteDriver {
         Some(self)
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         let (durable, claim) = (outlives(claim), claim.clone());
-        self.inner.writer.call(durable, move |flight| acquire(flight, &claim, patience)).await
+        let acquire = move |flight: &mut Flight<'_>| acquire(flight, &claim, patience);
+        self.inner.writer.call(durable, acquire).await.map(Answered::from)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -58,13 +64,15 @@ impl LockDriver for SqliteDriver {
         }
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
         let durable = claims.iter().any(|claim| outlives(claim));
         let claims = claims.to_vec();
-        self.inner.writer.call(durable, move |flight| renew(flight, &claims).map(Ok)).await
+        let renew = move |flight: &mut Flight<'_>| renew(flight, &claims).map(Ok);
+        let renewals = self.inner.writer.call(durable, renew).await?;
+        Ok(renewals.into_iter().map(Ok).collect())
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

@@ -48,14 +48,14 @@ pub fn permits(name: &str, permits: u32, limit: u32) -> Arc<Claim> {
 }
 
 pub async fn take(driver: &SqliteDriver, claim: &Arc<Claim>) -> Grant {
-    match driver.acquire(claim, Patience::Wait).await.unwrap() {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
         Acquisition::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 pub async fn queue(driver: &SqliteDriver, claim: &Arc<Claim>) -> u32 {
-    match driver.acquire(claim, Patience::Wait).await.unwrap() {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
         Acquisition::Queued { ahead } => ahead,
         other => panic!("not queued: {other:?}"),
     }

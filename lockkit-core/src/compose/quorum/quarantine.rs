@@ -235,7 +235,7 @@ impl Shared {
         let mine = claim.clone();
         let trying = self
             .ask(member, limit, |driver| async move { driver.acquire(&mine, Patience::Try).await });
-        match trying.await? {
+        match trying.await?.answer {
             Acquisition::Granted(_) => Ok(Some((claim, wait))),
             _ => Err(Error::retryable(BACKEND, "somebody else watches over this member")),
         }
@@ -254,11 +254,9 @@ impl Shared {
         let epoch = self.next_epoch(member).await?;
         let enough = longest_ttl + Margin::default().of(longest_ttl) <= waited;
         let mine = claim.clone();
-        let renew = |driver: Arc<dyn LockDriver>| async move {
-            driver.renew(std::slice::from_ref(&mine)).await
-        };
+        let renew = |driver: Arc<dyn LockDriver>| async move { driver.renew_single(&mine).await };
         let stood = self.ask(member, limit, renew).await?;
-        if enough && matches!(stood.first(), Some(Renewal::Holds(_))) {
+        if enough && matches!(stood, Renewal::Holds(_)) {
             self.write_sign(member, Sign { epoch, longest_ttl }).await?;
         }
         let mine = claim.clone();

@@ -196,12 +196,18 @@ impl Shared {
         futures_util::future::join_all(votes).await
     }
 
-    async fn vote(self: &Arc<Self>, member: usize, one: &Held, answer: Renewal) -> Vote {
+    async fn vote(
+        self: &Arc<Self>,
+        member: usize,
+        one: &Held,
+        answer: Result<Renewal, Error>,
+    ) -> Vote {
         let counts = one.hold.state().seats[member].counts;
         match answer {
-            Renewal::Holds(grant) if counts => Vote::Kept(grant),
-            Renewal::Holds(grant) => self.repair(member, one, grant).await,
-            Renewal::Ended(Ended::Broken(record)) => Vote::Broken(record),
+            Ok(Renewal::Holds(grant)) if counts => Vote::Kept(grant),
+            Ok(Renewal::Holds(grant)) => self.repair(member, one, grant).await,
+            Ok(Renewal::Ended(Ended::Broken(record))) => Vote::Broken(record),
+            Err(_) => Vote::Unknown,
             _ => {
                 one.hold.unseat(&one.claim, member);
                 let limit = self.limit(one.claim.hold_ttl);

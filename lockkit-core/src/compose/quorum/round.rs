@@ -13,7 +13,7 @@ use super::quarantine::Epoch;
 use super::{BACKEND, Shared, pause};
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::{Margin, trusted_until};
-use crate::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
+use crate::driver::{Acquisition, Answered, Grant, LockDriver, Patience, Released, Renewal};
 use crate::{Claim, Error, Token};
 
 pub(super) enum Outcome {
@@ -272,16 +272,20 @@ impl Shared {
                 return driver.acquire(&mine, Patience::Try).await;
             }
             match driver.acquire(&mine, Patience::Wait).await? {
-                Acquisition::Queued { .. } => driver.granted(&mine).await.map(Acquisition::Granted),
+                Answered { answer: Acquisition::Queued { .. }, unanswered } => {
+                    let granted = Acquisition::Granted(driver.granted(&mine).await?);
+                    Ok(Answered::after(unanswered, granted))
+                }
                 other => Ok(other),
             }
         });
-        let answer = trying.await;
+        let answered = trying.await;
         let mut state = hold.state();
-        if answer.is_err() && state.claim.id == claim.id {
+        let certain = answered.as_ref().is_ok_and(|answered| answered.unanswered == 0);
+        if !certain && state.claim.id == claim.id {
             state.seats[member].ghost_until = Some(self.ghost_until(claim));
         }
-        answer
+        answered.map(|answered| answered.answer)
     }
 
     /// Raises a claim that a member has just granted, and makes sure that the member is not one

@@ -7,7 +7,7 @@ use super::network::{Link, Server};
 use super::world::{TTL, break_all, claim, key, options, runtime};
 use crate::compose::quorum::QuorumDriver;
 use crate::compose::quorum::guards::Guards;
-use crate::driver::{Acquisition, LockDriver, Patience, Released, Renewal};
+use crate::driver::{Acquisition, Answered, LockDriver, Patience, Released, Renewal};
 use crate::{Claim, Key, Mode, Name, Namespace, Space, Token};
 
 fn quorum(servers: &[Arc<Server>], seed: u64, guards: Guards) -> QuorumDriver {
@@ -21,7 +21,7 @@ fn servers() -> Vec<Arc<Server>> {
 
 async fn take(quorum: &QuorumDriver, claim: &Arc<Claim>) -> Token {
     match quorum.acquire(claim, Patience::Try).await {
-        Ok(Acquisition::Granted(grant)) => grant.token,
+        Ok(Answered { answer: Acquisition::Granted(grant), .. }) => grant.token,
         other => panic!("it is free: {other:?}"),
     }
 }
@@ -48,7 +48,7 @@ async fn wander(guards: Guards) -> (Token, Token) {
     servers[2].set_up(true);
     let renew = async || {
         let answers = quorum.renew(std::slice::from_ref(&first)).await.unwrap();
-        assert!(matches!(answers[0], Renewal::Holds(_)), "{answers:?}");
+        assert!(matches!(answers[0], Ok(Renewal::Holds(_))), "{answers:?}");
     };
     renew().await;
     nap(TTL / 10).await;
@@ -103,7 +103,7 @@ async fn split_vote(seed: u64, guards: Guards) -> bool {
         let quorum = quorum(&servers, seed, guards);
         let claim = claim(Mode::Exclusive);
         match quorum.acquire(&claim, Patience::Wait).await {
-            Ok(Acquisition::Granted(_)) => true,
+            Ok(Answered { answer: Acquisition::Granted(_), .. }) => true,
             _ => quorum.granted(&claim).await.is_ok(),
         }
     };
@@ -182,7 +182,7 @@ async fn broken_before_the_raise(guards: Guards) -> (Option<Token>, Token) {
     };
     let (taken, ()) = tokio::join!(quorum.acquire(&first, Patience::Try), breaking);
     let taken = match taken {
-        Ok(Acquisition::Granted(grant)) => Some(grant.token),
+        Ok(Answered { answer: Acquisition::Granted(grant), .. }) => Some(grant.token),
         _ => None,
     };
     servers[2].set_up(true);
@@ -210,7 +210,7 @@ async fn ghost(guards: Guards) -> bool {
     take(&quorum, &claim(Mode::Exclusive)).await;
     servers[0].set_up(true);
     servers[0].set_mute(true);
-    let refused = quorum.acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap();
+    let refused = quorum.acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap().answer;
     assert_eq!(refused, Acquisition::Busy);
     servers[0].set_mute(false);
     nap(TTL / 2).await;
@@ -255,7 +255,7 @@ async fn two_rounds_at_once(guards: Guards) -> (Token, Vec<Token>) {
     let claims = names.map(named);
     let rounds = claims.each_ref().map(|claim| after.acquire(claim, Patience::Try));
     let granted = futures_util::future::join_all(rounds).await.into_iter().map(|got| match got {
-        Ok(Acquisition::Granted(grant)) => grant.token,
+        Ok(Answered { answer: Acquisition::Granted(grant), .. }) => grant.token,
         other => panic!("they are free: {other:?}"),
     });
     (first.into_iter().max().unwrap(), granted.collect())
@@ -281,7 +281,7 @@ fn a_renewal_never_makes_a_lease_longer_than_the_longest() {
         let mut greedy = Claim::clone(&claim);
         greedy.hold_ttl = TTL * 100;
         let answers = quorum.renew(&[Arc::new(greedy)]).await.unwrap();
-        assert!(matches!(answers[0], Renewal::Holds(_)), "{answers:?}");
+        assert!(matches!(answers[0], Ok(Renewal::Holds(_))), "{answers:?}");
         for server in &servers {
             let line = server.driver().inspect(&key()).await.unwrap().line;
             assert!(line[0].expires_in <= TTL, "{:?}", line[0].expires_in);

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::driver::{Acquisition, Force, Grant, LockDriver, Patience, Released, Renewal};
+use crate::driver::{Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal};
 use crate::state::{Health, ListRequest, LockState, Page};
 use crate::{BreakRecord, Capabilities, Claim, Error, Key, MemoryDriver, Namespace, Token};
 
@@ -150,7 +150,11 @@ impl LockDriver for Link {
         crate::clock::TokioClock::shared()
     }
 
-    async fn acquire(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
         let claim = claim.clone();
         self.send(move |driver| {
             let claim = claim.clone();
@@ -168,7 +172,7 @@ impl LockDriver for Link {
         .await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let claims = claims.to_vec();
         self.send(move |driver| {
             let claims = claims.clone();

@@ -12,7 +12,7 @@ use crate::clock::{Clock, Moment, TokioClock};
 use crate::compose::quorum::guards::Guards;
 use crate::compose::quorum::{QuorumDriver, QuorumOptions};
 use crate::deadline::{Margin, trusted_until};
-use crate::driver::{Acquisition, Force, Grant, LockDriver, Patience, Renewal};
+use crate::driver::{Acquisition, Answered, Force, Grant, LockDriver, Patience, Renewal};
 use crate::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space};
 
 pub(super) const TTL: Duration = Duration::from_millis(1_000);
@@ -101,7 +101,7 @@ async fn work(seed: u64, plan: Plan, servers: Vec<Arc<Server>>, ledger: Arc<Ledg
         let patience = if rng.random() { Patience::Wait } else { Patience::Try };
         let asked = now();
         let mut grant = match quorum.acquire(&claim, patience).await {
-            Ok(Acquisition::Granted(grant)) => Some(grant),
+            Ok(Answered { answer: Acquisition::Granted(grant), .. }) => Some(grant),
             _ => None,
         };
         if grant.is_none() && patience == Patience::Wait {
@@ -138,17 +138,17 @@ async fn hold(
         let nap = rng.random_range(10..500);
         tokio::time::sleep(Duration::from_millis(nap)).await;
         let asked = now();
-        let answer = quorum.renew(std::slice::from_ref(claim)).await;
+        let answer = quorum.renew_single(claim).await;
         if now() >= until {
             return;
         }
-        match answer.ok().and_then(|mut answers| answers.pop()) {
-            Some(Renewal::Holds(grant)) => {
+        match answer {
+            Ok(Renewal::Holds(grant)) => {
                 until = until.max(trusted(&grant, asked));
                 ledger.extend(entry, until);
             }
-            Some(_) => break,
-            None => {}
+            Ok(_) => break,
+            Err(_) => {}
         }
     }
     ledger.end(entry, now());
