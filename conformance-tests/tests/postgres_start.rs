@@ -178,7 +178,10 @@ async fn a_watch_goes_on_after_a_restart_of_the_server() {
     let (seen, mut states) = mpsc::unbounded_channel();
     tokio::spawn({
         let watch = locks.watch(Space::Lock, "job");
-        watch.for_each(move |state| std::future::ready(seen.send(state).unwrap()))
+        watch.for_each(move |state| {
+            seen.send(state).unwrap();
+            std::future::ready(())
+        })
     });
     let mut next = async || timeout(LONG, states.recv()).await.unwrap().unwrap();
     assert!(next().await.unwrap().line.is_empty());
