@@ -50,7 +50,7 @@ pub enum Error {
         name: String,
     },
     /// A name, prefix or note that cannot be one. Nothing was sent.
-    #[error("{name:?} is not a usable name: {reason}")]
+    #[error("{name:?} cannot be used: {reason}")]
     InvalidName {
         /// The beginning of what was given.
         name: String,
