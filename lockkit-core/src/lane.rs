@@ -52,10 +52,16 @@ impl Turn<'_> {
     /// That of the request.
     pub(crate) async fn ask<T>(self, request: impl Future<Output = T>) -> T {
         let mut request = std::pin::pin!(request);
-        if let Ok(answer) = tokio::time::timeout(SLOW, request.as_mut()).await {
-            return answer;
+        tokio::select! {
+            biased;
+            answer = request.as_mut() => return answer,
+            () = slow() => drop(self.place),
         }
-        drop(self.place);
         request.await
     }
+}
+
+/// Makes its timer when it is first polled: not at all for an answer that is there at once.
+async fn slow() {
+    tokio::time::sleep(SLOW).await;
 }

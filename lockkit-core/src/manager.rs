@@ -24,7 +24,8 @@ use crate::{BreakRecord, Error, Identity, Key, LossReason, Name, Namespace, Spac
 /// Locks of one backend under one prefix.
 ///
 /// Cheap to clone; clones share connections and the one background task that renews. It has to be
-/// used inside a Tokio runtime. When the last clone, guard and lock made from it are gone, what
+/// used inside a Tokio runtime, and may be in several: when the one ends in which that task runs, it
+/// goes on in the runtime of a lock that is held or waited for. When the last clone, guard and lock made from it are gone, what
 /// was dropped is still released; [`shutdown`](Self::shutdown) waits for that.
 #[derive(Clone)]
 pub struct LockManager {

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment, sleep_until};
@@ -24,6 +25,8 @@ pub(crate) struct Record {
     /// Whether it is renewed in the background while it is held.
     renew: bool,
     pub(crate) labels: Labels,
+    /// Where it was asked for.
+    runtime: Option<Handle>,
 }
 
 struct Term {
@@ -71,7 +74,9 @@ impl Record {
         let phase = Phase::Waiting;
         let term = Term { claim, phase, asked, due, failures: 0, max_hold, under_way };
         observe::waiting(labels, 1.0);
-        Self { term: Mutex::new(term), changed: Notify::new(), margin, clock, base, renew, labels }
+        let (term, changed) = (Mutex::new(term), Notify::new());
+        let runtime = Handle::try_current().ok();
+        Self { term, changed, margin, clock, base, renew, labels, runtime }
     }
 
     fn term(&self) -> MutexGuard<'_, Term> {
@@ -88,6 +93,10 @@ impl Record {
 
     pub(crate) fn margin(&self) -> Margin {
         self.margin
+    }
+
+    pub(crate) fn runtime(&self) -> Option<&Handle> {
+        self.runtime.as_ref()
     }
 
     pub(crate) fn is_renewed(&self) -> bool {

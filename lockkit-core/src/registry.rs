@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -15,7 +16,8 @@ use crate::clock::{Clock, Moment};
 use crate::driver::{LockDriver, Released};
 use crate::lane::Lane;
 use crate::record::{NEVER, Record};
-use crate::{Claim, ClaimId, Error, observe, renewer};
+use crate::renewer::{self, Running};
+use crate::{Claim, ClaimId, Error, observe};
 
 pub(crate) struct Registry {
     pub(crate) driver: Arc<dyn LockDriver>,
@@ -56,12 +58,15 @@ pub(crate) struct Release {
 #[derive(Default)]
 struct Open {
     count: AtomicUsize,
+    /// Whether anybody waits until there is none: nobody does before a shutdown.
+    awaited: AtomicBool,
     none: Notify,
 }
 
 impl Open {
     /// Returns when nothing is left.
     async fn done(&self) {
+        self.awaited.store(true, Ordering::SeqCst);
         loop {
             let mut none = std::pin::pin!(self.none.notified());
             none.as_mut().enable();
@@ -85,7 +90,8 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let last = self.0.count.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.0.awaited.load(Ordering::SeqCst) {
             self.0.none.notify_waiters();
         }
     }
@@ -252,8 +258,34 @@ impl Registry {
     pub(crate) fn ensure_renewer(self: &Arc<Self>) {
         let mut task = locked(&self.task);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = Some(tokio::spawn(renewer::run(self.clone())));
+            *task = self.start_renewer(&Handle::current());
         }
+    }
+
+    /// The renewer's runtime ended, and others that use this manager may live: goes on in the one
+    /// of a claim, if there is one.
+    pub(crate) fn revive(self: &Arc<Self>) {
+        let mut task = locked(&self.task);
+        let mut ended = Vec::new();
+        for runtime in self.all().iter().filter_map(|record| record.runtime()) {
+            if ended.contains(&runtime.id()) {
+                continue;
+            }
+            *task = self.start_renewer(runtime);
+            if task.is_some() {
+                return;
+            }
+            ended.push(runtime.id());
+        }
+    }
+
+    /// `None` when the runtime has ended.
+    fn start_renewer(self: &Arc<Self>, runtime: &Handle) -> Option<JoinHandle<()>> {
+        let begun = Arc::new(AtomicBool::new(false));
+        let running = Running { registry: self.clone(), begun: begun.clone() };
+        let task = runtime.spawn(renewer::run(self.clone(), running));
+        begun.store(true, Ordering::SeqCst);
+        (!task.is_finished()).then_some(task)
     }
 
     /// Nobody can ask for anything any more: the renewer releases what is left and ends.

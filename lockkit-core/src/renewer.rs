@@ -2,6 +2,7 @@
 //! that fails, ends what could not be saved, and releases what was dropped.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -26,7 +27,7 @@ enum Job {
 
 /// Runs until nobody can use the manager any more and everything is released, or until its runtime
 /// ends.
-pub(crate) async fn run(registry: Arc<Registry>) {
+pub(crate) async fn run(registry: Arc<Registry>, _running: Running) {
     let mut jobs: FuturesUnordered<BoxFuture<'static, Job>> = FuturesUnordered::new();
     let places = Arc::new(Semaphore::new(RELEASES_AT_ONCE));
     let mut renewing = false;
@@ -60,6 +61,21 @@ pub(crate) async fn run(registry: Arc<Registry>) {
                 renewing = false;
                 next = now;
             },
+        }
+    }
+}
+
+/// Goes with the renewer: dropped when that ends, or its runtime does, polled or not.
+pub(crate) struct Running {
+    pub(crate) registry: Arc<Registry>,
+    /// Whether it did begin to run.
+    pub(crate) begun: Arc<AtomicBool>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.begun.load(Ordering::SeqCst) && !self.registry.is_orphaned() {
+            self.registry.revive();
         }
     }
 }

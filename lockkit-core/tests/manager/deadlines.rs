@@ -215,6 +215,19 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// In real time, since a paused clock belongs to one runtime.
 #[test]
+fn a_guard_is_renewed_on_when_the_runtime_of_the_renewer_ends() {
+    let locks = LockManager::new(MemoryDriver::new());
+    let (first, second) = (runtime(), runtime());
+    let one = first.block_on(locks.mutex("a").ttl(2 * SECOND).lock()).unwrap();
+    let two = second.block_on(locks.mutex("b").ttl(2 * SECOND).lock()).unwrap();
+    drop(first);
+    second.block_on(async { sleep(5 * SECOND).await });
+    assert!(two.is_valid(), "{:?}", two.loss());
+    assert!(one.is_valid(), "{:?}", one.loss());
+}
+
+/// In real time, since a paused clock belongs to one runtime.
+#[test]
 fn a_loss_is_told_where_nobody_renews_any_more() {
     let locks = LockManager::new(MemoryDriver::new());
     let first = runtime();
