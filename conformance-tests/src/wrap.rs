@@ -1,5 +1,5 @@
 //! A driver around a driver, through which a case sees and disturbs what core asks of it: counts
-//! calls, delays answers, loses them. It changes no answer.
+//! calls, hears answers, delays them, loses them. It changes no answer.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -16,6 +16,8 @@ use lockkit_core::driver::{
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
+
+use crate::history::now;
 
 pub mod tampers;
 
@@ -34,6 +36,7 @@ pub enum Verb {
     List,
     Changed,
     Raise,
+    Anchor,
     Resize,
     TokenBase,
     RaiseTokenBase,
@@ -59,6 +62,11 @@ pub trait Tamper: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// What the driver answered to a request that was sent then, in nanoseconds on the boot clock.
+    fn heard(&self, answer: Heard<'_>, sent: u64) {
+        let _ = (answer, sent);
+    }
+
     /// After how many polls the call is dropped, its caller getting an error; `None` to let it be.
     fn cut_after_polls(&self, verb: Verb) -> Option<u32> {
         let _ = verb;
@@ -70,6 +78,17 @@ pub trait Tamper: fmt::Debug + Send + Sync + 'static {
         let _ = verb;
         false
     }
+}
+
+/// An answer of the driver, as it was before anything was done to it.
+#[derive(Clone, Copy, Debug)]
+pub enum Heard<'a> {
+    /// An acquire was answered.
+    Acquired(&'a Claim, &'a Acquisition),
+    /// A renewal was answered for this claim.
+    Renewed(&'a Claim, &'a Renewal),
+    /// A call failed.
+    Failed(Verb, &'a Error),
 }
 
 /// A driver with something between it and its caller. Clones share it.
@@ -105,6 +124,13 @@ impl<T: Tamper> Tampered<T> {
         call: impl Future<Output = Result<R, Error>>,
     ) -> Result<R, Error> {
         self.tamper.before(verb).await?;
+        let call = async {
+            let answer = call.await;
+            if let Err(error) = &answer {
+                self.tamper.heard(Heard::Failed(verb, error), now());
+            }
+            answer
+        };
         let answer = match self.tamper.cut_after_polls(verb) {
             None => call.await,
             Some(polls) => some_polls(polls, call)
@@ -113,6 +139,20 @@ impl<T: Tamper> Tampered<T> {
         };
         self.tamper.after(verb).await?;
         answer
+    }
+
+    async fn ask(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
+        let sent = now();
+        let call = async {
+            let answer = self.inner.acquire(claim, patience).await?;
+            self.tamper.heard(Heard::Acquired(claim, &answer.answer), sent);
+            Ok(answer)
+        };
+        self.around(Verb::Acquire, call).await
     }
 
     fn own_registers(&self) -> &dyn Registers {
@@ -157,14 +197,10 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         patience: Patience,
     ) -> Result<Answered<Acquisition>, Error> {
         if !self.tamper.carries_on(Verb::Acquire) {
-            let call = self.inner.acquire(claim, patience);
-            return self.around(Verb::Acquire, call).await;
+            return self.ask(claim, patience).await;
         }
         let (this, claim) = (self.clone(), claim.clone());
-        let going_on = tokio::spawn(async move {
-            let call = this.inner.acquire(&claim, patience);
-            this.around(Verb::Acquire, call).await
-        });
+        let going_on = tokio::spawn(async move { this.ask(&claim, patience).await });
         going_on.await.unwrap_or_else(|e| Err(Error::retryable("tampered", e)))
     }
 
@@ -173,7 +209,21 @@ impl<T: Tamper> LockDriver for Tampered<T> {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        self.around(Verb::Renew, self.inner.renew(claims)).await
+        let sent = now();
+        let call = async {
+            let answers = self.inner.renew(claims).await?;
+            for (claim, answer) in claims.iter().zip(&answers) {
+                self.tamper.heard(
+                    match answer {
+                        Ok(answer) => Heard::Renewed(claim, answer),
+                        Err(error) => Heard::Failed(Verb::Renew, error),
+                    },
+                    sent,
+                );
+            }
+            Ok(answers)
+        };
+        self.around(Verb::Renew, call).await
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
@@ -213,6 +263,10 @@ impl<T: Tamper> LockDriver for Tampered<T> {
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         self.around(Verb::Raise, self.inner.raise(claim, token)).await
+    }
+
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.around(Verb::Anchor, self.inner.anchor(claim)).await
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {

@@ -8,6 +8,8 @@ use lockkit_conformance::history::{Event, History, How, Judgement, Promises, Wha
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps};
 
 const MS: u64 = 1_000_000;
+/// The longest lease of these histories.
+const LEASE: Duration = Duration::from_secs(10);
 const X: How = How::Exclusive;
 const S: How = How::Shared;
 
@@ -26,7 +28,8 @@ impl Tale {
     }
 
     fn granted(self, at: u64, client: u32, op: u64, token: u64, until: u64) -> Self {
-        self.tell(at, client, What::Granted { op, token, valid_until: until * MS })
+        let (since, valid_until) = (at * MS, until * MS);
+        self.tell(at, client, What::Granted { op, token, since, valid_until })
     }
 
     fn valid(self, at: u64, client: u32, op: u64, until: u64) -> Self {
@@ -77,14 +80,45 @@ impl Tale {
         self.register(at, client, op, token, None).done(at + 1, client, op, value)
     }
 
+    /// The backend says that this claim of the operation waits in line; it was asked just before.
+    fn waits(self, at: u64, client: u32, op: u64, claim: u64) -> Self {
+        self.tell(at, client, What::Placed { op, claim, sent: (at - 1) * MS })
+    }
+
+    /// So many take it one after the other, from this time on, 10 ms each.
+    fn many_hold(mut self, count: u64, from: u64) -> Self {
+        for i in 0..count {
+            let at = from + i * 10;
+            self = self.holds(50, i, X, 100 + i, at, at + 9);
+        }
+        self
+    }
+
+    /// So many are asked for from this time on, 10 ms each, and fail.
+    fn many_fail(mut self, count: u64, from: u64) -> Self {
+        for op in 1000..1000 + count {
+            let at = from + (op - 1000) * 10;
+            let error = "no such function".to_owned();
+            self = self.asks(at, 60, op, X).tell(at + 5, 60, What::Failed { op, error });
+        }
+        self
+    }
+
     fn judged(self) -> Judgement {
+        self.judged_on(|_| ())
+    }
+
+    /// On a backend that is different from others in this way.
+    fn judged_on(self, change: fn(&mut Capabilities)) -> Judgement {
         const FAULTS: &[(Fault, Keeps)] =
             &[(Fault::DataLost, Keeps::Nothing), (Fault::Failover, Keeps::Tokens)];
         let mut capabilities = Capabilities::of("tale");
         capabilities.faults = FAULTS;
+        change(&mut capabilities);
         let patience = Duration::from_secs(30);
         let history = History::new(self.0);
-        let judgement = judge(&history, Promises { capabilities: &capabilities, patience });
+        let promises = Promises { capabilities: &capabilities, patience, lease: LEASE };
+        let judgement = judge(&history, promises);
         let drawing = draw::svg(&history, &judgement.violations);
         assert!(drawing.starts_with("<svg") && drawing.trim_end().ends_with("</svg>"));
         judgement
@@ -148,6 +182,46 @@ convicted! {
             .holds(3, 1, How::Permits(1, 2), 3, 49, 60);
     exclusion_broken_under_a_fault_that_excuses_nothing: Exclusion,
         tale().fault(5, Fault::ClientDies).holds(1, 1, X, 1, 10, 50).holds(2, 1, X, 2, 40, 60);
+    two_holders_long_before_a_failover: Exclusion,
+        tale().holds(1, 1, X, 1, 10, 50).holds(2, 1, X, 2, 40, 60).fault(9_000, Fault::Failover);
+    two_holders_who_both_came_after_a_failover: Exclusion,
+        tale().fault(5, Fault::Failover).holds(1, 1, X, 1, 10, 50).holds(2, 1, X, 2, 40, 60);
+    two_holders_between_two_failovers: Exclusion,
+        tale().fault(5, Fault::Failover).holds(1, 1, X, 1, 10, 50).holds(2, 1, X, 2, 40, 60)
+            .fault(100, Fault::Failover);
+    two_holders_when_every_lease_from_before_the_failover_is_over: Exclusion,
+        tale().asks(9, 1, 1, X).granted(10, 1, 1, 1, 40_000).fault(30, Fault::Failover)
+            .asks(10_999, 2, 1, X).granted(11_000, 2, 1, 2, 12_000);
+    a_token_that_goes_back_between_two_who_came_after_data_was_lost: TokensGrow,
+        tale().fault(5, Fault::DataLost).holds(1, 1, X, 7, 10, 20).holds(2, 1, X, 3, 30, 40);
+    a_token_that_goes_back_before_data_is_lost: TokensGrow,
+        tale().holds(1, 1, X, 7, 10, 20).holds(2, 1, X, 3, 30, 40).fault(50, Fault::DataLost);
+    a_waiter_overtaken_200_times: Order,
+        tale().asks(1, 1, 1, X).waits(5, 1, 1, 7).many_hold(200, 10).granted(3_000, 1, 1, 999, 9_000);
+    a_waiter_overtaken_and_never_served: Order,
+        tale().asks(1, 1, 1, X).waits(5, 1, 1, 7).many_hold(20, 10).waits(400, 1, 1, 7);
+    a_writer_overtaken_by_a_reader: Order,
+        tale().holds(1, 1, S, 1, 2, 50).asks(3, 2, 1, X).waits(5, 2, 1, 7).holds(3, 1, S, 3, 10, 20)
+            .granted(51, 2, 1, 4, 90);
+    a_large_request_overtaken_by_one_that_leaves_no_room_for_it: Order,
+        tale().asks(3, 2, 1, How::Permits(3, 4)).waits(5, 2, 1, 7)
+            .holds(3, 1, How::Permits(2, 4), 3, 10, 20).granted(51, 2, 1, 4, 90);
+    a_waiter_overtaken_after_a_failover_was_over: Order,
+        tale().fault(2, Fault::Failover).asks(4, 1, 1, X).waits(5, 1, 1, 7).many_hold(2, 10)
+            .granted(90, 1, 1, 999, 9_000);
+    a_backend_on_which_nearly_everything_fails: Success, tale().many_hold(4, 10).many_fail(96, 200);
+    a_backend_that_fails_one_time_in_ten: Success, tale().many_hold(90, 10).many_fail(10, 2_000);
+    a_backend_that_fails_when_the_fault_is_long_over: Success,
+        tale().fault(5, Fault::DataLost).many_hold(30, 30_500).many_fail(10, 31_000);
+    a_backend_that_grants_nothing_all_along_a_fault: Success,
+        tale().fault(5, Fault::Partition).many_fail(100, 10);
+    a_backend_that_always_says_busy: Success, (0..100).fold(tale(), |tale, i| {
+        tale.asks(10 * i, 1, i, X).tell(10 * i + 1, 1, What::Refused { op: i })
+    });
+    guards_that_are_lost_although_nothing_happened: Success, (0..30).fold(tale(), |tale, i| {
+        let at = 10 + 10 * i;
+        tale.asks(at - 1, 1, i, X).granted(at, 1, i, 1 + i, at + 9_000).loses(at + 5, 1, i)
+    });
     a_token_that_goes_back: TokensGrow, tale().holds(1, 1, X, 7, 10, 20).holds(2, 1, X, 3, 30, 40);
     a_token_that_goes_back_after_a_long_time: TokensGrow,
         tale().holds(1, 1, X, 7, 10, 20).holds(2, 1, X, 8, 30, 40).holds(3, 1, X, 9, 50, 60)
@@ -160,7 +234,7 @@ convicted! {
     a_token_given_again: TokenOnce, tale().holds(1, 1, X, 7, 10, 20).holds(2, 1, X, 7, 30, 40);
     a_stale_write_that_was_taken: Register, tale().writes(10, 1, 1, 5, 1).writes(20, 2, 1, 4, 2);
     a_write_that_vanished: Register, tale().writes(10, 1, 1, 5, 1).reads(20, 2, 1, 6, 0);
-    an_update_done_over_another: Register,
+    an_update_done_over_another: LostUpdate,
         tale().reads(10, 1, 1, 5, 0).reads(12, 2, 1, 5, 0).writes(20, 1, 2, 5, 1).writes(30, 2, 2, 5, 1);
     a_refusal_for_no_reason: Register,
         tale().register(10, 1, 1, 5, Some(1)).stale(11, 1, 1, 4);
@@ -208,6 +282,38 @@ acquitted! {
         tale().fault(30, Fault::DataLost).holds(1, 1, X, 9, 10, 50).holds(2, 1, X, 1, 40, 60);
     two_holders_after_a_failover_with_growing_tokens:
         tale().fault(30, Fault::Failover).holds(1, 1, X, 1, 10, 50).holds(2, 1, X, 2, 40, 60);
+    a_token_that_goes_back_long_after_data_was_lost:
+        tale().holds(1, 1, X, 900, 10, 20).fault(30, Fault::DataLost).holds(2, 1, X, 1, 25_000, 25_010);
+    two_holders_of_whom_the_first_got_it_on_the_old_leader_meanwhile: {
+        let (fault, on) = (Fault::Failover, "server".to_owned());
+        tale().tell(5, 0, What::FaultBegins { fault, on: on.clone() })
+            .holds(1, 1, X, 1, 10, 50).holds(2, 1, X, 2, 40, 60)
+            .tell(90, 0, What::FaultEnds { fault, on })
+    };
+    an_update_lost_because_a_token_was_given_again:
+        tale().reads(10, 1, 1, 5, 0).reads(12, 2, 1, 5, 0).fault(14, Fault::DataLost)
+            .writes(20, 1, 2, 5, 1).writes(30, 2, 2, 5, 1);
+    one_who_asked_before_the_other_was_in_line:
+        tale().asks(1, 1, 1, X).asks(4, 2, 1, X).waits(5, 1, 1, 7).granted(6, 2, 1, 1, 90)
+            .ends(10, 2, 1).granted(11, 1, 1, 2, 90);
+    a_waiter_that_lost_its_place_and_got_another:
+        tale().asks(1, 1, 1, X).waits(5, 1, 1, 7).many_hold(3, 10).waits(50, 1, 1, 8)
+            .granted(60, 1, 1, 999, 90);
+    a_waiter_that_gave_up: tale().asks(1, 1, 1, X).waits(5, 1, 1, 7).many_hold(3, 10)
+            .tell(50, 1, What::Refused { op: 1 });
+    a_reader_told_before_a_reader_that_asked_earlier:
+        tale().asks(1, 1, 1, S).waits(5, 1, 1, 7).asks(6, 2, 1, S).granted(10, 2, 1, 2, 90)
+            .granted(11, 1, 1, 1, 90);
+    small_requests_beside_each_other_told_in_another_order:
+        tale().asks(1, 1, 1, How::Permits(1, 4)).waits(5, 1, 1, 7).asks(6, 2, 1, How::Permits(1, 4))
+            .granted(10, 2, 1, 2, 90).granted(11, 1, 1, 1, 90);
+    a_waiter_overtaken_when_its_place_was_lost_in_a_failover:
+        tale().asks(1, 1, 1, X).waits(5, 1, 1, 7).fault(8, Fault::Failover).many_hold(3, 10)
+            .granted(90, 1, 1, 999, 9_000);
+    failures_while_the_server_is_away:
+        tale().many_hold(30, 10).fault(500, Fault::Partition).many_fail(100, 510);
+    few_operations_say_nothing: tale().many_fail(10, 10);
+    one_failure_in_fifty: tale().many_hold(49, 10).many_fail(1, 1_000);
     a_stale_write_that_was_refused:
         tale().writes(10, 1, 1, 5, 1).register(20, 2, 1, 4, Some(9)).stale(21, 2, 1, 5)
             .reads(30, 1, 2, 5, 1);
@@ -231,6 +337,21 @@ fn a_promise_that_held_better_than_stated_is_reported() {
     let judgement = tale().fault(30, Fault::Failover).holds(1, 1, X, 1, 10, 20).acquitted();
     assert_eq!(judgement.better, [Rule::Exclusion]);
     assert_eq!(judgement.counts["granted"], 1);
+}
+
+#[test]
+fn order_is_judged_where_it_is_promised() {
+    let tale = tale().asks(1, 1, 1, X).waits(5, 1, 1, 7).many_hold(20, 10);
+    let judgement = tale.granted(3_000, 1, 1, 999, 9_000).judged_on(|c| c.fifo = false);
+    assert!(judgement.acquitted(), "{:#?}", judgement.violations);
+}
+
+#[test]
+fn how_much_happened_away_from_all_faults_is_counted() {
+    let judgement = tale().many_hold(7, 10).fault(200, Fault::ClientDies).acquitted();
+    assert_eq!(judgement.counts["calm"], 7);
+    let judgement = tale().fault(2, Fault::ClientDies).many_hold(7, 10).acquitted();
+    assert_eq!(judgement.counts["calm"], 0);
 }
 
 #[test]

@@ -72,7 +72,7 @@ async fn house(folder: &Path) -> House {
     House {
         url: format!("{}?timeout=30s", redis.url()),
         file: format!("sqlite:{}", folder.join("locks.db").display()),
-        settings: Settings::default().ttl(TTL).wait_ttl(TTL).prefix(prefix),
+        settings: Settings::default().ttl(TTL).wait_ttl(TTL * 3).prefix(prefix),
         orders: Orders {
             seed: 2026,
             lasts: Duration::ZERO,
@@ -80,6 +80,7 @@ async fn house(folder: &Path) -> House {
             tasks: 2,
             locks: 2,
             ttl: TTL,
+            wait_ttl: TTL * 3,
             registers: GuardedRegisters::default().serve().unwrap(),
             folder: folder.to_owned(),
         },
@@ -110,7 +111,8 @@ async fn a_fleet_that_moves_from_redis_to_sqlite_is_acquitted() {
     let files = files.filter(|path| path.extension().is_some_and(|e| e == "jsonl"));
     let history = History::load(files).unwrap();
     let mirror = house.mirror().await;
-    let promises = Promises { capabilities: mirror.capabilities(), patience: TTL * 10 };
+    let promises =
+        Promises { capabilities: mirror.capabilities(), patience: TTL * 10, lease: TTL * 3 };
     let judgement = judge(&history, promises);
     assert!(judgement.acquitted(), "{:#?}", judgement.violations);
     assert!(judgement.counts["granted"] > 100, "{:?}", judgement.counts);

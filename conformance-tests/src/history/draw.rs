@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::judge::{Turn, turns};
+use super::turn::{Held, Turn, turns};
 use super::{History, Violation, What};
 
 const WIDTH: f64 = 1600.0;
@@ -85,8 +85,8 @@ impl Window {
         let guilty = turns.iter().filter(|t| violation.by.contains(&(t.client, t.op)));
         let (mut from, mut to) = (violation.at, violation.at);
         for turn in guilty {
-            from = from.min(turn.granted.map_or(turn.asked, |(at, ..)| at));
-            to = to.max(turn.granted.map_or(turn.asked, |(.., until)| until));
+            from = from.min(turn.held.map_or(turn.asked, |held| held.told));
+            to = to.max(turn.held.map_or(turn.asked, |held| held.until));
         }
         let around = (to - from).max(1_000_000_000);
         Self { from: from.saturating_sub(around).max(first), to: (to + around).min(last) }
@@ -104,8 +104,8 @@ impl Window {
 }
 
 fn end(turn: &Turn) -> Option<u64> {
-    match turn.granted {
-        Some((.., until)) => Some(until.max(turn.over.unwrap_or(0))),
+    match turn.held {
+        Some(held) => Some(held.until.max(turn.over.unwrap_or(0))),
         None => turn.over,
     }
 }
@@ -134,7 +134,7 @@ fn faults(out: &mut String, history: &History, window: &Window, height: f64) {
 /// A thin line while it waits, a thick one while its guard is valid, outlined in red if guilty.
 fn bar(out: &mut String, turn: &Turn, window: &Window, y: f64, guilty: bool) {
     let colour = COLOURS[turn.client as usize % COLOURS.len()];
-    let waits_until = turn.granted.map(|(at, ..)| at).or(turn.over).unwrap_or(window.to);
+    let waits_until = turn.answered().unwrap_or(window.to);
     let (x, to) = (window.x(turn.asked), window.x(waits_until));
     let _ = writeln!(
         out,
@@ -142,7 +142,7 @@ fn bar(out: &mut String, turn: &Turn, window: &Window, y: f64, guilty: bool) {
          stroke-dasharray='2,2'/>",
         y + 6.0
     );
-    let Some((at, token, until)) = turn.granted else { return };
+    let Some(Held { told: at, token, until, .. }) = turn.held else { return };
     let (x, to) = (window.x(at), window.x(until));
     let outline = if guilty { "stroke='#c00' stroke-width='2'" } else { "stroke='none'" };
     let seconds = (until.saturating_sub(at)) as f64 / 1e9;

@@ -29,12 +29,23 @@ pub enum What {
         /// In which way.
         how: How,
     },
+    /// The backend answered that the operation's claim has a place in line and waits.
+    Placed {
+        /// The operation.
+        op: u64,
+        /// Which claim: an operation whose claim was lost in line goes on with another one.
+        claim: u64,
+        /// When the request was sent that was answered so.
+        sent: u64,
+    },
     /// It has it: a guard was returned.
     Granted {
         /// The operation.
         op: u64,
         /// The fencing token.
         token: u64,
+        /// When the request was sent, at the earliest, from which the lease counts.
+        since: u64,
         /// Until when the guard will say that it is valid, if nothing changes.
         valid_until: u64,
     },

@@ -1,25 +1,34 @@
 //! The judge: reads a history and says which promise was broken, by whom, and when. It does not
 //! know what ran; [`Promises`] say what was promised under the faults that happened.
+//!
+//! This page has the list of rules, and those of exclusion, tokens and progress; the others have
+//! pages of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Capabilities, Fault, Keeps};
+use lockkit_core::capabilities::Capabilities;
 use lockkit_core::{Mode, queue};
 
-use super::linear::{Operation, Order, search};
-use super::register::Answer;
-use super::{Event, History, What};
+use super::excuse::{Strike, asks, strikes};
+use super::order::order;
+use super::success::success;
+use super::turn::{Turn, by_lock, turns};
+use super::updates::updates;
+use super::{History, What};
 
 /// What a set-up promises.
 #[derive(Clone, Copy, Debug)]
 pub struct Promises<'a> {
     /// Which faults cost what.
     pub capabilities: &'a Capabilities,
-    /// How long after the last client's end a lock may still be held, and how long a waiter may
-    /// wait at a free lock: ttl plus slack.
+    /// How long after the last client's end a lock may still be held, how long a waiter may wait at
+    /// a free lock, and how long after a fault not everything need work: ttl plus slack.
     pub patience: Duration,
+    /// The longest lease that a client had: for so long after its end, a fault may show in who
+    /// holds.
+    pub lease: Duration,
 }
 
 /// What a history shows.
@@ -51,12 +60,18 @@ pub enum Rule {
     TokensGrow,
     /// A token is given once.
     TokenOnce,
-    /// The guarded register never goes back, and loses no acknowledged write.
+    /// Where it is promised, nobody gets a lock before those who are in line.
+    Order,
+    /// The guarded register never goes back.
     Register,
+    /// No acknowledged write is done over another that had the same ground.
+    LostUpdate,
     /// After the last client is gone, every lock is free in time.
     FreeAtEnd,
     /// Nobody waits for ever while the lock is free.
     Progress,
+    /// Away from all faults, what is asked for succeeds; and some of it always.
+    Success,
     /// The history makes sense: answers belong to questions.
     Sound,
 }
@@ -68,6 +83,8 @@ pub struct Violation {
     pub rule: Rule,
     /// Of which lock or register.
     pub of: String,
+    /// When what it came of began, at the earliest: a fault that was over by then is not its cause.
+    pub since: u64,
     /// When it shows.
     pub at: u64,
     /// Who took part: clients and their operations.
@@ -82,65 +99,60 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A lock operation, put together from its events.
-#[derive(Clone, Debug)]
-pub(super) struct Turn {
-    pub(super) client: u32,
-    pub(super) op: u64,
-    pub(super) lock: String,
-    pub(super) mode: Mode,
-    pub(super) asked: u64,
-    /// When it was told, the token, and until when its guard was valid.
-    pub(super) granted: Option<(u64, u64, u64)>,
-    /// When it was refused, failed, or its client died.
-    pub(super) over: Option<u64>,
-}
-
 /// Judges a history.
 pub fn judge(history: &History, promises: Promises<'_>) -> Judgement {
     let mut found = Vec::new();
     let turns = turns(history, &mut found);
+    let strikes = strikes(history);
     for (lock, turns) in by_lock(&turns) {
         tokens(&lock, &turns, &mut found);
         exclusion(&lock, &turns, &mut found);
+        if promises.capabilities.fifo {
+            order(&lock, &turns, &mut found);
+        }
         progress(&lock, &turns, history, promises.patience, &mut found);
     }
-    registers(history, &mut found);
+    updates(history, &mut found);
     free_at_end(history, &mut found);
+    let calm = success(&turns, &strikes, nanos(promises.patience), &mut found);
     found.sort_by_key(|violation| (violation.rule, violation.at));
-    sentence(history, promises, found)
+    let mut judgement = sentence(&strikes, promises, found);
+    judgement.counts = counts(history);
+    judgement.counts.insert("calm", calm);
+    judgement
 }
 
 /// Sorts what was found into what was promised and what a fault excuses.
-fn sentence(history: &History, promises: Promises<'_>, found: Vec<Violation>) -> Judgement {
-    let faults: BTreeSet<Fault> = history
-        .events
-        .iter()
-        .filter_map(|e| match e.what {
-            What::FaultBegins { fault, .. } => Some(fault),
-            _ => None,
-        })
-        .collect();
-    let keeps = faults.iter().map(|f| promises.capabilities.keeps(*f)).min();
-    let keeps = keeps.unwrap_or(Keeps::All);
-    let promised = |rule: Rule| match rule {
-        Rule::Exclusion => keeps >= Keeps::All,
-        Rule::TokensGrow | Rule::TokenOnce | Rule::Register => keeps >= Keeps::Tokens,
-        Rule::FreeAtEnd | Rule::Progress | Rule::Sound => true,
+fn sentence(strikes: &[Strike], promises: Promises<'_>, found: Vec<Violation>) -> Judgement {
+    let capabilities = promises.capabilities;
+    let at_risk = |rule: &Rule| {
+        let costs = |asked| strikes.iter().any(|s| capabilities.keeps(s.fault) < asked);
+        asks(*rule).is_some_and(costs)
     };
-    let at_risk = [Rule::Exclusion, Rule::TokensGrow].into_iter().filter(|rule| !promised(*rule));
-    let better = at_risk.filter(|rule| found.iter().all(|v| v.rule != *rule)).collect();
-    let (violations, excused) = found.into_iter().partition(|v| promised(v.rule));
+    let better = [Rule::Exclusion, Rule::TokensGrow].into_iter().filter(at_risk);
+    let better = better.filter(|rule| found.iter().all(|v| v.rule != *rule)).collect();
+    let lease = nanos(promises.lease);
+    let excused = |v: &Violation| strikes.iter().any(|s| s.excuses(v, capabilities, lease));
+    let (excused, violations) = found.into_iter().partition(excused);
+    Judgement { violations, excused, better, counts: BTreeMap::new() }
+}
+
+fn counts(history: &History) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for event in &history.events {
         *counts.entry(kind(&event.what)).or_default() += 1;
     }
-    Judgement { violations, excused, better, counts }
+    counts
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn kind(what: &What) -> &'static str {
     match what {
         What::Asked { .. } => "asked",
+        What::Placed { .. } => "placed",
         What::Granted { .. } => "granted",
         What::Valid { .. } => "valid",
         What::Refused { .. } => "refused",
@@ -157,74 +169,10 @@ fn kind(what: &What) -> &'static str {
     }
 }
 
-/// Puts the lock operations together.
-pub(super) fn turns(history: &History, found: &mut Vec<Violation>) -> Vec<Turn> {
-    let mut turns: Vec<Turn> = Vec::new();
-    let mut index: BTreeMap<(u32, u64), usize> = BTreeMap::new();
-    for Event { at, client, what } in &history.events {
-        let op = match what {
-            What::Asked { op, lock, how } => {
-                index.insert((*client, *op), turns.len());
-                let (lock, mode) = (lock.clone(), Mode::from(*how));
-                let (client, op, asked) = (*client, *op, *at);
-                turns.push(Turn { client, op, lock, mode, asked, granted: None, over: None });
-                continue;
-            }
-            What::Gone => {
-                for turn in turns.iter_mut().filter(|t| t.client == *client) {
-                    turn.over.get_or_insert(*at);
-                    if let Some((_, _, valid)) = &mut turn.granted {
-                        *valid = (*valid).min(*at);
-                    }
-                }
-                continue;
-            }
-            What::Granted { op, .. }
-            | What::Valid { op, .. }
-            | What::Refused { op }
-            | What::Failed { op, .. }
-            | What::Ended { op, .. } => *op,
-            _ => continue,
-        };
-        let Some(turn) = index.get(&(*client, op)).map(|i| &mut turns[*i]) else {
-            let text = format!("client {client} was answered operation {op}, which it never asked");
-            let by = vec![(*client, op)];
-            found.push(Violation { rule: Rule::Sound, of: String::new(), at: *at, by, text });
-            continue;
-        };
-        match what {
-            What::Granted { token, valid_until, .. } => {
-                turn.granted.get_or_insert((*at, *token, *valid_until));
-            }
-            What::Valid { valid_until, .. } => {
-                if let Some((_, _, valid)) = &mut turn.granted {
-                    *valid = (*valid).max(*valid_until);
-                }
-            }
-            What::Ended { .. } => {
-                turn.over = Some(*at);
-                if let Some((_, _, valid)) = &mut turn.granted {
-                    *valid = (*valid).min(*at);
-                }
-            }
-            _ => turn.over = Some(*at),
-        }
-    }
-    turns
-}
-
-fn by_lock(turns: &[Turn]) -> BTreeMap<String, Vec<&Turn>> {
-    let mut locks: BTreeMap<String, Vec<&Turn>> = BTreeMap::new();
-    for turn in turns {
-        locks.entry(turn.lock.clone()).or_default().push(turn);
-    }
-    locks
-}
-
 /// Tokens are given once, and grow along conflicting grants.
 fn tokens(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
     let mut granted: Vec<_> =
-        turns.iter().filter_map(|t| t.granted.map(|(at, token, _)| (at, token, *t))).collect();
+        turns.iter().filter_map(|t| t.held.map(|held| (held.told, held.token, *t))).collect();
     granted.sort_by_key(|(at, ..)| *at);
     let mut owners: BTreeMap<u64, &Turn> = BTreeMap::new();
     for (at, token, turn) in &granted {
@@ -233,7 +181,8 @@ fn tokens(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
                 "token {token} was given to client {} and to client {}",
                 first.client, turn.client
             );
-            found.push(violation(Rule::TokenOnce, lock, *at, &[first, turn], text));
+            let since = given(&[first, turn]);
+            found.push(violation(Rule::TokenOnce, lock, since, *at, &[first, turn], text));
         }
     }
     // By mode, the greatest token of those who knew that they held before this one asked.
@@ -255,7 +204,8 @@ fn tokens(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
                     "client {} got token {token} after client {} had got {before}",
                     turn.client, first.client
                 );
-                found.push(violation(Rule::TokensGrow, lock, at, &[first, turn], text));
+                let since = given(&[first, turn]);
+                found.push(violation(Rule::TokensGrow, lock, since, at, &[first, turn], text));
             }
         }
     }
@@ -265,9 +215,9 @@ fn tokens(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
 fn exclusion(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
     let mut edges = Vec::new();
     for (i, turn) in turns.iter().enumerate() {
-        if let Some((from, _, until)) = turn.granted.filter(|(from, _, until)| from < until) {
-            edges.push((from, 1, i));
-            edges.push((until, 0, i)); // ends come before beginnings of the same instant
+        if let Some(held) = turn.held.filter(|held| held.told < held.until) {
+            edges.push((held.told, 1, i));
+            edges.push((held.until, 0, i)); // ends come before beginnings of the same instant
         }
     }
     edges.sort_unstable();
@@ -285,7 +235,7 @@ fn exclusion(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
             let names = names.join(", ");
             let text = format!("client {} got it while valid with client {names}", turn.client);
             let by: Vec<_> = others.into_iter().chain([turn]).collect();
-            found.push(violation(Rule::Exclusion, lock, at, &by, text));
+            found.push(violation(Rule::Exclusion, lock, given(&by), at, &by, text));
         }
         valid.insert(i);
     }
@@ -300,85 +250,16 @@ fn progress(
     found: &mut Vec<Violation>,
 ) {
     let Some(end) = history.events.last().map(|e| e.at) else { return };
-    let patience = patience.as_nanos() as u64;
-    for turn in turns.iter().filter(|t| t.granted.is_none() && t.over.is_none()) {
-        let busy_until = turns.iter().filter_map(|t| t.granted.map(|(_, _, until)| until)).max();
+    let patience = nanos(patience);
+    for turn in turns.iter().filter(|t| t.held.is_none() && t.over.is_none()) {
+        let busy_until = turns.iter().filter_map(|t| t.held.map(|held| held.until)).max();
         let free_since = busy_until.unwrap_or(0).max(turn.asked);
         if free_since.saturating_add(patience) < end {
             let waited = Duration::from_nanos(end - free_since);
             let text = format!("client {} waited {waited:?} at a free lock", turn.client);
-            found.push(violation(Rule::Progress, lock, end, &[turn], text));
+            found.push(violation(Rule::Progress, lock, free_since, end, &[turn], text));
         }
     }
-}
-
-/// The guarded registers: some order explains all answers, and no acknowledged write was done
-/// over another that had the same ground.
-fn registers(history: &History, found: &mut Vec<Violation>) {
-    for (register, operations) in register_operations(history) {
-        let at = operations.values().map(|op| op.asked).max().unwrap_or(0);
-        let all: Vec<_> = operations.values().cloned().collect();
-        let wrong = match search(&all) {
-            Order::Found => None,
-            Order::Unknown => Some("no order of its operations was found in time".to_owned()),
-            Order::Impossible { explained } => {
-                let of = all.iter().filter(|op| op.answered.is_some()).count();
-                Some(format!("no order explains its answers, only {explained} of {of}"))
-            }
-        };
-        if let Some(text) = wrong {
-            let of = register.clone();
-            found.push(Violation { rule: Rule::Register, of, at, by: Vec::new(), text });
-        }
-        lost_updates(&register, &operations, found);
-    }
-}
-
-/// Writers add one to what they read, so two acknowledged writes of one value mean that one of
-/// them was lost.
-fn lost_updates(
-    register: &str,
-    operations: &BTreeMap<(u32, u64), Operation>,
-    found: &mut Vec<Violation>,
-) {
-    let mut writers: BTreeMap<u64, (u32, u64)> = BTreeMap::new();
-    for (by, op) in operations {
-        let (Some(value), Some((at, Answer::Done { .. }))) = (op.write, op.answered) else {
-            continue;
-        };
-        if let Some(other) = writers.insert(value, *by) {
-            let text = format!("clients {} and {} both wrote {value}", other.0, by.0);
-            let (rule, of, by) = (Rule::Register, register.to_owned(), vec![other, *by]);
-            found.push(Violation { rule, of, at, by, text });
-        }
-    }
-}
-
-type Operations = BTreeMap<(u32, u64), Operation>;
-
-fn register_operations(history: &History) -> BTreeMap<String, Operations> {
-    let mut all: BTreeMap<String, Operations> = BTreeMap::new();
-    let mut of: BTreeMap<(u32, u64), String> = BTreeMap::new();
-    for Event { at, client, what } in &history.events {
-        let (op, answer) = match what {
-            What::RegisterAsked { op, register, token, write } => {
-                let operation =
-                    Operation { asked: *at, answered: None, token: *token, write: *write };
-                of.insert((*client, *op), register.clone());
-                all.entry(register.clone()).or_default().insert((*client, *op), operation);
-                continue;
-            }
-            What::RegisterDone { op, value } => (*op, Answer::Done { value: *value }),
-            What::RegisterStale { op, highest } => (*op, Answer::Stale { highest: *highest }),
-            _ => continue,
-        };
-        let id = (*client, op);
-        let operation = of.get(&id).and_then(|r| all.get_mut(r)).and_then(|ops| ops.get_mut(&id));
-        if let Some(operation) = operation {
-            operation.answered = Some((*at, answer));
-        }
-    }
-    all
 }
 
 fn free_at_end(history: &History, found: &mut Vec<Violation>) {
@@ -386,12 +267,24 @@ fn free_at_end(history: &History, found: &mut Vec<Violation>) {
         if let What::Looked { lock, free: false } = &event.what {
             let text =
                 "it was still held, or waited for, when all clients were long gone".to_owned();
-            found.push(violation(Rule::FreeAtEnd, lock, event.at, &[], text));
+            found.push(violation(Rule::FreeAtEnd, lock, event.at, event.at, &[], text));
         }
     }
 }
 
-fn violation(rule: Rule, of: &str, at: u64, by: &[&Turn], text: String) -> Violation {
+/// When the first of these was given its lease, at the earliest.
+fn given(turns: &[&Turn]) -> u64 {
+    turns.iter().filter_map(|turn| turn.held.map(|held| held.since)).min().unwrap_or(0)
+}
+
+pub(super) fn violation(
+    rule: Rule,
+    of: &str,
+    since: u64,
+    at: u64,
+    by: &[&Turn],
+    text: String,
+) -> Violation {
     let by = by.iter().map(|t| (t.client, t.op)).collect();
-    Violation { rule, of: of.to_owned(), at, by, text }
+    Violation { rule, of: of.to_owned(), since, at, by, text }
 }

@@ -5,9 +5,14 @@
 
 pub mod draw;
 pub mod event;
+mod excuse;
 pub mod judge;
 mod linear;
+mod order;
 pub mod register;
+mod success;
+mod turn;
+mod updates;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};

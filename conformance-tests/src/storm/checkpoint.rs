@@ -150,6 +150,7 @@ impl Storm {
             tasks: 1,
             locks: 0,
             ttl: self.ttl,
+            wait_ttl: self.wait_ttl,
             registers: ([127, 0, 0, 1], 0).into(),
             folder: self.folder.clone(),
         };

@@ -11,6 +11,7 @@ use lockkit_core::{Error, Guard, LockManager, Settings, Space};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use super::witness::{Witness, note};
 use crate::history::register::{Answer, RegisterClient};
 use crate::history::{How, Recorder, What, now};
 
@@ -27,8 +28,10 @@ pub struct Orders {
     pub tasks: u32,
     /// How many locks there are.
     pub locks: u32,
-    /// The ttl of every lock.
+    /// How long half of the operations hold without being renewed, and the other half wait.
     pub ttl: Duration,
+    /// How long the one half waits without being renewed, and the other holds.
+    pub wait_ttl: Duration,
     /// Where the guarded registers are.
     pub registers: SocketAddr,
     /// Where to write histories.
@@ -36,6 +39,11 @@ pub struct Orders {
 }
 
 impl Orders {
+    /// The longer one of the two ttls.
+    pub fn longest(&self) -> Duration {
+        self.ttl.max(self.wait_ttl)
+    }
+
     /// As arguments of a program; the URL is the caller's business.
     pub fn arguments(&self) -> Vec<OsString> {
         let numbers = [
@@ -45,6 +53,7 @@ impl Orders {
             u64::from(self.tasks),
             u64::from(self.locks),
             self.ttl.as_millis() as u64,
+            self.wait_ttl.as_millis() as u64,
         ];
         let mut all: Vec<OsString> = numbers.iter().map(|n| n.to_string().into()).collect();
         all.push(self.registers.to_string().into());
@@ -64,8 +73,9 @@ impl Orders {
             tasks: small(3)?,
             locks: small(4)?,
             ttl: Duration::from_millis(number(5)?),
-            registers: text(6)?.parse().ok()?,
-            folder: PathBuf::from(arguments.get(7)?),
+            wait_ttl: Duration::from_millis(number(6)?),
+            registers: text(7)?.parse().ok()?,
+            folder: PathBuf::from(arguments.get(8)?),
         })
     }
 }
@@ -75,9 +85,10 @@ pub fn name(space: Space, i: u32) -> String {
     format!("{space}/{i}")
 }
 
-/// Runs all clients of a process, until their time is over. Each has what `locks` makes: the same
-/// manager, or one of its own.
+/// Runs all clients of a process, until their time is over.
 pub async fn run(locks: LockManager, orders: Orders) -> io::Result<()> {
+    let numbers = orders.client..orders.client + orders.tasks;
+    let locks = Witness::of(numbers, &orders.folder)?.hears(&locks).map_err(io::Error::other)?;
     let mut clients = tokio::task::JoinSet::new();
     for i in 0..orders.tasks {
         let client = Client::new(locks.clone(), &orders, orders.client + i)?;
@@ -86,7 +97,7 @@ pub async fn run(locks: LockManager, orders: Orders) -> io::Result<()> {
     while let Some(result) = clients.join_next().await {
         result??;
     }
-    let quick = tokio::time::timeout(orders.ttl * 2, locks.shutdown()).await;
+    let quick = tokio::time::timeout(orders.longest() * 2, locks.shutdown()).await;
     drop(quick); // a backend that is away keeps nobody here
     Ok(())
 }
@@ -113,7 +124,7 @@ where
     let (Some(url), Some(orders)) = (url, orders) else {
         return Err(io::Error::other("a storm's client is started by a storm"));
     };
-    let settings = Settings::default().ttl(orders.ttl).wait_ttl(orders.ttl);
+    let settings = Settings::default().ttl(orders.ttl).wait_ttl(orders.wait_ttl);
     let give_up = tokio::time::Instant::now() + orders.lasts;
     loop {
         match connect(url.to_owned(), settings.clone()).await {
@@ -132,11 +143,12 @@ where
 
 struct Client {
     locks: LockManager,
+    number: u32,
     recorder: Recorder,
     registers: RegisterClient,
     rng: StdRng,
     how_many: u32,
-    ttl: Duration,
+    ttls: [Duration; 2],
     op: u64,
 }
 
@@ -145,11 +157,12 @@ impl Client {
         let path = orders.folder.join(format!("client-{client}.jsonl"));
         Ok(Self {
             locks,
+            number: client,
             recorder: Recorder::open(path, client)?,
             registers: RegisterClient::connect(orders.registers)?,
             rng: StdRng::seed_from_u64(orders.seed ^ (u64::from(client) << 32)),
             how_many: orders.locks,
-            ttl: orders.ttl,
+            ttls: [orders.ttl, orders.wait_ttl],
             op: 0,
         })
     }
@@ -166,9 +179,11 @@ impl Client {
 
     async fn turn(&mut self) -> io::Result<()> {
         let how = match self.rng.random_range(0..10) {
-            0..6 => How::Exclusive,
             6..8 => How::Shared,
-            _ => How::Permits(self.rng.random_range(1..=3), 4),
+            8..10 if self.locks.capabilities().permits => {
+                How::Permits(self.rng.random_range(1..=3), 4)
+            }
+            _ => How::Exclusive,
         };
         let space = lockkit_core::Mode::from(how).space();
         let lock = name(space, self.rng.random_range(0..self.how_many));
@@ -177,22 +192,39 @@ impl Client {
         let patience = match self.rng.random_range(0..10) {
             0..2 => Duration::ZERO,
             2..4 => Duration::from_millis(self.rng.random_range(1..60)),
-            _ => self.ttl * 3,
+            _ => self.ttls[0].max(self.ttls[1]) * 3,
         };
-        match self.ask(&lock, how, patience).await {
+        match self.ask(op, &lock, how, patience).await {
             Ok(Some(guard)) => self.hold(op, guard, &lock, how).await,
             Ok(None) => self.recorder.record(What::Refused { op }),
             Err(error) => self.recorder.record(What::Failed { op, error: error.to_string() }),
         }
     }
 
-    async fn ask(&self, lock: &str, how: How, limit: Duration) -> Result<Option<Guard>, Error> {
+    /// Holds for the one ttl and waits for the other: which for which is left to chance, since a
+    /// claim that is promoted changes from one to the other.
+    async fn ask(
+        &mut self,
+        op: u64,
+        lock: &str,
+        how: How,
+        limit: Duration,
+    ) -> Result<Option<Guard>, Error> {
+        let note = note(self.number, op);
+        let [mut hold, mut wait] = self.ttls;
+        if self.rng.random() {
+            std::mem::swap(&mut hold, &mut wait);
+        }
+        macro_rules! with_ttls {
+            ($lock:expr) => {
+                $lock.ttl(hold).wait_ttl(wait).note(note)
+            };
+        }
         match how {
-            How::Exclusive => self.locks.mutex(lock).ttl(self.ttl).try_lock_for(limit).await,
-            How::Shared => self.locks.rwlock(lock).ttl(self.ttl).try_read_for(limit).await,
+            How::Exclusive => with_ttls!(self.locks.mutex(lock)).try_lock_for(limit).await,
+            How::Shared => with_ttls!(self.locks.rwlock(lock)).try_read_for(limit).await,
             How::Permits(n, of) => {
-                let semaphore = self.locks.semaphore(lock, of).ttl(self.ttl);
-                semaphore.try_acquire_many_for(n, limit).await
+                with_ttls!(self.locks.semaphore(lock, of)).try_acquire_many_for(n, limit).await
             }
         }
     }
@@ -204,14 +236,16 @@ impl Client {
         };
         let token = token.get();
         let valid_until = at + remaining.as_nanos() as u64;
-        self.recorder.record(What::Granted { op, token, valid_until })?;
+        let since = valid_until.saturating_sub(guard.granted_ttl().as_nanos() as u64);
+        self.recorder.record(What::Granted { op, token, since, valid_until })?;
         let rounds = self.rng.random_range(1..4);
         for _ in 0..rounds {
             if how == How::Exclusive && !self.update(lock, token)? {
                 break; // refused: somebody newer was here
             }
-            let pause = match self.rng.random_range(0..60) {
-                0 => self.ttl.mul_f64(self.rng.random_range(0.9..1.4)), // needs renewing
+            let pause = match self.rng.random_range(0..100) {
+                // Needs renewing; and outlasts the one ttl before the other has to be renewed.
+                0 => self.ttls[0].min(self.ttls[1]).mul_f64(self.rng.random_range(0.9..1.9)),
                 _ => Duration::from_micros(self.rng.random_range(0..2000)),
             };
             tokio::select! {

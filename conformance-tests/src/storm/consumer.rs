@@ -28,7 +28,7 @@ pub async fn run(locks: LockManager, orders: Orders) -> io::Result<()> {
             Err(_) => {}
         }
     }
-    let quick = tokio::time::timeout(orders.ttl * 2, consumer.locks.shutdown()).await;
+    let quick = tokio::time::timeout(orders.longest() * 2, consumer.locks.shutdown()).await;
     drop(quick); // a backend that is away keeps nobody here
     Ok(())
 }

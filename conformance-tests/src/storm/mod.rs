@@ -15,6 +15,7 @@ pub mod plan;
 mod processes;
 pub mod server;
 mod stage;
+mod witness;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -71,8 +72,10 @@ pub struct Storm {
     pub tasks: u32,
     /// Locks, and as many semaphores.
     pub locks: u32,
-    /// The ttl of every lock; that of waiting claims is the same.
+    /// How long half of the operations hold without being renewed, and the other half wait.
     pub ttl: Duration,
+    /// How long the one half waits without being renewed, and the other holds.
+    pub wait_ttl: Duration,
     /// The program that runs clients: it hands its arguments after `storm-client` to
     /// [`client::Orders::parse`].
     pub program: PathBuf,
@@ -112,6 +115,7 @@ impl Storm {
             tasks: self.tasks,
             locks: self.locks,
             ttl: self.ttl,
+            wait_ttl: self.wait_ttl,
             registers,
             folder: self.folder.clone(),
         };
@@ -162,7 +166,12 @@ impl Storm {
 
     /// How long after the end of all clients a lock may still be held.
     fn patience(&self, look: &LockManager) -> Duration {
-        self.ttl + look.capabilities().expiry_slack + Duration::from_secs(1)
+        self.longest() + look.capabilities().expiry_slack + Duration::from_secs(1)
+    }
+
+    /// The longer one of the two ttls.
+    pub fn longest(&self) -> Duration {
+        self.ttl.max(self.wait_ttl)
     }
 
     /// When the time of all leases is over: is every lock free?
@@ -180,8 +189,10 @@ impl Storm {
 
     fn conclude(&self, look: &LockManager) -> io::Result<Report> {
         let history = History::load(histories(&self.folder)?)?;
-        let patience = self.patience(look) + self.ttl;
-        let judgement = judge(&history, Promises { capabilities: look.capabilities(), patience });
+        let capabilities = look.capabilities();
+        let patience = self.patience(look) + self.longest();
+        let lease = self.longest() + capabilities.granularity;
+        let judgement = judge(&history, Promises { capabilities, patience, lease });
         let mut drawing = None;
         if !judgement.acquitted() {
             let path = self.folder.join("violation.svg");

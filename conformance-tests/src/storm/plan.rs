@@ -8,6 +8,12 @@ use rand::{Rng, SeedableRng};
 
 use super::Storm;
 
+/// How long a storm begins without any fault.
+const CALM: Duration = Duration::from_secs(1);
+
+/// After how many strikes there is time for all that they did to be over.
+const IN_A_ROW: usize = 8;
+
 /// What is going to happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -40,10 +46,14 @@ impl Plan {
         if kinds.is_empty() {
             return Self { strikes };
         }
-        // The last strikes end early enough for the storm to calm down.
+        // The last strikes end early enough for the storm to calm down. Before the first one, and
+        // now and then, all is calm: what fails then has nothing to blame.
         let end = storm.lasts.saturating_sub(storm.ttl * 2);
-        let mut at = Duration::from_millis(rng.random_range(200..800));
+        let mut at = CALM + Duration::from_millis(rng.random_range(200..800));
         while at < end {
+            if strikes.len() % IN_A_ROW == IN_A_ROW - 1 {
+                at += storm.longest() * 2 + CALM;
+            }
             let fault = kinds[rng.random_range(0..kinds.len())];
             // From a hiccup to well beyond the ttl.
             let lasts = storm.ttl.mul_f64(rng.random_range(0.05..1.8));
@@ -67,6 +77,7 @@ mod tests {
             tasks: 1,
             locks: 1,
             ttl: Duration::from_secs(2),
+            wait_ttl: Duration::from_secs(2),
             program: "none".into(),
             folder: "none".into(),
             strike_clients: true,

@@ -167,8 +167,9 @@ impl Storm {
             lasts: Duration::from_secs(seconds.unwrap_or(8)),
             processes: 3,
             tasks: 3,
-            locks: 2,
+            locks: 3,
             ttl: Duration::from_secs(1),
+            wait_ttl: Duration::from_secs(4),
             program: program.into(),
             folder: std::env::temp_dir().join(folder),
             strike_clients: true,
@@ -191,7 +192,7 @@ impl Storm {
     where
         C: Future<Output = Result<LockManager, Error>>,
     {
-        let settings = Settings::default().ttl(self.ttl).wait_ttl(self.ttl);
+        let settings = Settings::default().ttl(self.ttl).wait_ttl(self.wait_ttl);
         let look = connect(stage.direct.clone(), settings).await.map_err(io::Error::other)?;
         let first = look.mutex("the first of all").lock().await.map_err(io::Error::other)?;
         first.release().await.map_err(io::Error::other)?;

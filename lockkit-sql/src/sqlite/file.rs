@@ -76,7 +76,8 @@ fn refuse_old(version: &str) -> Result<(), Error> {
     )))
 }
 
-/// The folder without links, made if it is missing, and the file's name in it.
+/// The folder without links, and the file's name in it. The folder is not made: a path that was
+/// mistyped would be a world of locks of its own.
 fn resolve(path: &Path) -> Result<PathBuf, Error> {
     let absolute = std::path::absolute(path)
         .map_err(|e| Error::config(format!("{:?} is not a path: {e}", path)))?;
@@ -90,9 +91,13 @@ fn resolve(path: &Path) -> Result<PathBuf, Error> {
     if let Some(existing) = folder.ancestors().find(|f| f.exists()) {
         refuse_network(existing)?;
     }
-    fs::create_dir_all(folder).map_err(|e| io_error("make the folder of", &absolute, &e))?;
-    let folder =
-        fs::canonicalize(folder).map_err(|e| io_error("find the folder of", &absolute, &e))?;
+    let folder = fs::canonicalize(folder).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => Error::config(format!(
+            "there is no folder {}: make it, or correct the path",
+            folder.display()
+        )),
+        _ => io_error("find the folder of", &absolute, &e),
+    })?;
     Ok(folder.join(name))
 }
 

@@ -136,7 +136,7 @@ struct Inner {
 }
 
 impl SqliteDriver {
-    /// Opens the file at `path`, and makes it, its folder and its tables if they are missing.
+    /// Opens the file at `path`, and makes it and its tables if they are missing; its folder must be there.
     ///
     /// Fails, and leaves the file as it was, where it is another program's, damaged, of a newer
     /// version, read-only, or on a network file system.

@@ -50,9 +50,12 @@ struct Arguments {
     /// Locks, and as many semaphores
     #[arg(long, default_value_t = 3)]
     locks: u32,
-    /// The ttl of every lock
+    /// How long half of the operations hold, and the other half wait, without being renewed
     #[arg(long, value_parser = parse_duration, default_value = "2s")]
     ttl: Duration,
+    /// How long the one half waits, and the other holds, without being renewed
+    #[arg(long, value_parser = parse_duration, default_value = "8s")]
+    wait_ttl: Duration,
     /// The same seed gives the same plan of faults; random unless set
     #[arg(long)]
     seed: Option<u64>,
@@ -144,6 +147,7 @@ async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
         tasks: arguments.tasks,
         locks: arguments.locks,
         ttl: arguments.ttl,
+        wait_ttl: arguments.wait_ttl,
         program: std::env::current_exe()?,
         folder: folder.clone(),
         strike_clients: !arguments.spare_clients,
@@ -199,7 +203,9 @@ async fn stage(
         return Stage::group(members.layout()).await;
     }
     match (arguments.server, arguments.quorum) {
-        (Some(kind), Some(members)) => Stage::quorum(kind, members, seed, arguments.ttl).await,
+        (Some(kind), Some(members)) => {
+            Stage::quorum(kind, members, seed, arguments.ttl.max(arguments.wait_ttl)).await
+        }
         (Some(kind), None) => {
             let mut faults = FAULTS.to_vec();
             if arguments.consumers {

@@ -1,22 +1,12 @@
 //! What core does behind the user's back, seen from the driver: how often it renews, what it does
 //! when that fails, and how it cleans up. On the memory driver under a paused clock.
 
-mod moody;
-
 use std::time::Duration;
 
-use lockkit_core::driver::Released;
-use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Settings, Space};
-use moody::{Mood, Moody};
+use super::moody::Mood;
+use super::{SECOND, locks};
+use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Space};
 use tokio::time::{Instant, advance, sleep};
-
-const SECOND: Duration = Duration::from_secs(1);
-
-fn locks() -> (Moody, LockManager) {
-    let driver = Moody::new(MemoryDriver::new());
-    let locks = LockManager::with(std::sync::Arc::new(driver.clone()), Settings::default());
-    (driver, locks.unwrap())
-}
 
 async fn is_free(locks: &LockManager, name: &str) -> bool {
     locks.inspect(Space::Lock, name).await.unwrap().is_free()
@@ -97,10 +87,10 @@ async fn an_acquire_that_arrives_after_its_release_leaves_no_ghost() {
     let (driver, locks) = locks();
     driver.next("acquire", Mood::StuckFor(9 * SECOND));
     assert!(locks.mutex("a").try_lock().await.is_err());
-    sleep(9 * SECOND + SECOND / 100).await;
-    assert!(!is_free(&locks, "a").await, "the stuck request has arrived by now");
-    sleep(2 * SECOND).await;
-    assert!(is_free(&locks, "a").await, "and its claim was released long before its ttl was over");
+    sleep(11 * SECOND).await;
+    assert!(is_free(&locks, "a").await, "its claim was released long before its ttl was over");
+    let next = locks.mutex("a").lock().await.unwrap();
+    assert_eq!(next.token().unwrap().get(), 2, "the stuck request had arrived by then");
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,28 +160,6 @@ async fn a_manager_survives_the_runtime_of_its_first_use() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_waits_for_every_release_and_shuts_for_good() {
-    let (driver, locks) = locks();
-    let held = locks.mutex("a").lock().await.unwrap();
-    let dropped = locks.mutex("b").lock().await.unwrap();
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.mutex("a").lock().await.map(drop) }
-    });
-    while locks.inspect(Space::Lock, "a").await.unwrap().line.len() < 2 {
-        sleep(SECOND / 1000).await;
-    }
-    driver.next("release", Mood::FailBefore);
-    drop(dropped);
-    let other = LockManager::new(driver.clone());
-    locks.shutdown().await;
-    assert!(is_free(&other, "a").await && is_free(&other, "b").await);
-    assert_eq!(held.lost().await, LossReason::ShutDown);
-    assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
-    assert!(matches!(locks.mutex("c").lock().await, Err(Error::Closed)));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_hanging_holder_loses_its_lock_at_max_hold_and_the_next_has_it_at_once() {
     let (_, locks) = locks();
     let begun = Instant::now();
@@ -222,26 +190,6 @@ async fn a_release_after_a_loss_says_so() {
     let guard = locks.mutex("a").auto_renew(false).lock().await.unwrap();
     sleep(31 * SECOND).await;
     assert!(matches!(guard.release().await, Err(Error::Lost { reason: LossReason::Expired })));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_ticket_lets_another_manager_go_on_and_release() {
-    let store = MemoryDriver::new();
-    let first = LockManager::new(store.clone());
-    let second = LockManager::new(store);
-    let guard = first.mutex("a").detached().lock().await.unwrap();
-    let token = guard.token().unwrap();
-    let ticket = guard.detach().unwrap();
-    first.shutdown().await;
-    sleep(20 * SECOND).await;
-    let resumed = second.resume(&ticket.to_string().parse().unwrap()).await.unwrap();
-    assert_eq!(resumed.token().unwrap(), token);
-    sleep(100 * SECOND).await;
-    assert!(resumed.is_valid(), "a resumed lock is renewed");
-    let ticket = resumed.detach().unwrap();
-    assert_eq!(second.release_ticket(&ticket).await.unwrap(), Released::Removed);
-    assert_eq!(second.release_ticket(&ticket).await.unwrap(), Released::NoSuchLock);
-    assert!(matches!(second.resume(&ticket).await, Err(Error::Lost { .. })));
 }
 
 #[tokio::test(start_paused = true)]

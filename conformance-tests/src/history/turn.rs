@@ -1,0 +1,152 @@
+//! Lock operations, put together from their events. Judges nothing, except that answers belong to
+//! questions.
+
+use std::collections::BTreeMap;
+
+use lockkit_core::Mode;
+
+use super::judge::{Rule, Violation};
+use super::{Event, History, What};
+
+/// A lock operation.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    pub(super) client: u32,
+    pub(super) op: u64,
+    pub(super) lock: String,
+    pub(super) mode: Mode,
+    pub(super) asked: u64,
+    /// The place in line of its latest claim.
+    pub(super) place: Option<Place>,
+    pub(super) held: Option<Held>,
+    /// When it was refused, failed, ended, or its client died.
+    pub(super) over: Option<u64>,
+    /// Whether it failed, or its guard was lost.
+    pub(super) failed: bool,
+}
+
+/// A place in line, as far as the client knows of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    claim: u64,
+    /// When the client was told of it.
+    pub(super) from: u64,
+    /// When the latest request was sent that was answered with "waits".
+    pub(super) until: u64,
+}
+
+/// A guard that was handed out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    /// When the client was told.
+    pub(super) told: u64,
+    pub(super) token: u64,
+    /// When its lease was given, at the earliest.
+    pub(super) since: u64,
+    /// Until when it was valid.
+    pub(super) until: u64,
+}
+
+impl Turn {
+    /// When it had its answer.
+    pub(super) fn answered(&self) -> Option<u64> {
+        self.held.map(|held| held.told).or(self.over)
+    }
+
+    fn placed(&mut self, at: u64, claim: u64, sent: u64) {
+        match &mut self.place {
+            Some(place) if place.claim == claim => place.until = place.until.max(sent),
+            place => *place = Some(Place { claim, from: at, until: sent }),
+        }
+    }
+
+    fn end(&mut self, at: u64) {
+        self.over.get_or_insert(at);
+        if let Some(held) = &mut self.held {
+            held.until = held.until.min(at);
+        }
+    }
+}
+
+/// Puts the lock operations together.
+pub(super) fn turns(history: &History, found: &mut Vec<Violation>) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    let mut index: BTreeMap<(u32, u64), usize> = BTreeMap::new();
+    for Event { at, client, what } in &history.events {
+        let op = match what {
+            What::Asked { op, lock, how } => {
+                index.insert((*client, *op), turns.len());
+                turns.push(Turn {
+                    client: *client,
+                    op: *op,
+                    lock: lock.clone(),
+                    mode: Mode::from(*how),
+                    asked: *at,
+                    place: None,
+                    held: None,
+                    over: None,
+                    failed: false,
+                });
+                continue;
+            }
+            What::Gone => {
+                turns.iter_mut().filter(|t| t.client == *client).for_each(|t| t.end(*at));
+                continue;
+            }
+            What::Placed { op, .. }
+            | What::Granted { op, .. }
+            | What::Valid { op, .. }
+            | What::Refused { op }
+            | What::Failed { op, .. }
+            | What::Ended { op, .. } => *op,
+            _ => continue,
+        };
+        match index.get(&(*client, op)) {
+            Some(i) => turns[*i].hear(*at, what),
+            None => found.push(answer_to_nobody(*at, *client, op)),
+        }
+    }
+    turns
+}
+
+impl Turn {
+    /// Takes in an event of this operation.
+    fn hear(&mut self, at: u64, what: &What) {
+        match what {
+            What::Placed { claim, sent, .. } => self.placed(at, *claim, *sent),
+            What::Granted { token, since, valid_until, .. } => {
+                let (token, since, until) = (*token, *since, *valid_until);
+                self.held.get_or_insert(Held { told: at, token, since, until });
+            }
+            What::Valid { valid_until, .. } => {
+                if let Some(held) = &mut self.held {
+                    held.until = held.until.max(*valid_until);
+                }
+            }
+            What::Ended { lost, .. } => {
+                self.failed = lost.is_some();
+                self.end(at);
+            }
+            What::Failed { .. } => {
+                self.failed = true;
+                self.over = Some(at);
+            }
+            _ => self.over = Some(at),
+        }
+    }
+}
+
+fn answer_to_nobody(at: u64, client: u32, op: u64) -> Violation {
+    let text = format!("client {client} was answered operation {op}, which it never asked");
+    let (of, by) = (String::new(), vec![(client, op)]);
+    Violation { rule: Rule::Sound, of, since: at, at, by, text }
+}
+
+/// The operations on each lock, in the order in which they were asked.
+pub(super) fn by_lock(turns: &[Turn]) -> BTreeMap<String, Vec<&Turn>> {
+    let mut locks: BTreeMap<String, Vec<&Turn>> = BTreeMap::new();
+    for turn in turns {
+        locks.entry(turn.lock.clone()).or_default().push(turn);
+    }
+    locks
+}
