@@ -5,7 +5,8 @@ use lockkit_core::{Error, Key};
 use rusqlite::{Row, params};
 
 use super::Inner;
-use super::flight::{Flight, place_of};
+use super::claims::place_of;
+use super::flight::Flight;
 use crate::rows::{ClaimRow, break_record, space_number};
 
 impl Inner {

@@ -1,9 +1,10 @@
 //! Locks in a SQLite file, for the processes of one machine. This file opens it and says what it
-//! can do; `verbs` has the lock, `registers` the values, `flight` a transaction, `worker` the thread
-//! that carries it out, `file` and `place` the checks of the file.
+//! can do; `verbs` has the lock, `registers` the values, `flight` a transaction, `claims` its rows,
+//! `worker` the thread that carries it out, `file` and `place` the checks of the file.
 #![doc = include_str!("guide.md")]
 
 mod boot;
+mod claims;
 mod file;
 mod flight;
 mod hub;

@@ -12,7 +12,8 @@ use rusqlite::params;
 use tokio::task::JoinHandle;
 
 use super::Inner;
-use super::flight::{Flight, id_of, place_of};
+use super::claims::{id_of, place_of};
+use super::flight::Flight;
 use super::hub::lock;
 use crate::rows::space_of;
 

@@ -19,7 +19,8 @@ use lockkit_core::{
 };
 use rusqlite::params;
 
-use super::flight::{Flight, place_of};
+use super::claims::place_of;
+use super::flight::Flight;
 use super::worker::Failure;
 use super::{BACKEND, CAPABILITIES, Inner, SqliteDriver};
 use crate::rows::{break_record, duration, to_json, token_of};

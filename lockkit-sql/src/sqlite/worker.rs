@@ -232,14 +232,15 @@ impl Desk {
         }
         let connection = &connected.connection;
         let begin = if kind == Kind::Reads { "BEGIN" } else { "BEGIN IMMEDIATE" };
-        let begun = connection.execute_batch(begin);
+        let now = |text: &str| connection.prepare_cached(text)?.execute([]);
+        let begun = now(begin);
         let done = site.file.check_log(&connected.log).map_err(Failure::Told).and_then(|()| {
             begun?;
             let mut flight = Flight::begin(connection, &site, kind != Kind::Reads, durable)?;
             for job in group {
                 job.run(&mut flight)?;
             }
-            connection.execute_batch("COMMIT")?;
+            now("COMMIT")?;
             Ok(flight.into_woken())
         });
         match done {

@@ -1,0 +1,212 @@
+//! What goes into a line and what comes out: plain data.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::driver::{Force, Grant, Patience, Released, SetLimit};
+use crate::{Claim, ClaimId, Mode, Token};
+
+/// A claim as it stands in a list, with what a driver keeps beside it (`W`), such as who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry<W = ()> {
+    /// The secret that renews and releases it.
+    pub id: ClaimId,
+    /// Its place in the order: the number that it was given when it came.
+    pub place: u64,
+    /// Its token: the place, unless raised.
+    pub token: Token,
+    /// The claim's mode, until a downgrade. The limit is that of the time when the claim came.
+    pub mode: Mode,
+    /// The claim's, or that of its last renewal.
+    pub hold_ttl: Duration,
+    /// The claim's, or that of its last renewal.
+    pub wait_ttl: Duration,
+    /// Since when it is in line.
+    pub queued_at: Moment,
+    /// When its owner last asked for it. Later than the `now` of a step where clients read clocks
+    /// before they come to their turn.
+    pub asked_at: Moment,
+    /// When its lease ends.
+    pub expires: Moment,
+    /// Since when it holds; `None` while it waits.
+    pub held_since: Option<Moment>,
+    /// Whether it was broken politely, and is renewed no longer.
+    pub broken: bool,
+    /// What the driver keeps.
+    pub with: W,
+}
+
+impl<W> Entry<W> {
+    /// Whether it holds.
+    pub fn holds(&self) -> bool {
+        self.held_since.is_some()
+    }
+
+    /// A lease of `ttl` that begins now has ended when `ttl` has passed.
+    pub fn is_live(&self, now: Moment) -> bool {
+        now < self.expires
+    }
+}
+
+/// What is to be done to a list.
+#[derive(Clone, Debug)]
+pub enum Step<'a, W = ()> {
+    /// Nothing but what every step begins with: claims that have ended leave, and those that may
+    /// begin to hold do.
+    Look,
+    /// [`LockDriver::acquire`](crate::driver::LockDriver::acquire).
+    Acquire {
+        /// The claim.
+        claim: &'a Claim,
+        /// What to keep with it.
+        with: W,
+        /// What it does when it cannot hold.
+        patience: Patience,
+        /// The limit that the semaphore was given, if it was.
+        given: Option<u32>,
+    },
+    /// [`LockDriver::renew`](crate::driver::LockDriver::renew), of one claim.
+    Renew(&'a Claim),
+    /// [`LockDriver::release`](crate::driver::LockDriver::release).
+    Release(&'a Claim),
+    /// [`LockDriver::shorten`](crate::driver::LockDriver::shorten).
+    Shorten(&'a Claim, Duration),
+    /// [`LockDriver::downgrade`](crate::driver::LockDriver::downgrade).
+    Downgrade(&'a Claim),
+    /// [`LockDriver::raise`](crate::driver::LockDriver::raise). Needs the whole list.
+    Raise(&'a Claim, Token),
+    /// [`LockDriver::break_claim`](crate::driver::LockDriver::break_claim).
+    Break(Token, Force),
+    /// [`LockDriver::resize`](crate::driver::LockDriver::resize).
+    Resize {
+        /// The limit asked for.
+        limit: SetLimit,
+        /// The limit that the semaphore was given before.
+        given: Option<u32>,
+    },
+}
+
+/// What became of the claim of a step, or of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The claim holds.
+    Holds(Grant),
+    /// The claim waits at this place; [`Line::ahead`](super::Line::ahead) counts the claims before it.
+    Waits(u64),
+    /// The claim could not hold at once and is not in the list.
+    Busy,
+    /// The claim is not in the list.
+    Gone,
+    /// The claim was broken, and stands until its lease ends.
+    Broken,
+    /// The claim was refused: the semaphore has this limit.
+    OtherLimit(u32),
+    /// Of a release.
+    Released(Released),
+    /// Of a break: the claims that were broken; none when no claim has that token.
+    Broke(Vec<Broke>),
+    /// Of a resize: the limit that the semaphore has now.
+    Limit(u32),
+    /// Of a look.
+    Looked,
+}
+
+/// A claim that was broken, and until when its renewals have to be told so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broke {
+    /// Which one.
+    pub id: ClaimId,
+    /// When its owner knows at the latest.
+    pub until: Moment,
+}
+
+/// A change to a claim of the list. [`Line::get`](super::Line::get) has the claim as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Where it stands.
+    pub place: u64,
+    /// Which one.
+    pub id: ClaimId,
+    /// What happened to it.
+    pub what: What,
+}
+
+/// What happened to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// It is new, and the last of the list.
+    Came,
+    /// It waited and now holds.
+    Began,
+    /// It is in the list no more.
+    Left,
+    /// It was marked as broken.
+    Broken,
+    /// Its mode or its token is another.
+    Changed,
+    /// Its lease ends at another time.
+    Renewed,
+}
+
+impl Change {
+    /// Whether its owner has to be woken, if it waits for the claim.
+    pub fn wakes(&self) -> bool {
+        matches!(self.what, What::Began | What::Left | What::Broken)
+    }
+}
+
+/// What a step did.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The answer to it.
+    pub answer: Answer,
+    /// What changed, in order.
+    pub changes: Vec<Change>,
+    /// Whether the window ended before it was clear that nobody else begins to hold: extend it and
+    /// apply [`Step::Look`] before anything is made known.
+    pub more: bool,
+}
+
+/// Why a step could not be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The window does not go far enough.
+    NeedMore,
+    /// No tokens are left.
+    TokensUsedUp,
+}
+
+/// The numbers that places and tokens are taken from.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens {
+    next: u64,
+}
+
+impl Tokens {
+    /// Greater ones than this.
+    pub fn above(last: u64) -> Self {
+        Self { next: last + 1 }
+    }
+
+    /// The last one that was given or skipped.
+    pub fn last(&self) -> u64 {
+        self.next - 1
+    }
+
+    pub(super) fn take(&mut self) -> Result<Token, Stop> {
+        let token = Token::new(self.next).ok_or(Stop::TokensUsedUp)?;
+        self.next += 1;
+        Ok(token)
+    }
+
+    /// Gives only greater ones than `token` from here on; an error when fewer than `needed` are
+    /// left then.
+    pub(super) fn go_beyond(&mut self, token: Token, needed: usize) -> Result<(), Stop> {
+        let next = self.next.max(token.get() + 1);
+        if next - 1 > i64::MAX as u64 - needed as u64 {
+            return Err(Stop::TokensUsedUp);
+        }
+        self.next = next;
+        Ok(())
+    }
+}
