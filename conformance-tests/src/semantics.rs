@@ -150,8 +150,7 @@ fn line(
 fn lease_scope(scope: LeaseScope) -> &'static str {
     match scope {
         LeaseScope::Claim => "one lock",
-        LeaseScope::Shared => "a process's locks of one ttl",
-        LeaseScope::Session => "all locks of a process",
+        LeaseScope::Shared | LeaseScope::Session => "a process's locks of one ttl",
         _ => "something else",
     }
 }

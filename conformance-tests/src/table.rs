@@ -207,6 +207,7 @@ macro_rules! __every_case {
                 inspect_05_a_forced_break_frees_at_once: Nothing,
                 inspect_06_a_break_with_an_old_token_touches_nobody: Nothing,
                 inspect_07_looking_never_disturbs_the_lock: Nothing,
+                inspect_08_pages_of_any_length_show_both_spaces_once: Nothing,
             }
             register {
                 register_01_what_is_stored_is_loaded_byte_for_byte: Registers,
@@ -253,6 +254,8 @@ macro_rules! __every_case {
                 once_02_after_a_failure_the_next_begins_at_once: Registers,
                 once_03_a_runner_that_died_is_followed_after_its_lease: Registers,
                 once_04_what_was_decided_is_kept_for_a_time: Registers,
+                once_05_work_is_stopped_when_its_lock_is_lost: Registers,
+                once_06_who_decides_late_changes_nothing: Registers,
             }
             robust {
                 robust_01_an_answer_is_lost_after_any_call_acted: Nothing,

@@ -91,8 +91,7 @@ async fn the_page_has_groups_of_redis_as_their_driver_states_it() {
 #[tokio::test]
 async fn the_page_has_zookeeper_as_its_driver_states_it() {
     let server = Shared::server(Kind::ZooKeeper).await.unwrap();
-    let url = format!("{}?session_timeout=10s&tick=500ms", server.url());
-    let driver = ZkDriver::connect(&url).await.unwrap();
+    let driver = ZkDriver::connect(server.url()).await.unwrap();
     stands_in_the_docs("ZooKeeper", driver.capabilities());
 }
 

@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use lockkit_conformance::lab::proxy::{Counts, Fault, Protocol, Proxy, When};
 use lockkit_conformance::lab::{Data, Kind, Server, Shared};
-use lockkit_core::driver::{Acquisition, Ended, LockDriver, Patience, Released, Renewal, SetLimit};
+use lockkit_core::driver::{
+    Acquisition, Delete, Ended, Expect, LockDriver, Patience, RegisterKey, Registers, Released,
+    Renewal, SetLimit, Store, StoreOutcome, Version, WriteId,
+};
 use lockkit_core::{
     Claim, Error, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
+    Token,
 };
 use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lockkit_zk::{ZkDriver, ZkOptions};
@@ -96,6 +100,8 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
     let pool = Key { space: Space::Semaphore, ..key("pool") };
     let permits = |permits| claim(&pool, Mode::Permits { permits, limit: 3 });
     assert_eq!(driver.resize(&pool, SetLimit::IfUnset(3)).await.unwrap(), 3);
+    // Claims of this ttl have a session by now.
+    take(&driver, &claim(&key("warm"), Mode::Exclusive)).await;
     proxy.latency(LATENCY);
     proxy.reset();
     let one = permits(2);
@@ -274,7 +280,9 @@ async fn the_users_own_client_and_a_chroot_work() {
     assert!(!children[0].contains(&mine.id.to_hex()), "the id is nobody's business");
     // Another driver on the same client leaves these nodes alone when it renews.
     let second = ZkDriver::from_client(client.clone(), options());
-    second.renew(&[]).await.unwrap();
+    let other = claim(&Key { name: Name::new("b").unwrap(), ..key.clone() }, Mode::Exclusive);
+    take(&second, &other).await;
+    second.renew(&[other]).await.unwrap();
     assert!(matches!(driver.renew_single(&mine).await.unwrap(), Renewal::Holds(_)));
     // From a URL, the same chroot is the same place.
     let url = format!("zk://{}/apps/shop?tick=500ms", server.addr());
@@ -314,4 +322,123 @@ async fn a_foreign_node_in_a_folder_disturbs_nobody() {
     assert!(matches!(driver.renew_single(&mine).await.unwrap(), Renewal::Holds(_)));
     assert_eq!(driver.release(&mine).await.unwrap(), Released::Removed);
     take(&driver, &claim(&key, Mode::Exclusive)).await;
+}
+
+fn register(key: &Key, name: &str) -> RegisterKey {
+    RegisterKey { namespace: key.namespace.clone(), name: Name::new(name).unwrap() }
+}
+
+fn write(expect: Expect, token: Option<u64>) -> Store {
+    let token = token.and_then(Token::new);
+    let write_id = WriteId::random();
+    Store { value: b"value".to_vec(), expect, token, write_id, repeated: false, ttl: None }
+}
+
+async fn stored(driver: &ZkDriver, at: &RegisterKey, store: Store) -> Version {
+    match driver.store(at, &store).await.unwrap().answer {
+        StoreOutcome::Stored(version) => version,
+        other => panic!("it should have been stored: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_register_costs_one_request_to_write_again_and_two_to_read() {
+    let (server, proxy, driver) = proxied().await;
+    let other = self::driver(server.addr().to_string()).await;
+    let key = key("a");
+    stored(&driver, &register(&key, "warm"), write(Expect::Anything, None)).await;
+    let at = register(&key, "r");
+    proxy.latency(LATENCY);
+    proxy.reset();
+    stored(&driver, &at, write(Expect::Absent, None)).await;
+    let [requests, round_trips] = brief(proxy.counts());
+    assert!(requests == 3 && round_trips <= 3, "a look, and a node: {requests} in {round_trips}");
+    let again = [(Expect::Anything, None), (Expect::Version(Version(2)), Some(7))];
+    for (expect, token) in again {
+        proxy.reset();
+        stored(&driver, &at, write(expect, token)).await;
+        assert_eq!(brief(proxy.counts()), [1, 1], "{expect:?}");
+    }
+    proxy.reset();
+    let entry = driver.load(&at).await.unwrap().unwrap();
+    let [requests, round_trips] = brief(proxy.counts());
+    // They leave at once, but the client does not set TCP_NODELAY.
+    assert!(requests == 2 && round_trips <= 2, "{requests} in {round_trips}");
+    proxy.reset();
+    let deletion = Delete {
+        expect: Expect::Version(entry.version),
+        token: Token::new(8),
+        write_id: WriteId::random(),
+        repeated: false,
+    };
+    let deleted = driver.delete(&at, &deletion).await.unwrap().answer;
+    assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
+    assert_eq!(brief(proxy.counts()), [1, 1]);
+    // What another client wrote in between is seen, and costs a look.
+    stored(&other, &at, write(Expect::Absent, Some(9))).await;
+    proxy.reset();
+    stored(&driver, &at, write(Expect::Anything, Some(9))).await;
+    let [requests, round_trips] = brief(proxy.counts());
+    assert!(requests == 4 && round_trips <= 4, "{requests} in {round_trips}");
+}
+
+/// What a process remembers of a register chooses what is sent first, and decides nothing.
+#[tokio::test]
+async fn a_write_never_goes_over_one_that_came_since_the_last_look() {
+    let (server, _proxy, ours) = proxied().await;
+    let theirs = driver(server.addr().to_string()).await;
+    let at = register(&key("a"), "r");
+    let first = stored(&ours, &at, write(Expect::Anything, Some(5))).await;
+    let second = stored(&theirs, &at, write(Expect::Version(first), Some(6))).await;
+    let late = write(Expect::Version(first), Some(6));
+    assert_eq!(ours.store(&at, &late).await.unwrap().answer, StoreOutcome::Conflict);
+    let first = stored(&ours, &at, write(Expect::Version(second), None)).await;
+    stored(&theirs, &at, write(Expect::Anything, Some(8))).await;
+    let highest = Token::new(8).unwrap();
+    let stale = write(Expect::Anything, Some(7));
+    assert_eq!(ours.store(&at, &stale).await.unwrap().answer, StoreOutcome::Stale { highest });
+    let entry = theirs.load(&at).await.unwrap().unwrap();
+    assert_eq!((entry.version.0, entry.token), (first.0 + 1, Some(highest)));
+}
+
+/// Behind one that waits as well, the one ahead that leaves makes nobody a holder.
+#[tokio::test]
+async fn whoever_waits_behind_one_that_gives_up_goes_on_waiting() {
+    let (server, proxy, driver) = proxied().await;
+    let other = self::driver(server.addr().to_string()).await;
+    for (first, last) in [(Mode::Exclusive, Mode::Exclusive), (Mode::Shared, Mode::Exclusive)] {
+        let key = key("a");
+        let holder = claim(&key, first);
+        let (gives_up, waits) = (claim(&key, Mode::Exclusive), claim(&key, last));
+        take(&other, &holder).await;
+        for (driver, claim, ahead) in [(&other, &gives_up, 1), (&driver, &waits, 2)] {
+            let queued = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+            assert_eq!(queued, Acquisition::Queued { ahead });
+        }
+        let before = proxy.counts().requests;
+        let mut turn = std::pin::pin!(driver.granted(&waits));
+        // Its watches, on itself and on the one ahead, are answered.
+        let settled = |least: u64| {
+            let now = proxy.counts();
+            now.requests >= before + least && now.answers >= now.requests
+        };
+        let until_settled = async |least: u64| {
+            while !settled(least) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            () = until_settled(2) => {}
+            granted = &mut turn => panic!("it holds beside another: {granted:?}"),
+        }
+        assert_eq!(other.release(&gives_up).await.unwrap(), Released::Removed);
+        // It looks again, and watches the holder.
+        tokio::select! {
+            () = until_settled(4) => {}
+            granted = &mut turn => panic!("it holds beside another: {granted:?}"),
+        }
+        assert_eq!(other.release(&holder).await.unwrap(), Released::Removed);
+        tokio::time::timeout(Duration::from_secs(30), turn).await.expect("its turn").unwrap();
+        driver.release(&waits).await.unwrap();
+    }
 }

@@ -1,4 +1,5 @@
-//! Which backend: the choice of the URL, and the connection. The grammar of URLs is the library's.
+//! Which backend: the choice of the URL and the prefix, what a command under a lock is told of them,
+//! and the connection. The grammar of URLs is the library's.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,60 +13,103 @@ use lockkit::{BackendUrl, LockManager, Namespace, Settings};
 use crate::args::BackendArgs;
 use crate::exit::{Failure, code};
 use crate::output;
+use crate::run::nested;
+
+const URL: &str = "LOCKKIT_URL";
+const URL_FILE: &str = "LOCKKIT_URL_FILE";
+const PREFIX: &str = "LOCKKIT_PREFIX";
 
 /// A backend that was chosen, not yet touched.
 #[derive(Debug)]
 pub(crate) struct Backend {
     url: BackendUrl,
-    prefix: Option<String>,
-    /// The folder to make first: only lockkit's own state folder.
-    folder: Option<PathBuf>,
-    /// What to say about the choice, once it is used.
-    remark: Option<String>,
+    /// The URL, without lockkit's options but for the ttls.
+    text: String,
+    origin: Origin,
+    settings: Settings,
+}
+
+/// Where a URL came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The command line, or the lock that this runs under.
+    Told,
+    /// `LOCKKIT_URL`.
+    Variable,
+    /// The file that `LOCKKIT_URL_FILE` names.
+    File(PathBuf),
+    /// The user's own file: its folder, to be made first, and what to say about the choice.
+    Default(PathBuf, Option<String>),
 }
 
 impl Backend {
-    /// Chooses by option, environment and default, in this order. Touches nothing.
+    /// Chooses by option, environment, the lock that this runs under, and default, in this order.
+    /// Touches nothing.
     pub(crate) fn choose(args: &BackendArgs) -> Result<Self, Failure> {
-        if args.local {
-            return Self::in_state_folder(args, None);
+        match (&args.url, args.local) {
+            (Some(_), true) => Err(Failure::usage("--local and --url exclude each other: use one")),
+            (Some(url), false) => Self::at(url, "--url", Origin::Told, args),
+            (None, true) => Self::in_state_folder(args, None),
+            (None, false) => Self::of_the_environment(args),
         }
-        if let Some(url) = &args.url {
-            return Self::at(url, "--url", args);
-        }
-        if let Some(url) = variable("LOCKKIT_URL")? {
-            return Self::at(&url, "LOCKKIT_URL", args);
-        }
-        if let Some(file) = variable("LOCKKIT_URL_FILE")? {
-            let text = std::fs::read_to_string(&file).map_err(|e| {
-                Failure::usage(format!(
-                    "cannot read the URL from {file:?}, which LOCKKIT_URL_FILE names: {e}"
-                ))
-            })?;
-            return Self::at(text.trim(), "the file that LOCKKIT_URL_FILE names", args);
-        }
-        Self::in_state_folder(args, Some("--local says that this is meant"))
     }
 
-    /// The backend of this very URL, for `check`.
-    pub(crate) fn exactly(url: &str, prefix: &str) -> Result<Self, Failure> {
-        let args = BackendArgs { url: None, local: false, prefix: Some(prefix.to_owned()) };
-        Self::at(url, "LOCKKIT_HELD", &args)
+    fn of_the_environment(args: &BackendArgs) -> Result<Self, Failure> {
+        if let Some(url) = variable(URL)? {
+            return Self::at(&url, URL, Origin::Variable, args);
+        }
+        if let Some(file) = variable(URL_FILE)? {
+            let text = std::fs::read_to_string(&file).map_err(|e| {
+                Failure::usage(format!(
+                    "cannot read the URL from {file:?}, which {URL_FILE} names: {e}"
+                ))
+            })?;
+            let path = std::path::absolute(&file).unwrap_or(file.into());
+            let origin = Origin::File(path);
+            return Self::at(text.trim(), "the file that LOCKKIT_URL_FILE names", origin, args);
+        }
+        match nested::held().pop() {
+            Some(held) => Self::of_the_lock(&held, args),
+            None => Self::in_state_folder(args, Some("--local says that this is meant")),
+        }
+    }
+
+    /// The backend of the lock that this runs under.
+    pub(crate) fn of_the_lock(held: &nested::Held, args: &BackendArgs) -> Result<Self, Failure> {
+        if held.hidden {
+            return Err(Failure::usage(format!(
+                "this runs under a lock in {}, whose URL contains a secret that is not handed on: \
+                 give it with LOCKKIT_URL or LOCKKIT_URL_FILE instead of --url",
+                held.backend
+            )));
+        }
+        let prefix = args.prefix.clone().or_else(|| Some(held.prefix.clone()));
+        let args = BackendArgs { prefix, ..args.clone() };
+        Self::at(&held.backend, "LOCKKIT_HELD", Origin::Told, &args)
     }
 
     /// The backend of this URL, beside the one that these options choose.
     pub(crate) fn beside(args: &BackendArgs, url: &str, origin: &str) -> Result<Self, Failure> {
-        Self::at(url, origin, args)
+        Self::at(url, origin, Origin::Told, args)
     }
 
-    fn at(text: &str, origin: &str, args: &BackendArgs) -> Result<Self, Failure> {
+    fn at(text: &str, source: &str, origin: Origin, args: &BackendArgs) -> Result<Self, Failure> {
         let text = absolute(text);
         let url = BackendUrl::parse(&text)
-            .map_err(|e| Failure::usage(format!("the backend's URL in {origin}: {e}")))?;
-        let backend = Self { url, prefix: args.prefix.clone(), folder: None, remark: None };
+            .map_err(|e| Failure::usage(format!("the backend's URL in {source}: {e}")))?;
+        refuse_memory(url.rest())?;
+        let mut settings = url.settings().clone();
+        let in_url = option(&text, "prefix").is_some();
+        if let Some(prefix) = &args.prefix {
+            settings = settings.prefix(prefix);
+        } else if let Some(prefix) =
+            prefix_variable()?.filter(|_| origin != Origin::Told || !in_url)
+        {
+            settings = settings.prefix(prefix);
+        }
         // Before anything is touched: the library looks at it after it has connected.
-        Namespace::new(backend.prefix())?;
-        Ok(backend)
+        Namespace::new(settings.prefix_str())?;
+        Ok(Self { text: without_prefix(&text), url, origin, settings })
     }
 
     fn in_state_folder(args: &BackendArgs, hint: Option<&str>) -> Result<Self, Failure> {
@@ -81,42 +125,57 @@ impl Backend {
             format!("using {shown}, which reaches this user on this host only ({hint})")
         });
         let text = format!("sqlite:{}", encoded(&file)?);
-        let mut backend = Self::at(&text, "the default", args)?;
-        backend.folder = Some(folder);
-        backend.remark = remark;
-        Ok(backend)
+        Self::at(&text, "the default", Origin::Default(folder, remark), args)
     }
 
-    /// The lease that the URL asks for, or the library's default.
-    pub(crate) fn ttl(&self) -> Duration {
-        self.url.settings().default_ttl()
-    }
-
-    /// The URL as it may be shown.
-    pub(crate) fn shown(&self) -> String {
-        match self.url.scheme() {
-            // Nothing in it is secret, not even the query.
-            "sqlite" | "memory" => self.url.rest().to_owned(),
-            _ => self.url.to_string(),
+    /// With this ttl instead of the default, where the backend keeps one for all claims.
+    pub(crate) fn ttl_or_default(mut self, ttl: Option<Duration>) -> Self {
+        if let Some(ttl) = ttl {
+            self.settings = self.settings.ttl(ttl);
         }
+        self
+    }
+
+    /// The lease that the options or the URL ask for, or the library's default.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.settings.default_ttl()
+    }
+
+    /// The URL as it may be shown: without passwords.
+    pub(crate) fn shown(&self) -> String {
+        shown(&self.url).0
     }
 
     /// Whether what may be shown is less than the URL.
     pub(crate) fn hides_something(&self) -> bool {
-        self.shown() != self.url.rest()
+        shown(&self.url).1
     }
 
     /// The prefix that names get.
     pub(crate) fn prefix(&self) -> &str {
-        match &self.prefix {
-            Some(prefix) => prefix,
-            None => self.url.settings().prefix_str(),
+        self.settings.prefix_str()
+    }
+
+    /// The variables by which a command chooses the same backend and prefix; `None` for those that
+    /// it must not have. A secret of the command line is not handed on: environments end up in logs.
+    pub(crate) fn handed_on(&self) -> Vec<(&'static str, Option<String>)> {
+        let mut variables = vec![(PREFIX, Some(self.prefix().to_owned()))];
+        match &self.origin {
+            Origin::File(path) => {
+                variables.push((URL_FILE, path.to_str().map(str::to_owned)));
+            }
+            Origin::Variable => variables.push((URL, Some(self.text.clone()))),
+            Origin::Told | Origin::Default(..) => {
+                let text = (!self.hides_something()).then(|| self.text.clone());
+                variables.extend([(URL, text), (URL_FILE, None)]);
+            }
         }
+        variables
     }
 
     /// Connects, making the state folder if that is what was chosen.
     pub(crate) async fn connect(&self) -> Result<LockManager, Failure> {
-        if let Some(folder) = &self.folder {
+        if let Origin::Default(folder, remark) = &self.origin {
             // 0700, as the XDG base directory specification asks for.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
             made.map_err(|e| {
@@ -125,11 +184,24 @@ impl Backend {
                 let sentence = format!("cannot make the folder {folder}: {e}; {hint}");
                 Failure::new(code::UNAVAILABLE, sentence)
             })?;
+            if let Some(remark) = remark {
+                output::note(remark);
+            }
         }
-        if let Some(remark) = &self.remark {
-            output::note(remark);
-        }
-        Ok(lockkit::connect_with(self.url.rest(), self.settings()).await?)
+        let connected = lockkit::connect_with(self.url.rest(), self.settings()).await;
+        connected.map_err(|error| {
+            let mut failure = Failure::from(error);
+            if let (true, Some(sentence)) = (failure.is_of_the_backend(), &mut failure.sentence) {
+                let advice = advice(sentence);
+                *sentence = format!("while connecting to {}: {sentence}{advice}", self.shown());
+            }
+            failure
+        })
+    }
+
+    /// The URL without lockkit's options. **Contains the password.**
+    pub(crate) fn url(&self) -> &BackendUrl {
+        &self.url
     }
 
     /// The statements that make its tables.
@@ -139,26 +211,99 @@ impl Backend {
 
     /// What the URL and the options say.
     pub(crate) fn settings(&self) -> Settings {
-        let settings = self.url.settings().clone();
-        match &self.prefix {
-            Some(prefix) => settings.prefix(prefix),
-            None => settings,
-        }
+        self.settings.clone()
+    }
+}
+
+/// What to do about a database that refuses its user.
+fn advice(sentence: &str) -> &'static str {
+    let denied = ["permission denied for", "command denied to user"];
+    match denied.iter().any(|words| sentence.contains(words)) {
+        true => "; `lockkit schema` prints the GRANTs that this user needs",
+        false => "",
+    }
+}
+
+/// The URL without its passwords, and whether there were any. Options of drivers are shown, since
+/// they may say where the locks are (`tables`), but for those that a secret may stand in.
+fn shown(url: &BackendUrl) -> (String, bool) {
+    let rest = url.rest();
+    if matches!(url.scheme(), "sqlite" | "memory") {
+        return (rest.to_owned(), false);
+    }
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut text = url.to_string();
+    let mut hides = text != place;
+    for (at, option) in query.split('&').filter(|option| !option.is_empty()).enumerate() {
+        let name = option.split('=').next().unwrap_or_default();
+        let secret = is_secret(name);
+        hides |= secret;
+        text.push(if at == 0 { '?' } else { '&' });
+        text.push_str(&if secret { format!("{name}=***") } else { option.to_owned() });
+    }
+    (text, hides)
+}
+
+/// Whether an option of that name may have a secret for its value.
+pub(crate) fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["pass", "pwd", "secret", "token", "key", "auth", "cred"].iter().any(|word| name.contains(word))
+}
+
+/// A memory is that of one process: nobody else would ever meet the lock.
+fn refuse_memory(rest: &str) -> Result<(), Failure> {
+    let inner = rest.strip_prefix("quorum:").or_else(|| rest.strip_prefix("mirror:"));
+    let members = inner.unwrap_or(rest).split(',');
+    match members.into_iter().any(|member| member.to_ascii_lowercase().starts_with("memory:")) {
+        false => Ok(()),
+        true => Err(Failure::usage(
+            "memory: is the memory of one process and ends with it, so it would protect nothing: \
+             use --local, sqlite:PATH or a server",
+        )),
     }
 }
 
 /// A variable of the environment. One that is set to nothing is most likely a secret that did not
 /// arrive: to take it for unset would lock something else than was meant.
 fn variable(name: &str) -> Result<Option<String>, Failure> {
-    match env::var(name) {
-        Ok(value) if value.trim().is_empty() => {
+    match text_of(name)? {
+        Some(value) if value.trim().is_empty() => {
             Err(Failure::usage(format!("{name} is set but empty: give it a value or unset it")))
         }
+        value => Ok(value),
+    }
+}
+
+/// `LOCKKIT_PREFIX`, where it decides; set to nothing, it says that there is none.
+fn prefix_variable() -> Result<Option<String>, Failure> {
+    text_of(PREFIX)
+}
+
+fn text_of(name: &str) -> Result<Option<String>, Failure> {
+    match env::var(name) {
         Ok(value) => Ok(Some(value)),
         Err(env::VarError::NotPresent) => Ok(None),
         Err(env::VarError::NotUnicode(_)) => {
             Err(Failure::usage(format!("{name} is not UTF-8: correct it")))
         }
+    }
+}
+
+/// The value of an option in a URL's query, as it stands there.
+pub(crate) fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
+    let (_, query) = url.split_once('?')?;
+    query.split('&').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// The URL without its prefix, which is handed on in a variable of its own.
+fn without_prefix(url: &str) -> String {
+    let Some((place, query)) = url.split_once('?') else {
+        return url.to_owned();
+    };
+    let others: Vec<_> = query.split('&').filter(|option| !option.starts_with("prefix=")).collect();
+    match others.is_empty() {
+        true => place.to_owned(),
+        false => format!("{place}?{}", others.join("&")),
     }
 }
 

@@ -2,6 +2,7 @@
 //! with its sentence.
 
 use lockkit::Error;
+use rustix::process::Signal;
 
 /// The exit codes of the manual, after `sysexits.h` where that has one.
 pub(crate) mod code {
@@ -28,17 +29,39 @@ pub(crate) mod code {
     pub(crate) const SIGNAL: u8 = 128;
 }
 
-/// An end that is not success: the exit code, and the one sentence that goes to stderr.
+/// How this process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// With this exit code.
+    Code(u8),
+    /// By this signal, as whoever was told to end by it: so that the loop or the script around this
+    /// process ends as well.
+    Signal(Signal),
+}
+
+impl Ending {
+    /// The exit code, as a shell shows it.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => code::SIGNAL + signal.as_raw() as u8,
+        }
+    }
+}
+
+/// An end that is not success: how, and the one sentence that goes to stderr.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    pub(crate) code: u8,
+    pub(crate) ending: Ending,
     /// `None` when everything has been said already.
     pub(crate) sentence: Option<String>,
+    /// Whether the same may work in a moment.
+    pub(crate) passing: bool,
 }
 
 impl Failure {
     pub(crate) fn new(code: u8, sentence: impl Into<String>) -> Self {
-        Self { code, sentence: Some(sentence.into()) }
+        Self { ending: Ending::Code(code), sentence: Some(sentence.into()), passing: false }
     }
 
     pub(crate) fn usage(sentence: impl Into<String>) -> Self {
@@ -47,12 +70,22 @@ impl Failure {
 
     /// Ends with this code without another word.
     pub(crate) fn silent(code: u8) -> Self {
-        Self { code, sentence: None }
+        Self { ending: Ending::Code(code), sentence: None, passing: false }
+    }
+
+    /// Ends by the signal that asked for it.
+    pub(crate) fn signal(signal: Signal, sentence: impl Into<String>) -> Self {
+        Self { ending: Ending::Signal(signal), sentence: Some(sentence.into()), passing: false }
     }
 
     /// What the operating system refused.
     pub(crate) fn os(what: &str, error: impl std::fmt::Display) -> Self {
         Self::new(code::OS, format!("{what}: {error}"))
+    }
+
+    /// Whether the backend is the cause.
+    pub(crate) fn is_of_the_backend(&self) -> bool {
+        self.ending == Ending::Code(code::UNAVAILABLE)
     }
 }
 
@@ -70,6 +103,7 @@ impl From<Error> for Failure {
             Error::Conflict { .. } | Error::BelowZero { .. } => code::NO,
             _ => code::SOFTWARE,
         };
-        Self::new(code, error.to_string())
+        let passing = error.is_retryable();
+        Self { passing, ..Self::new(code, error.to_string()) }
     }
 }

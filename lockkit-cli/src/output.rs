@@ -1,9 +1,12 @@
 //! What goes to stdout and stderr. A reader that went away (`lockkit ls | head -1`) is no reason to
 //! panic: stdout ends the command quietly, stderr is simply not heard.
 
-use std::io::{self, Write};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use rustix::fs::{FileType, Stat, fstat, stat};
+
+use crate::args::Color;
 use crate::exit::Failure;
 
 /// How much is said on stderr.
@@ -22,6 +25,49 @@ static VERBOSITY: AtomicU8 = AtomicU8::new(Verbosity::Normal as u8);
 /// Sets how much is said from now on.
 pub(crate) fn set_verbosity(verbosity: Verbosity) {
     VERBOSITY.store(verbosity as u8, Ordering::Relaxed);
+}
+
+static COLORED: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether stdout gets colours from now on.
+pub(crate) fn set_color(when: Color) {
+    let colored = match when {
+        Color::Always => true,
+        Color::Never => false,
+        // https://no-color.org
+        Color::Auto => {
+            io::stdout().is_terminal()
+                && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+                && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+        }
+    };
+    COLORED.store(colored, Ordering::Relaxed);
+}
+
+/// How a piece of text on stdout looks on a terminal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Style {
+    Bold,
+    Faint,
+    Good,
+    Warning,
+    Bad,
+}
+
+/// The text in that style, where colours are wanted. Control characters of others are taken out
+/// before.
+pub(crate) fn styled(style: Style, text: &str) -> String {
+    let code = match style {
+        Style::Bold => 1,
+        Style::Faint => 2,
+        Style::Good => 32,
+        Style::Warning => 33,
+        Style::Bad => 31,
+    };
+    match COLORED.load(Ordering::Relaxed) {
+        true => format!("\x1b[{code}m{text}\x1b[0m"),
+        false => text.to_owned(),
+    }
 }
 
 /// Whether that much is to be said.
@@ -56,6 +102,21 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Err(Failure::silent(0)),
         Err(e) => Err(Failure::os("cannot write to stdout", e)),
     }
+}
+
+/// Whether what is printed is lost from the start: stdout was closed (and is /dev/null by now), or
+/// is /dev/null.
+pub(crate) fn nobody_reads() -> bool {
+    let same = |one: &Stat, other: &Stat| one.st_rdev == other.st_rdev && is_device(one);
+    match (fstat(io::stdout()), stat("/dev/null")) {
+        (Ok(stdout), Ok(null)) => same(&stdout, &null),
+        (Err(_), _) => true,
+        (_, Err(_)) => false,
+    }
+}
+
+fn is_device(file: &Stat) -> bool {
+    FileType::from_raw_mode(file.st_mode) == FileType::CharacterDevice
 }
 
 /// A line on stdout.

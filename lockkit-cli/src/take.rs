@@ -9,12 +9,13 @@ use lockkit::{Error, Guard, Identity, LockManager, MemoryDriver, Name, Space};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::args::TakeArgs;
+use crate::args::take::TakeArgs;
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
 use crate::output::{self, Verbosity, printable};
 use crate::phrase;
 use crate::run::signals::Signals;
+use crate::trouble;
 
 /// Sets on a primitive what its kinds have in common.
 macro_rules! configured {
@@ -23,7 +24,7 @@ macro_rules! configured {
         if let Some(ttl) = $take.args.ttl {
             primitive = primitive.ttl(ttl);
         }
-        if let Some(note) = &$take.args.note {
+        if let Some(note) = $take.args.note.as_ref().filter(|note| !note.is_empty()) {
             primitive = primitive.note(note);
         }
         if let Some(max_hold) = $take.max_hold {
@@ -39,13 +40,50 @@ macro_rules! configured {
 /// What is to be taken, and how.
 pub(crate) struct Take<'a> {
     pub(crate) name: &'a str,
-    pub(crate) args: &'a TakeArgs,
-    pub(crate) max_hold: Option<Duration>,
+    args: &'a TakeArgs,
+    max_hold: Option<Duration>,
     /// Whether it is to outlive this process.
-    pub(crate) detached: bool,
+    detached: bool,
+    /// Since when it is waited for, the backend included.
+    began: Instant,
 }
 
-impl Take<'_> {
+impl<'a> Take<'a> {
+    pub(crate) fn new(
+        name: &'a str,
+        args: &'a TakeArgs,
+        max_hold: Option<Duration>,
+        detached: bool,
+    ) -> Self {
+        Self { name, args, max_hold, detached, began: Instant::now() }
+    }
+
+    /// Connects, again and again for as long as --wait says: what starts at boot waits for its
+    /// database.
+    pub(crate) async fn connect(&self, backend: &Backend) -> Result<LockManager, Failure> {
+        let mut told = false;
+        loop {
+            let failure = match backend.connect().await {
+                Ok(locks) => return Ok(locks),
+                Err(failure) => failure,
+            };
+            let left = self.left().unwrap_or_default();
+            if !failure.passing || left.is_zero() {
+                return Err(failure);
+            }
+            if !std::mem::replace(&mut told, true) {
+                let why = failure.sentence.unwrap_or_default();
+                output::note(format!("waiting for the backend: {why}"));
+            }
+            sleep(left.min(Duration::from_millis(250))).await;
+        }
+    }
+
+    /// What is left of --wait; `None` when it is not limited.
+    fn left(&self) -> Option<Duration> {
+        Some(self.args.wait?.saturating_sub(self.began.elapsed()))
+    }
+
     pub(crate) fn space(&self) -> Space {
         match self.args.limit {
             Some(_) => Space::Semaphore,
@@ -75,6 +113,7 @@ impl Take<'_> {
             biased;
             signal = signals.next() => Err(signal),
             taken = self.attempt(locks) => Ok(taken),
+            taken = self.unless_hopeless(locks) => Ok(taken),
             () = self.tell(locks) => unreachable!("it tells until it is dropped"),
         };
         match outcome {
@@ -87,11 +126,26 @@ impl Take<'_> {
     }
 
     async fn attempt(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
-        match self.args.wait {
+        match self.left() {
             _ if self.args.once => self.once(locks).await,
             Some(Duration::ZERO) => self.once(locks).await,
             limit => self.patiently(locks, limit).await,
         }
+    }
+
+    /// The library waits until a backend works again; people want to know at once that one takes no
+    /// writes. Asks its health while the lock is waited for, and tries for itself where that is bad.
+    async fn unless_hopeless(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
+        for pause in [100, 1_000].into_iter().chain(std::iter::repeat(10_000)) {
+            sleep(Duration::from_millis(pause)).await;
+            if trouble::is_in(locks).await {
+                match self.once(locks).await {
+                    Ok(None) => {}
+                    found => return found,
+                }
+            }
+        }
+        std::future::pending().await
     }
 
     async fn once(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
@@ -151,14 +205,20 @@ impl Take<'_> {
     /// Says, after a second, who is waited for; to a terminal, goes on showing it. Never returns.
     async fn tell(&self, locks: &LockManager) {
         let began = Instant::now();
-        sleep(Duration::from_secs(1)).await;
-        output::note(self.waits_for(locks).await);
+        let first = loop {
+            sleep(Duration::from_secs(1)).await;
+            if let Some(line) = self.waits_for(locks).await {
+                break line;
+            }
+        };
+        output::note(&first);
         if !io::stderr().is_terminal() || !output::says(Verbosity::Normal) {
             return std::future::pending().await;
         }
         let spinner = Spinner;
+        let mut line = first;
         loop {
-            let line = self.waits_for(locks).await;
+            line = self.waits_for(locks).await.unwrap_or(line);
             let looked = Instant::now();
             while looked.elapsed() < Duration::from_secs(2) {
                 spinner.show(began.elapsed(), &line);
@@ -167,10 +227,15 @@ impl Take<'_> {
         }
     }
 
-    async fn waits_for(&self, locks: &LockManager) -> String {
+    /// What is waited for; `None` when nobody else is in the way, so that only the machine is slow.
+    async fn waits_for(&self, locks: &LockManager) -> Option<String> {
         let subject = phrase::subject(self.space(), self.name);
-        match timeout(Duration::from_secs(5), locks.inspect(self.space(), self.name)).await {
+        Some(match timeout(Duration::from_secs(5), locks.inspect(self.space(), self.name)).await {
             Ok(Ok(state)) => {
+                let me = Identity::of_this_process();
+                if state.line.iter().all(|s| s.identity == me) && state.limit() != Some(0) {
+                    return None;
+                }
                 let behind = match place(&state) {
                     Some(ahead) if ahead > 0 => format!(", behind {ahead} who wait"),
                     _ => String::new(),
@@ -182,14 +247,14 @@ impl Take<'_> {
             }
             Ok(Err(error)) => format!("waiting for {subject}: {error}"),
             Err(_) => format!("waiting for {subject}: the backend does not answer"),
-        }
+        })
     }
 
     /// Why it was not acquired: somebody holds it, or nothing was heard of the backend.
     async fn busy(&self, locks: &LockManager) -> Failure {
         let subject = phrase::subject(self.space(), self.name);
         let look = locks.inspect(self.space(), self.name);
-        let held = match timeout(Duration::from_secs(5), look).await {
+        let held = match timeout(Duration::from_secs(2), look).await {
             Ok(Ok(state)) => phrase::holders(&state),
             Ok(Err(error)) => return error.into(),
             Err(_) => {
@@ -214,14 +279,26 @@ impl Take<'_> {
             _ = signals.next() => {}
         }
         let subject = phrase::subject(self.space(), self.name);
-        let code = code::SIGNAL + why.as_raw() as u8;
-        Failure::new(code, format!("interrupted while waiting for {subject}"))
+        Failure::signal(why, format!("interrupted while waiting for {subject}"))
     }
 }
 
+/// How long a backend has for the releases at the end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Releases whatever is left, as long as the backend answers.
 pub(crate) async fn close(locks: &LockManager) {
-    let _ = timeout(Duration::from_secs(5), locks.shutdown()).await;
+    let _ = timeout(PATIENCE, locks.shutdown()).await;
+}
+
+/// The same, but hardly waits for a backend that failed.
+pub(crate) async fn close_after<T>(locks: &LockManager, result: &Result<T, Failure>) {
+    match result {
+        Err(failure) if failure.is_of_the_backend() => {
+            let _ = timeout(PATIENCE / 10, locks.shutdown()).await;
+        }
+        _ => close(locks).await,
+    }
 }
 
 /// How many wait ahead of this process.

@@ -8,12 +8,12 @@ use tracing::Instrument;
 
 use crate::clock::Moment;
 use crate::deadline::backoff;
-use crate::driver::{Acquisition, Answered, Grant, Patience};
+use crate::driver::{Acquisition, Answered, Patience};
 use crate::guard::Guard;
 use crate::manager::Core;
 use crate::observe::{self, Labels, Outcome};
 use crate::record::{How, Record};
-use crate::registry::Release;
+use crate::registry::{Pending, Release};
 use crate::settings::check_ttl;
 use crate::{Claim, Error, Key, Lifetime, LossReason, Mode};
 
@@ -103,14 +103,18 @@ fn check(core: &Core, request: &Request) -> Result<(), Error> {
     Ok(())
 }
 
-/// Claims, and claims anew as long as it waits and the claim gets lost in line.
+/// How often one who does not wait asks again since the answer came too late.
+const TRIES: u32 = 3;
+
+/// Claims, and claims again as long as it waits and the claim gets lost in line, or is granted too
+/// late.
 async fn attempt(
     core: &Arc<Core>,
     request: &Request,
     patience: Patience,
 ) -> Result<Option<Guard>, Error> {
     core.registry.ensure_renewer();
-    let mut failures = 0;
+    let (mut failures, mut late) = (0, 0);
     loop {
         let base = match core.token_base().await {
             Ok(base) => base,
@@ -124,8 +128,14 @@ async fn attempt(
         match Attempt::new(core, request, base).run(patience).await? {
             Answer::Granted(guard) => return Ok(Some(guard)),
             Answer::Busy => return Ok(None),
-            Answer::Again => tokio::time::sleep(backoff(1)).await,
+            Answer::Again => late += 1,
         }
+        if patience == Patience::Try && late == TRIES {
+            let backend = core.driver().capabilities().backend;
+            let what = "each answer came after the lease that it granted was over";
+            return Err(Error::retryable(backend, what));
+        }
+        tokio::time::sleep(backoff(1)).await;
         core.check_open()?;
     }
 }
@@ -133,7 +143,7 @@ async fn attempt(
 enum Answer {
     Granted(Guard),
     Busy,
-    /// The claim was lost in line: stand in line with another one.
+    /// The claim was lost in line, or granted too late: ask with another one.
     Again,
 }
 
@@ -146,6 +156,8 @@ struct Attempt<'a> {
     record: Option<Arc<Record>>,
     /// Requests that were sent, and not answered: they may yet put the claim in line.
     under_way: u32,
+    /// A shutdown waits for it, from the first request to the claim's being in the registry.
+    asking: Option<Pending>,
     /// Whether nothing is in line that would have to be taken out.
     settled: bool,
 }
@@ -163,23 +175,29 @@ impl<'a> Attempt<'a> {
         let margin = core.settings.margin;
         let Request { renew, max_hold, labels, .. } = *request;
         let how = How { margin, base, renew, max_hold, labels };
-        Self { core, claim: Arc::new(claim), how, record: None, under_way: 0, settled: false }
+        let claim = Arc::new(claim);
+        Self { core, claim, how, record: None, under_way: 0, asking: None, settled: true }
     }
 
     async fn run(mut self, patience: Patience) -> Result<Answer, Error> {
-        let first = self.core.clock().now();
+        let core = self.core;
+        let first = core.clock().now();
         let mut failures = 0;
         loop {
-            let asked = self.core.clock().now();
+            let turn = core.registry.acquires.turn().await?;
+            let asked = core.clock().now();
             if failures > 0 && asked.since(first) >= self.claim.wait_ttl {
                 return Ok(Answer::Again); // it may have been in line, and ended there
             }
+            self.asking.get_or_insert_with(|| core.registry.asking(&self.claim));
+            core.check_open()?; // counted before it looks: so a shutdown waits, or is seen here
             self.under_way += 1;
-            let error = match self.core.driver().acquire(&self.claim, patience).await {
+            self.settled = false;
+            let error = match turn.ask(core.driver().acquire(&self.claim, patience)).await {
                 Ok(Answered { answer, unanswered }) => {
                     self.under_way += unanswered;
                     self.under_way -= 1;
-                    return self.answered(answer, asked).await;
+                    return self.answered(answer, asked, patience).await;
                 }
                 Err(error) => error,
             };
@@ -194,12 +212,15 @@ impl<'a> Attempt<'a> {
             observe::acquire_failed(&self.claim, &error);
             failures += 1;
             tokio::time::sleep(backoff(failures)).await;
-            self.core.check_open()?;
         }
     }
 
-    async fn answered(mut self, answer: Acquisition, asked: Moment) -> Result<Answer, Error> {
-        self.core.check_open()?; // shut down while the request was under way
+    async fn answered(
+        mut self,
+        answer: Acquisition,
+        asked: Moment,
+        patience: Patience,
+    ) -> Result<Answer, Error> {
         match answer {
             Acquisition::Busy => {
                 self.settled = self.under_way == 0;
@@ -207,11 +228,15 @@ impl<'a> Attempt<'a> {
             }
             Acquisition::Granted(grant) => {
                 let record = self.enlist(asked);
-                self.take(&record, &grant, Some(asked))
+                if !record.grant(&grant, Some(asked)) {
+                    return Box::pin(self.too_late(patience)).await;
+                }
+                self.register(&record)?;
+                Ok(Answer::Granted(self.into_guard(record)))
             }
             Acquisition::Queued { .. } => {
                 let record = self.enlist(asked);
-                self.core.registry.insert(self.claim.id, &record);
+                self.register(&record)?;
                 // Boxed, so that a lock that is free does not carry what waiting needs.
                 Box::pin(self.wait(record)).await
             }
@@ -225,72 +250,71 @@ impl<'a> Attempt<'a> {
         record
     }
 
-    /// Makes a guard of a grant that has just been answered.
-    fn take(
-        self,
-        record: &Arc<Record>,
-        grant: &Grant,
-        asked: Option<Moment>,
-    ) -> Result<Answer, Error> {
-        if record.grant(grant, asked) {
-            self.core.registry.insert(self.claim.id, record);
-            return Ok(Answer::Granted(self.into_guard(record.clone())));
+    /// Has the registry take care of the claim; an error after a shutdown.
+    fn register(&mut self, record: &Arc<Record>) -> Result<(), Error> {
+        self.core.registry.insert(self.claim.id, record)?;
+        self.asking = None;
+        Ok(())
+    }
+
+    /// The lease was over, or nearly so, when word of it came: never a guard of that. Gives it back,
+    /// so that the next claim does not stand behind it.
+    async fn too_late(mut self, patience: Patience) -> Result<Answer, Error> {
+        observe::granted_too_late(&self.claim);
+        match self.core.registry.give_back(&self.claim).await {
+            Ok(_) => self.settled = self.under_way == 0,
+            // It would be refused for its own claim.
+            Err(error) if patience == Patience::Try => return Err(error),
+            Err(_) => {}
         }
-        // Never a guard of a lease that is over already.
-        Err(Error::Lost { reason: LossReason::Expired })
+        Ok(Answer::Again)
     }
 
     /// Waits until the claim holds: told by the driver, or by a renewal.
     async fn wait(self, record: Arc<Record>) -> Result<Answer, Error> {
-        let driver = self.core.driver();
         let mut failures = 0;
-        let error = loop {
-            let granted = tokio::select! {
+        loop {
+            let heard = tokio::select! {
                 biased;
-                () = record.settled() => break None,
-                granted = driver.granted(&self.claim) => granted,
+                () = record.settled() => break,
+                heard = self.hear(&record) => heard,
             };
-            match granted {
-                Ok(grant) if record.grant(&grant, None) => break None,
-                // The grant is old: so much time has passed that the backend has to be asked.
-                Ok(_) if record.is_over() => break None,
-                Ok(_) => self.confirm(&record).await?,
-                Err(Error::Lost { reason }) => {
-                    record.lose(reason);
-                    break None;
-                }
-                Err(error) if error.is_retryable() => {
-                    failures += 1;
-                    tokio::select! {
-                        () = record.settled() => break None,
-                        () = tokio::time::sleep(backoff(failures)) => {}
-                    }
-                }
-                Err(error) => break Some(error),
+            match heard {
+                Ok(()) => {}
+                Err(Error::Lost { reason }) => drop(record.lose(reason)),
+                Err(error) if error.is_retryable() => {}
+                Err(error) => return Err(error),
             }
-        };
-        if let Some(error) = error {
-            return Err(error);
-        }
-        if record.is_holding() {
-            self.core.registry.sooner(record.next_event());
-            return Ok(Answer::Granted(self.into_guard(record)));
+            failures += 1;
+            tokio::select! {
+                biased;
+                () = record.settled() => break,
+                () = tokio::time::sleep(backoff(failures)) => {}
+            }
         }
         match record.loss() {
+            None => {
+                self.core.registry.sooner(record.next_event());
+                Ok(Answer::Granted(self.into_guard(record)))
+            }
             Some(reason @ LossReason::Broken(_)) => Err(Error::Lost { reason }),
             Some(LossReason::ShutDown) => Err(Error::Closed),
-            _ => Ok(Answer::Again),
+            // Lost in line; or granted, and over before this task ran.
+            Some(_) => Ok(Answer::Again),
         }
     }
 
-    async fn confirm(&self, record: &Record) -> Result<(), Error> {
+    /// Waits for word of the turn, and takes it in. Where it is old (so much time has passed since
+    /// the last answer that the lease may be over), the backend is asked.
+    async fn hear(&self, record: &Record) -> Result<(), Error> {
+        let grant = self.core.driver().granted(&self.claim).await?;
+        if record.grant(&grant, None) || record.is_over() {
+            return Ok(());
+        }
         let sent = self.core.clock().now();
         let answer = self.core.driver().renew_single(&self.claim).await?;
         record.renewed(&answer, sent);
-        match record.is_holding() || record.is_over() {
-            true => Ok(()),
-            false => Err(Error::Lost { reason: LossReason::Expired }),
-        }
+        Ok(())
     }
 
     fn into_guard(mut self, record: Arc<Record>) -> Guard {
@@ -310,7 +334,7 @@ impl Drop for Attempt<'_> {
         }
         let registry = &self.core.registry;
         if let Some(record) = &self.record {
-            registry.remove(self.claim.id);
+            registry.remove(self.claim.id, record);
             record.close();
         }
         let now = registry.clock.now();

@@ -20,8 +20,8 @@ pub struct Capabilities {
     pub granularity: Duration,
     /// The shortest lease that the backend keeps. A shorter ttl is refused before any I/O.
     pub least_ttl: Duration,
-    /// The longest lease that the backend gives. A claim with a longer ttl is granted this, and
-    /// renewed as usual.
+    /// The longest lease that the backend is known to give. A claim with a longer ttl is granted this
+    /// at least, which its grant says, and renewed as usual.
     pub longest_ttl: Duration,
     /// How much later than its ttl a dead claim may leave, at worst, without any fault of the
     /// server: granularity, sweeps, and the grace that a new leader gives.
@@ -141,7 +141,7 @@ pub enum LeaseScope {
     /// Claims of one manager with the same ttl share one (etcd). Those that are renewed are known to
     /// the driver that put them in alone.
     Shared,
-    /// All claims of a connection live and die with its session (ZooKeeper).
+    /// Claims of one driver with the same ttl live and die with one session (ZooKeeper).
     Session,
 }
 

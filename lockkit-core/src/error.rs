@@ -50,7 +50,7 @@ pub enum Error {
         name: String,
     },
     /// A name, prefix or note that cannot be one. Nothing was sent.
-    #[error("{name:?} is not a usable name: {reason}")]
+    #[error("{name:?} cannot be used: {reason}")]
     InvalidName {
         /// The beginning of what was given.
         name: String,
@@ -175,8 +175,8 @@ pub enum LossReason {
     SessionEnded,
     /// The backend did not answer any more, so its lease has to be taken for ended.
     Unreachable,
-    /// The backend does not have it although its lease had not ended: data was lost or deleted, or
-    /// the server's clock was moved.
+    /// The backend does not have it although its lease had not ended: data was lost or deleted, the
+    /// server's clock was moved, or its ticket was released elsewhere.
     Vanished,
     /// Its manager was shut down.
     ShutDown,

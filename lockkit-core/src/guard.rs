@@ -17,6 +17,9 @@ use crate::renewer::no_answer;
 use crate::ticket::Ticket;
 use crate::{Error, Lifetime, LossReason, Mode, observe};
 
+/// How long a release waits for its answer before it goes on in the background.
+const RELEASE: Duration = Duration::from_secs(5);
+
 /// A lock that is held: exclusively, shared, or as permits of a semaphore.
 ///
 /// Renewed in the background. [`release`](Self::release) gives it back and waits for that; dropping
@@ -34,7 +37,7 @@ pub(crate) struct Holding {
     lease: Lease,
     /// Whether dropping this gives the lock back.
     armed: AtomicBool,
-    /// Where an owner finds it to re-enter.
+    /// Where an owner finds it to re-enter, which stays for as long as this does.
     entrance: std::sync::OnceLock<crate::sync::Entrance>,
 }
 
@@ -63,15 +66,19 @@ impl Guard {
     /// `Ok` means that it was held until now. [`Error::Lost`] means that it was not: what was done
     /// under it may have met somebody else's work. After any other error the release is repeated
     /// in the background until the lease is over. Of an owner that re-entered, only the last guard
-    /// releases. One round trip.
+    /// releases, in a task of its own. One round trip.
     ///
     /// # Cancel safety
     /// Dropping it leaves the release to the background.
     pub async fn release(self) -> Result<(), Error> {
-        match Arc::into_inner(self.holding) {
-            Some(holding) => holding.release().await,
-            None => Ok(()),
+        let Some(holding) = Arc::into_inner(self.holding) else { return Ok(()) };
+        if holding.entrance.get().is_none() {
+            return holding.release().await;
         }
+        // Its owner may come again before it has polled this to its end, and would then stand
+        // behind its own claim.
+        let backend = holding.core.driver().capabilities().backend;
+        tokio::spawn(holding.release()).await.unwrap_or_else(|_| Err(no_answer(backend)))
     }
 
     /// Lets the lock outlive this guard, and this process: it stays held until its lease ends or
@@ -91,7 +98,7 @@ impl Guard {
             return Err(Error::config(message));
         };
         holding.armed.store(false, Ordering::Relaxed);
-        holding.core.registry.remove(claim.id);
+        holding.core.registry.remove(claim.id, &holding.lease.record);
         holding.lease.record.close();
         Ok(Ticket::new(&claim, token))
     }
@@ -125,21 +132,23 @@ impl Holding {
         let registry = &self.core.registry;
         let claim = record.claim();
         let lost = record.loss();
+        let trusted = record.trusted();
         observe::released(record.labels, claim.key.name.as_str(), record.held_for());
-        registry.remove(claim.id);
+        registry.remove(claim.id, record);
         record.close();
         // From here to the answer, dropping this future drops `self`, which is still armed.
-        let limit = Duration::from_secs(5);
-        let answer = tokio::time::timeout(limit, registry.driver.release(&claim)).await;
+        let answer = tokio::time::timeout(RELEASE, async {
+            registry.releases_by_hand.turn().await?.ask(registry.driver.release(&claim)).await
+        });
         let answer =
-            answer.unwrap_or_else(|_| Err(no_answer(registry.driver.capabilities().backend)));
+            answer.await.unwrap_or_else(|_| Err(no_answer(registry.driver.capabilities().backend)));
         let (under_way, until) = record.under_way();
         let ghost_possible = under_way > 0 && registry.clock.now() < until;
         self.armed.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
         match (answer, lost) {
             (_, Some(reason)) => Err(Error::Lost { reason }),
             (Ok(Released::Removed), None) => Ok(()),
-            (Ok(_), None) => Err(Error::Lost { reason: LossReason::Vanished }),
+            (Ok(_), None) => Err(Error::Lost { reason: trusted.missing(registry.clock.now()) }),
             (Err(error), None) => Err(error),
         }
     }
@@ -147,16 +156,13 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        if let Some(entrance) = self.entrance.get() {
-            self.core.forget_entrance(entrance);
-        }
         if !self.armed.load(Ordering::Relaxed) {
             return;
         }
         let record = &self.lease.record;
         let registry = &self.core.registry;
         let claim = record.claim();
-        registry.remove(claim.id);
+        registry.remove(claim.id, record);
         record.close();
         let now = registry.clock.now();
         let (under_way, until) = record.under_way();

@@ -60,9 +60,13 @@ impl Lease {
     /// Dropping it leaves the backend knowing or not.
     pub async fn anchor(&self) -> Result<(), Error> {
         let claim = self.record.claim();
+        let sent = self.record.now();
         match self.within(self.registry.driver.anchor(&claim)).await? {
             Renewal::Holds(_) => Ok(()),
-            _ => Err(Error::Lost { reason: self.loss().unwrap_or(LossReason::Expired) }),
+            gone => {
+                self.answered(&gone, sent)?;
+                Err(Error::Lost { reason: LossReason::Vanished })
+            }
         }
     }
 
@@ -179,7 +183,7 @@ impl Lease {
 
     fn answered(&self, answer: &Renewal, sent: crate::clock::Moment) -> Result<(), Error> {
         if self.record.renewed(answer, sent) {
-            self.registry.remove(self.record.claim().id);
+            self.registry.remove(self.record.claim().id, &self.record);
             if let Some(why) = self.record.loss() {
                 crate::observe::lost(&self.record, &why);
             }

@@ -1,26 +1,22 @@
 //! The entrance: a manager makes locks of names, shows what is there, breaks, and shuts down.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use futures_util::stream::Stream;
 use tokio::sync::OnceCell;
 
 use crate::capabilities::Capabilities;
 use crate::clock::Clock;
-use crate::driver::{Ended, Force, LockDriver, Released, Renewal};
-use crate::guard::Guard;
-use crate::observe::{self, Labels};
-use crate::record::{How, Record};
+use crate::driver::{Force, LockDriver};
+use crate::observe;
 use crate::registry::{Registry, Release};
 use crate::settings::Settings;
-use crate::state::{Health, ListRequest, LockState};
+use crate::state::LockState;
 use crate::sync::{
-    Barrier, Election, Entrance, Latch, MultiLock, Mutex, Once, Reentrant, Register, Resizable,
-    RwLock, Semaphore, Slot,
+    Barrier, Election, Entrances, Latch, MultiLock, Mutex, Once, Reentrant, Register, Resizable,
+    RwLock, Semaphore,
 };
 use crate::ticket::Ticket;
 use crate::{BreakRecord, Error, Identity, Key, LossReason, Name, Namespace, Space, Token};
@@ -42,10 +38,14 @@ pub(crate) struct Core {
     pub(crate) namespace: Namespace,
     pub(crate) identity: Arc<Identity>,
     base: OnceCell<u64>,
-    entrances: StdMutex<HashMap<Entrance, Arc<Slot>>>,
+    pub(crate) entrances: Entrances,
 }
 
 impl LockManager {
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     /// A manager with default settings. No I/O.
     pub fn new(driver: impl LockDriver) -> Self {
         let namespace = Namespace::default();
@@ -66,7 +66,7 @@ impl LockManager {
             namespace,
             identity: Arc::new(identity),
             base: OnceCell::new(),
-            entrances: StdMutex::default(),
+            entrances: Entrances::default(),
         };
         Self { core: Arc::new(core) }
     }
@@ -149,113 +149,6 @@ impl LockManager {
         Barrier::new(&self.core, name.as_ref(), count)
     }
 
-    /// Goes on with a detached lock: renews it, and holds it as if it had been made here.
-    ///
-    /// [`Error::Lost`] when it has ended. One round trip.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves the detached lock as it is.
-    pub async fn resume(&self, ticket: &Ticket) -> Result<Guard, Error> {
-        let core = &self.core;
-        core.check_open()?;
-        core.check_ticket(ticket)?;
-        let base = core.token_base().await?;
-        core.registry.ensure_renewer();
-        let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
-        let sent = core.clock().now();
-        let answer = core.driver().renew_single(&claim).await?;
-        let labels = Labels { backend: self.capabilities().backend, kind: "detached", class: None };
-        let margin = core.settings.margin;
-        let how = How { margin, base, renew: true, max_hold: None, labels };
-        let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
-        match answer {
-            Renewal::Holds(grant) if record.grant(&grant, Some(sent)) => {
-                core.registry.insert(claim.id, &record);
-                Ok(Guard::new(core.clone(), record))
-            }
-            Renewal::Ended(Ended::Broken(record)) => {
-                Err(Error::Lost { reason: LossReason::Broken(record) })
-            }
-            Renewal::Ended(Ended::SessionEnded) => {
-                Err(Error::Lost { reason: LossReason::SessionEnded })
-            }
-            _ => Err(Error::Lost { reason: LossReason::Expired }),
-        }
-    }
-
-    /// Releases a detached lock. One round trip.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves open whether the lock was released; it can be asked for again.
-    pub async fn release_ticket(&self, ticket: &Ticket) -> Result<Released, Error> {
-        self.core.check_open()?;
-        self.core.check_ticket(ticket)?;
-        let claim = ticket.claim(self.core.settings.wait_ttl, self.core.identity.clone());
-        self.core.driver().release(&Arc::new(claim)).await
-    }
-
-    /// Shows who holds a lock and who waits for it. Disturbs nobody.
-    ///
-    /// # Cancel safety
-    /// Dropping it does nothing.
-    pub async fn inspect(&self, space: Space, name: impl AsRef<str>) -> Result<LockState, Error> {
-        self.core.check_open()?;
-        let key = self.core.key(space, name.as_ref())?;
-        let base = self.core.token_base().await?;
-        Ok(rebased(self.core.driver().inspect(&key).await?, base))
-    }
-
-    /// The locks and semaphores in use whose names begin with `prefix`, taken literally. Asks for
-    /// a page at a time.
-    ///
-    /// What is in use for the whole time is shown once; what comes or goes meanwhile may be shown
-    /// or not.
-    pub fn list(
-        &self,
-        prefix: impl AsRef<str>,
-    ) -> impl Stream<Item = Result<LockState, Error>> + Send + 'static {
-        const PAGE: usize = 200;
-        let core = self.core.clone();
-        let prefix = prefix.as_ref().to_owned();
-        async_stream::try_stream! {
-            core.check_open()?;
-            let base = core.token_base().await?;
-            let namespace = core.namespace.clone();
-            let mut request = ListRequest { namespace, space: None, prefix, after: None, limit: PAGE };
-            loop {
-                let page = core.driver().list(&request).await?;
-                for state in page.states {
-                    yield rebased(state, base);
-                }
-                match page.next {
-                    Some(next) => request.after = Some(next),
-                    None => break,
-                }
-            }
-        }
-    }
-
-    /// The states of a lock: first as it is now, then whenever somebody comes, goes, or begins to
-    /// hold. States that passed quickly may be left out.
-    pub fn watch(
-        &self,
-        space: Space,
-        name: impl AsRef<str>,
-    ) -> impl Stream<Item = Result<LockState, Error>> + Send + 'static {
-        let core = self.core.clone();
-        let key = core.key(space, name.as_ref());
-        async_stream::try_stream! {
-            core.check_open()?;
-            let key = key?;
-            let base = core.token_base().await?;
-            let mut seen = core.driver().inspect(&key).await?;
-            loop {
-                yield rebased(seen.clone(), base);
-                seen = core.driver().changed(&key, &seen).await?;
-            }
-        }
-    }
-
     /// Breaks the lock of whoever holds it, or waits for it, under this token; says whether there
     /// was such a one.
     ///
@@ -329,31 +222,21 @@ impl LockManager {
         self.core.driver().token_base(namespace).await
     }
 
-    /// Asks the backend for a sign of life, and for what an operator should know.
-    ///
-    /// # Cancel safety
-    /// Dropping it does nothing.
-    pub async fn health(&self) -> Result<Health, Error> {
-        self.core.check_open()?;
-        self.core.driver().health().await
-    }
-
     /// Releases everything that was locked through this manager and its clones, waits until the
     /// backend knows, and closes the connections. Guards that still live are lost
     /// ([`LossReason::ShutDown`]); every later call is [`Error::Closed`].
     ///
-    /// Where the backend does not answer, this returns when the leases are over.
+    /// Requests under way are waited for, and released too. Where the backend does not answer, or
+    /// nobody polls the future that asked, this returns when the leases are over.
     ///
     /// # Cancel safety
     /// Dropping it leaves the releases to the background; the manager stays shut.
     pub async fn shutdown(&self) {
         let registry = &self.core.registry;
-        registry.closed.store(true, Ordering::Release);
         let now = registry.clock.now();
-        for record in registry.all() {
-            let claim = record.claim();
-            registry.remove(claim.id);
+        for record in registry.close() {
             if record.lose(LossReason::ShutDown) {
+                let claim = record.claim();
                 let give_up = now.after(claim.hold_ttl);
                 let (under_way, _) = record.under_way();
                 registry.release(Release { claim, not_before: now, give_up, under_way });
@@ -384,7 +267,7 @@ impl Core {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        match self.registry.closed.load(Ordering::Acquire) {
+        match self.registry.closed.load(Ordering::SeqCst) {
             true => Err(Error::Closed),
             false => Ok(()),
         }
@@ -394,7 +277,7 @@ impl Core {
         Ok(Key::new(self.namespace.clone(), space, Name::new(name)?))
     }
 
-    fn check_ticket(&self, ticket: &Ticket) -> Result<(), Error> {
+    pub(crate) fn check_ticket(&self, ticket: &Ticket) -> Result<(), Error> {
         if ticket.namespace() == &self.namespace {
             return Ok(());
         }
@@ -407,20 +290,6 @@ impl Core {
     pub(crate) async fn token_base(&self) -> Result<u64, Error> {
         self.base.get_or_try_init(|| self.driver().token_base(&self.namespace)).await.copied()
     }
-
-    /// Where this owner meets itself at this lock.
-    pub(crate) fn entrance(&self, entrance: &Entrance) -> Arc<Slot> {
-        let mut entrances = self.entrances.lock().unwrap_or_else(PoisonError::into_inner);
-        entrances.entry(entrance.clone()).or_default().clone()
-    }
-
-    /// Removes an entrance that nobody stands at.
-    pub(crate) fn forget_entrance(&self, entrance: &Entrance) {
-        let mut entrances = self.entrances.lock().unwrap_or_else(PoisonError::into_inner);
-        if entrances.get(entrance).is_some_and(|slot| Arc::strong_count(slot) == 1) {
-            entrances.remove(entrance);
-        }
-    }
 }
 
 impl Drop for Core {
@@ -431,11 +300,10 @@ impl Drop for Core {
 
 /// A state as users see it: with the namespace's base added to the tokens.
 pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
-    if base > 0 {
-        for standing in &mut state.line {
-            let number = standing.token.get().saturating_add(base);
-            standing.token = Token::new(number).unwrap_or(standing.token);
-        }
+    for standing in &mut state.line {
+        let number = standing.token.get().saturating_add(base);
+        standing.token = Token::new(number).unwrap_or(standing.token);
+        standing.unmark();
     }
     state
 }

@@ -144,6 +144,11 @@ pub(crate) fn release_failed(claim: &Claim, error: &Error) {
     tracing::warn!(name = %claim.key.name, %error, "release failed");
 }
 
+pub(crate) fn granted_too_late(claim: &Claim) {
+    let (name, ttl) = (&claim.key.name, claim.hold_ttl);
+    tracing::warn!(%name, ?ttl, "granted, but the answer came later than the lease lasts");
+}
+
 pub(crate) fn acquire_failed(claim: &Claim, error: &Error) {
     tracing::warn!(name = %claim.key.name, %error, "acquire failed, will be tried again");
 }

@@ -306,6 +306,16 @@ impl Record {
         }
     }
 
+    /// Until when it may be trusted, and what became of it when it is missing after that.
+    pub(crate) fn trusted(&self) -> Trusted {
+        let term = self.term();
+        let until = match &term.phase {
+            Phase::Holding(h) => h.deadline,
+            _ => NEVER,
+        };
+        Trusted { until, over: expired_or_unreachable(&term) }
+    }
+
     /// How long it has been held.
     pub(crate) fn held_for(&self) -> Option<Duration> {
         let now = self.clock.now();
@@ -387,6 +397,22 @@ pub(crate) struct How {
     pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) labels: Labels,
+}
+
+/// Until when a claim could be trusted that has been given back.
+pub(crate) struct Trusted {
+    until: Moment,
+    over: LossReason,
+}
+
+impl Trusted {
+    /// Why the backend said by now that it does not have it.
+    pub(crate) fn missing(self, now: Moment) -> LossReason {
+        match now < self.until {
+            true => LossReason::Vanished,
+            false => self.over,
+        }
+    }
 }
 
 fn expired_or_unreachable(term: &Term) -> LossReason {

@@ -3,23 +3,34 @@
 //! everything is released.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, Moment};
-use crate::driver::LockDriver;
+use crate::driver::{LockDriver, Released};
+use crate::lane::Lane;
 use crate::record::{NEVER, Record};
-use crate::{Claim, ClaimId, observe, renewer};
+use crate::{Claim, ClaimId, Error, observe, renewer};
 
 pub(crate) struct Registry {
     pub(crate) driver: Arc<dyn LockDriver>,
     pub(crate) clock: Arc<dyn Clock>,
     records: Mutex<HashMap<ClaimId, Arc<Record>>>,
     releases: Mutex<Vec<(Release, Pending)>>,
-    pending: Arc<watch::Sender<usize>>,
+    /// Releases that are not answered.
+    pending: Arc<Open>,
+    /// Claims that were asked for and are not in `records` yet.
+    asking: Arc<Open>,
+    /// The longest lease that was asked for, in nanoseconds.
+    longest: AtomicU64,
+    /// In which acquires and releases leave; what the renewer sends waits for neither.
+    pub(crate) acquires: Lane,
+    pub(crate) releases_by_hand: Lane,
     /// Tells the renewer that there is something new.
     wake: Notify,
     /// The renewer sleeps until this moment (in nanoseconds), unless it is woken.
@@ -41,19 +52,42 @@ pub(crate) struct Release {
     pub(crate) under_way: u32,
 }
 
-/// Counts a release as pending for as long as it lives.
-pub(crate) struct Pending(Arc<watch::Sender<usize>>);
+/// How much is not done yet of what a shutdown waits for.
+#[derive(Default)]
+struct Open {
+    count: AtomicUsize,
+    none: Notify,
+}
+
+impl Open {
+    /// Returns when nothing is left.
+    async fn done(&self) {
+        loop {
+            let mut none = std::pin::pin!(self.none.notified());
+            none.as_mut().enable();
+            if self.count.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            none.await;
+        }
+    }
+}
+
+/// Counts as not done for as long as it lives.
+pub(crate) struct Pending(Arc<Open>);
 
 impl Pending {
-    fn new(count: &Arc<watch::Sender<usize>>) -> Self {
-        count.send_modify(|n| *n += 1);
-        Self(count.clone())
+    fn new(open: &Arc<Open>) -> Self {
+        open.count.fetch_add(1, Ordering::SeqCst);
+        Self(open.clone())
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.0.send_modify(|n| *n -= 1);
+        if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.none.notify_waiters();
+        }
     }
 }
 
@@ -64,7 +98,11 @@ impl Registry {
             driver,
             records: Mutex::default(),
             releases: Mutex::default(),
-            pending: Arc::new(watch::Sender::new(0)),
+            pending: Arc::default(),
+            asking: Arc::default(),
+            longest: AtomicU64::new(0),
+            acquires: Lane::new(),
+            releases_by_hand: Lane::new(),
             wake: Notify::new(),
             sleeps_until: AtomicU64::new(u64::MAX),
             task: Mutex::default(),
@@ -74,14 +112,66 @@ impl Registry {
     }
 
     /// Takes care of a claim from now on. Only inside a Tokio runtime.
-    pub(crate) fn insert(self: &Arc<Self>, id: ClaimId, record: &Arc<Record>) {
-        locked(&self.records).insert(id, record.clone());
+    ///
+    /// [`Error::Closed`] after a shutdown, which ended all that it found here; [`Error::Config`]
+    /// when it takes care of this claim already.
+    pub(crate) fn insert(self: &Arc<Self>, id: ClaimId, record: &Arc<Record>) -> Result<(), Error> {
+        {
+            let mut records = locked(&self.records);
+            if self.closed.load(Ordering::SeqCst) {
+                return Err(Error::Closed);
+            }
+            match records.entry(id) {
+                Entry::Vacant(place) => place.insert(record.clone()),
+                Entry::Occupied(_) => {
+                    let message = "this manager holds the lock of this ticket: it is resumed once \
+                                   at a time";
+                    return Err(Error::config(message));
+                }
+            };
+        }
         self.sooner(record.next_event());
+        Ok(())
     }
 
-    /// Cares no longer for a claim; says whether it did.
-    pub(crate) fn remove(&self, id: ClaimId) -> bool {
-        locked(&self.records).remove(&id).is_some()
+    /// A claim is asked for from now on, until this is dropped: then it is in the records, about to
+    /// be released, or nowhere.
+    pub(crate) fn asking(&self, claim: &Claim) -> Pending {
+        let longest = claim.hold_ttl.max(claim.wait_ttl).as_nanos();
+        let longest = u64::try_from(longest).unwrap_or(u64::MAX);
+        if self.longest.load(Ordering::Relaxed) < longest {
+            self.longest.fetch_max(longest, Ordering::Relaxed);
+        }
+        Pending::new(&self.asking)
+    }
+
+    /// Ends all claims and takes no more: what is left to be released is returned.
+    pub(crate) fn close(&self) -> Vec<Arc<Record>> {
+        self.closed.store(true, Ordering::SeqCst);
+        self.acquires.close();
+        locked(&self.records).drain().map(|(_, record)| record).collect()
+    }
+
+    /// Takes a claim out of its list, in bounded time.
+    pub(crate) async fn give_back(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        let limit = Duration::from_secs(5);
+        let answer = tokio::time::timeout(limit, self.driver.release(claim)).await;
+        answer.unwrap_or_else(|_| Err(renewer::no_answer(self.driver.capabilities().backend)))
+    }
+
+    /// Cares no longer for a claim under this record. (A ticket may have been resumed under another
+    /// one meanwhile.)
+    pub(crate) fn remove(&self, id: ClaimId, record: &Arc<Record>) {
+        if let Entry::Occupied(place) = locked(&self.records).entry(id)
+            && Arc::ptr_eq(place.get(), record)
+        {
+            place.remove();
+        }
+    }
+
+    /// Cares no longer for a claim, under whatever record.
+    pub(crate) fn take(&self, id: ClaimId) -> Option<Arc<Record>> {
+        locked(&self.records).remove(&id)
     }
 
     /// All claims that are cared for.
@@ -101,9 +191,12 @@ impl Registry {
         std::mem::take(&mut *locked(&self.releases))
     }
 
-    /// Returns when the backend has answered every release, or the lease of the claim is over.
+    /// Returns when nothing is asked for any more and the backend has answered every release, or
+    /// the lease of the claim is over.
     pub(crate) async fn all_released(&self) {
-        let _ = self.pending.subscribe().wait_for(|n| *n == 0).await;
+        let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
+        let _ = tokio::time::timeout(longest, self.asking.done()).await;
+        self.pending.done().await;
     }
 
     /// Makes sure that the renewer looks no later than at `moment`.

@@ -95,9 +95,9 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
     }
 }
 
-fn renewed(registry: &Registry, record: &Record, answer: &Renewal, sent: Moment) {
+fn renewed(registry: &Registry, record: &Arc<Record>, answer: &Renewal, sent: Moment) {
     if record.renewed(answer, sent) {
-        registry.remove(record.claim().id);
+        registry.remove(record.claim().id, record);
         if let Some(why) = record.loss() {
             observe::lost(record, &why);
         }
@@ -120,11 +120,7 @@ async fn release(
         round += 1;
         let answer = {
             let _place = places.acquire().await;
-            let limit = Duration::from_secs(5);
-            match tokio::time::timeout(limit, registry.driver.release(&claim)).await {
-                Ok(answer) => answer,
-                Err(_) => Err(no_answer(registry.driver.capabilities().backend)),
-            }
+            registry.give_back(&claim).await
         };
         match &answer {
             // A claim that was found uses up one of the requests that may put it in.

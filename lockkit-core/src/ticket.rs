@@ -14,6 +14,15 @@ use crate::{Claim, ClaimId, Error, Identity, Key, Lifetime, Mode, Name, Namespac
 /// What lets another process go on with a detached lock. Its text (`to_string`, `parse`) is one
 /// word without spaces or quotes.
 ///
+/// A ticket *is* the claim: a process that has it is the holder, with the same token, and the
+/// backend cannot tell two such processes apart. **One process at a time** resumes it; handing the
+/// ticket on means to [detach](crate::Guard::detach) first. A manager refuses to resume a ticket
+/// twice at a time. Where two managers do, both guards are valid side by side, and fencing does not
+/// separate them. When one of them releases, the other is told
+/// [`LossReason::Vanished`](crate::LossReason::Vanished) at its next renewal, after a third of the
+/// ttl at most, or at its next [`verify`](crate::Lease::verify); until then it may say that it is
+/// valid while a third one holds.
+///
 /// **Whoever has the text can renew and release the lock**: keep it as you would keep a password.
 /// `Debug` hides that part.
 #[derive(Clone, PartialEq, Eq)]

@@ -100,31 +100,43 @@ pub fn without_password(url: &str) -> String {
     }
 }
 
-/// Reads a duration: a number with `ms`, `s`, `m`, `h` or `d`; without a unit it is seconds.
-/// Fractions are fine: `1.5`, `0.25h`.
+/// Reads a duration: a number with `ms`, `s`, `m`, `h` or `d`, or several of them, as in `1h30m`;
+/// without a unit it is seconds. Fractions are fine: `1.5`, `0.25h`.
 pub fn parse_duration(text: &str) -> Result<Duration, Error> {
-    let wrong = || {
+    let parsed = sum_of_parts(text.trim());
+    parsed.ok_or_else(|| {
         let shown: String = text.chars().take(40).collect();
-        let hint = "use a number with ms, s, m, h or d, such as 250ms or 30s (bare: seconds)";
+        let hint = "use numbers with ms, s, m, h or d, such as 250ms, 30s or 1h30m (bare: seconds)";
         Error::Config(format!("{shown:?} is not a duration: {hint}"))
-    };
-    let trimmed = text.trim();
-    let unit_at = trimmed.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(trimmed.len());
-    let (number, unit) = trimmed.split_at(unit_at);
-    let seconds_a_unit = match unit {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        "d" => 86_400.0,
-        _ => return Err(wrong()),
-    };
-    let number = number.trim_end();
-    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
-        return Err(wrong());
+    })
+}
+
+fn sum_of_parts(text: &str) -> Option<Duration> {
+    let (mut rest, mut sum, mut larger) = (text, Duration::ZERO, f64::INFINITY);
+    while larger.is_infinite() || !rest.is_empty() {
+        let unit_at = rest.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let (number, after) = rest.split_at(unit_at);
+        let unit_end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_end);
+        let seconds = match unit {
+            "ms" => 0.001,
+            "s" => 1.0,
+            "" if larger.is_infinite() => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            "d" => 86_400.0,
+            _ => return None,
+        };
+        let number = number.trim();
+        let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        // Each unit once, the larger first: anything else is a mistake.
+        if !plain || seconds >= larger {
+            return None;
+        }
+        let part = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * seconds).ok()?;
+        (rest, sum, larger) = (after, sum.checked_add(part)?, seconds);
     }
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * seconds_a_unit).map_err(|_| wrong())
+    Some(sum)
 }
 
 fn is_scheme(text: &str) -> bool {
@@ -182,13 +194,30 @@ mod tests {
             ("2h", 7_200_000),
             ("1d", 86_400_000),
             (" 5 s ", 5_000),
+            ("1h30m", 5_400_000),
+            ("1d2h3m4s5ms", 93_784_005),
+            ("1m 30s", 90_000),
             ("0", 0),
         ] {
             assert_eq!(parse_duration(text).unwrap(), Duration::from_millis(ms), "{text}");
         }
-        for bad in
-            ["", "s", "-1", "1y", "1 2", "nan", "inf", "1e3", "99999999999999999999d", "1.2.3"]
-        {
+        for bad in [
+            "",
+            "s",
+            "-1",
+            "1y",
+            "1 2",
+            "nan",
+            "inf",
+            "1e3",
+            "99999999999999999999d",
+            "1.2.3",
+            "1m1h",
+            "1h1h",
+            "1h30",
+            "h1",
+            "1hm",
+        ] {
             assert!(parse_duration(bad).is_err(), "{bad}");
         }
     }

@@ -139,7 +139,7 @@ impl Both {
         let claim = |at: &usize| self.pool[*at].clone();
         match verb {
             Verb::Acquire(c, patience) => pair(
-                driver.acquire(&claim(c), *patience).await,
+                driver.acquire(&claim(c), *patience).await.map(|told| told.answer),
                 model.acquire(&claim(c), *patience, now),
             ),
             Verb::Granted(c) => {
@@ -148,7 +148,9 @@ impl Both {
             Verb::Renew(some) => {
                 let claims: Vec<_> = some.iter().map(claim).collect();
                 let renewals: Vec<_> = claims.iter().map(|c| model.renew(c, now)).collect();
-                pair(driver.renew(&claims).await.unwrap(), renewals)
+                let answers = driver.renew(&claims).await.unwrap();
+                let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+                pair(answers, renewals)
             }
             Verb::Release(c) => {
                 pair(driver.release(&claim(c)).await.unwrap(), model.release(&claim(c), now))

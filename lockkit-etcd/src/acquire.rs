@@ -4,20 +4,25 @@
 //! otherwise on the lease of one that waits, unless it is there already, and shows the list.
 //! Nobody can come in between, so what stands ahead is known and can only become less.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll, ready};
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
-use lockkit_core::driver::{Acquisition, Patience};
+use futures_util::future::BoxFuture;
+use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::driver::{Acquisition, Answered, Patience};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 
-use crate::calls::{Answered, BACKEND, Failure, ranges, revision};
+use crate::calls::{BACKEND, Failure, ranges, revision};
 use crate::inner::{Inner, Place, created, delete, get_last, get_list, none_in, none_of, odd, put};
 use crate::keys::{end_of, given, in_list, other_given, other_limits};
-use crate::leases::{Lease, Leases};
+use crate::leases::Lease;
 use crate::line::{Entry, Line};
+use crate::moves::{Moved, Moving};
 use crate::tails::Taken;
 use crate::value::Value;
-use crate::wait::Moved;
 
 /// How often a try looks again when others change the list under its eyes.
 const TRIES: usize = 32;
@@ -29,45 +34,55 @@ impl Inner {
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Acquisition, Error> {
+    ) -> Result<Answered<Acquisition>, Error> {
+        let lost = Lost::default();
         for _ in 0..RENEWALS {
             let answer = match patience {
-                Patience::Wait => self.stand_in_line(claim).await,
-                Patience::Try => self.try_once(claim).await,
+                Patience::Wait => self.stand_in_line(claim, &lost).await,
+                Patience::Try => self.try_once(claim, &lost).await,
             };
             match answer {
                 Err(Failure::LeaseGone) => {}
                 Err(failure) => return Err(failure.into()),
-                Ok(acquisition) => return Ok(acquisition),
+                Ok(acquisition) => return Ok(Answered::after(lost.requests(), acquisition)),
             }
         }
         Err(Error::retryable(BACKEND, "the leases ended again and again"))
     }
 
-    async fn stand_in_line(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
+    async fn stand_in_line(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        lost: &Lost,
+    ) -> Result<Acquisition, Failure> {
         let list = self.root.list(&claim.key);
         let (key, fresh) = self.key_for(&list, claim);
         let hold = self.leases.holding(claim, &key).await?;
         let wait = self.leases.waiting(claim, &key).await?;
         let value = Value::of(claim);
         let first = value.clone().holding();
-        let (waits, holds) = (value.to_bytes(), first.to_bytes());
-        let txn = || {
-            let at_the_end = at_the_end(claim, &key, &list, put(&key, &*waits, wait.id));
-            // Who waits alone for all to go needs no more than the one before him and their number.
-            let show = match claim.mode {
-                Mode::Exclusive => get_last(&list, 2),
-                _ => get_list(&list),
-            };
-            Txn::new()
-                .when(nobody_there(claim, &key, &list))
-                .and_then([put(&key, &*holds, hold.id)])
-                .or_else([TxnOp::txn(at_the_end), show])
+        let txn = {
+            let (claim, key, wait, hold) = (claim.clone(), key.clone(), wait.id, hold.id);
+            let (waits, holds) = (value.to_bytes(), first.to_bytes());
+            move || {
+                let at_the_end = at_the_end(&claim, &key, &list, put(&key, &*waits, wait));
+                // Who wants it alone waits for all to go: the one before and their number will do.
+                let show = match claim.mode {
+                    Mode::Exclusive => get_last(&list, 2),
+                    _ => get_list(&list),
+                };
+                Txn::new()
+                    .when(nobody_there(&claim, &key, &list))
+                    .and_then([put(&key, &*holds, hold)])
+                    .or_else([TxnOp::txn(at_the_end), show])
+            }
         };
-        let Answered { answer, repeated } = self.put_in(txn, [&hold, &wait]).await?;
+        let sent = BootClock.now();
+        let answer = self.put_in((claim, &key), txn, [&hold, &wait], lost).await?;
+        let sure = lost.is_none();
         if answer.succeeded() {
             let entry = made(key, first, claim, hold.id, revision(&answer));
-            return self.granted_at_once(claim, entry, hold, !repeated);
+            return self.granted_at_once(claim, entry, hold, sure, sent);
         }
         abandon(claim, &hold);
         let shown = ranges(&answer).pop().ok_or_else(odd)?;
@@ -76,31 +91,63 @@ impl Inner {
             // The usual case: it has just been put at the end.
             Some(own) if own.key == key && own.lease == wait.id && own.created == line.revision => {
                 let own = own.clone();
-                self.answer(claim, &own, wait, line, !repeated).await
+                self.answer(claim, Place::seen(own, wait, Some(line), sent), sure).await
             }
-            _ => self.already_there(claim, line, !fresh || repeated).await,
+            _ => self.already_there(claim, line, !fresh || !sure).await,
         }
     }
 
-    /// Sends a request that may put in a claim. Where more than one may be under way, the leases
-    /// are retired that it names: see [`Leases`].
+    /// Sends a request that may put in a claim, under this key. Whoever drops this does not end it:
+    /// it goes on until it is answered, so that it is known what became of it. Where one may be
+    /// under way all the same, the leases are retired that it names: see
+    /// [`Leases`](crate::leases::Leases).
     async fn put_in(
-        &self,
-        txn: impl Fn() -> Txn,
+        self: &Arc<Self>,
+        (claim, key): (&Arc<Claim>, &[u8]),
+        txn: impl Fn() -> Txn + Send + Sync + 'static,
         leases: [&Arc<Lease>; 2],
-    ) -> Result<Answered<TxnResponse>, Failure> {
-        let unanswered = Unanswered { leases: &self.leases, named: Some(leases) };
+        lost: &Lost,
+    ) -> Result<TxnResponse, Failure> {
         let fresh = futures_util::future::join(self.leases.freshen(leases[0]), async {
             if leases[1].id != leases[0].id {
                 self.leases.freshen(leases[1]).await;
             }
         });
-        let (answer, _) = futures_util::future::join(self.calls.txn_by(txn), fresh).await;
-        let answer = answer?;
-        if !answer.repeated {
-            unanswered.disarm();
+        let is_left = Arc::new(AtomicBool::new(false));
+        let (inner, named, left) = (self.clone(), leases.map(Arc::clone), is_left.clone());
+        let (claim, key) = (claim.clone(), key.to_vec());
+        let request = GoesOn::new(is_left, async move {
+            let unanswered = Unanswered { inner: &inner, named: Some(named.clone()) };
+            let reply = inner.calls.txn_by(txn).await?;
+            if !reply.is_repeated() {
+                unanswered.disarm();
+                if left.load(Ordering::Acquire) {
+                    inner.note_left(&claim, key, &reply.answer, &named[0]);
+                }
+            }
+            Ok::<_, Failure>(reply)
+        });
+        let (reply, _) = futures_util::future::join(request, fresh).await;
+        let reply = reply?;
+        lost.add(reply.unanswered);
+        Ok(reply.answer)
+    }
+
+    /// Notes a claim for whose answer nobody has waited: core has it released, or forgets it, and
+    /// then it is swept.
+    fn note_left(&self, claim: &Claim, key: Vec<u8>, answer: &TxnResponse, hold: &Lease) {
+        let shown = ranges(answer);
+        let entry = match answer.succeeded() {
+            true => made(key, Value::of(claim).holding(), claim, hold.id, revision(answer)),
+            false => match shown.iter().flat_map(|r| r.kvs()).find(|kv| kv.key() == key) {
+                Some(kv) => Entry::of(kv),
+                None => return,
+            },
+        };
+        if let Some(lease) = self.leases.known(entry.lease) {
+            let place = Place::seen(entry, lease, None, BootClock.now());
+            self.places().entry(claim.id).or_insert(place);
         }
-        Ok(answer)
     }
 
     fn granted_at_once(
@@ -109,32 +156,31 @@ impl Inner {
         entry: Entry,
         lease: Arc<Lease>,
         sure: bool,
+        sent: Moment,
     ) -> Result<Acquisition, Failure> {
-        let place = Place::now(entry, lease, None);
-        let grant = self.grant_of(claim, &place);
+        self.note(claim.id, Place::seen(entry, lease, None, sent));
+        if sure {
+            self.tails.sure(claim.id);
+        }
+        Ok(Acquisition::Granted(self.grant_of(claim)?))
+    }
+
+    /// The answer about a claim that was put in line just now.
+    async fn answer(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        place: Place,
+        sure: bool,
+    ) -> Result<Acquisition, Failure> {
+        let created = place.entry.created;
+        let line = place.line.as_ref();
+        let (holds, ahead) = line.map_or((false, 0), |l| (l.holds(created), l.ahead(created)));
         self.note(claim.id, place);
         if sure {
             self.tails.sure(claim.id);
         }
-        Ok(Acquisition::Granted(grant?))
-    }
-
-    /// The answer about a claim that stands in this line, on the lease of one that waits.
-    async fn answer(
-        self: &Arc<Self>,
-        claim: &Arc<Claim>,
-        own: &Entry,
-        lease: Arc<Lease>,
-        line: Line,
-        sure: bool,
-    ) -> Result<Acquisition, Failure> {
-        let (holds, ahead) = (line.holds(own.created), line.ahead(own.created));
-        let place = self.settle(claim, own, lease, Some(line));
-        if sure {
-            self.tails.sure(claim.id);
-        }
         match holds {
-            true => Ok(Acquisition::Granted(self.begin(claim, place).await?)),
+            true => Ok(Acquisition::Granted(self.begin(claim).await?)),
             false => Ok(Acquisition::Queued { ahead }),
         }
     }
@@ -161,13 +207,13 @@ impl Inner {
                 Err(Failure::LeaseGone)
             }
             Some(own) => {
-                let place = self.adopt(claim, &own, look.line.clone()).await?;
+                let place = self.adopt(claim, &own, look.line.clone(), look.sent).await?;
                 let renewed = self.leases.keep(&place.lease).await?;
                 if !renewed {
                     return Err(Failure::LeaseGone);
                 }
                 match look.line.holds(own.created) {
-                    true => Ok(Acquisition::Granted(self.begin(claim, place).await?)),
+                    true => Ok(Acquisition::Granted(self.begin(claim).await?)),
                     false => Ok(Acquisition::Queued { ahead: look.line.ahead(own.created) }),
                 }
             }
@@ -185,10 +231,13 @@ impl Inner {
         (in_list(list, claim, &tail), fresh)
     }
 
-    async fn try_once(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Acquisition, Failure> {
+    async fn try_once(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        lost: &Lost,
+    ) -> Result<Acquisition, Failure> {
         let list = self.root.list(&claim.key);
         let (key, fresh) = self.key_for(&list, claim);
-        let mut sure = true;
         let hold = self.leases.holding(claim, &key).await?;
         let value = Value::of(claim).holding();
         let put_in = || put(&key, value.to_bytes(), hold.id);
@@ -203,11 +252,13 @@ impl Inner {
                 },
             ];
             let txn = Txn::new().when(free).and_then([put_in()]).or_else(show);
-            let Answered { answer, repeated } = self.put_in(|| txn.clone(), [&hold, &hold]).await?;
-            sure &= !repeated;
+            let sent = BootClock.now();
+            let answer =
+                self.put_in((claim, &key), move || txn.clone(), [&hold, &hold], lost).await?;
+            let sure = lost.is_none();
             if answer.succeeded() {
                 let entry = made(key, value, claim, hold.id, revision(&answer));
-                return self.granted_at_once(claim, entry, hold, sure);
+                return self.granted_at_once(claim, entry, hold, sure, sent);
             }
             let [own, shown] = crate::inner::pair(ranges(&answer))?;
             let line = Line::of(shown.kvs(), shown.count(), revision(&answer));
@@ -263,6 +314,7 @@ impl Inner {
         claim: &Claim,
         own: &Entry,
         line: Line,
+        seen: Moment,
     ) -> Result<Place, Failure> {
         let of_its_own = claim.lifetime != Lifetime::Renewed && own.is_holding();
         let lease = match self.leases.known(own.lease) {
@@ -271,14 +323,15 @@ impl Inner {
             _ => None,
         };
         if let Some(lease) = lease {
-            return Ok(self.settle(claim, own, lease, Some(line)));
+            return Ok(self.settle(claim, own, lease, Some(line), seen));
         }
+        self.settle(claim, own, self.leases.known_or(own.lease), Some(line), seen);
         let target = match own.is_holding() {
             true => self.leases.holding(claim, &own.key).await?,
             false => self.leases.waiting(claim, &own.key).await?,
         };
-        match self.move_to(own, &target, own.value.clone()).await? {
-            Moved::Done(moved) => Ok(self.settle(claim, &moved, target, Some(line))),
+        match self.relocate_one(&target, Moving::as_it_is(claim, own.clone())).await? {
+            Moved::Done(_) => self.place(claim.id).ok_or(Failure::LeaseGone),
             // Others were at it as well: it is worth another look.
             Moved::Elsewhere | Moved::Gone => Err(Failure::LeaseGone),
         }
@@ -329,8 +382,8 @@ fn abandon(claim: &Claim, lease: &Lease) {
 
 /// A request that may put in a claim. Dropped unanswered, it retires the leases that it names.
 struct Unanswered<'a> {
-    leases: &'a Leases,
-    named: Option<[&'a Arc<Lease>; 2]>,
+    inner: &'a Inner,
+    named: Option<[Arc<Lease>; 2]>,
 }
 
 impl Unanswered<'_> {
@@ -342,7 +395,64 @@ impl Unanswered<'_> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         for lease in self.named.iter().flatten() {
-            self.leases.retire(lease);
+            self.inner.leases.retire(lease);
+        }
+    }
+}
+
+/// How many requests that put the claim in were sent again before they were answered.
+#[derive(Default)]
+struct Lost(AtomicU32);
+
+impl Lost {
+    fn add(&self, requests: u32) {
+        self.0.fetch_add(requests, Ordering::Relaxed);
+    }
+
+    fn requests(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn is_none(&self) -> bool {
+        self.requests() == 0
+    }
+}
+
+/// Once begun, it goes on when it is dropped.
+struct GoesOn<T: Send + 'static> {
+    request: Option<BoxFuture<'static, T>>,
+    begun: bool,
+    /// Set when it is dropped.
+    is_left: Arc<AtomicBool>,
+}
+
+impl<T: Send + 'static> GoesOn<T> {
+    fn new(is_left: Arc<AtomicBool>, request: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { request: Some(Box::pin(request)), begun: false, is_left }
+    }
+}
+
+impl<T: Send + 'static> Future for GoesOn<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        self.begun = true;
+        let Some(request) = &mut self.request else {
+            return Poll::Pending; // nobody asks again what has been answered
+        };
+        let answer = ready!(request.as_mut().poll(cx));
+        self.request = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl<T: Send + 'static> Drop for GoesOn<T> {
+    fn drop(&mut self) {
+        let request = self.request.take().filter(|_| self.begun);
+        self.is_left.store(true, Ordering::Release);
+        // Outside a runtime it ends here, unanswered.
+        if let (Some(request), Ok(runtime)) = (request, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(request);
         }
     }
 }

@@ -20,7 +20,7 @@ use lockkit_core::{BreakRecord, Error, Key, Token};
 
 use crate::calls::{BACKEND, Failure};
 use crate::inner::{Inner, created, delete, put, put_lease, unchanged};
-use crate::leases::{Lease, seconds};
+use crate::leases::seconds;
 use crate::line::Entry;
 
 /// What a politely broken claim lives longer than its ttl, at most, in whole seconds.
@@ -67,13 +67,11 @@ impl Inner {
         let word = self.word(key, entry, record, Duration::ZERO).await?;
         let txn = Txn::new()
             .when([created(&entry.key, entry.created)])
-            .and_then([delete(&entry.key), word.0]);
+            .and_then([delete(&entry.key), word]);
         let answer = self.calls.txn(txn).await?;
-        if !answer.answer.succeeded() && !answer.repeated {
-            word.1.end();
-        }
         // If an earlier attempt did it, its record is there.
-        Ok(answer.answer.succeeded() || (answer.repeated && self.is_broken(key, entry).await?))
+        Ok(answer.answer.succeeded()
+            || (answer.is_repeated() && self.is_broken(key, entry).await?))
     }
 
     async fn let_end(
@@ -91,23 +89,20 @@ impl Inner {
         let word = self.word(key, entry, record, old.ttl).await?;
         let sent = BootClock.now();
         let last = self.leases.grant(seconds(old.ttl + GRACE)).await?;
-        let moved = match in_time(sent) {
-            true => {
-                let txn = Txn::new()
-                    .when([unchanged(entry)])
-                    .and_then([put_lease(&entry.key, last.id), word.0]);
-                let within = IN_TIME.saturating_sub(BootClock.now().since(sent));
-                match tokio::time::timeout(within, self.calls.txn(txn)).await {
-                    Ok(answer) => answer?.answer.succeeded(),
-                    Err(_) => false,
-                }
-            }
-            false => false,
-        };
-        if !moved {
-            return self.is_broken(key, entry).await;
+        if !in_time(sent) {
+            last.end();
+            return Ok(false);
         }
-        Ok(true)
+        let txn =
+            Txn::new().when([unchanged(entry)]).and_then([put_lease(&entry.key, last.id), word]);
+        let within = IN_TIME.saturating_sub(BootClock.now().since(sent));
+        // Where no answer comes in time the move may yet come, so its lease stays.
+        let reply = tokio::time::timeout(within, self.calls.txn(txn)).await;
+        let moved = match reply {
+            Ok(reply) => reply?.answer.succeeded(),
+            Err(_) => false,
+        };
+        Ok(moved || self.is_broken(key, entry).await?)
     }
 
     /// The operation that leaves the record.
@@ -117,11 +112,11 @@ impl Inner {
         entry: &Entry,
         record: &BreakRecord,
         ttl: Duration,
-    ) -> Result<(TxnOp, Arc<Lease>), Failure> {
-        let lease = self.leases.grant(seconds(REMEMBERED.max(ttl * 2))).await?;
+    ) -> Result<TxnOp, Failure> {
+        let lease = self.leases.lasting(REMEMBERED.max(ttl * 2)).await?;
         let at = self.root.broken(key, &entry.key);
         let record = serde_json::to_vec(record).unwrap_or_default();
-        Ok((put(&at, record, lease.id), lease))
+        Ok(put(&at, record, lease.id))
     }
 
     async fn is_broken(&self, key: &Key, entry: &Entry) -> Result<bool, Failure> {

@@ -19,7 +19,7 @@ pub(crate) const BACKEND: &str = "etcd";
 /// What a call may take with all its attempts.
 const LIMIT: Duration = Duration::from_millis(4_500);
 /// What one attempt may take where there is another endpoint to try.
-const ATTEMPT: Duration = Duration::from_millis(1_500);
+pub(crate) const ATTEMPT: Duration = Duration::from_millis(1_500);
 const PAUSE: Duration = Duration::from_millis(20);
 /// The longest answer to a transaction: a list of some hundred thousand claims. (The client's own
 /// limit is 4 MB, and a list beyond it could not be left any more.)
@@ -61,10 +61,25 @@ impl Clients {
     }
 }
 
-/// An answer, and whether an attempt before it failed that may yet reach the server.
-pub(crate) struct Answered<T> {
+/// An answer, and what is known of the attempts before it.
+pub(crate) struct Reply<T> {
     pub(crate) answer: T,
-    pub(crate) repeated: bool,
+    /// How many attempts failed that may have reached the server, or may yet.
+    pub(crate) unanswered: u32,
+    /// The number of the endpoint that answered.
+    pub(crate) at: usize,
+}
+
+impl<T> Reply<T> {
+    /// The same with what the answer means.
+    pub(crate) fn with<U>(self, answer: U) -> Reply<U> {
+        Reply { answer, unanswered: self.unanswered, at: self.at }
+    }
+
+    /// Whether it was asked more than once.
+    pub(crate) fn is_repeated(&self) -> bool {
+        self.unanswered > 0
+    }
 }
 
 /// Why there is no answer.
@@ -76,6 +91,20 @@ pub(crate) enum Failure {
     Compacted,
     /// Anything else; the request may have been carried out.
     Other(Error),
+}
+
+impl Failure {
+    /// The same for another one that it concerns as well.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Self::LeaseGone => Self::LeaseGone,
+            Self::Compacted => Self::Compacted,
+            Self::Other(e) if e.is_retryable() => {
+                Self::Other(Error::retryable(BACKEND, e.to_string()))
+            }
+            Self::Other(e) => Self::Other(Error::permanent(BACKEND, e.to_string())),
+        }
+    }
 }
 
 impl From<Failure> for Error {
@@ -117,7 +146,7 @@ impl Calls {
     }
 
     /// One transaction. It must be harmless to repeat.
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<Answered<TxnResponse>, Failure> {
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<Reply<TxnResponse>, Failure> {
         self.txn_by(|| txn.clone()).await
     }
 
@@ -125,46 +154,65 @@ impl Calls {
     pub(crate) async fn txn_by(
         &self,
         make: impl Fn() -> Txn,
-    ) -> Result<Answered<TxnResponse>, Failure> {
-        self.ask(
-            |clients| clients.kv.clone(),
-            |mut kv| {
-                let txn = make();
-                async move { kv.txn(txn).await }
-            },
-        )
-        .await
+    ) -> Result<Reply<TxnResponse>, Failure> {
+        self.txn_within(ATTEMPT, make).await
+    }
+
+    /// The same where each endpoint has so long to answer, if there are several.
+    pub(crate) async fn txn_within(
+        &self,
+        patience: Duration,
+        make: impl Fn() -> Txn,
+    ) -> Result<Reply<TxnResponse>, Failure> {
+        let request = |mut kv: KvClient| {
+            let txn = make();
+            async move { kv.txn(txn).await }
+        };
+        self.ask(patience, |clients| clients.kv.clone(), request).await
     }
 
     /// One call, which must be harmless to repeat: on the endpoint in use, then on the others.
     pub(crate) async fn call<T, F>(
         &self,
         request: impl Fn(Client) -> F,
-    ) -> Result<Answered<T>, Failure>
+    ) -> Result<Reply<T>, Failure>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        self.ask(|clients| clients.any.clone(), request).await
+        self.call_within(ATTEMPT, request).await
+    }
+
+    /// The same where each endpoint has so long to answer, if there are several.
+    pub(crate) async fn call_within<T, F>(
+        &self,
+        patience: Duration,
+        request: impl Fn(Client) -> F,
+    ) -> Result<Reply<T>, Failure>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        self.ask(patience, |clients| clients.any.clone(), request).await
     }
 
     async fn ask<C, T, F>(
         &self,
+        patience: Duration,
         way: fn(&Clients) -> C,
         request: impl Fn(C) -> F,
-    ) -> Result<Answered<T>, Failure>
+    ) -> Result<Reply<T>, Failure>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let start = Instant::now();
-        let mut repeated = false;
+        let mut unanswered = 0;
         loop {
             let at = self.current.load(Ordering::Relaxed);
             let left = LIMIT.saturating_sub(start.elapsed());
-            let limit = if self.endpoints.len() > 1 { left.min(ATTEMPT) } else { left };
+            let limit = if self.endpoints.len() > 1 { left.min(patience) } else { left };
             // Boxed: it is large, and all that it is wrapped in would be copied with it.
             let attempt = Box::pin(self.attempt(at, way, &request));
             let error = match timeout(limit, attempt).await {
-                Ok(Ok(answer)) => return Ok(Answered { answer, repeated }),
+                Ok(Ok(answer)) => return Ok(Reply { answer, unanswered, at }),
                 Ok(Err(error)) => failure_of(error),
                 Err(_) => Failure::Other(Error::retryable(BACKEND, "etcd did not answer in time")),
             };
@@ -172,7 +220,7 @@ impl Calls {
                 Failure::Other(e) if e.is_retryable() => self.leave(at),
                 _ => return Err(error),
             }
-            repeated = true;
+            unanswered += 1;
             // A single server that was silent has had its time: core knows when to ask again.
             let enough = if self.endpoints.len() > 1 { LIMIT } else { LIMIT / 8 };
             if start.elapsed() + PAUSE >= enough {

@@ -145,7 +145,7 @@ impl LockDriver for EtcdDriver {
         claim: &Arc<Claim>,
         patience: Patience,
     ) -> Result<Answered<Acquisition>, Error> {
-        self.inner.acquire(claim, patience).await.map(Answered::from)
+        self.inner.acquire(claim, patience).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -153,7 +153,7 @@ impl LockDriver for EtcdDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        self.inner.renew(claims).await.map(|all| all.into_iter().map(Ok).collect())
+        self.inner.renew(claims).await
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
@@ -218,7 +218,7 @@ impl Registers for EtcdDriver {
         at: &RegisterKey,
         store: &Store,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        self.inner.store(at, store).await.map(Answered::from)
+        self.inner.store(at, store).await
     }
 
     async fn delete(
@@ -226,7 +226,7 @@ impl Registers for EtcdDriver {
         at: &RegisterKey,
         delete: &Delete,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        self.inner.delete(at, delete).await.map(Answered::from)
+        self.inner.delete(at, delete).await
     }
 
     async fn changed(

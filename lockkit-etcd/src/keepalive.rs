@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::calls::{BACKEND, Calls};
 
-/// How long an answer may take before the stream is taken for dead.
+/// How long a question may wait for its place in the stream.
 const SILENCE: Duration = Duration::from_secs(2);
 /// What one question may take with a second attempt.
 const ATTEMPTS: usize = 2;
@@ -31,9 +31,16 @@ pub(crate) struct Kept {
 type Answer = Option<Kept>;
 
 enum Ask {
-    Keep(i64, oneshot::Sender<Answer>),
+    Keep(Question),
     /// Nobody answered on this stream what was asked then.
     Reopen(Instant),
+}
+
+/// Whether a lease is there, and how long the answer may take.
+struct Question {
+    lease: i64,
+    patience: Duration,
+    to: oneshot::Sender<Answer>,
 }
 
 /// The stream, opened when it is first needed.
@@ -49,16 +56,17 @@ impl KeepAlive {
     }
 
     /// Keeps a lease alive; says whether it is still there. The answer is one to a request that
-    /// was sent after this was called.
-    pub(crate) async fn keep(&self, lease: i64) -> Result<Kept, Error> {
+    /// was sent after this was called. A stream that does not answer for as long as `patience` is
+    /// given up for one to another endpoint, where it is asked once more.
+    pub(crate) async fn keep(&self, lease: i64, patience: Duration) -> Result<Kept, Error> {
         for _ in 0..ATTEMPTS {
             let asks = self.asks();
             let (to, answer) = oneshot::channel();
             let asked = Instant::now();
-            if asks.send(Ask::Keep(lease, to)).is_err() {
+            if asks.send(Ask::Keep(Question { lease, patience, to })).is_err() {
                 continue;
             }
-            match timeout(SILENCE, answer).await {
+            match timeout(patience, answer).await {
                 Ok(Ok(Some(kept))) => return Ok(kept),
                 Ok(_) => {}
                 Err(_) => {
@@ -107,14 +115,14 @@ impl Pending {
 
 async fn run(calls: Arc<Calls>, mut asks: mpsc::UnboundedReceiver<Ask>) {
     while let Some(ask) = asks.recv().await {
-        let Ask::Keep(lease, to) = ask else {
+        let Ask::Keep(question) = ask else {
             continue;
         };
-        if to.is_closed() {
+        if question.to.is_closed() {
             continue; // it has waited long enough
         }
-        let at = calls.current();
-        let opened = calls.call(|mut client| async move {
+        let lease = question.lease;
+        let opened = calls.call_within(question.patience, |mut client| async move {
             // The client tells a lease that is gone by an error, like a broken stream.
             match client.lease_keep_alive(lease).await {
                 Err(etcd_client::Error::LeaseKeepAliveError(e)) if e.contains("not found") => {
@@ -123,16 +131,16 @@ async fn run(calls: Arc<Calls>, mut asks: mpsc::UnboundedReceiver<Ask>) {
                 opened => opened.map(Some),
             }
         });
-        match opened.await.map(|opened| opened.answer) {
-            Ok(Some((keeper, answers))) => {
+        match opened.await.map(|opened| (opened.answer, opened.at)) {
+            Ok((Some((keeper, answers)), at)) => {
                 // The client swallows the first answer, and with it the term: ask again.
-                if !talk(keeper, answers, Ask::Keep(lease, to), &mut asks).await {
+                if !talk(keeper, answers, Ask::Keep(question), &mut asks).await {
                     return;
                 }
                 calls.leave(at);
             }
-            Ok(None) => drop(to.send(Some(Kept { alive: false, term: 0 }))),
-            Err(_) => drop(to.send(None)),
+            Ok((None, _)) => drop(question.to.send(Some(Kept { alive: false, term: 0 }))),
+            Err(_) => drop(question.to.send(None)),
         }
     }
 }
@@ -155,8 +163,8 @@ async fn talk(
                 // (One who asked before, while there was none, says nothing about this stream.)
                 Some(Ask::Reopen(asked)) if asked < opened => {}
                 Some(Ask::Reopen(_)) => return true,
-                Some(Ask::Keep(_, to)) if to.is_closed() => {}
-                Some(Ask::Keep(lease, to)) => {
+                Some(Ask::Keep(question)) if question.to.is_closed() => {}
+                Some(Ask::Keep(Question { lease, to, .. })) => {
                     pending.add(lease, to);
                     // The client binds a keeper to one lease; a stream of etcd takes any.
                     keeper.id = lease;

@@ -37,6 +37,13 @@ const LONGEST: u64 = 9_000_000_000;
 /// How many bytes of keys a shared lease is given in its life.
 const FULL: usize = 1 << 20;
 
+/// The part of a lease that may pass before it is kept alive along with what is put on it.
+pub(crate) const YOUNG: u32 = 10;
+
+/// How long an answer may take at least, and how long at most.
+const LEAST_PATIENCE: Duration = Duration::from_millis(200);
+const MOST_PATIENCE: Duration = Duration::from_secs(2);
+
 /// How often a keep-alive is repeated that met a change of leaders.
 const ATTEMPTS: usize = 2;
 
@@ -77,8 +84,12 @@ impl Lease {
 
     /// Until when it certainly is there, unless somebody revokes it.
     pub(crate) fn until(&self) -> Moment {
-        // A hundredth less, as core has it, for clocks of different rates.
-        self.since().after(self.ttl - self.ttl / 100)
+        self.until_from(self.since())
+    }
+
+    /// The same if its ttl counts from this moment.
+    pub(crate) fn until_from(&self, since: Moment) -> Moment {
+        since.after(trusted(self.ttl))
     }
 
     pub(crate) fn is_gone(&self) -> bool {
@@ -96,8 +107,8 @@ impl Lease {
     }
 
     /// Whether a good part of it has passed.
-    fn is_old(&self, now: Moment) -> bool {
-        now.since(self.since()) > self.ttl / 10
+    pub(crate) fn is_old(&self, now: Moment) -> bool {
+        now.since(self.since()) > self.ttl / YOUNG
     }
 
     /// Has it revoked once nobody here knows it any more.
@@ -138,6 +149,8 @@ pub(crate) struct Leases {
     current: Mutex<HashMap<u64, Arc<Lease>>>,
     /// All leases that anybody here knows, by their id.
     known: Mutex<HashMap<i64, Weak<Lease>>>,
+    /// The one for what is to be remembered for a while.
+    lasting: tokio::sync::Mutex<Option<Arc<Lease>>>,
     /// Held while a shared lease is made, so that one is made and not many.
     making: tokio::sync::Mutex<()>,
 }
@@ -150,6 +163,7 @@ impl Leases {
             calls,
             current: Mutex::default(),
             known: Mutex::default(),
+            lasting: tokio::sync::Mutex::default(),
             making: tokio::sync::Mutex::new(()),
         }
     }
@@ -208,6 +222,19 @@ impl Leases {
         Ok(self.note(Lease::new(granted.id(), ttl, sent, &self.calls)))
     }
 
+    /// A lease that nobody renews, for keys that are to stay for so long at least: those that come
+    /// one after the other share it.
+    pub(crate) async fn lasting(&self, at_least: Duration) -> Result<Arc<Lease>, Failure> {
+        let mut lasting = self.lasting.lock().await;
+        let needed = BootClock.now().after(at_least);
+        if let Some(lease) = lasting.as_ref().filter(|lease| lease.until() >= needed) {
+            return Ok(lease.clone());
+        }
+        let lease = self.grant(seconds(at_least.saturating_mul(2))).await?;
+        *lasting = Some(lease.clone());
+        Ok(lease)
+    }
+
     /// The lease with this id: known here, or somebody else's. `None` if it is gone.
     pub(crate) async fn find(&self, id: i64) -> Result<Option<Arc<Lease>>, Failure> {
         if let Some(lease) = self.known(id) {
@@ -224,6 +251,19 @@ impl Leases {
         let left = Duration::from_secs(u64::try_from(answer.ttl()).unwrap_or(0));
         let since = sent.before(ttl.saturating_sub(left));
         Ok(Some(self.note(Lease::new(id, ttl, since, &self.calls))))
+    }
+
+    /// The lease with this id; where it is not known how long it lasts, one that is over.
+    pub(crate) fn known_or(&self, id: i64) -> Arc<Lease> {
+        let unknown = || Lease::new(id, Duration::ZERO, Moment::from_nanos(0), &self.calls);
+        self.known(id).unwrap_or_else(|| Arc::new(unknown()))
+    }
+
+    /// Revokes a lease, as far as etcd can be reached.
+    pub(crate) async fn revoke(&self, lease: &Lease) {
+        let id = lease.id;
+        let _ = self.calls.call(|mut client| async move { client.lease_revoke(id).await }).await;
+        lease.gone.store(true, Ordering::Release);
     }
 
     /// The lease with this id, if it is one of those that are known here.
@@ -248,9 +288,19 @@ impl Leases {
     /// answered in the term of the keep-alive, there was no newer leader when both were sent; and
     /// one that comes later gives the lease its full time again.
     pub(crate) async fn keep(&self, lease: &Lease) -> Result<bool, Failure> {
+        self.keep_within(lease, patience(lease.ttl)).await
+    }
+
+    /// The same where each member has so long to answer, if there are several.
+    pub(crate) async fn keep_within(
+        &self,
+        lease: &Lease,
+        patience: Duration,
+    ) -> Result<bool, Failure> {
         for _ in 0..ATTEMPTS {
             let sent = BootClock.now();
-            let (kept, term) = join(self.keep_alive.keep(lease.id), self.term()).await;
+            let kept = self.keep_alive.keep(lease.id, patience);
+            let (kept, term) = join(kept, self.term(patience)).await;
             let kept = kept?;
             if !kept.alive {
                 lease.gone.store(true, Ordering::Release);
@@ -266,10 +316,10 @@ impl Leases {
     }
 
     /// The term in which a majority answers.
-    async fn term(&self) -> Result<u64, Failure> {
+    async fn term(&self, patience: Duration) -> Result<u64, Failure> {
         let any = GetOptions::new().with_count_only().with_limit(1);
         let read = Txn::new().and_then([TxnOp::get(&*self.root, Some(any))]);
-        let answer = self.calls.txn(read).await?.answer;
+        let answer = self.calls.txn_within(patience, || read.clone()).await?.answer;
         Ok(answer.header().map_or(0, |header| header.raft_term()))
     }
 
@@ -300,6 +350,17 @@ impl Leases {
             lease.end();
         }
     }
+}
+
+/// What may be trusted of this ttl: a hundredth less, as core has it, for clocks of different rates.
+pub(crate) fn trusted(ttl: Duration) -> Duration {
+    ttl - ttl / 100
+}
+
+/// How long an answer about a lease of this ttl may take where there is another member to ask: so
+/// that its renewals, which begin when a third has passed, survive one that stands still.
+pub(crate) fn patience(ttl: Duration) -> Duration {
+    (ttl / 6).clamp(LEAST_PATIENCE, MOST_PATIENCE)
 }
 
 /// Whole seconds, rounded up.

@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | `driver.rs` `fence.rs` | the outside |
 //! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `show.rs` `registers.rs` `admin.rs` | the verbs |
-//! | `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` | what they share of etcd |
+//! | `moves.rs` `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` | what they share of etcd |
 //! | `keys.rs` `tails.rs` `value.rs` `line.rs` `url.rs` `version.rs` | what has no I/O |
 
 mod acquire;
@@ -27,6 +27,7 @@ mod keepalive;
 mod keys;
 mod leases;
 mod line;
+mod moves;
 mod registers;
 mod release;
 mod renew;

@@ -1,27 +1,58 @@
 //! Registers: a value under one key, and under another what must outlive it: the highest token and
 //! the last write's id. Both are written in one transaction, so they have the same modification
 //! revision, which is the version: it grows across deletion, because it is etcd's own.
+//!
+//! # What a write costs
+//! A write says on what it relies: the revisions at which both keys were written last. A driver
+//! remembers them of the registers that it used last, and takes one of which it remembers nothing
+//! for one that was never written; so a write takes one round trip, and a second one only when
+//! somebody else has written since, which the first one shows. What refuses a write is always what
+//! etcd said. A value with a ttl has a lease of its own: to get that is a round trip before. It goes
+//! with the value: when another one is written it is revoked, in the background.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
+use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp};
 use lockkit_core::driver::{
-    Delete, Entry, Expect, MAX_REGISTER_BYTES, RegisterKey, Store, StoreOutcome, Version, WriteId,
+    Answered, Delete, Entry, Found, MAX_REGISTER_BYTES, RegisterKey, Store, StoreOutcome, Version,
+    Write, WriteId,
 };
 use lockkit_core::{Error, Token};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::calls::{Answered, BACKEND, Failure, ranges, revision};
-use crate::inner::{Inner, delete, pair};
+use crate::calls::{BACKEND, Failure, Reply, ranges, revision};
+use crate::inner::{Inner, delete, pair, written};
 use crate::leases::{Lease, seconds};
 use crate::watches::Sight;
 
-/// How long the id of a deletion is remembered where no token is.
-const REMEMBERED: u64 = 3_600;
+/// How long the id of a deletion is remembered at least where no token is.
+const REMEMBERED: Duration = Duration::from_secs(3_600);
 /// How often a write begins anew because another came in between.
 const ATTEMPTS: usize = 256;
+/// Of how many registers a driver remembers how they were.
+const KNOWN: usize = 4_096;
+
+/// How registers were when they were used last, by the keys of their values.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<HashMap<Vec<u8>, State>>);
+
+impl Known {
+    fn of(&self, key: &[u8]) -> State {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(key).cloned().unwrap_or_default()
+    }
+
+    fn note(&self, key: Vec<u8>, state: &State) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= KNOWN && !known.contains_key(&key) {
+            known.clear(); // each costs its next write a round trip
+        }
+        known.insert(key, state.clone());
+    }
+}
 
 /// What is remembered about the writes of a register.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -32,24 +63,32 @@ struct Meta {
     write: String,
 }
 
-/// A register as it was.
-struct Seen {
-    value: Option<KeyValue>,
+/// How a register is, but for its value. By default as one that was never written.
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// The revision of the value; 0 when there is none.
+    stood: i64,
+    /// The lease of the value, which nothing else stands on; 0 for a value that stays.
+    lease: i64,
     meta: Meta,
     /// The revision of the last write; 0 when none is remembered.
     written: i64,
-    /// That at which it was looked at.
+}
+
+/// A register as it was.
+struct Seen {
+    value: Option<KeyValue>,
+    state: State,
+    /// The revision at which it was looked at.
     revision: i64,
 }
 
-/// What is to be written.
-struct Write<'a> {
+/// What is to be written, and under which rule.
+struct Writing<'a> {
     /// `None` deletes.
     value: Option<&'a [u8]>,
-    expect: Expect,
-    token: Option<Token>,
-    id: WriteId,
     ttl: Option<Duration>,
+    rule: Write,
 }
 
 impl Inner {
@@ -61,22 +100,21 @@ impl Inner {
         &self,
         at: &RegisterKey,
         store: &Store,
-    ) -> Result<StoreOutcome, Error> {
+    ) -> Result<Answered<StoreOutcome>, Error> {
         if store.value.len() > MAX_REGISTER_BYTES {
             let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
             return Err(Error::config(message));
         }
-        let Store { expect, token, write_id: id, ttl, .. } = *store;
-        self.write(at, &Write { value: Some(&store.value), expect, token, id, ttl }).await
+        let (value, rule) = (Some(&*store.value), Write::from(store));
+        self.write(at, Writing { value, ttl: store.ttl, rule }).await
     }
 
     pub(crate) async fn delete(
         &self,
         at: &RegisterKey,
         delete: &Delete,
-    ) -> Result<StoreOutcome, Error> {
-        let Delete { expect, token, write_id: id, .. } = *delete;
-        self.write(at, &Write { value: None, expect, token, id, ttl: None }).await
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        self.write(at, Writing { value: None, ttl: None, rule: Write::from(delete) }).await
     }
 
     pub(crate) async fn register_changed(
@@ -100,55 +138,67 @@ impl Inner {
 
     async fn seen(&self, at: &RegisterKey) -> Result<Seen, Failure> {
         let (value, meta) = self.root.register(at);
-        let txn = Txn::new().and_then([
-            TxnOp::get(value, None::<GetOptions>),
-            TxnOp::get(meta, None::<GetOptions>),
-        ]);
+        let txn = Txn::new().and_then(show(&value, &meta));
         let answer = self.calls.txn(txn).await?.answer;
-        let [mut value, mut meta] = pair(ranges(&answer))?;
-        let meta = meta.take_kvs().pop();
-        let parsed = meta.as_ref().and_then(|kv| serde_json::from_slice(kv.value()).ok());
-        Ok(Seen {
-            value: value.take_kvs().pop(),
-            meta: parsed.unwrap_or_default(),
-            written: meta.map_or(0, |kv| kv.mod_revision()),
-            revision: revision(&answer),
-        })
+        let seen = Seen::of(pair(ranges(&answer))?, revision(&answer));
+        self.registers.note(value, &seen.state);
+        Ok(seen)
     }
 
-    async fn write(&self, at: &RegisterKey, write: &Write<'_>) -> Result<StoreOutcome, Error> {
-        let lease = match (write.ttl, write.value) {
-            (Some(ttl), _) => Some(self.leases.grant(seconds(ttl)).await?),
-            (None, _) => None,
-        };
+    async fn write(
+        &self,
+        at: &RegisterKey,
+        mut write: Writing<'_>,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let mut state = self.registers.of(&self.root.register(at).0);
+        let mut is_told = false; // by etcd, to this write
+        let (mut lease, mut unanswered) = (None, 0);
         for _ in 0..ATTEMPTS {
-            let seen = self.seen(at).await?;
-            if let Some(outcome) = seen.judge(write) {
-                lease.inspect(|lease| lease.end());
-                return Ok(outcome);
+            match StoreOutcome::decide(&state.found(), &write.rule) {
+                Some(outcome) if is_told => {
+                    lease.inspect(|lease: &Arc<Lease>| lease.end());
+                    return Ok(Answered::after(unanswered, outcome));
+                }
+                Some(_) => state = self.seen(at).await?.state,
+                None => {
+                    if let (Some(ttl), None) = (write.ttl, &lease) {
+                        lease = Some(self.leases.grant(seconds(ttl)).await?);
+                    }
+                    let reply = self.attempt(at, &write, &state, lease.as_ref()).await?;
+                    unanswered += reply.unanswered;
+                    match reply.answer {
+                        Ok(version) => {
+                            let stored = StoreOutcome::Stored(version);
+                            return Ok(Answered::after(unanswered, stored));
+                        }
+                        Err(now) => {
+                            // Where nobody has written since, no attempt was applied.
+                            write.rule.repeated |= unanswered > 0 && now.written != state.written;
+                            state = now;
+                        }
+                    }
+                }
             }
-            if let Some(version) = self.attempt(at, write, &seen, lease.as_ref()).await? {
-                return Ok(StoreOutcome::Stored(version));
-            }
+            is_told = true;
         }
         Err(Error::retryable(BACKEND, "others keep writing this register"))
     }
 
-    /// Writes, unless somebody did since.
+    /// Writes, unless somebody did since it was like this; otherwise says how it is now.
     async fn attempt(
         &self,
         at: &RegisterKey,
-        write: &Write<'_>,
-        seen: &Seen,
+        write: &Writing<'_>,
+        before: &State,
         lease: Option<&Arc<Lease>>,
-    ) -> Result<Option<Version>, Failure> {
+    ) -> Result<Reply<Result<Version, State>>, Failure> {
         let (value, meta) = self.root.register(at);
-        let token = write.token.map(Token::get).max(seen.meta.token);
-        let remembered = Meta { token, write: hex(write.id) };
+        let token = write.rule.token.map(Token::get).max(before.meta.token);
+        let remembered = Meta { token, write: hex(write.rule.id) };
         let bytes = serde_json::to_vec(&remembered).unwrap_or_default();
         // Without a token nothing need be remembered for good of a value that is gone.
         let brief = match (token, write.value) {
-            (None, None) => Some(self.leases.grant(REMEMBERED).await?),
+            (None, None) => Some(self.leases.lasting(REMEMBERED).await?),
             (None, Some(_)) => lease.cloned(),
             _ => None,
         };
@@ -156,47 +206,67 @@ impl Inner {
             let put = PutOptions::new();
             Some(lease.map_or(put.clone(), |lease| put.with_lease(lease.id)))
         };
-        let mut steps = vec![TxnOp::put(&*meta, bytes, on(brief.as_ref()))];
-        steps.push(match write.value {
+        let put = match write.value {
             Some(bytes) => TxnOp::put(&*value, bytes, on(lease)),
             None => delete(&value),
-        });
-        let still = |key: &[u8], revision| Compare::mod_revision(key, CompareOp::Equal, revision);
-        let stood = seen.value.as_ref().map_or(0, KeyValue::mod_revision);
-        let txn = Txn::new().when([still(&meta, seen.written), still(&value, stood)]);
-        let Answered { answer, repeated } = self.calls.txn(txn.and_then(steps)).await?;
-        if let (false, false, None, Some(brief)) = (answer.succeeded(), repeated, lease, brief) {
-            brief.end(); // nothing stands on it
+        };
+        let txn = Txn::new()
+            .when([written(&meta, before.written), written(&value, before.stood)])
+            .and_then([TxnOp::put(&*meta, bytes, on(brief.as_ref())), put])
+            .or_else(show(&value, &meta));
+        let reply = self.calls.txn(txn).await?;
+        let revision = revision(&reply.answer);
+        if !reply.answer.succeeded() {
+            let now = Seen::of(pair(ranges(&reply.answer))?, revision).state;
+            self.registers.note(value, &now);
+            return Ok(reply.with(Err(now)));
         }
-        Ok(answer.succeeded().then(|| version(revision(&answer))))
+        if before.lease != 0 {
+            self.leases.known_or(before.lease).end(); // nothing stands on it any more
+        }
+        let stood = write.value.map_or(0, |_| revision);
+        let lease = lease.map_or(0, |lease| lease.id);
+        let now = State { stood, lease, meta: remembered, written: revision };
+        self.registers.note(value, &now);
+        Ok(reply.with(Ok(version(revision))))
     }
 }
 
+fn show(value: &[u8], meta: &[u8]) -> [TxnOp; 2] {
+    [value, meta].map(|key| TxnOp::get(key, None::<GetOptions>))
+}
+
 impl Seen {
-    fn entry(&self) -> Option<Entry> {
-        let kv = self.value.as_ref()?;
-        let token = self.meta.token.and_then(Token::new);
-        Some(Entry { value: kv.value().to_vec(), version: version(kv.mod_revision()), token })
+    fn of([mut value, mut meta]: [GetResponse; 2], revision: i64) -> Self {
+        let (value, meta) = (value.take_kvs().pop(), meta.take_kvs().pop());
+        let parsed = meta.as_ref().and_then(|kv| serde_json::from_slice(kv.value()).ok());
+        let state = State {
+            stood: value.as_ref().map_or(0, KeyValue::mod_revision),
+            lease: value.as_ref().map_or(0, KeyValue::lease),
+            meta: parsed.unwrap_or_default(),
+            written: meta.map_or(0, |kv| kv.mod_revision()),
+        };
+        Self { value, state, revision }
     }
 
-    /// The outcome, if nothing is to be written.
-    fn judge(&self, write: &Write<'_>) -> Option<StoreOutcome> {
-        if self.written > 0 && self.meta.write == hex(write.id) {
-            return Some(StoreOutcome::Stored(version(self.written)));
+    fn entry(&self) -> Option<Entry> {
+        let kv = self.value.as_ref()?;
+        let token = self.state.meta.token.and_then(Token::new);
+        Some(Entry { value: kv.value().to_vec(), version: version(kv.mod_revision()), token })
+    }
+}
+
+impl State {
+    /// The same as the rule knows it.
+    fn found(&self) -> Found {
+        let is_known = self.written > 0;
+        let last = lockkit_core::ClaimId::from_hex(&self.meta.write);
+        Found {
+            version: is_known.then(|| version(self.written)),
+            present: self.stood > 0,
+            token: self.meta.token.and_then(Token::new),
+            last_write: last.filter(|_| is_known).map(|id| WriteId(*id.as_bytes())),
         }
-        let highest = self.meta.token.and_then(Token::new);
-        if let (Some(token), Some(highest)) = (write.token, highest)
-            && token < highest
-        {
-            return Some(StoreOutcome::Stale { highest });
-        }
-        let now = self.value.as_ref().map(|kv| version(kv.mod_revision()));
-        let expected = match write.expect {
-            Expect::Anything => true,
-            Expect::Absent => now.is_none(),
-            Expect::Version(version) => now == Some(version),
-        };
-        (!expected).then_some(StoreOutcome::Conflict)
     }
 }
 

@@ -1,48 +1,94 @@
 //! Renewing many claims in one flight: a keep-alive for each lease among them (one, usually), and
 //! beside it the question which keys stand on it. A claim that was broken, by whatever means, is
 //! not on its lease any more, and is looked at by itself.
+//!
+//! What concerns one claim costs that claim alone: the flight is answered for all others, whatever
+//! becomes of the few that have to be looked at or moved, and those have their time limit. Claims
+//! that are only to leave their lease are told of the old one, and are moved afterwards.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use etcd_client::{LeaseTimeToLiveOptions, Txn};
-use futures_util::future::{join, join_all, try_join_all};
+use futures_util::future::{join, join_all};
+use futures_util::stream::{self, StreamExt};
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::{Ended, Renewal};
 use lockkit_core::{Claim, ClaimId, Error, Key, Lifetime};
+use tokio::time::{Instant, timeout_at};
 
-use crate::calls::{Failure, ranges, revision};
+use crate::calls::{BACKEND, Failure, ranges, revision};
 use crate::inner::{Inner, Place, created, delete, get_list};
-use crate::leases::Lease;
+use crate::leases::{Lease, patience};
 use crate::line::{Entry, Line};
+use crate::moves::{Moved, Moving};
 
 /// How often a claim is looked at while others write its key.
 const LOOKS: usize = 3;
+/// Claims that are looked at by themselves at once.
+const AT_ONCE: usize = 32;
 
 /// What one flight of questions brought in.
 struct Seen {
-    /// The keys on each lease that is alive.
-    keys: HashMap<i64, HashSet<Vec<u8>>>,
+    /// When it left.
+    sent: Moment,
+    /// The keys on each lease; `None` if it is gone.
+    keys: HashMap<i64, Result<Option<Keys>, Failure>>,
     /// The lists in which any of the claims waits.
-    lines: HashMap<Key, Line>,
+    lines: HashMap<Key, Result<Line, Failure>>,
 }
+
+/// What is to be done about a claim.
+enum Next {
+    Tell(Renewal),
+    /// Its turn has come: it gets the lease of a holder.
+    Promote(Place),
+    /// The flight says too little of it.
+    Look,
+}
+
+type Answer = Result<Renewal, Failure>;
+type Keys = HashSet<Vec<u8>>;
+/// A lease, and the claims that are to live on it, with what is to be moved.
+type Group = (Arc<Lease>, Vec<Arc<Claim>>, Vec<Moving>);
 
 impl Inner {
     pub(crate) async fn renew(
         self: &Arc<Self>,
         claims: &[Arc<Claim>],
-    ) -> Result<Vec<Renewal>, Error> {
+    ) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let sent = BootClock.now();
         let places: Vec<_> = claims.iter().map(|claim| self.touch(claim.id, sent)).collect();
-        let seen = self.see(claims, &places).await?;
+        // So long as each of them can wait for, so that none waits for another.
+        let ttls = claims.iter().map(|claim| claim.hold_ttl.min(claim.wait_ttl));
+        let patience = patience(ttls.min().unwrap_or_default());
+        let seen = self.see(claims, &places, patience).await;
         self.sweep(&seen, claims, sent);
-        let renewals = claims.iter().zip(&places).map(|(claim, place)| async {
-            match self.known(claim, place.as_ref(), &seen).await? {
-                Some(renewal) => Ok(renewal),
-                None => self.renew_alone(claim).await,
+        let mut answers = HashMap::new();
+        let (mut promoted, mut alone, mut leaving) = (Vec::new(), Vec::new(), Vec::new());
+        for (claim, place) in claims.iter().zip(places) {
+            let retired = place.as_ref().is_some_and(|place| place.lease.is_retired());
+            match self.judge(claim, place, &seen) {
+                Ok(Next::Tell(renewal)) => {
+                    answers.insert(claim.id, Ok(renewal));
+                    if retired && claim.lifetime == Lifetime::Renewed {
+                        leaving.push(claim.clone());
+                    }
+                }
+                Ok(Next::Promote(place)) => promoted.push((claim.clone(), place)),
+                Ok(Next::Look) => alone.push(claim.clone()),
+                Err(failure) => drop(answers.insert(claim.id, Err(failure))),
             }
-        });
-        Ok(try_join_all(renewals).await?)
+        }
+        self.leave(leaving);
+        let few = join(self.promote_all(promoted, patience), self.renew_each(alone, patience));
+        let (promoted, alone) = few.await;
+        answers.extend(promoted.into_iter().chain(alone));
+        let late = || Err(Failure::Other(Error::retryable(BACKEND, "etcd took its time")));
+        let answer = |claim: &Arc<Claim>| answers.remove(&claim.id).unwrap_or_else(late);
+        Ok(claims.iter().map(answer).map(|answer| Ok(answer?)).collect())
     }
 
     /// Where the claim stands, as far as is known; notes that it was asked about.
@@ -54,11 +100,17 @@ impl Inner {
     }
 
     /// One flight: all leases, and all lists in which somebody waits.
-    async fn see(&self, claims: &[Arc<Claim>], places: &[Option<Place>]) -> Result<Seen, Error> {
+    async fn see(
+        &self,
+        claims: &[Arc<Claim>],
+        places: &[Option<Place>],
+        patience: Duration,
+    ) -> Seen {
+        let sent = BootClock.now();
         let mut leases = HashMap::new();
         let mut lists = HashSet::new();
         for (claim, place) in claims.iter().zip(places) {
-            let Some(place) = place else {
+            let Some(place) = place.as_ref().filter(|place| !place.has_turn()) else {
                 continue;
             };
             leases.insert(place.lease.id, place.lease.clone());
@@ -66,70 +118,180 @@ impl Inner {
                 lists.insert(claim.key.clone());
             }
         }
-        let leases = try_join_all(leases.values().map(|lease| self.keep_and_list(lease)));
-        let lines = try_join_all(lists.into_iter().map(|key| async move {
-            let line = self.line(&key).await?;
-            Ok::<_, Failure>((key, line))
+        let leases = join_all(leases.into_values().map(|lease| async move {
+            let keys = self.keep_and_list(&lease, patience).await;
+            (lease.id, keys)
         }));
-        let (leases, lines) = join(leases, lines).await;
-        Ok(Seen {
-            keys: leases?.into_iter().flatten().collect(),
-            lines: lines?.into_iter().collect(),
-        })
+        let lines = join_all(lists.into_iter().map(|key| async move {
+            let line = self.line_within(&key, patience).await;
+            (key, line)
+        }));
+        let (keys, lines) = join(leases, lines).await;
+        Seen { sent, keys: keys.into_iter().collect(), lines: lines.into_iter().collect() }
     }
 
     /// Keeps a lease alive, and lists its keys. `None` if it is gone.
     async fn keep_and_list(
         &self,
-        lease: &Arc<Lease>,
-    ) -> Result<Option<(i64, HashSet<Vec<u8>>)>, Failure> {
+        lease: &Lease,
+        patience: Duration,
+    ) -> Result<Option<Keys>, Failure> {
         let id = lease.id;
-        let list = self.calls.call(|mut client| async move {
+        let list = self.calls.call_within(patience, |mut client| async move {
             let keys = LeaseTimeToLiveOptions::new().with_keys();
             client.lease_time_to_live(id, Some(keys)).await
         });
-        let (alive, keys) = join(self.leases.keep(lease), list).await;
+        let (alive, keys) = join(self.leases.keep_within(lease, patience), list).await;
         let keys = keys?.answer;
         let keys = keys.keys().iter().map(|key| key.to_vec()).collect();
-        Ok(alive?.then_some((id, keys)))
+        Ok(alive?.then_some(keys))
     }
 
     pub(crate) async fn line(&self, key: &Key) -> Result<Line, Failure> {
-        let txn = Txn::new().and_then([get_list(&self.root.list(key))]);
-        let answer = self.calls.txn(txn).await?.answer;
+        self.line_within(key, crate::calls::ATTEMPT).await
+    }
+
+    async fn line_within(&self, key: &Key, patience: Duration) -> Result<Line, Failure> {
+        let list = self.root.list(key);
+        let txn = || Txn::new().and_then([get_list(&list)]);
+        let answer = self.calls.txn_within(patience, txn).await?.answer;
         let shown = ranges(&answer).pop().ok_or_else(crate::inner::odd)?;
         Ok(Line::of(shown.kvs(), shown.count(), revision(&answer)))
     }
 
-    /// What the flight says of a claim. `None`: it has to be looked at.
-    async fn known(
-        self: &Arc<Self>,
-        claim: &Arc<Claim>,
-        place: Option<&Place>,
-        seen: &Seen,
-    ) -> Result<Option<Renewal>, Failure> {
+    /// What the flight says of a claim.
+    fn judge(&self, claim: &Claim, place: Option<Place>, seen: &Seen) -> Result<Next, Failure> {
         let Some(place) = place else {
-            return Ok(None);
+            return Ok(Next::Look);
         };
-        let leaves = place.lease.is_retired() && claim.lifetime == Lifetime::Renewed;
-        let Some(keys) = seen.keys.get(&place.lease.id).filter(|_| !leaves) else {
-            return Ok(None);
+        let may_share = claim.lifetime == Lifetime::Renewed;
+        if place.has_turn() {
+            return Ok(if may_share { Next::Promote(place) } else { Next::Look });
+        }
+        let keys = match seen.keys.get(&place.lease.id) {
+            Some(Ok(Some(keys))) => keys,
+            Some(Err(failure)) => return Err(failure.again()),
+            _ => return Ok(Next::Look),
         };
         if !keys.contains(&place.entry.key) {
-            return Ok(None);
+            return Ok(Next::Look);
         }
         if place.entry.is_holding() {
-            return Ok(Some(Renewal::Holds(self.grant_of(claim, place)?)));
+            self.is_there(claim.id, &place, seen.sent);
+            return Ok(Next::Tell(Renewal::Holds(self.grant_of(claim)?)));
         }
-        let Some(line) = seen.lines.get(&claim.key) else {
-            return Ok(None);
+        let line = match seen.lines.get(&claim.key) {
+            Some(Ok(line)) => line,
+            Some(Err(failure)) => return Err(failure.again()),
+            None => return Ok(Next::Look),
         };
-        match line.own(&place.entry.key, Some(place.entry.created)) {
-            Some(own) if own.lease != place.lease.id => Ok(None),
-            Some(own) if line.holds(own.created) => Ok(None),
-            Some(own) => Ok(Some(Renewal::Waits { ahead: line.ahead(own.created) })),
-            None => Ok(None),
+        let own = line.own(&place.entry.key, Some(place.entry.created));
+        let Some(own) = own.filter(|own| own.lease == place.lease.id) else {
+            return Ok(Next::Look);
+        };
+        self.is_there(claim.id, &place, seen.sent);
+        if !line.holds(own.created) {
+            return Ok(Next::Tell(Renewal::Waits { ahead: line.ahead(own.created) }));
         }
+        Ok(if may_share { Next::Promote(place) } else { Next::Look })
+    }
+
+    /// Notes that the key of a claim was seen on its lease by what was sent then.
+    fn is_there(&self, id: ClaimId, seen: &Place, sent: Moment) {
+        if let Some(place) = self.places().get_mut(&id)
+            && place.entry.modified == seen.entry.modified
+        {
+            place.seen = place.seen.max(sent);
+        }
+    }
+
+    /// Gives these claims the lease of a holder; those that cannot be moved are looked at.
+    async fn promote_all(
+        self: &Arc<Self>,
+        claims: Vec<(Arc<Claim>, Place)>,
+        limit: Duration,
+    ) -> Vec<(ClaimId, Answer)> {
+        let until = Instant::now() + limit;
+        let mut answers = Vec::new();
+        let mut look = Vec::new();
+        let to_hold = |(claim, Place { entry, .. }): (Arc<Claim>, Place)| {
+            let moving = Moving::to_hold(&claim, entry);
+            (claim, moving)
+        };
+        let claims = claims.into_iter().map(to_hold).collect();
+        for (lease, claims, moving) in self.by_target(claims, &mut answers).await {
+            let moved = timeout_at(until, self.relocate(&lease, moving)).await;
+            for (claim, moved) in claims.into_iter().zip(moved.into_iter().flatten()) {
+                match moved {
+                    Ok(Moved::Done(_)) => {
+                        answers.push((claim.id, self.grant_of(&claim).map(Renewal::Holds)));
+                    }
+                    Ok(_) | Err(Failure::LeaseGone) => look.push(claim),
+                    Err(failure) => answers.push((claim.id, Err(failure))),
+                }
+            }
+        }
+        answers.extend(self.renew_each(look, until - Instant::now()).await);
+        answers
+    }
+
+    /// The leases to which these claims are to be moved.
+    async fn by_target(
+        &self,
+        claims: Vec<(Arc<Claim>, Moving)>,
+        answers: &mut Vec<(ClaimId, Answer)>,
+    ) -> Vec<Group> {
+        let mut targets: HashMap<i64, Group> = HashMap::new();
+        for (claim, moving) in claims {
+            let target = match moving.will_hold() {
+                true => self.leases.holding(&claim, &moving.entry.key).await,
+                false => self.leases.waiting(&claim, &moving.entry.key).await,
+            };
+            match target {
+                Ok(lease) => {
+                    let new = || (lease.clone(), Vec::new(), Vec::new());
+                    let (_, claims, moved) = targets.entry(lease.id).or_insert_with(new);
+                    claims.push(claim);
+                    moved.push(moving);
+                }
+                Err(failure) => answers.push((claim.id, Err(failure))),
+            }
+        }
+        targets.into_values().collect()
+    }
+
+    /// Looks at each of these claims by itself; tells what came in time.
+    async fn renew_each(
+        self: &Arc<Self>,
+        claims: Vec<Arc<Claim>>,
+        limit: Duration,
+    ) -> Vec<(ClaimId, Answer)> {
+        let each = claims.into_iter().map(|claim| {
+            let inner = self.clone();
+            async move { (claim.id, inner.renew_alone(&claim).await) }
+        });
+        let over = Box::pin(tokio::time::sleep(limit));
+        stream::iter(each).buffer_unordered(AT_ONCE).take_until(over).collect().await
+    }
+
+    /// Moves claims from a lease that was retired to another one, in the background: nothing of that
+    /// is waited for. What is not moved is seen by the next renewal.
+    fn leave(self: &Arc<Self>, claims: Vec<Arc<Claim>>) {
+        if claims.is_empty() || self.is_leaving.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let inner = self.clone();
+        tokio::spawn(async move {
+            let leaves = |claim: Arc<Claim>| {
+                let moving = Moving::as_it_is(&claim, inner.place(claim.id)?.entry);
+                Some((claim, moving))
+            };
+            let leaving = claims.into_iter().filter_map(leaves).collect();
+            for (lease, _, moving) in inner.by_target(leaving, &mut Vec::new()).await {
+                inner.relocate(&lease, moving).await;
+            }
+            inner.is_leaving.store(false, Ordering::Release);
+        });
     }
 
     /// Looks at a claim, and sees to it that it stands where it should.
@@ -148,7 +310,7 @@ impl Inner {
                 let place = self.forget(claim.id);
                 return Ok(Renewal::Ended(self.why_gone(place.as_ref()).await));
             };
-            match self.restore(claim, &own, look.line).await {
+            match self.restore(claim, &own, look.line, look.sent).await {
                 Ok(renewal) => return Ok(renewal),
                 Err(Failure::LeaseGone) => failure = Failure::LeaseGone,
                 Err(other) => return Err(other),
@@ -163,9 +325,10 @@ impl Inner {
         claim: &Arc<Claim>,
         own: &Entry,
         line: Line,
+        sent: Moment,
     ) -> Result<Renewal, Failure> {
         let (holds, ahead) = (line.holds(own.created), line.ahead(own.created));
-        let place = self.adopt(claim, own, line).await?;
+        let place = self.adopt(claim, own, line, sent).await?;
         if !self.leases.keep(&place.lease).await? {
             return Err(Failure::LeaseGone);
         }
@@ -173,8 +336,7 @@ impl Inner {
             return Ok(Renewal::Waits { ahead });
         }
         self.promote(claim).await?;
-        let place = self.place(claim.id).ok_or(Failure::LeaseGone)?;
-        Ok(Renewal::Holds(self.grant_of(claim, &place)?))
+        Ok(Renewal::Holds(self.grant_of(claim)?))
     }
 
     /// Takes out the claims that core has forgotten, and that live on only because they share a
@@ -183,7 +345,8 @@ impl Inner {
         let renewed: HashSet<_> = renewed.iter().map(|claim| claim.id).collect();
         let mut over = Vec::new();
         self.places().retain(|id, place| {
-            let shared = seen.keys.contains_key(&place.lease.id) && !renewed.contains(id);
+            let listed = matches!(seen.keys.get(&place.lease.id), Some(Ok(Some(_))));
+            let shared = listed && !renewed.contains(id);
             let forgotten = shared && place.asked.after(place.lease.ttl) < now;
             if forgotten {
                 let Entry { key, created, .. } = &place.entry;

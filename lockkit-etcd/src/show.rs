@@ -11,7 +11,7 @@ use lockkit_core::{BreakRecord, Error, Identity, Key, Space};
 use tokio::sync::mpsc;
 
 use crate::calls::{BACKEND, Failure, ranges, revision};
-use crate::inner::{Inner, get_list, pair, record, token_of};
+use crate::inner::{Inner, get_list, odd, pair, record, token_of};
 use crate::keys::{end_of, given_limit};
 use crate::line::{Entry, Line};
 use crate::watches::Sight;
@@ -143,24 +143,23 @@ impl Inner {
             return Ok((Vec::new(), false, at));
         }
         let range = GetOptions::new().with_range(end).with_limit(KEYS).with_revision(at);
-        let get = self.calls.call(|mut client| {
-            let range = range.clone();
-            async move { client.get(from, Some(range)).await }
-        });
-        let mut answer = get.await?.answer;
-        let now = answer.header().map_or(at, |header| header.revision());
-        Ok((answer.take_kvs(), answer.more(), if at == 0 { now } else { at }))
+        let (mut shown, now) = self.range(from, range).await?;
+        let more = shown.more();
+        Ok((shown.take_kvs(), more, if at == 0 { now } else { at }))
     }
 
     /// All of one list that is longer than what is fetched at once.
     async fn whole(&self, list: &Key, at: i64) -> Result<Vec<KeyValue>, Failure> {
-        let key = self.root.list(list);
         let range = GetOptions::new().with_prefix().with_revision(at);
-        let get = self.calls.call(|mut client| {
-            let (key, range) = (key.clone(), range.clone());
-            async move { client.get(key, Some(range)).await }
-        });
-        Ok(get.await?.answer.take_kvs())
+        let (mut shown, _) = self.range(&self.root.list(list), range).await?;
+        Ok(shown.take_kvs())
+    }
+
+    /// A range, and the revision of the answer. By a transaction, whose answers may be long.
+    async fn range(&self, from: &[u8], range: GetOptions) -> Result<(GetResponse, i64), Failure> {
+        let txn = Txn::new().and_then([TxnOp::get(from, Some(range))]);
+        let answer = self.calls.txn(txn).await?.answer;
+        Ok((ranges(&answer).pop().ok_or_else(odd)?, revision(&answer)))
     }
 
     fn group(

@@ -9,32 +9,23 @@
 //! at once), and when it holds its key is moved to that of a holder, from one revision of the key
 //! to the next, so that no late or repeated request can move it back. That takes a round trip, for
 //! which nobody waits: until it is done the claim may be trusted for as long as its old lease
-//! lasts. Only claims that nobody renews wait for the move, since the old lease may be too short
-//! for them.
+//! lasts, and no longer than it will on the new one. Only claims that nobody renews wait for the
+//! move, since the old lease may be too short for them; and those of whose time nothing is left.
 
 use std::sync::Arc;
 
-use etcd_client::{KeyValue, Txn, TxnOp};
+use etcd_client::KeyValue;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{Ended, Grant};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 use tokio::sync::mpsc;
 
-use crate::calls::{Failure, ranges, revision};
-use crate::inner::{Inner, Place, put, put_lease, unchanged};
+use crate::calls::Failure;
+use crate::inner::{Inner, Place};
 use crate::keys::{end_of, given_limit};
-use crate::leases::Lease;
 use crate::line::{Entry, Line};
-use crate::value::Value;
+use crate::moves::{Moved, Moving};
 use crate::watches::{News, Sight, Watching};
-
-/// What became of a key that was to be moved to another lease.
-pub(crate) enum Moved {
-    Done(Entry),
-    /// It was written by somebody else.
-    Elsewhere,
-    Gone,
-}
 
 /// What a piece of news means to a waiter.
 enum Turn {
@@ -53,17 +44,17 @@ impl Inner {
             };
             if let Some(line) = place.line.clone().filter(|_| !place.entry.is_holding())
                 && !line.holds(place.entry.created)
-                && !self.wait(claim, &place, line).await?
+                && !self.wait(claim, &place, Line::clone(&line)).await?
             {
                 self.look_for(claim).await?;
                 continue;
             }
             // Its renewals may have moved it meanwhile.
             let place = self.place(claim.id).unwrap_or(place);
-            if !place.entry.is_holding() && place.lease.until() <= BootClock.now() {
+            if place.until() <= BootClock.now() {
                 self.check(claim, &place).await?;
             }
-            return Ok(self.begin(claim, place).await?);
+            return Ok(self.begin(claim).await?);
         }
     }
 
@@ -126,13 +117,13 @@ impl Inner {
 
     /// Looks where a claim stands, for one that waits.
     async fn look_for(self: &Arc<Self>, claim: &Claim) -> Result<Place, Error> {
-        let look = self.look(claim).await?;
+        let look = self.look_ahead(claim).await?;
         if let Some(record) = look.broken {
             self.forget(claim.id);
             return Err(Error::Lost { reason: LossReason::Broken(record) });
         }
         match look.own {
-            Some(own) => Ok(self.adopt(claim, &own, look.line).await?),
+            Some(own) => Ok(self.adopt(claim, &own, look.line, look.sent).await?),
             None => {
                 let place = self.forget(claim.id);
                 Err(Error::Lost { reason: reason(self.why_gone(place.as_ref()).await) })
@@ -173,45 +164,31 @@ impl Inner {
     }
 
     /// A claim begins to hold.
-    pub(crate) async fn begin(
-        self: &Arc<Self>,
-        claim: &Arc<Claim>,
-        place: Place,
-    ) -> Result<Grant, Failure> {
+    pub(crate) async fn begin(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant, Failure> {
+        let place = self.place(claim.id).ok_or(Failure::LeaseGone)?;
         if place.entry.is_holding() {
-            return Ok(self.grant_of(claim, &place)?);
+            return self.grant_of(claim);
         }
-        if claim.lifetime != Lifetime::Renewed {
+        if claim.lifetime != Lifetime::Renewed || place.until() <= BootClock.now() {
             self.promote(claim).await?;
-            let place = self.place(claim.id).ok_or(Failure::LeaseGone)?;
-            return Ok(self.grant_of(claim, &place)?);
+            return self.grant_of(claim);
         }
-        let grant = self.grant_of(claim, &place)?;
+        let grant = self.grant_of(claim)?;
         let (inner, claim) = (self.clone(), claim.clone());
         // When it fails, the next renewal does it.
         tokio::spawn(async move { inner.promote(&claim).await });
         Ok(grant)
     }
 
-    /// Moves a claim that holds to the lease of a holder. What it was told before counts on that
-    /// lease being kept alive from now on, so this comes first.
+    /// Moves a claim that holds to the lease of a holder.
     pub(crate) async fn promote(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<(), Failure> {
         let Some(place) = self.place(claim.id).filter(|place| !place.entry.is_holding()) else {
             return Ok(());
         };
         let target = self.leases.holding(claim, &place.entry.key).await?;
-        if claim.lifetime == Lifetime::Renewed && !self.leases.keep(&target).await? {
-            return Err(Failure::LeaseGone);
-        }
-        let value = place.entry.value.clone().unwrap_or_else(|| Value::of(claim)).holding();
-        match self.move_to(&place.entry, &target, Some(value)).await? {
-            Moved::Done(moved) => {
-                if let Some(place) = self.places().get_mut(&claim.id) {
-                    place.entry = moved;
-                    place.lease = target;
-                }
-                Ok(())
-            }
+        let moving = Moving::to_hold(claim, place.entry);
+        match self.relocate_one(&target, moving).await? {
+            Moved::Done(_) => Ok(()),
             Moved::Elsewhere | Moved::Gone => {
                 if claim.lifetime != Lifetime::Renewed {
                     target.end();
@@ -219,41 +196,6 @@ impl Inner {
                 Err(Failure::LeaseGone)
             }
         }
-    }
-
-    /// Writes a key anew, on this lease, if nobody has written it since.
-    pub(crate) async fn move_to(
-        &self,
-        entry: &Entry,
-        target: &Lease,
-        value: Option<Value>,
-    ) -> Result<Moved, Failure> {
-        let put = match &value {
-            Some(value) => put(&entry.key, value.to_bytes(), target.id),
-            None => put_lease(&entry.key, target.id),
-        };
-        let txn = Txn::new()
-            .when([unchanged(entry)])
-            .and_then([put])
-            .or_else([TxnOp::get(&*entry.key, None)]);
-        let answer = self.calls.txn(txn).await?.answer;
-        if answer.succeeded() {
-            let mut moved = entry.clone();
-            moved.lease = target.id;
-            moved.modified = revision(&answer);
-            if let Some(value) = value {
-                moved.mode = value.mode();
-                moved.value = Some(value);
-            }
-            return Ok(Moved::Done(moved));
-        }
-        Ok(match ranges(&answer).first().and_then(|range| range.kvs().first().map(Entry::of)) {
-            None => Moved::Gone,
-            Some(now) if now.created != entry.created => Moved::Gone,
-            // The first attempt did it, and its answer was lost.
-            Some(now) if now.lease == target.id => Moved::Done(now),
-            Some(_) => Moved::Elsewhere,
-        })
     }
 }
 

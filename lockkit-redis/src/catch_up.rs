@@ -7,8 +7,9 @@ use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{Grant, Renewal};
 
 use crate::driver::Shared;
-use crate::link::{Link, Source};
+use crate::link::Link;
 use crate::nodes;
+use crate::source::Source;
 use crate::wake::{Listener, Wakes};
 
 impl Listener for Shared {
@@ -29,18 +30,13 @@ impl Listener for Shared {
         let waiters = self.wakes.all();
         let claims: Vec<_> = waiters.iter().map(|waiter| waiter.claim.clone()).collect();
         let sent = BootClock.now();
-        match self.renew(&claims).await {
-            Ok(answers) => {
-                for (waiter, answer) in waiters.iter().zip(answers) {
-                    match answer {
-                        Renewal::Holds(grant) => waiter.grant(Grant { since: Some(sent), ..grant }),
-                        Renewal::Waits { .. } => {}
-                        // It may be on its way into the line at this very moment: let it ask.
-                        Renewal::Ended(_) => waiter.look_in(Duration::ZERO),
-                    }
-                }
+        for (waiter, answer) in waiters.iter().zip(self.renew(&claims).await) {
+            match answer {
+                Ok(Renewal::Holds(grant)) => waiter.grant(Grant { since: Some(sent), ..grant }),
+                Ok(Renewal::Waits { .. }) => {}
+                // It may be on its way into the line at this very moment: let it ask.
+                Ok(Renewal::Ended(_)) | Err(_) => waiter.look_in(Duration::ZERO),
             }
-            Err(_) => waiters.iter().for_each(|waiter| waiter.look_in(Duration::ZERO)),
         }
         // The nodes of a cluster come and go; the next subscription may be at any of them.
         if let Link::Cluster(_) = self.link

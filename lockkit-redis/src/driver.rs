@@ -1,10 +1,8 @@
 //! The driver: each verb is one call of a script. No deadlines and no rule of the queue here; the
 //! first are core's, the second is in `scripts/line.lua`.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,13 +15,14 @@ use lockkit_core::driver::{
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Namespace, Token};
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::task::AbortHandle;
 
-use crate::link::{Link, Source};
+use crate::link::Link;
 use crate::listing::Listing;
 use crate::replicas::Replicas;
 use crate::script::{self, Call, Script};
+use crate::source::Source;
 use crate::tokens::Seen;
 use crate::wake::{self, Wakes};
 use crate::{BACKEND, health, keys, reply};
@@ -34,7 +33,7 @@ use crate::{BACKEND, health, keys, reply};
 /// the user's own client.
 pub struct RedisDriver {
     pub(crate) shared: Arc<Shared>,
-    listening: AbortHandle,
+    listening: Mutex<AbortHandle>,
 }
 
 /// What the driver and its subscription share.
@@ -73,9 +72,6 @@ const CAPABILITIES: Capabilities = {
     capabilities
 };
 
-/// Claims renewed by one call of the script, so that no call holds up the server for long.
-const RENEWED_AT_ONCE: usize = 100;
-
 impl RedisDriver {
     pub(crate) fn start(
         link: Link,
@@ -93,14 +89,31 @@ impl RedisDriver {
             limit,
             capabilities: CAPABILITIES,
         });
-        let listening = tokio::spawn(wake::listen(Arc::downgrade(&shared))).abort_handle();
+        let listening = Mutex::new(listen(&shared));
         Self { shared, listening }
     }
+
+    /// Makes sure that somebody listens. (A subscription ends when its runtime does, which may be
+    /// before the driver does.)
+    pub(crate) fn ensure_listening(&self) {
+        let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        if listening.is_finished() {
+            *listening = listen(&self.shared);
+        }
+    }
+
+    fn stop_listening(&self) {
+        self.listening.lock().unwrap_or_else(PoisonError::into_inner).abort();
+    }
+}
+
+fn listen(shared: &Arc<Shared>) -> AbortHandle {
+    tokio::spawn(wake::listen(Arc::downgrade(shared))).abort_handle()
 }
 
 impl Drop for RedisDriver {
     fn drop(&mut self) {
-        self.listening.abort();
+        self.stop_listening();
     }
 }
 
@@ -121,21 +134,22 @@ impl Shared {
         keys: &[&str],
         args: &[&[u8]],
     ) -> Result<Value, Error> {
-        self.run_noting(script, keys, args, &AtomicBool::new(false)).await
+        Ok(self.run_counting(script, keys, args, None).await?.answer)
     }
 
-    /// The same; `repeated` becomes true when it may have been carried out twice.
-    async fn run_noting(
+    /// The same, with the number of attempts before this answer that were not answered. An attempt
+    /// after another one has `again` behind its arguments.
+    pub(crate) async fn run_counting(
         &self,
         script: &Script,
         keys: &[&str],
         args: &[&[u8]],
-        repeated: &AtomicBool,
-    ) -> Result<Value, Error> {
+        again: Option<&[u8]>,
+    ) -> Result<Answered<Value>, Error> {
         let Link::Cluster(_) = self.link else {
-            return script.call(&self.link, Call { keys, args }, repeated).await;
+            return Ok(script.call(&self.link, Call { keys, args }, again).await?);
         };
-        Box::pin(self.run_in_cluster(script, keys, args, repeated)).await
+        Box::pin(self.run_in_cluster(script, keys, args, again)).await
     }
 
     /// While a slot moves to another node, both of them refuse each command of a script whose key
@@ -146,18 +160,18 @@ impl Shared {
         script: &Script,
         keys: &[&str],
         args: &[&[u8]],
-        repeated: &AtomicBool,
-    ) -> Result<Value, Error> {
+        again: Option<&[u8]>,
+    ) -> Result<Answered<Value>, Error> {
         let never = keys.first().and_then(|key| keys::never(key));
         let keys: Vec<_> = keys.iter().copied().chain(never.as_deref()).collect();
-        script.call(&self.link, Call { keys: &keys, args }, repeated).await
+        Ok(script.call(&self.link, Call { keys: &keys, args }, again).await?)
     }
 
     async fn acquire(
         &self,
         claim: &Claim,
         patience: Patience,
-    ) -> Result<(Acquisition, Option<reply::Place>), Error> {
+    ) -> Result<Answered<(Acquisition, Option<reply::Place>)>, Error> {
         let (key, bucket) = keys::lock(&claim.key);
         let proposal = self.seen.propose(bucket, self.link.clock());
         let text = keys::claim(claim, proposal.token(), &self.wakes.client);
@@ -177,7 +191,8 @@ impl Shared {
             (weight, capacity) = (w.to_string(), c.to_string());
             args.extend([mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()]);
         }
-        let answer = self.run(&script::ACQUIRE, &[&key, &counter], &args).await?;
+        let sent = self.run_counting(&script::ACQUIRE, &[&key, &counter], &args, None).await?;
+        let Answered { answer, unanswered } = sent;
         if let (Some(micros), Some(clock)) = (reply::server_time(&answer), self.link.clock()) {
             clock.correct(micros, proposal.at);
         }
@@ -185,69 +200,7 @@ impl Shared {
         if let Acquisition::Granted(grant) = &answer {
             self.seen.saw(bucket, grant.token.get());
         }
-        Ok((answer, place))
-    }
-
-    /// Renews in one flight: a call of the script for each hundred claims, in a cluster for each
-    /// bucket, all sent before any is answered.
-    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        let keys: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key)).collect();
-        let mut groups: Vec<Vec<usize>> = Vec::new();
-        if let Link::Cluster(_) = self.link {
-            let mut buckets: HashMap<usize, Vec<usize>> = HashMap::new();
-            for (i, (_, bucket)) in keys.iter().enumerate() {
-                buckets.entry(*bucket).or_default().push(i);
-            }
-            for group in buckets.into_values() {
-                groups.extend(group.chunks(RENEWED_AT_ONCE).map(<[usize]>::to_vec));
-            }
-        } else {
-            let all: Vec<_> = (0..claims.len()).collect();
-            groups.extend(all.chunks(RENEWED_AT_ONCE).map(<[usize]>::to_vec));
-        }
-        let calls = groups.iter().map(|group| self.renew_group(claims, &keys, group));
-        let mut answers: Vec<_> = claims.iter().map(|_| Renewal::Ended(Ended::NotInLine)).collect();
-        for (group, renewed) in groups.iter().zip(try_join_all(calls).await?) {
-            for (i, renewal) in group.iter().zip(renewed) {
-                answers[*i] = renewal;
-            }
-        }
-        Ok(answers)
-    }
-
-    async fn renew_group(
-        &self,
-        claims: &[Arc<Claim>],
-        keys: &[(String, usize)],
-        group: &[usize],
-    ) -> Result<Vec<Renewal>, Error> {
-        let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
-        let mut words = Vec::with_capacity(3 * group.len());
-        for i in group {
-            words.extend(keys::claim_args(&claims[*i]));
-        }
-        let args: Vec<_> = words.iter().map(String::as_bytes).collect();
-        let answers = reply::array(self.run(&script::RENEW, &locks, &args).await?)?;
-        if answers.len() != group.len() {
-            return Err(reply::unexpected(&Value::Array(answers)));
-        }
-        let each = group.iter().zip(&answers);
-        each.map(|(i, answer)| self.note(&claims[*i], reply::renewal(&claims[*i], answer)?))
-            .collect()
-    }
-
-    /// Tells the one who waits for this claim when to look next.
-    fn note(
-        &self,
-        claim: &Claim,
-        answer: (Renewal, Option<reply::Place>),
-    ) -> Result<Renewal, Error> {
-        if let (_, Some(place)) = &answer
-            && let Some(waiter) = self.wakes.find(&claim.id)
-        {
-            waiter.look_in(place.look);
-        }
-        Ok(answer.0)
+        Ok(Answered::after(unanswered, (answer, place)))
     }
 
     /// One claim, one call of a script that answers as `renew` does.
@@ -263,7 +216,7 @@ impl Shared {
         let mut args: Vec<_> = words.iter().map(String::as_bytes).collect();
         args.extend(more);
         let answer = self.run(script, &[&key, &counter], &args).await?;
-        self.note(claim, reply::renewal(claim, &answer)?)
+        Ok(self.note(claim, reply::renewal(claim, &answer)?))
     }
 
     /// A grant counts once enough replicas have it; otherwise it is given back.
@@ -294,21 +247,15 @@ impl Shared {
         self.wakes.strike(&claim.id);
         let (key, _) = keys::lock(&claim.key);
         let id = claim.id.to_hex();
-        let repeated = AtomicBool::new(false);
-        let answer =
-            self.run_noting(&script::RELEASE, &[&key], &[id.as_bytes()], &repeated).await?;
-        match answer {
+        let sent = self.run_counting(&script::RELEASE, &[&key], &[id.as_bytes()], None).await?;
+        match sent.answer {
             Value::Int(1) => Ok(Released::Removed),
             // Its first sending may have taken it out, whose answer got lost.
-            Value::Int(2 | 3) if repeated.load(Ordering::Relaxed) => Ok(Released::Removed),
+            Value::Int(2 | 3) if sent.unanswered > 0 => Ok(Released::Removed),
             Value::Int(2) => Ok(Released::NotInLine),
             Value::Int(3) => Ok(Released::NoSuchLock),
             other => Err(reply::unexpected(&other)),
         }
-    }
-
-    pub(crate) async fn command(&self, cmd: &Cmd) -> Result<Value, Error> {
-        self.link.send(cmd).await.map_err(|e| self.link.error(e))
     }
 }
 
@@ -328,9 +275,12 @@ impl LockDriver for RedisDriver {
         patience: Patience,
     ) -> Result<Answered<Acquisition>, Error> {
         let shared = &*self.shared;
-        let waiter = (patience == Patience::Wait).then(|| shared.wakes.enlist(claim));
+        let waiter = (patience == Patience::Wait).then(|| {
+            self.ensure_listening();
+            shared.wakes.enlist(claim)
+        });
         let answer = shared.acquire(claim, patience).await;
-        match (&answer, waiter) {
+        match (answer.as_ref().map(|sent| &sent.answer), waiter) {
             (Ok((Acquisition::Queued { .. }, Some(place))), Some(waiter)) => {
                 waiter.look_in(place.look);
             }
@@ -338,17 +288,19 @@ impl LockDriver for RedisDriver {
             (Err(Error::Backend { .. }), Some(_)) => {}
             _ => shared.wakes.strike(&claim.id),
         }
-        match answer?.0 {
+        let answer = answer?.map(|(acquisition, _)| acquisition);
+        match answer.answer {
             Acquisition::Granted(grant) if shared.replicas.is_some() => {
                 let grant = Box::pin(shared.confirm(claim, grant)).await?;
-                Ok(Acquisition::Granted(grant).into())
+                Ok(answer.map(|_| Acquisition::Granted(grant)))
             }
-            other => Ok(other.into()),
+            _ => Ok(answer),
         }
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         let shared = &*self.shared;
+        self.ensure_listening();
         let waiter = match shared.wakes.find(&claim.id) {
             Some(waiter) => waiter,
             None => {
@@ -363,7 +315,8 @@ impl LockDriver for RedisDriver {
                 Some(grant) => grant,
                 None => {
                     let sent = BootClock.now();
-                    match shared.renew(std::slice::from_ref(claim)).await?.pop() {
+                    let renewed = shared.renew(std::slice::from_ref(claim)).await.pop();
+                    match renewed.transpose()? {
                         Some(Renewal::Holds(grant)) => Grant { since: Some(sent), ..grant },
                         Some(Renewal::Waits { .. }) => continue,
                         Some(Renewal::Ended(Ended::Broken(record))) => {
@@ -382,13 +335,15 @@ impl LockDriver for RedisDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let sent = BootClock.now();
-        let mut answers = self.shared.renew(claims).await?;
+        let mut answers = self.shared.renew(claims).await;
         if self.shared.replicas.is_some() {
             for (claim, answer) in claims.iter().zip(&mut answers) {
-                self.shared.not_before_replicas(claim, answer, sent);
+                if let Ok(answer) = answer {
+                    self.shared.not_before_replicas(claim, answer, sent);
+                }
             }
         }
-        Ok(answers.into_iter().map(Ok).collect())
+        Ok(answers)
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
@@ -465,9 +420,9 @@ impl LockDriver for RedisDriver {
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let mut get = redis::cmd("GET");
-        get.arg(keys::base(namespace));
-        let value = self.shared.command(&get).await?;
+        let (mut get, key) = (redis::cmd("GET"), keys::base(namespace));
+        get.arg(&key);
+        let value = self.shared.link.look(&get, &key).await?;
         match &value {
             Value::Nil => Ok(0),
             other => reply::text(other)
@@ -487,7 +442,7 @@ impl LockDriver for RedisDriver {
     }
 
     async fn close(&self) {
-        self.listening.abort();
+        self.stop_listening();
         self.shared.link.close();
     }
 }

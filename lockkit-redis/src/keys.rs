@@ -69,6 +69,15 @@ pub(crate) fn never(key: &str) -> Option<String> {
     Some(format!("lockkit:never:{{{bucket}}}"))
 }
 
+/// The slot in which a cluster keeps a key: CRC-16 (XMODEM) of its hash tag, or of all of it.
+pub(crate) fn slot(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let hashed = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(key);
+    let shift = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+    let crc = hashed.bytes().fold(0, |crc, byte| (0..8).fold(crc ^ (u16::from(byte) << 8), shift));
+    crc % 16_384
+}
+
 /// The token base of a namespace.
 pub(crate) fn base(namespace: &Namespace) -> String {
     format!("lockkit:base:{}", escaped(namespace))
@@ -219,6 +228,14 @@ mod tests {
     fn a_bucket_is_what_it_always_was() {
         // Two programs that disagree would have two locks of one name.
         assert_eq!(lock(&key("shop", "invoice/42")).0, "lockkit:lock:{91}:shop:invoice/42");
+    }
+
+    #[test]
+    fn a_slot_is_that_of_the_hash_tag() {
+        // The check value of CRC-16/XMODEM is 0x31C3.
+        assert_eq!(slot("123456789"), 0x31c3);
+        assert_eq!(slot("lockkit:lock:{123456789}:shop:{x}"), 0x31c3);
+        assert_ne!(slot("{}123456789"), 0x31c3);
     }
 
     #[test]

@@ -20,16 +20,20 @@
 mod catch_up;
 mod cluster;
 mod driver;
+mod failure;
 mod health;
 mod keys;
 mod link;
 mod listing;
 mod nodes;
 mod options;
+mod own;
 mod registers;
+mod renewal;
 mod replicas;
 mod reply;
 mod script;
+mod source;
 mod tokens;
 mod wake;
 

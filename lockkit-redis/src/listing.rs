@@ -10,7 +10,8 @@ use lockkit_core::{Error, Key, Name, Space};
 use redis::Value;
 
 use crate::driver::Shared;
-use crate::nodes::{self, Node};
+use crate::nodes;
+use crate::source::Address;
 use crate::{keys, reply};
 
 /// How long the names found by a scan serve later pages.
@@ -112,7 +113,7 @@ fn read_cursor(cursor: &Cursor) -> Option<(Space, Name)> {
 
 async fn scan_node(
     shared: &Shared,
-    node: Option<&Node>,
+    node: Option<&Address>,
     pattern: &str,
 ) -> Result<Vec<String>, Error> {
     let mut found = Vec::new();

@@ -7,8 +7,6 @@ use futures_util::FutureExt;
 use lockkit_core::state::Severity;
 use lockkit_core::{Error, parse_duration};
 use redis::aio::ConnectionManager;
-use redis::cluster::ClusterClient;
-use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
 use redis::{
     Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode,
@@ -17,8 +15,10 @@ use redis::{
 use crate::cluster::Cluster;
 use crate::driver::RedisDriver;
 use crate::health;
-use crate::link::{Link, Nodes, Own, Source, to_error};
+use crate::link::Link;
+use crate::own::Own;
 use crate::replicas::Replicas;
+use crate::source::{Nodes, Source};
 
 /// How to connect. Also what stands in the query of a URL.
 #[derive(Clone, Debug)]
@@ -113,51 +113,21 @@ impl RedisOptions {
         self.finish(link, source, replicas).await
     }
 
-    /// A driver over this cluster connection. Wake-ups are listened for on a connection that one
-    /// of `nodes` makes: a message published at any node of a cluster reaches all of them.
+    /// A driver over the cluster that these nodes are in; the others are found, and logged in at as
+    /// at the first of these. It makes its own connections: one to each master, and one to listen for
+    /// wake-ups, since a message published at any node of a cluster reaches all of them.
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
-    pub async fn cluster(
-        self,
-        cluster: ClusterConnection,
-        nodes: Vec<Client>,
-    ) -> Result<RedisDriver, Error> {
+    pub async fn cluster(self, nodes: Vec<Client>) -> Result<RedisDriver, Error> {
         if nodes.is_empty() {
-            return Err(Error::config("a cluster needs at least one node to listen at"));
+            return Err(Error::config("a cluster needs at least one node to ask for the others"));
         }
-        let cluster = Cluster::over(cluster, None, self.timeout);
-        self.on_cluster(cluster, nodes).await
-    }
-
-    async fn on_cluster(self, cluster: Cluster, nodes: Vec<Client>) -> Result<RedisDriver, Error> {
-        let replicas = match self.min_replicas {
-            0 => None,
-            least => {
-                let infos = nodes.iter().map(|node| node.get_connection_info().clone()).collect();
-                Some(Replicas::of_cluster(least, self.cluster_client(infos)?, self.timeout))
-            }
-        };
-        let source = Arc::new(Source::Any(Nodes::new(nodes)));
-        self.finish(Link::Cluster(cluster), source, replicas).await
-    }
-
-    fn cluster_client(&self, nodes: Vec<ConnectionInfo>) -> Result<ClusterClient, Error> {
-        let tcp = nodes[0].tcp_settings().clone();
-        let mut builder = ClusterClient::builder(nodes);
-        if let Some(certificates) = &self.certificates {
-            builder = builder.certs(certificates.clone());
-        }
-        builder
-            // A node that is out of reach must not use up the time of a call that does not need it.
-            .connection_timeout(self.timeout / 2)
-            .response_timeout(self.timeout)
-            .retries(4)
-            .min_retry_wait(20)
-            .max_retry_wait(300)
-            .tcp_settings(tcp)
-            .build()
-            .map_err(config_error)
+        let replicas = Some(self.min_replicas).filter(|least| *least > 0).map(|least| {
+            Replicas::of_cluster(least, Cluster::new(&nodes, self.timeout), self.timeout)
+        });
+        let link = Link::Cluster(Cluster::new(&nodes, self.timeout));
+        self.finish(link, Arc::new(Source::Any(Nodes::new(nodes))), replicas).await
     }
 
     async fn own(self, source: Source) -> Result<RedisDriver, Error> {
@@ -396,10 +366,8 @@ impl Place {
     async fn cluster(self) -> Result<RedisDriver, Error> {
         let infos = self.hosts.iter().map(|host| self.info(host, &self.login, &self.path));
         let infos = infos.collect::<Result<Vec<_>, _>>()?;
-        let client = self.options.cluster_client(infos.clone())?;
-        let cluster = Cluster::connect(client, self.options.timeout).await.map_err(to_error)?;
         let nodes = infos.into_iter().map(Client::open).collect::<Result<Vec<_>, _>>();
-        self.options.on_cluster(cluster, nodes.map_err(config_error)?).await
+        self.options.cluster(nodes.map_err(config_error)?).await
     }
 }
 

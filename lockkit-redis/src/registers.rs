@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::Error;
 use lockkit_core::driver::{
-    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
+    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
 };
 use redis::Value;
 
@@ -16,10 +16,14 @@ use crate::{keys, reply, script};
 const WATCH: Duration = Duration::from_secs(30);
 const ASK_EVERY: Duration = Duration::from_secs(10);
 
+/// What `store.lua` is told of a write that may have been applied before.
+const REPEATED: &[u8] = b"repeated";
+
 #[async_trait]
 impl Registers for RedisDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        self.load_or_watch(&keys::register(at), b"").await
+        let (entry, _) = self.load_or_watch(&keys::register(at), b"").await?;
+        Ok(entry)
     }
 
     async fn store(
@@ -28,15 +32,8 @@ impl Registers for RedisDriver {
         store: &Store,
     ) -> Result<Answered<StoreOutcome>, Error> {
         let ttl = store.ttl.map(|ttl| keys::millis(ttl).to_string()).unwrap_or_default();
-        let what = Write {
-            verb: b"store",
-            expect: store.expect,
-            token: store.token,
-            id: store.write_id,
-            ttl: ttl.as_bytes(),
-            value: &store.value,
-        };
-        self.write(at, what).await.map(Answered::from)
+        let what = What { verb: b"store", ttl: ttl.as_bytes(), value: &store.value };
+        self.write(at, store.into(), what).await
     }
 
     async fn delete(
@@ -44,15 +41,7 @@ impl Registers for RedisDriver {
         at: &RegisterKey,
         delete: &Delete,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let what = Write {
-            verb: b"delete",
-            expect: delete.expect,
-            token: delete.token,
-            id: delete.write_id,
-            ttl: b"",
-            value: b"",
-        };
-        self.write(at, what).await.map(Answered::from)
+        self.write(at, delete.into(), What { verb: b"delete", ttl: b"", value: b"" }).await
     }
 
     async fn changed(
@@ -60,6 +49,7 @@ impl Registers for RedisDriver {
         at: &RegisterKey,
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
+        self.ensure_listening();
         let key = keys::register(at);
         let known = after.map_or(0, |version| version.0).to_string();
         let bell = self.shared.wakes.register(&key);
@@ -67,55 +57,69 @@ impl Registers for RedisDriver {
             let rung = bell.notified();
             tokio::pin!(rung);
             rung.as_mut().enable();
-            let entry = self.load_or_watch(&key, known.as_bytes()).await?;
+            let (entry, ends) = self.load_or_watch(&key, known.as_bytes()).await?;
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
             }
             // A value that ends by itself rings no bell, and messages get lost.
-            let _ = tokio::time::timeout(ASK_EVERY, rung).await;
+            let _ = tokio::time::timeout(ends.unwrap_or(ASK_EVERY).min(ASK_EVERY), rung).await;
         }
     }
 }
 
-struct Write<'a> {
+/// What a write does.
+struct What<'a> {
     verb: &'static [u8],
-    expect: Expect,
-    token: Option<lockkit_core::Token>,
-    id: WriteId,
     ttl: &'a [u8],
     value: &'a [u8],
 }
 
 impl RedisDriver {
-    async fn load_or_watch(&self, key: &str, known: &[u8]) -> Result<Option<Entry>, Error> {
+    /// The entry, and after how long it ends by itself.
+    async fn load_or_watch(
+        &self,
+        key: &str,
+        known: &[u8],
+    ) -> Result<(Option<Entry>, Option<Duration>), Error> {
         let watch = WATCH.as_millis().to_string();
         let args = [known, self.shared.wakes.client.as_bytes(), watch.as_bytes()];
         let answer = self.shared.run(&script::LOAD, &[key], &args).await?;
         if answer == Value::Int(0) {
-            return Ok(None);
+            return Ok((None, None));
         }
         let items = reply::array(answer)?;
         match items.as_slice() {
-            [Value::BulkString(value), version, token] => {
+            [Value::BulkString(value), version, token, left] => {
                 let version = reply::number(version).and_then(|n| u64::try_from(n).ok());
                 let version = Version(version.ok_or_else(|| reply::unexpected(&items[1]))?);
-                Ok(Some(Entry { value: value.clone(), version, token: reply::token(token) }))
+                let left = reply::number(left).and_then(|ms| u64::try_from(ms).ok());
+                let entry = Entry { value: value.clone(), version, token: reply::token(token) };
+                Ok((Some(entry), left.map(Duration::from_millis)))
             }
             _ => Err(reply::unexpected(&Value::Array(items))),
         }
     }
 
-    async fn write(&self, at: &RegisterKey, write: Write<'_>) -> Result<StoreOutcome, Error> {
+    async fn write(
+        &self,
+        at: &RegisterKey,
+        write: Write,
+        what: What<'_>,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let expect = match write.expect {
             Expect::Anything => "any".to_owned(),
             Expect::Absent => "absent".to_owned(),
             Expect::Version(version) => version.0.to_string(),
         };
         let token = write.token.map(|token| token.to_string()).unwrap_or_default();
-        let args: [&[u8]; 6] =
-            [write.verb, expect.as_bytes(), token.as_bytes(), &write.id.0, write.ttl, write.value];
-        let answer = self.shared.run(&script::STORE, &[&keys::register(at)], &args).await?;
-        let items = reply::array(answer)?;
+        let mut args: Vec<&[u8]> = vec![what.verb, expect.as_bytes(), token.as_bytes()];
+        args.extend([&write.id.0, what.ttl, what.value]);
+        if write.repeated {
+            args.push(REPEATED);
+        }
+        let key = keys::register(at);
+        let sent = self.shared.run_counting(&script::STORE, &[&key], &args, Some(REPEATED)).await?;
+        let items = reply::array(sent.answer)?;
         let outcome = match (items.first().and_then(reply::text), items.get(1)) {
             (Some("stored"), Some(version)) => reply::number(version)
                 .and_then(|n| u64::try_from(n).ok())
@@ -126,6 +130,7 @@ impl RedisDriver {
             }
             _ => None,
         };
-        outcome.ok_or_else(|| reply::unexpected(&Value::Array(items)))
+        let outcome = outcome.ok_or_else(|| reply::unexpected(&Value::Array(items)))?;
+        Ok(Answered::after(sent.unanswered, outcome))
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::{Claim, Error};
-use redis::cluster::ClusterClient;
-use redis::{RedisResult, Value};
-use tokio::sync::OnceCell;
+use redis::Value;
 
 use crate::cluster::Cluster;
-use crate::link::{Own, Source, bounded, to_error};
+use crate::failure::{Failed, to_error};
+use crate::own::Own;
+use crate::source::Source;
 use crate::{BACKEND, keys, reply};
 
 /// Waits for replicas.
@@ -22,8 +22,7 @@ pub(crate) struct Replicas {
 
 enum Way {
     One(Box<Own>),
-    /// Connected when it is first needed.
-    Cluster(Box<ClusterClient>, OnceCell<Cluster>),
+    Cluster(Cluster),
 }
 
 impl Replicas {
@@ -31,8 +30,8 @@ impl Replicas {
         Self { least, way: Way::One(Box::new(Own::new(source, limit))), limit }
     }
 
-    pub(crate) fn of_cluster(least: u32, client: ClusterClient, limit: Duration) -> Self {
-        Self { least, way: Way::Cluster(Box::new(client), OnceCell::new()), limit }
+    pub(crate) fn of_cluster(least: u32, cluster: Cluster, limit: Duration) -> Self {
+        Self { least, way: Way::Cluster(cluster), limit }
     }
 
     /// Returns once enough replicas have everything that was written until now at the server that
@@ -47,7 +46,7 @@ impl Replicas {
         pipe.cmd("GETRANGE").arg(&key).arg(0).arg(id.len() - 1);
         pipe.cmd("HEXISTS").arg(&key).arg(&id);
         pipe.cmd("WAIT").arg(self.least).arg((self.limit / 2).as_millis() as u64);
-        let answers = self.ask(&pipe).await.map_err(to_error)?;
+        let answers = self.ask(&pipe, &key).await?;
         let [alone, in_line, have] = answers.as_slice() else {
             return Err(reply::unexpected(&Value::Array(answers)));
         };
@@ -69,15 +68,11 @@ impl Replicas {
         Err(Error::retryable(BACKEND, message))
     }
 
-    async fn ask(&self, pipe: &redis::Pipeline) -> RedisResult<Vec<Value>> {
+    async fn ask(&self, pipe: &redis::Pipeline, key: &str) -> Result<Vec<Value>, Failed> {
         const COMMANDS: usize = 3;
         match &self.way {
             Way::One(own) => own.send_all(pipe, COMMANDS).await,
-            Way::Cluster(client, cell) => {
-                let connect = || Cluster::connect((**client).clone(), self.limit);
-                let cluster = bounded(2 * self.limit, cell.get_or_try_init(connect)).await?;
-                cluster.send_all(pipe, COMMANDS).await
-            }
+            Way::Cluster(cluster) => cluster.send_all(pipe, COMMANDS, key).await,
         }
     }
 }

@@ -2,42 +2,64 @@
 //! does not know them.
 
 use std::sync::LazyLock;
-use std::sync::atomic::AtomicBool;
 
+use lockkit_core::driver::Answered;
 use redis::{Cmd, Value};
 
-use crate::link::Link;
-use lockkit_core::Error;
+use crate::failure::{Again, Failed};
+use crate::link::{Link, Turn};
 
 /// A script of `scripts/`.
 #[derive(Debug)]
 pub(crate) struct Script {
     text: String,
     sha: String,
+    turn: Turn,
 }
 
 impl Script {
-    fn new(text: &str) -> Self {
+    fn new(text: &str, turn: Turn) -> Self {
         let text = text.replace("-- #include line.lua\n", include_str!("scripts/line.lua"));
         let sha = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, sha }
+        Self { text, sha, turn }
     }
 
-    /// Calls it. One round trip, and a second one when the server has forgotten it. `repeated`
-    /// becomes true when it may have been carried out twice.
+    /// Calls it. One round trip, and a second one when the server has forgotten it. When the
+    /// connection turns out to be dead, once more on a new one, with `again` behind the arguments.
     pub(crate) async fn call(
         &self,
         link: &Link,
         call: Call<'_>,
-        repeated: &AtomicBool,
-    ) -> Result<Value, Error> {
-        match link.send_noting(&call.command("EVALSHA", &self.sha), repeated).await {
-            Err(error) if is_unknown_script(&error) => {
-                let whole = call.command("EVAL", &self.text);
-                let sent = Box::pin(link.send_noting(&whole, repeated)).await;
-                sent.map_err(|e| link.error(e))
+        again: Option<&[u8]>,
+    ) -> Result<Answered<Value>, Failed> {
+        let failed = match self.call_once(link, &call, None).await {
+            Ok(value) => return Ok(value.into()),
+            Err(failed) => failed,
+        };
+        let unanswered = match failed.again {
+            Again::No => return Err(failed),
+            Again::Refused => 0,
+            Again::Unanswered => 1,
+        };
+        // What is rare is boxed: every lock and release carries this future.
+        let again = again.filter(|_| unanswered > 0);
+        let answer = Box::pin(self.call_once(link, &call, again)).await?;
+        Ok(Answered::after(unanswered, answer))
+    }
+
+    async fn call_once(
+        &self,
+        link: &Link,
+        call: &Call<'_>,
+        again: Option<&[u8]>,
+    ) -> Result<Value, Failed> {
+        let key = call.keys[0];
+        match link.send(&call.command("EVALSHA", &self.sha, again), key, self.turn).await {
+            Err(failed) if is_unknown_script(&failed.error) => {
+                let whole = call.command("EVAL", &self.text, again);
+                Box::pin(link.send(&whole, key, self.turn)).await
             }
-            answer => answer.map_err(|e| link.error(e)),
+            answer => answer,
         }
     }
 }
@@ -48,27 +70,29 @@ fn is_unknown_script(error: &redis::RedisError) -> bool {
 
 /// Keys and arguments of one call.
 pub(crate) struct Call<'a> {
+    /// The first one is that of the lock, or of the register.
     pub(crate) keys: &'a [&'a str],
     pub(crate) args: &'a [&'a [u8]],
 }
 
 impl Call<'_> {
-    fn command(&self, verb: &str, script: &str) -> Cmd {
+    fn command(&self, verb: &str, script: &str, again: Option<&[u8]>) -> Cmd {
         let words = self.keys.iter().map(|key| key.len());
         let bytes = words.chain(self.args.iter().map(|arg| arg.len())).sum::<usize>();
         let words = self.keys.len() + self.args.len();
         // The verb and the number of keys come in addition.
         let mut cmd = Cmd::with_capacity(words + 3, bytes + script.len() + 16);
         cmd.arg(verb);
-        cmd.arg(script).arg(self.keys.len()).arg(self.keys).arg(self.args);
+        cmd.arg(script).arg(self.keys.len()).arg(self.keys).arg(self.args).arg(again);
         cmd
     }
 }
 
 macro_rules! scripts {
-    ($($name:ident = $file:literal),* $(,)?) => {
-        $(pub(crate) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(include_str!(concat!("scripts/", $file))));)*
+    ($($name:ident = $file:literal $turn:ident),* $(,)?) => {
+        $(pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
+            Script::new(include_str!(concat!("scripts/", $file)), Turn::$turn)
+        });)*
 
         #[cfg(test)]
         static ALL: &[(&str, &LazyLock<Script>)] = &[$(($file, &$name)),*];
@@ -76,18 +100,18 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE = "acquire.lua",
-    RELEASE = "release.lua",
-    RENEW = "renew.lua",
-    SHORTEN = "shorten.lua",
-    DOWNGRADE = "downgrade.lua",
-    BREAK = "break.lua",
-    INSPECT = "inspect.lua",
-    RAISE = "raise.lua",
-    RESIZE = "resize.lua",
-    BASE = "base.lua",
-    LOAD = "load.lua",
-    STORE = "store.lua",
+    ACQUIRE = "acquire.lua" Waits,
+    RELEASE = "release.lua" First,
+    RENEW = "renew.lua" First,
+    SHORTEN = "shorten.lua" First,
+    DOWNGRADE = "downgrade.lua" First,
+    BREAK = "break.lua" Waits,
+    INSPECT = "inspect.lua" Waits,
+    RAISE = "raise.lua" First,
+    RESIZE = "resize.lua" Waits,
+    BASE = "base.lua" Waits,
+    LOAD = "load.lua" Waits,
+    STORE = "store.lua" Waits,
 }
 
 #[cfg(test)]

@@ -13,9 +13,10 @@ use lockkit_core::{Claim, ClaimId, Token};
 use redis::RedisResult;
 use tokio::sync::Notify;
 
+use crate::failure::bounded;
 use crate::keys;
-use crate::link::{Source, bounded};
 use crate::reply;
+use crate::source::Source;
 
 /// Who waits here, and for what.
 pub(crate) struct Wakes {

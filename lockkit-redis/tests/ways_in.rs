@@ -15,7 +15,6 @@ use lockkit_core::state::ListRequest;
 use lockkit_core::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space, Token};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use lockkit_redis::redis::cluster::ClusterClient;
 use lockkit_redis::{RedisDriver, RedisOptions};
 
 /// Longer than any machine stands still.
@@ -167,18 +166,11 @@ async fn the_users_own_client_and_connection_manager_are_used() {
 }
 
 #[tokio::test]
-async fn the_users_own_cluster_connection_is_used() {
+async fn the_users_own_clients_of_a_cluster_are_used() {
     let group = Group::start(Layout::RedisCluster).await.unwrap();
-    let nodes: Vec<_> = group.members().iter().map(Server::url).collect();
-    let client = ClusterClient::builder(nodes.clone())
-        .connection_timeout(LONG)
-        .response_timeout(LONG)
-        .build()
-        .unwrap();
-    let connection = client.get_async_connection().await.unwrap();
-    let nodes = nodes.into_iter().map(|node| Client::open(node).unwrap()).collect();
+    let nodes = group.members().iter().map(|node| Client::open(node.url()).unwrap()).collect();
     let options = RedisOptions::default().timeout(LONG);
-    hands_over(&options.cluster(connection, nodes).await.unwrap()).await;
+    hands_over(&options.cluster(nodes).await.unwrap()).await;
 }
 
 #[tokio::test]

@@ -21,8 +21,9 @@ impl Inner {
         claim: &Claim,
         patience: Patience,
     ) -> Result<Acquisition, Error> {
-        let session = self.sessions.get().await?;
-        if let Some(place) = self.places.of(claim.id)
+        let place = self.places.of(claim.id);
+        let session = self.session_for(claim, place.as_ref()).await?;
+        if let Some(place) = place
             && let Some(answer) = self.again(&session, claim, patience, &place).await?
         {
             return Ok(answer);
@@ -49,6 +50,18 @@ impl Inner {
         match line.verdict_at_end(claim.mode) {
             Verdict::OtherLimit(limit) => Err(mismatch(claim, limit)),
             _ => Err(Error::retryable(BACKEND, "claims with other limits come and go")),
+        }
+    }
+
+    /// The session in which a claim lives, or is to live if it is in none that lasts.
+    async fn session_for(
+        &self,
+        claim: &Claim,
+        place: Option<&Place>,
+    ) -> Result<Arc<Session>, Error> {
+        match place.filter(|place| !place.session.has_ended()) {
+            Some(place) => Ok(place.session.clone()),
+            None => self.sessions.for_ttl(claim.hold_ttl).await,
         }
     }
 
@@ -108,7 +121,7 @@ impl Inner {
             Verdict::Holds => {
                 node.holds = true;
                 let place = self.places.settle(claim, node).ok_or_else(released_meanwhile)?;
-                Ok(Acquisition::Granted(place.grant(token, claim.hold_ttl)))
+                Ok(Acquisition::Granted(place.grant(token, claim)))
             }
             Verdict::Waits(ahead) if patience == Patience::Wait => {
                 let count = ahead.count;
@@ -174,9 +187,14 @@ impl Inner {
     }
 
     pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Error> {
-        let session = self.sessions.get().await?;
-        if let Some(Place { node: Some(node), session: its, .. }) = self.places.of(claim.id)
-            && its.id() == session.id()
+        let place = self.places.of(claim.id).filter(|place| !place.session.has_ended());
+        // What may still be on its way to the server came over this one, and is there before what
+        // is sent now.
+        let session = match &place {
+            Some(place) => place.session.clone(),
+            None => self.sessions.there_for_ttl(claim.hold_ttl).await?,
+        };
+        if let Some(Place { node: Some(node), .. }) = place
             && self.remove(&session, claim, &node).await?
         {
             let folder = self.layout.list(&claim.key);

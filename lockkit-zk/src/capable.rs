@@ -8,32 +8,43 @@ use lockkit_core::capabilities::{
 };
 
 use crate::failure::BACKEND;
+use crate::options::{LEAST, ROUNDED};
+use crate::sessions::Sessions;
 
-/// The capabilities of a driver whose session got this timeout, and is trusted for so long; and
-/// whose server may be a follower.
-pub(crate) fn capabilities(
-    tick: Duration,
-    timeout: Duration,
-    trusted: Duration,
-    may_follow: bool,
-) -> Capabilities {
+/// The capabilities of a driver with these sessions, the main one of which is there.
+pub(crate) fn capabilities(sessions: &Sessions) -> Capabilities {
     let mut c = Capabilities::of(BACKEND);
     c.lease_scope = LeaseScope::Session;
-    // The driver itself ends a claim whose ttl is shorter than the session's.
+    // The driver itself ends a claim whose ttl is shorter than its session's.
     c.least_ttl = Duration::from_millis(100);
-    // What a guard can trust a session for, unless it is renewed.
-    c.longest_ttl = trusted;
-    // The claims of a process that died last as long as its session, whatever their own ttl; the
-    // leader ends sessions in steps of a tick, and hears of them half a tick late.
-    c.expiry_slack = timeout + tick * 3 / 2;
+    // Longer ones get a session of that ttl, as far as the servers' bound allows.
+    c.longest_ttl = sessions.latest().map(|session| session.ttl).unwrap_or_default();
+    c.expiry_slack = expiry_slack(sessions);
     c.wake_up = WakeUp::Push;
     c.token_source = TokenSource::Revision;
     c.registers = true;
     c.resize = true;
     c.lease_clock = LeaseClock::Leader;
-    c.round_trips = Some(round_trips(may_follow));
+    c.round_trips = Some(round_trips(sessions.may_follow()));
     c.faults = &FAULTS;
     c
+}
+
+/// How much longer than its own ttl the claim of a process that died may last: as long as its session,
+/// which the leader ends in steps of a tick, and of whose last sign of life it hears half a tick late.
+///
+/// Claims of the least ttl live in a session for more than that. All others live in one for their
+/// ttl, which lasts longer by what is not trusted of it.
+fn expiry_slack(sessions: &Sessions) -> Duration {
+    let options = sessions.options();
+    let (timeout, trusted) =
+        sessions.latest().map(|main| (main.timeout(), main.ttl)).unwrap_or_default();
+    let as_asked = trusted <= options.ttl + ROUNDED;
+    let longest = match sessions.are_several() && as_asked {
+        true => options.asked(LEAST.min(options.ttl)).timeout.max(timeout - trusted),
+        false => timeout,
+    };
+    longest + options.tick * 3 / 2
 }
 
 const fn round_trips(may_follow: bool) -> RoundTrips {

@@ -25,13 +25,15 @@ use crate::folders::Folders;
 use crate::line::Line;
 use crate::paths::Layout;
 use crate::places::Places;
-use crate::session::{Session, Sessions};
+use crate::registers::Memory;
+use crate::session::Session;
+use crate::sessions::Sessions;
 
 /// Locks in ZooKeeper: one ephemeral node per claim.
 ///
-/// All claims of a driver live in one session, and with it they end. A driver that was made from a
-/// URL or from options makes a new session when the old one has ended; what was held then is lost,
-/// and the next `lock()` works.
+/// Claims of one ttl live in one session, and with it they end. A driver that was made from a URL or
+/// from options makes a new session when the old one has ended; what was held then is lost, and the
+/// next `lock()` works.
 pub struct ZkDriver {
     pub(crate) inner: Arc<Inner>,
     capabilities: Capabilities,
@@ -43,6 +45,7 @@ pub(crate) struct Inner {
     pub(crate) layout: Layout,
     pub(crate) places: Places,
     pub(crate) folders: Folders,
+    pub(crate) registers: Memory,
     pub(crate) leases: Mutex<Option<JoinHandle<()>>>,
     /// The token bases that were read, for [`fence`](ZkDriver::fence).
     pub(crate) bases: Mutex<HashMap<Namespace, u64>>,
@@ -120,15 +123,13 @@ impl ZkDriver {
 
     fn over(sessions: Sessions) -> Self {
         let layout = Layout::new(&sessions.options().chroot, sessions.options().neighbours);
-        let session = sessions.latest();
-        let (timeout, trusted) = session.map(|s| (s.timeout(), s.ttl)).unwrap_or_default();
-        let capabilities =
-            capabilities(sessions.options().tick, timeout, trusted, sessions.may_follow());
+        let capabilities = capabilities(&sessions);
         let inner = Inner {
             sessions,
             layout,
             places: Places::default(),
             folders: Folders::default(),
+            registers: Memory::default(),
             leases: Mutex::default(),
             bases: Mutex::default(),
         };
@@ -224,7 +225,7 @@ impl LockDriver for ZkDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        self.inner.renew(claims).await.map(|all| all.into_iter().map(Ok).collect())
+        Ok(self.inner.renew(claims).await)
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {

@@ -171,8 +171,9 @@ impl Inner {
             Way::Limited(given) => multi.add_check_version(&limit_at(folder, given), 0),
             Way::Unchanged(version) => multi.add_check_version(folder, version),
         };
+        let label = Label::of(claim, session.lease(claim.hold_ttl));
         added
-            .and_then(|()| multi.add_create(&path, &Label::of(claim), &ephemeral))
+            .and_then(|()| multi.add_create(&path, &label, &ephemeral))
             .and_then(|()| multi.add_set_data(folder, b"", None))
             .map_err(failed)?;
         self.places.expect(claim, folder, session);

@@ -1,5 +1,6 @@
 //! Ends the claims of this process that nobody renewed: their session lives on, so nothing else
-//! would. One task for all, which ends with the driver.
+//! would. And lets go of sessions in which no claim lives any more. One task for all, which ends with
+//! the driver.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -53,6 +54,7 @@ async fn run(inner: Weak<Inner>) {
         // Looks up now and then, to see whether the driver is still there.
         let latest = BootClock.now().after(Duration::from_secs(1));
         let (over, next) = strong.places.take_over(latest);
+        strong.sessions.close_idle();
         for place in over {
             let inner = strong.clone();
             tokio::spawn(async move { inner.end(&place).await });

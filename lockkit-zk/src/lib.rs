@@ -11,13 +11,15 @@
 //!
 //! Logins and TLS stand in the URL as well: [`ZkOptions::parse`] has the grammar.
 //!
-//! What surprises: **all locks of one driver live in one session**, whose time is chosen when it
-//! connects ([`ZkOptions::ttl`]) and bounded by the servers; a ttl given to a single lock does not
-//! change it, and a guard reports what it got. Locks that outlive their process do not exist here.
+//! What surprises: **claims of one ttl share a session, and end with it**. There is one for the
+//! driver's ttl ([`ZkOptions::ttl`]) and one for each other ttl that locks ask for, while there are
+//! such locks. The servers bound what a session may last, and a guard reports what it got. Locks that
+//! outlive their process do not exist here.
 
 mod acquire;
 mod breaks;
 mod capable;
+mod cell;
 mod driver;
 mod enter;
 mod failure;
@@ -35,6 +37,7 @@ mod registers;
 mod renew;
 mod resize;
 mod session;
+mod sessions;
 mod url;
 mod wait;
 mod watched;

@@ -9,9 +9,10 @@ use lockkit_core::{Error, Key, Name, Namespace, Space, Token};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
 use crate::driver::Inner;
-use crate::failure::failed;
+use crate::failure::{BACKEND, failed};
 use crate::node::Label;
 use crate::paths::{break_name, decode_name};
+use crate::registers::ATTEMPTS;
 use crate::session::Session;
 
 /// Lists looked at in one flight.
@@ -195,7 +196,7 @@ impl Inner {
         let session = self.sessions.get().await?;
         let path = self.layout.base(namespace);
         let data = base.to_string();
-        loop {
+        for _ in 0..ATTEMPTS {
             let written = match self.read_base(&session, namespace).await? {
                 Some((now, _)) if now >= base => return Ok(()),
                 Some((_, version)) => {
@@ -209,6 +210,7 @@ impl Inner {
                 other => return other.map_err(failed),
             }
         }
+        Err(Error::retryable(BACKEND, "others keep raising the token base"))
     }
 
     /// Creates a node that stays, and the folders above it.

@@ -21,23 +21,24 @@ pub(crate) struct Label {
 }
 
 impl Label {
-    pub(crate) fn of(claim: &Claim) -> Vec<u8> {
-        Self::bytes(claim, false)
+    /// That of a claim with this lease.
+    pub(crate) fn of(claim: &Claim, ttl: Duration) -> Vec<u8> {
+        Self::bytes(claim, ttl, false)
     }
 
-    pub(crate) fn of_downgraded(claim: &Claim) -> Vec<u8> {
-        Self::bytes(claim, true)
+    pub(crate) fn of_downgraded(claim: &Claim, ttl: Duration) -> Vec<u8> {
+        Self::bytes(claim, ttl, true)
     }
 
     pub(crate) fn says_downgraded(data: &[u8]) -> bool {
         serde_json::from_slice::<Self>(data).is_ok_and(|label| label.downgraded)
     }
 
-    fn bytes(claim: &Claim, downgraded: bool) -> Vec<u8> {
+    fn bytes(claim: &Claim, ttl: Duration, downgraded: bool) -> Vec<u8> {
         let label = Self {
             identity: (*claim.identity).clone(),
             note: claim.note.as_deref().map(str::to_owned),
-            ttl_ms: u64::try_from(claim.hold_ttl.as_millis()).unwrap_or(u64::MAX),
+            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
             downgraded,
         };
         serde_json::to_vec(&label).unwrap_or_default()

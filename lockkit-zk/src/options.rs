@@ -15,6 +15,22 @@ use crate::paths::Neighbours;
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 const DEFAULT_TICK: Duration = Duration::from_secs(2);
 
+/// The least ttl that a session is asked for, unless the manager's is less: two ticks, what servers
+/// give at least unless told otherwise. A shorter one would end with every stall of a busy machine.
+pub(crate) const LEAST: Duration = Duration::from_secs(4);
+/// By how much what was asked for may be rounded.
+pub(crate) const ROUNDED: Duration = Duration::from_millis(2);
+/// The longest; servers count timeouts in 31 bits.
+const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// What is asked of the servers and of the client for a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) timeout: Duration,
+    /// How long a connection may be silent before another server is tried.
+    pub(crate) connection: Duration,
+}
+
 /// Where the ensemble is, and what sessions there are to be like.
 #[derive(Clone)]
 pub struct ZkOptions {
@@ -62,18 +78,18 @@ impl ZkOptions {
         Ok(self)
     }
 
-    /// How long guards are to last without news from the ensemble; 30 s unless set. All locks of
-    /// one driver live in one session, so this is chosen once, here; the ttl of a single lock does
-    /// not change it.
+    /// How long guards are to last without news from the ensemble; 30 s unless set. It is the ttl of
+    /// the main session. Claims with another ttl get a session of that ttl, but none below 4 s
+    /// (or this ttl, if that is less).
     ///
-    /// The session is asked to last somewhat longer (see [`tick`](Self::tick)), and the servers
+    /// Sessions are asked to last somewhat longer (see [`tick`](Self::tick)), and the servers
     /// have bounds of their own: what was agreed on is what guards report.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// Asks for a session of exactly this timeout, whatever the ttl.
+    /// Asks for a session of exactly this timeout, one for all claims, whatever their ttl.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
         self.session_timeout = Some(timeout);
         self
@@ -164,22 +180,31 @@ impl ZkOptions {
         if self.private { Acls::creator_all() } else { Acls::anyone_all() }
     }
 
-    /// The session timeout to ask for: the shortest that is trusted for the ttl.
-    pub(crate) fn asked_timeout(&self) -> Duration {
+    /// What to ask for a session that is trusted for this ttl: the shortest that is.
+    pub(crate) fn asked(&self, ttl: Duration) -> Asked {
         if let Some(timeout) = self.session_timeout {
-            return timeout;
+            return Asked { timeout, connection: connection_timeout(timeout) };
         }
-        let (mut short, mut long) = (self.ttl, self.ttl * 2);
+        let ttl = ttl.min(LONGEST);
+        // One for a longer ttl is as talkative as the main one, so that no more of it is lost to
+        // silence.
+        let most = match ttl > self.ttl {
+            true => self.asked(self.ttl).connection,
+            false => Duration::MAX,
+        };
+        let connection = |timeout| connection_timeout(timeout).min(most);
+        let (mut short, mut long) = (ttl, ttl * 2);
         // Servers count in whole milliseconds.
         while long > short + Duration::from_millis(1) {
             let middle = short + (long - short) / 2;
-            match self.trusted(middle, connection_timeout(middle)) < self.ttl {
+            match self.trusted(middle, connection(middle)) < ttl {
                 true => short = middle,
                 false => long = middle,
             }
         }
         let whole = long.as_nanos().div_ceil(1_000_000);
-        Duration::from_millis(u64::try_from(whole).unwrap_or(u64::MAX))
+        let timeout = Duration::from_millis(u64::try_from(whole).unwrap_or(u64::MAX));
+        Asked { timeout, connection: connection(timeout) }
     }
 
     /// For how long a session of this timeout may be trusted, counted from the sending of a request
@@ -240,8 +265,8 @@ mod tests {
         for (ttl, tick) in [(30_000_u64, 2_000), (1_000, 2_000), (2_000, 500), (60_000, 3_000)] {
             let tick = Duration::from_millis(tick);
             let options = ZkOptions::new("a").ttl(Duration::from_millis(ttl)).tick(tick);
-            let asked = options.asked_timeout();
-            let trusted = options.trusted(asked, connection_timeout(asked)).as_millis();
+            let Asked { timeout, connection } = options.asked(options.ttl);
+            let trusted = options.trusted(timeout, connection).as_millis();
             assert!((u128::from(ttl)..u128::from(ttl) + 5).contains(&trusted), "{ttl} {trusted}");
         }
     }
@@ -251,7 +276,7 @@ mod tests {
     #[test]
     fn what_is_not_trusted_covers_the_longest_silence_of_an_idle_client() {
         let options = ZkOptions::new("a");
-        let asked = options.asked_timeout();
+        let asked = options.asked(options.ttl).timeout;
         assert_eq!(asked.as_millis(), 34_445);
         let unknown = options.trusted(asked, longest_connection_timeout(asked));
         // Of a client whose connection timeout is not known: 34.4 - 0.3 * 34.4 - 1.

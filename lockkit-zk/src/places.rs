@@ -9,7 +9,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::Grant;
@@ -56,8 +55,8 @@ impl Place {
     }
 
     /// The grant of the claim in this place: both leases have to last.
-    pub(crate) fn grant(&self, token: Token, asked: Duration) -> Grant {
-        let ttl = asked.min(self.session.ttl);
+    pub(crate) fn grant(&self, token: Token, claim: &Claim) -> Grant {
+        let ttl = self.session.lease(claim.hold_ttl);
         let since = self.session.confirmed().min(self.ends.before(ttl));
         Grant { token, ttl, since: Some(since) }
     }

@@ -1,84 +1,36 @@
 //! Registers: one persistent node each, which stays when its value is deleted, so that versions
 //! grow and the highest token is remembered.
+//!
+//! A write is a `set` under the version of the node that was judged, so that of two writers who
+//! judged the same one, one is told and judges anew. The driver never repeats a write by itself whose
+//! answer was lost. What this process saw of a register last it
+//! remembers, and judges by that first: a write that would be refused by it looks, and what is
+//! refused is judged by what the leader has.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockkit_core::Error;
 use lockkit_core::driver::{
-    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
+    Answered, Delete, Entry, RegisterKey, Registers, Store, StoreOutcome, Version,
 };
-use lockkit_core::{Error, Token};
 use zookeeper_client::Error as ZkError;
 
 use crate::ZkDriver;
+use crate::cell::{Cell, Change};
 use crate::driver::Inner;
 use crate::failure::{BACKEND, failed};
 use crate::session::Session;
 
-/// What a register's node contains.
-#[derive(Clone, Debug, PartialEq)]
-struct Cell {
-    version: u64,
-    /// 0 for none.
-    highest: u64,
-    write_id: [u8; 16],
-    /// By the server's clock, in milliseconds since 1970 from the node's last change; 0 for never.
-    ttl_ms: u64,
-    value: Option<Vec<u8>>,
-}
-
-const MARK: u8 = 1;
-const HEAD: usize = 1 + 8 + 8 + 16 + 8 + 1;
-
-impl Cell {
-    fn empty() -> Self {
-        Self { version: 0, highest: 0, write_id: [0; 16], ttl_ms: 0, value: None }
-    }
-
-    fn write(&self) -> Vec<u8> {
-        let value = self.value.as_deref();
-        let mut bytes = Vec::with_capacity(HEAD + value.map_or(0, <[u8]>::len));
-        bytes.push(MARK);
-        bytes.extend_from_slice(&self.version.to_be_bytes());
-        bytes.extend_from_slice(&self.highest.to_be_bytes());
-        bytes.extend_from_slice(&self.write_id);
-        bytes.extend_from_slice(&self.ttl_ms.to_be_bytes());
-        bytes.push(u8::from(value.is_some()));
-        bytes.extend_from_slice(value.unwrap_or_default());
-        bytes
-    }
-
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let number = |at: usize| Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        (*bytes.first()? == MARK).then_some(())?;
-        Some(Self {
-            version: number(1)?,
-            highest: number(9)?,
-            write_id: bytes.get(17..33)?.try_into().ok()?,
-            ttl_ms: number(33)?,
-            value: match bytes.get(41)? {
-                0 => None,
-                _ => Some(bytes[HEAD..].to_vec()),
-            },
-        })
-    }
-
-    fn entry(self) -> Option<Entry> {
-        let token = Token::new(self.highest);
-        self.value.map(|value| Entry { value, version: Version(self.version), token })
-    }
-}
-
-/// A change of a register.
-struct Change<'a> {
-    value: Option<&'a [u8]>,
-    expect: Expect,
-    token: Option<Token>,
-    write_id: WriteId,
-    ttl: Option<Duration>,
-}
+/// How often a write is judged anew because others write as well.
+pub(crate) const ATTEMPTS: usize = 256;
+/// Of how many registers it is remembered how they were.
+const REMEMBERED: usize = 1024;
 
 /// A register as it was read.
+#[derive(Clone, Debug)]
 struct Seen {
     cell: Cell,
     /// The node's version; none when there is no node.
@@ -87,17 +39,56 @@ struct Seen {
     left: Option<Duration>,
 }
 
+/// Registers as this process saw them last: the version of the node, and the cell without its value
+/// (but for whether there is one). Of bounded size, and may be old.
+#[derive(Debug, Default)]
+pub(crate) struct Memory(Mutex<HashMap<String, (i32, Cell)>>);
+
+impl Memory {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, (i32, Cell)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last(&self, path: &str) -> Option<(i32, Cell)> {
+        self.all().get(path).cloned()
+    }
+
+    /// Whether a value's time is over only the server can say, so one with an end is not remembered.
+    fn saw(&self, path: &str, version: i32, cell: Cell) {
+        let mut all = self.all();
+        if cell.ttl_ms > 0 {
+            all.remove(path);
+            return;
+        }
+        if all.len() >= REMEMBERED && !all.contains_key(path) {
+            all.clear();
+        }
+        all.insert(path.to_owned(), (version, cell.without_value()));
+    }
+
+    fn forget(&self, path: &str) {
+        self.all().remove(path);
+    }
+}
+
 impl Inner {
+    /// The register as the leader has it, in one flight.
     async fn seen(&self, session: &Session, path: &str) -> Result<Seen, Error> {
-        let (data, stat) = match session.answer(session.client.get_data(path)).await {
+        let synced = session.ask_majority(path);
+        let read = session.client.get_data(path);
+        let (synced, read) = session.answers(async { tokio::join!(synced, read) }).await?;
+        let (data, stat) = match read {
             Ok(read) => read,
             Err(ZkError::NoNode) => {
+                synced.map_err(failed)?;
                 return Ok(Seen { cell: Cell::empty(), node: None, left: None });
             }
             Err(error) => return Err(failed(error)),
         };
+        synced.map_err(failed)?;
         let what = "a node in the place of a register is not one";
         let mut cell = Cell::read(&data).ok_or_else(|| Error::permanent(BACKEND, what))?;
+        self.registers.saw(path, stat.version, cell.clone());
         let mut left = None;
         if cell.ttl_ms > 0 && cell.value.is_some() {
             let age = self.server_ms(session).await?.saturating_sub(stat.mtime);
@@ -113,7 +104,7 @@ impl Inner {
     /// The leader's clock: ZooKeeper shows it only in the time of a change, so one is made.
     async fn server_ms(&self, session: &Session) -> Result<i64, Error> {
         let path = self.layout.clock();
-        loop {
+        for _ in 0..ATTEMPTS {
             match session.answer(session.client.set_data(&path, b"", None)).await {
                 Ok(stat) => return Ok(stat.mtime),
                 Err(ZkError::NoNode) => {}
@@ -124,58 +115,61 @@ impl Inner {
                 Err(error) => return Err(failed(error)),
             }
         }
+        Err(Error::retryable(BACKEND, "the node that tells the time comes and goes"))
     }
 
     async fn change(&self, at: &RegisterKey, change: Change<'_>) -> Result<StoreOutcome, Error> {
         let session = self.sessions.get().await?;
         let path = self.layout.register(&at.namespace, at.name.as_str());
-        loop {
-            session.answer(session.ask_majority(&path)).await.map_err(failed)?;
-            let Seen { cell, node, .. } = self.seen(&session, &path).await?;
-            if cell.version > 0 && cell.write_id == change.write_id.0 {
-                return Ok(StoreOutcome::Stored(Version(cell.version)));
-            }
-            if let (Some(token), Some(highest)) = (change.token, Token::new(cell.highest))
-                && token < highest
-            {
-                return Ok(StoreOutcome::Stale { highest });
-            }
-            let as_expected = match change.expect {
-                Expect::Anything => true,
-                Expect::Absent => cell.value.is_none(),
-                Expect::Version(Version(version)) => {
-                    cell.value.is_some() && cell.version == version
+        let mut remembered = self.registers.last(&path);
+        for _ in 0..ATTEMPTS {
+            let judged = remembered.take().and_then(|(version, cell)| {
+                change.judge(&cell).ok().map(|next| (Some(version), next))
+            });
+            let (node, next) = match judged {
+                Some(judged) => judged,
+                None => {
+                    let Seen { cell, node, .. } = self.seen(&session, &path).await?;
+                    match change.judge(&cell) {
+                        Ok(next) => (node, next),
+                        Err(outcome) => return Ok(outcome),
+                    }
                 }
             };
-            if !as_expected {
-                return Ok(StoreOutcome::Conflict);
-            }
-            let next = Cell {
-                version: cell.version + 1,
-                highest: change.token.map_or(cell.highest, Token::get),
-                write_id: change.write_id.0,
-                ttl_ms: change.ttl.map_or(0, whole_ms),
-                value: change.value.map(<[u8]>::to_vec),
-            };
-            let written = match node {
-                Some(version) => {
-                    let set = session.client.set_data(&path, &next.write(), Some(version));
-                    session.answer(set).await.map(drop)
+            match self.write(&session, &path, node, &next).await {
+                Ok(version) => {
+                    let stored = StoreOutcome::Stored(Version(next.version));
+                    self.registers.saw(&path, version, next);
+                    return Ok(stored);
                 }
-                None => self.create_kept(&session, &path, &next.write()).await,
-            };
-            match written {
-                Ok(()) => return Ok(StoreOutcome::Stored(Version(next.version))),
                 // Somebody else was faster: judge anew.
                 Err(ZkError::BadVersion | ZkError::NodeExists | ZkError::NoNode) => {}
-                Err(error) => return Err(failed(error)),
+                Err(error) => {
+                    self.registers.forget(&path);
+                    return Err(failed(error));
+                }
             }
         }
+        Err(Error::retryable(BACKEND, "others keep writing to this register"))
     }
-}
 
-fn whole_ms(ttl: Duration) -> u64 {
-    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
+    /// Writes a cell over that of this version of the node; the version that it has then.
+    async fn write(
+        &self,
+        session: &Session,
+        path: &str,
+        node: Option<i32>,
+        cell: &Cell,
+    ) -> Result<i32, ZkError> {
+        let data = cell.write();
+        match node {
+            Some(_) => {
+                let set = session.client.set_data(path, &data, node);
+                session.answer(set).await.map(|stat| stat.version)
+            }
+            None => self.create_kept(session, path, &data).await.map(|()| 0),
+        }
+    }
 }
 
 #[async_trait]
@@ -183,7 +177,6 @@ impl Registers for ZkDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
         let session = self.inner.sessions.get().await?;
         let path = self.inner.layout.register(&at.namespace, at.name.as_str());
-        session.answer(session.ask_majority(&path)).await.map_err(failed)?;
         Ok(self.inner.seen(&session, &path).await?.cell.entry())
     }
 
@@ -192,8 +185,7 @@ impl Registers for ZkDriver {
         at: &RegisterKey,
         store: &Store,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let Store { expect, token, write_id, ttl, .. } = *store;
-        let change = Change { value: Some(&store.value), expect, token, write_id, ttl };
+        let change = Change { value: Some(&store.value), write: store.into(), ttl: store.ttl };
         self.inner.change(at, change).await.map(Answered::from)
     }
 
@@ -202,8 +194,7 @@ impl Registers for ZkDriver {
         at: &RegisterKey,
         delete: &Delete,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let Delete { expect, token, write_id, .. } = *delete;
-        let change = Change { value: None, expect, token, write_id, ttl: None };
+        let change = Change { value: None, write: delete.into(), ttl: None };
         self.inner.change(at, change).await.map(Answered::from)
     }
 
@@ -215,7 +206,6 @@ impl Registers for ZkDriver {
         let path = self.inner.layout.register(&at.namespace, at.name.as_str());
         loop {
             let session = self.inner.sessions.get().await?;
-            session.answer(session.ask_majority(&path)).await.map_err(failed)?;
             let room = session.room(&[&path]);
             // The watch is set before the look, so that no change falls between them. It also
             // waits for a node that is not there yet.
@@ -249,24 +239,3 @@ const FAR: Duration = Duration::from_secs(86_400);
 
 /// How often those look who cannot watch.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cell_survives_writing_and_reading() {
-        let full = Cell {
-            version: 7,
-            highest: u64::MAX,
-            write_id: [9; 16],
-            ttl_ms: 5,
-            value: Some(vec![0, 255]),
-        };
-        for cell in [Cell::empty(), full.clone(), Cell { value: Some(Vec::new()), ..full }] {
-            assert_eq!(Cell::read(&cell.write()), Some(cell));
-        }
-        assert_eq!(Cell::read(b""), None);
-        assert_eq!(Cell::read(b"somebody's data, long enough to be a cell of ours...."), None);
-    }
-}

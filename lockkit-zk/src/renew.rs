@@ -1,4 +1,4 @@
-//! Renewing: one flight for all claims of the process, whatever their number. The session is what
+//! Renewing: one flight for all claims of a session, whatever their number. The session is what
 //! lives; of the claims one only asks whether their nodes are still there.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -11,49 +11,85 @@ use lockkit_core::{Claim, Error, Mode};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 
 use crate::driver::Inner;
-use crate::failure::failed;
+use crate::failure::{failed, repeated};
 use crate::line::{Line, Verdict};
 use crate::node::Label;
 use crate::paths::{Kind, Tag, broken_tag};
 use crate::places::Place;
 use crate::session::Session;
 
+/// A claim that is to be renewed.
+struct Asked<'a> {
+    /// Its place in what was asked.
+    at: usize,
+    claim: &'a Claim,
+    place: Option<Place>,
+}
+
 /// What one flight brought back.
 struct News {
     /// All ephemeral nodes of the session under the root.
     nodes: HashSet<String>,
     /// The records of breaks, by their folder and the claim's tag.
-    breaks: HashMap<String, HashMap<Tag, String>>,
+    breaks: HashMap<String, Result<HashMap<Tag, String>, Error>>,
     /// The lists in which claims wait, by their folder.
-    lines: HashMap<String, Line>,
+    lines: HashMap<String, Result<Line, Error>>,
 }
 
 impl Inner {
-    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        let session = self.sessions.get().await?;
-        let places: Vec<_> = claims.iter().map(|claim| self.places.of(claim.id)).collect();
-        let news = self.news(&session, claims, &places).await?;
-        let mut answers = Vec::with_capacity(claims.len());
-        for (claim, place) in claims.iter().zip(places) {
-            let answer = self.renewal(&session, claim, place, &news).await?;
-            if matches!(answer, Renewal::Ended(Ended::NotInLine | Ended::SessionEnded)) {
-                self.places.forget(claim.id);
-            }
-            answers.push(answer);
+    /// One flight for each session that claims live in, all at once. What fails in one says nothing
+    /// of the others.
+    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
+        let mut flights: HashMap<Option<i64>, Vec<Asked<'_>>> = HashMap::new();
+        for (at, claim) in claims.iter().enumerate() {
+            let place = self.places.of(claim.id);
+            let lives = place.as_ref().map(|place| &place.session).filter(|s| !s.has_ended());
+            let id = lives.map(|session| session.id());
+            flights.entry(id).or_default().push(Asked { at, claim, place });
         }
-        self.sweep(&session, &news.nodes);
-        Ok(answers)
+        let flights = flights.into_iter().map(|(id, asked)| self.flight(id, asked));
+        let mut answers: Vec<_> = join_all(flights).await.into_iter().flatten().collect();
+        answers.sort_by_key(|(at, _)| *at);
+        answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    async fn news(
+    /// Renews claims that live in the session of this id, or in none that lasts.
+    async fn flight(
         &self,
-        session: &Session,
-        claims: &[Arc<Claim>],
-        places: &[Option<Place>],
-    ) -> Result<News, Error> {
+        id: Option<i64>,
+        asked: Vec<Asked<'_>>,
+    ) -> Vec<(usize, Result<Renewal, Error>)> {
+        let session = match asked.iter().find_map(|asked| asked.place.as_ref()) {
+            Some(place) if id.is_some() => Ok(place.session.clone()),
+            _ => self.sessions.get().await,
+        };
+        let news = match &session {
+            Ok(session) => self.news(session, &asked).await,
+            Err(error) => Err(repeated(error)),
+        };
+        let (session, news) = match (session, news) {
+            (Ok(session), Ok(news)) => (session, news),
+            (_, Err(error)) | (Err(error), _) => {
+                return asked.iter().map(|asked| (asked.at, Err(repeated(&error)))).collect();
+            }
+        };
+        let mut answers = Vec::with_capacity(asked.len());
+        for Asked { at, claim, place } in asked {
+            let answer = self.renewal(&session, claim, place, &news).await;
+            if matches!(answer, Ok(Renewal::Ended(Ended::NotInLine | Ended::SessionEnded))) {
+                self.places.forget(claim.id);
+            }
+            answers.push((at, answer));
+        }
+        self.sweep(&session, &news.nodes);
+        answers
+    }
+
+    async fn news(&self, session: &Session, asked: &[Asked<'_>]) -> Result<News, Error> {
         let breaks: BTreeSet<_> =
-            claims.iter().map(|claim| self.layout.breaks(&claim.key.namespace)).collect();
-        let waiting = places.iter().flatten().filter(|place| !place.holds());
+            asked.iter().map(|asked| self.layout.breaks(&asked.claim.key.namespace)).collect();
+        let places = asked.iter().flat_map(|asked| &asked.place);
+        let waiting = places.filter(|place| !place.holds());
         let lines: BTreeSet<_> = waiting.map(|place| place.folder.clone()).collect();
         // All of these go out now, in this order: what is read is at least as new as the sync.
         let synced = session.ask_majority(self.layout.root());
@@ -72,12 +108,17 @@ impl Inner {
             lines: HashMap::new(),
         };
         for (folder, listed) in breaks.into_iter().zip(breaks_listed) {
-            let records = or_empty(listed)?.into_iter();
-            let by_tag = records.filter_map(|name| broken_tag(&name).map(|tag| (tag, name)));
-            news.breaks.insert(folder, by_tag.collect());
+            let by_tag = or_empty(listed).map(|records| {
+                let tagged = |name: String| broken_tag(&name).map(|tag| (tag, name));
+                records.into_iter().filter_map(tagged).collect()
+            });
+            news.breaks.insert(folder, by_tag);
         }
         for (folder, listed) in lines.into_iter().zip(lines_listed) {
-            let line = self.line_of(session, &folder, or_empty(listed)?).await?;
+            let line = match or_empty(listed) {
+                Ok(names) => self.line_of(session, &folder, names).await,
+                Err(error) => Err(error),
+            };
             news.lines.insert(folder, line);
         }
         Ok(news)
@@ -85,12 +126,12 @@ impl Inner {
 
     async fn renewal(
         &self,
-        session: &Arc<Session>,
+        session: &Session,
         claim: &Claim,
         place: Option<Place>,
         news: &News,
     ) -> Result<Renewal, Error> {
-        let records = news.breaks.get(&self.layout.breaks(&claim.key.namespace));
+        let records = told(&news.breaks, &self.layout.breaks(&claim.key.namespace))?;
         if let Some(name) = records.and_then(|records| records.get(&Tag::of(claim.id)))
             && let Some(record) = self.break_record(session, &claim.key, name).await?
         {
@@ -112,9 +153,8 @@ impl Inner {
         }
         let verdict = match node.holds {
             true => Some(Verdict::Holds),
-            false => {
-                news.lines.get(&place.folder).and_then(|line| line.verdict(&node.name, node.token))
-            }
+            false => told(&news.lines, &place.folder)?
+                .and_then(|line| line.verdict(&node.name, node.token)),
         };
         let holds = matches!(verdict, Some(Verdict::Holds));
         // Its own lease may have ended while the answer was under way.
@@ -122,7 +162,7 @@ impl Inner {
             return Ok(gone);
         };
         Ok(match verdict {
-            Some(Verdict::Holds) => Renewal::Holds(place.grant(node.token, claim.hold_ttl)),
+            Some(Verdict::Holds) => Renewal::Holds(place.grant(node.token, claim)),
             Some(Verdict::Waits(ahead)) => Renewal::Waits { ahead: ahead.count },
             _ => gone,
         })
@@ -150,12 +190,12 @@ impl Inner {
     }
 
     pub(crate) async fn downgrade(&self, claim: &Claim) -> Result<Renewal, Error> {
-        let session = self.sessions.get().await?;
         let Some(place) = self.places.of(claim.id) else {
             return Ok(Renewal::Ended(Ended::NotInLine));
         };
+        let session = &place.session;
         let node = match &place.node {
-            Some(node) if place.session.id() == session.id() => node,
+            Some(node) if !session.has_ended() => node,
             _ => return Ok(Renewal::Ended(Ended::SessionEnded)),
         };
         if claim.mode == Mode::Shared && !node.name.starts_with("x-") {
@@ -164,10 +204,11 @@ impl Inner {
         let acls = self.sessions.options().acls();
         let marker = place.marker();
         let sent = BootClock.now();
+        let label = Label::of_downgraded(claim, session.lease(claim.hold_ttl));
         let mut multi = session.client.new_multi_writer();
         // The own node's data changes along, which tells those who watch it to look again.
         let marked = multi
-            .add_set_data(&node.path, &Label::of_downgraded(claim), None)
+            .add_set_data(&node.path, &label, None)
             .and_then(|()| multi.add_create(&marker, b"", &CreateMode::Ephemeral.with_acls(acls)));
         marked.map_err(failed)?;
         let done = session.answers(multi.commit()).await?;
@@ -176,7 +217,7 @@ impl Inner {
                 session.confirm(sent);
                 let place = self.places.renew(claim, true);
                 let gone = Renewal::Ended(Ended::NotInLine);
-                Ok(place.map_or(gone, |p| Renewal::Holds(p.grant(node.token, claim.hold_ttl))))
+                Ok(place.map_or(gone, |p| Renewal::Holds(p.grant(node.token, claim))))
             }
             Err(MultiWriteError::OperationFailed { source: ZkError::NoNode, .. })
             | Err(MultiWriteError::OperationFailed { source: ZkError::NodeExists, .. }) => {
@@ -187,9 +228,17 @@ impl Inner {
     }
 
     async fn renewed_alone(&self, claim: &Claim) -> Result<Renewal, Error> {
-        let answers = self.renew(&[Arc::new(claim.clone())]).await?;
-        Ok(answers.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine)))
+        let answers = self.renew(&[Arc::new(claim.clone())]).await;
+        answers.into_iter().next().unwrap_or(Ok(Renewal::Ended(Ended::NotInLine)))
     }
+}
+
+/// What was told of one thing, if it was asked for.
+fn told<'a, T>(
+    all: &'a HashMap<String, Result<T, Error>>,
+    of: &str,
+) -> Result<Option<&'a T>, Error> {
+    all.get(of).map(|told| told.as_ref().map_err(repeated)).transpose()
 }
 
 fn or_empty(listed: Result<Vec<String>, ZkError>) -> Result<Vec<String>, Error> {

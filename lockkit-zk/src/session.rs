@@ -1,29 +1,21 @@
-//! Sessions: one at a time, replaced when it has ended, each with the moment up to which a
-//! leader with a majority is known to have been there. May not know of locks.
+//! One session, with the moment up to which a leader with a majority is known to have been there.
+//! May not know of locks.
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use tokio::task::JoinHandle;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError, SessionState};
 
 use crate::ZkOptions;
-use crate::failure::{BACKEND, no_answer, unreachable};
-use crate::options::{agreed_silence, connection_timeout, longest_connection_timeout};
+use crate::failure::no_answer;
+use crate::options::agreed_silence;
 use crate::watched::{Room, Watched};
-
-/// How long it may take to reach a server. Every member of an ensemble gets its chance in that
-/// time, also when those that are asked first are silent.
-const CONNECTING: Duration = Duration::from_secs(6);
-/// When one more server is asked, beside those that have not answered yet.
-const HEDGE: Duration = Duration::from_secs(1);
 
 /// Of a check that asks only whether a node is there.
 const ANY_VERSION: i32 = -1;
@@ -45,7 +37,12 @@ pub(crate) struct Session {
 
 impl Session {
     /// `connection`: for how long the client was told that a connection may be silent.
-    fn new(client: Client, options: &ZkOptions, connection: Duration, sent: Moment) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        options: &ZkOptions,
+        connection: Duration,
+        sent: Moment,
+    ) -> Self {
         let timeout = client.session_timeout();
         let patience = (timeout / 2).clamp(Duration::from_secs(1), Duration::from_secs(5));
         let ttl = options.trusted(timeout, agreed_silence(timeout, connection));
@@ -54,12 +51,23 @@ impl Session {
         Self { client, ttl, confirmed, patience, runtime: None, watched: Arc::default() }
     }
 
+    /// The same, made here: over when the runtime is that this is called in.
+    pub(crate) fn in_this_runtime(mut self) -> Self {
+        self.runtime = Some(tokio::spawn(std::future::pending()));
+        self
+    }
+
     pub(crate) fn id(&self) -> i64 {
         self.client.session_id().0
     }
 
     pub(crate) fn timeout(&self) -> Duration {
         self.client.session_timeout()
+    }
+
+    /// What of a lease of this length can be had in it.
+    pub(crate) fn lease(&self, asked: Duration) -> Duration {
+        asked.min(self.ttl)
     }
 
     /// A request that was sent at this moment got an answer that takes a leader and a majority.
@@ -150,137 +158,5 @@ impl Drop for Session {
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Session({:#x}, {:?})", self.id(), self.client.state())
-    }
-}
-
-/// Where sessions come from.
-#[derive(Debug)]
-pub(crate) struct Sessions {
-    options: ZkOptions,
-    /// Whether sessions are made here; otherwise there is the user's one, and no other.
-    own: bool,
-    current: Mutex<Option<Arc<Session>>>,
-    /// Held while a session is being made.
-    making: tokio::sync::Mutex<()>,
-    /// How often making one has failed.
-    failures: AtomicU64,
-}
-
-impl Sessions {
-    pub(crate) async fn open(options: ZkOptions) -> Result<Self, Error> {
-        let sessions = Self::starting(options, true, None);
-        sessions.get().await?;
-        Ok(sessions)
-    }
-
-    pub(crate) fn of(client: Client, options: ZkOptions) -> Self {
-        let sent = Moment::from_nanos(0); // nothing was asked yet
-        let unknown = longest_connection_timeout(client.session_timeout());
-        let session = Session::new(client, &options, unknown, sent);
-        Self::starting(options, false, Some(Arc::new(session)))
-    }
-
-    fn starting(options: ZkOptions, own: bool, first: Option<Arc<Session>>) -> Self {
-        let (making, failures) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
-        Self { options, own, current: Mutex::new(first), making, failures }
-    }
-
-    pub(crate) fn options(&self) -> &ZkOptions {
-        &self.options
-    }
-
-    /// Whether all ephemeral nodes of the session are this driver's.
-    pub(crate) fn are_own(&self) -> bool {
-        self.own
-    }
-
-    /// Whether the server of a session may be a follower of another: of several, which is not
-    /// known. One alone is asked as if it had no leader.
-    pub(crate) fn may_follow(&self) -> bool {
-        !self.own || self.options.has_several()
-    }
-
-    /// The session there is, ended or not.
-    pub(crate) fn latest(&self) -> Option<Arc<Session>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn live(&self) -> Option<Arc<Session>> {
-        self.latest().filter(|session| !session.has_ended())
-    }
-
-    /// A session that has not ended: the one there is, or a new one.
-    ///
-    /// # Cancel safety
-    /// Dropping it leaves things as they were.
-    pub(crate) async fn get(&self) -> Result<Arc<Session>, Error> {
-        if let Some(session) = self.live() {
-            return Ok(session);
-        }
-        let failures = self.failures.load(Ordering::Acquire);
-        let _making = self.making.lock().await;
-        if let Some(session) = self.live() {
-            return Ok(session);
-        }
-        if !self.own {
-            let given = self.latest().filter(|session| !session.client.state().is_terminated());
-            let ended = || Error::permanent(BACKEND, "the session of the given client has ended");
-            return given.ok_or_else(ended);
-        }
-        if self.failures.load(Ordering::Acquire) != failures {
-            // Somebody tried while we stood in line for it: all who wait fail together, rather
-            // than one after the other.
-            return Err(Error::retryable(BACKEND, "no server could be reached"));
-        }
-        // The old client is let go first, so that it closes its session should it reach it again.
-        self.set(None);
-        let sent = BootClock.now();
-        let connected = tokio::time::timeout(CONNECTING, self.connect()).await;
-        let connected = connected.unwrap_or_else(|_| Err(no_answer()));
-        let client = connected.inspect_err(|_| {
-            self.failures.fetch_add(1, Ordering::AcqRel);
-        })?;
-        let told = connection_timeout(self.options.asked_timeout());
-        let mut session = Session::new(client, &self.options, told, sent);
-        session.runtime = Some(tokio::spawn(std::future::pending()));
-        let session = Arc::new(session);
-        tracing::debug!(?session, timeout = ?session.timeout(), "session established");
-        self.set(Some(session.clone()));
-        Ok(session)
-    }
-
-    /// Connects to the first server that answers. The client asks the servers in random order, and
-    /// waits long for one that is silent; so others are asked beside it.
-    async fn connect(&self) -> Result<Client, Error> {
-        let timeout = self.options.asked_timeout();
-        let connector = self.options.connector.clone().with_fail_eagerly();
-        let connector = connector.with_session_timeout(timeout);
-        let connector = connector.with_connection_timeout(connection_timeout(timeout));
-        let several = self.options.has_several();
-        let mut asked = FuturesUnordered::new();
-        loop {
-            asked.push(self.options.dial(connector.clone()));
-            let hedge = match several {
-                true => Either::Left(tokio::time::sleep(HEDGE)),
-                false => Either::Right(std::future::pending()),
-            };
-            let hedge = std::pin::pin!(hedge);
-            match select(asked.next(), hedge).await {
-                Either::Left((Some(connected), _)) => {
-                    return connected.map_err(|error| unreachable(error, self.options.tls));
-                }
-                Either::Left((None, _)) => return Err(no_answer()), // it is never empty
-                Either::Right(_) => {}
-            }
-        }
-    }
-
-    /// Lets go of the session. Its nodes go with it.
-    pub(crate) fn close(&self) {
-        self.set(None);
-    }
-
-    fn set(&self, session: Option<Arc<Session>>) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = session;
     }
 }

@@ -42,7 +42,7 @@ impl Inner {
             return Err(Error::Lost { reason: LossReason::SessionEnded });
         }
         if node.holds {
-            return Ok(place.grant(node.token, claim.hold_ttl));
+            return Ok(place.grant(node.token, claim));
         }
         match claim.mode {
             Mode::Permits { .. } => self.permits_granted(&place, claim, node).await?,
@@ -50,7 +50,7 @@ impl Inner {
         }
         // Its lease as a holder begins.
         match self.places.renew(claim, true) {
-            Some(place) => Ok(place.grant(node.token, claim.hold_ttl)),
+            Some(place) => Ok(place.grant(node.token, claim)),
             None => Err(Error::Lost { reason: LossReason::Expired }),
         }
     }

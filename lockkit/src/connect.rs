@@ -12,9 +12,6 @@ use lockkit_core::{BackendUrl, Error, LockManager, MemoryDriver, Settings};
 
 /// Schemes, and the cargo feature that each needs; none for what is always there.
 const SCHEMES: &[(&str, Option<&str>, bool)] = &[
-    ("memory", None, true),
-    ("quorum", None, true),
-    ("mirror", None, true),
     ("sqlite", Some("sqlite"), cfg!(feature = "sqlite")),
     ("postgres", Some("postgres"), cfg!(feature = "postgres")),
     ("postgresql", Some("postgres"), cfg!(feature = "postgres")),
@@ -30,6 +27,10 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("zks", Some("zk-tls"), cfg!(feature = "zk-tls")),
     ("etcd", Some("etcd"), cfg!(feature = "etcd")),
     ("etcds", Some("etcd"), cfg!(feature = "etcd")),
+    ("quorum", None, true),
+    ("mirror", None, true),
+    // Last: for tests and single processes.
+    ("memory", None, true),
 ];
 
 /// Connects to the backend that the URL names, with the settings in its query.

@@ -31,18 +31,22 @@ pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
     assert!(holder.holds());
     assert_eq!(holder.token, writer.token().expect("it holds"));
     assert_eq!((holder.mode, &holder.identity), (Mode::Exclusive, &identity));
-    assert_eq!((holder.note.as_deref(), holder.ttl), (Some("prägt"), LONG));
+    assert_eq!(holder.note.as_deref(), Some("prägt"));
+    // Some backends give less than was asked for, and show what they gave.
+    let given = |asked| bench.given(asked)..=asked;
+    assert!(given(LONG).contains(&holder.ttl), "{:?}", holder.ttl);
     let shown = if bench.has_line() { 1..=1 } else { 0..=1 };
     assert!(shown.contains(&waiters.len()), "one waits: {state:?}");
     for waiter in waiters {
         assert!(!waiter.holds() && waiter.token > holder.token);
         assert_eq!((waiter.mode, &waiter.identity), (Mode::Shared, &identity));
         assert_eq!(waiter.note.as_deref(), None);
-        assert!([LONG, LONG * 2].contains(&waiter.ttl), "that of waiting, or of holding");
+        let shown = |asked| given(asked).contains(&waiter.ttl);
+        assert!(shown(LONG) || shown(LONG * 2), "that of waiting, or of holding");
     }
     let most = LONG + bench.capabilities().granularity;
     assert!(holder.expires_in <= most, "{:?} left of {LONG:?}", holder.expires_in);
-    assert!(holder.expires_in > LONG / 2, "{:?} left of {LONG:?}", holder.expires_in);
+    assert!(holder.expires_in > bench.given(LONG) / 2, "{:?} left", holder.expires_in);
     assert!(holder.held_for.is_some_and(|held| held <= holder.queued_for + PATIENCE));
     assert!(!holder.broken && state.last_break.is_none());
     writer.release().await.expect("it was held");
@@ -60,21 +64,25 @@ pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
     watched(&bench).await;
 }
 
-/// Who watches sees the lock taken and given back.
+/// Who watches sees the lock taken, broken politely, and given back.
 async fn watched(bench: &Bench) {
     let manager = bench.manager().await;
     let mut states = Box::pin(manager.watch(Space::Lock, "w"));
     let mut next = async |what| {
-        let state = bench.soon(what, states.next()).await;
-        state.expect("it goes on").expect("it works").holders().count()
+        let state = bench.soon(what, states.next()).await.expect("it goes on").expect("it works");
+        (state.holders().count(), state.line.iter().any(|s| s.broken))
     };
-    assert_eq!(next("the state now").await, 0);
+    assert_eq!(next("the state now").await, (0, false));
     let claim = bench.exclusive("w");
     let driver = bench.driver().await;
-    driver.grant(&claim).await;
-    assert_eq!(next("it is taken").await, 1);
+    let token = driver.grant(&claim).await.token;
+    assert_eq!(next("it is taken").await, (1, false));
+    let why = record("please", false);
+    let broken = driver.break_claim(&claim.key, token, Force::Polite, &why).await;
+    assert!(broken.expect("it works"));
+    assert_eq!(next("it is broken politely").await, (1, true));
     driver.let_go(&claim).await;
-    assert_eq!(next("it is free again").await, 0);
+    assert_eq!(next("it is free again").await, (0, false));
 }
 
 pub async fn inspect_02_a_free_lock_is_shown_as_free(bench: Bench) {
@@ -257,4 +265,33 @@ pub async fn inspect_07_looking_never_disturbs_the_lock(bench: Bench) {
     looking.abort();
     let ended = looking.await;
     assert!(ended.is_err_and(|e| e.is_cancelled()), "looking always worked");
+}
+
+pub async fn inspect_08_pages_of_any_length_show_both_spaces_once(bench: Bench) {
+    let driver = bench.driver().await;
+    let names = ["a", "b", "c"];
+    let mut both = Vec::new();
+    for name in names {
+        driver.grant(&bench.exclusive(name)).await;
+        both.push((Space::Lock, name.to_owned()));
+        if bench.capabilities().permits {
+            driver.grant(&bench.permits(name, 1, 2)).await;
+            both.push((Space::Semaphore, name.to_owned()));
+        }
+    }
+    for limit in 1..=both.len() + 1 {
+        for only in [None, Some(Space::Lock), Some(Space::Semaphore)] {
+            let listed = listing::whole(&driver, bench.namespace(), only, "", limit).await;
+            let listed = listed.expect("it can be listed").into_iter();
+            let mut listed: Vec<_> = listed.map(|s| (s.space(), s.name().to_string())).collect();
+            let mut all = both.clone();
+            all.retain(|(space, _)| only.is_none_or(|only| only == *space));
+            let order = |a: &(Space, String), b: &(Space, String)| {
+                (&a.1, a.0.as_str()).cmp(&(&b.1, b.0.as_str()))
+            };
+            listed.sort_by(order);
+            all.sort_by(order);
+            assert_eq!(listed, all, "in pages of {limit}, {only:?}");
+        }
+    }
 }

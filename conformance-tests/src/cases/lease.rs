@@ -130,10 +130,10 @@ pub async fn lease_06_a_grant_that_arrives_after_its_own_end_is_an_error(bench: 
     let slow = Tampered::new(bench.driver().await, late(Verb::Acquire));
     let manager = bench.manager_over(Arc::new(slow));
     let answer = manager.mutex("a").ttl(ttl).auto_renew(false).try_lock().await;
-    match answer {
-        Err(Error::Lost { reason: LossReason::Expired }) => {}
-        other => panic!("the lease was over when its answer came: {other:?}"),
-    }
+    // Nothing was held, so nothing was lost: whoever would not wait may ask again.
+    assert!(answer.as_ref().is_err_and(Error::is_retryable), "the lease was over: {answer:?}");
+    let driver = bench.driver().await;
+    bench.free(&driver, &bench.key("a"), bench.after(ttl)).await;
     // Pushed, but the message takes longer than the lease.
     let holder = bench.manager().await;
     let held = holder.mutex("b").lock().await.expect("it is free");
@@ -143,14 +143,17 @@ pub async fn lease_06_a_grant_that_arrives_after_its_own_end_is_an_error(bench: 
         let mutex = manager.mutex("b").ttl(ttl).auto_renew(false);
         mutex.lock().await.map(|guard| (guard.is_valid(), guard))
     });
-    let driver = bench.driver().await;
     bench.waiters(&driver, &bench.key("b"), 1).await;
     held.release().await.expect("it was held");
     let limit = bench.after(ttl * 4);
     let told = tokio::time::timeout(limit, waiting).await;
     // Told to stand in line again, and again too late, it may also go on for ever.
-    if let Ok(Ok(Ok((valid, _guard)))) = told {
-        assert!(valid, "a guard was handed out whose lease was over");
+    match told {
+        Ok(told) => {
+            let (valid, _guard) = told.expect("no panic").expect("nothing was lost");
+            assert!(valid, "a guard was handed out whose lease was over");
+        }
+        Err(_goes_on) => {}
     }
 }
 
@@ -310,7 +313,8 @@ pub async fn lease_11_renewals_that_overtake_each_other_never_shorten(bench: Ben
     tokio::join!(a.holds(&long), b.holds(&brief));
     driver.holds(&brief).await;
     let state = bench.line(&driver, &long.key).await;
-    assert!(state[0].expires_in > LONG / 2, "{:?} are left", state[0].expires_in);
+    let given = bench.given(LONG);
+    assert!(state[0].expires_in > given / 2, "{:?} are left", state[0].expires_in);
     tokio::time::sleep(bench.short() * 2 + bench.capabilities().expiry_slack).await;
     driver.refuse(&bench.exclusive("a")).await;
     driver.holds(&long).await;

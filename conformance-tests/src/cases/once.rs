@@ -3,23 +3,30 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lockkit_core::{Error, Mode};
-use tokio::sync::Notify;
+use lockkit_core::driver::Force;
+use lockkit_core::{Error, Mode, Space};
+use tokio::sync::{Barrier, Notify};
 use tokio::task::JoinSet;
 
 use crate::bench::{Bench, MustSucceed};
 
 pub async fn once_01_of_many_one_runs_and_all_learn_the_decision(bench: Bench) {
+    const HOSTS: usize = 6;
     let runs = Arc::new(AtomicU32::new(0));
+    let together = Arc::new(Barrier::new(HOSTS));
     let mut hosts = JoinSet::new();
-    for host in 0..6_u8 {
+    for host in 0..HOSTS {
         let (locks, runs) = (bench.manager().await, runs.clone());
+        let (bench, driver, together) = (bench.clone(), bench.driver().await, together.clone());
         hosts.spawn(async move {
             let work = |lock: lockkit_core::Lease| async move {
                 lock.token()?;
                 runs.fetch_add(1, Ordering::SeqCst);
-                Ok::<_, Error>([host])
+                // Nothing was decided when the others came: they look again when it is their turn.
+                bench.waiters(&driver, &bench.key("today/report"), HOSTS - 1).await;
+                Ok::<_, Error>([host as u8])
             };
+            together.wait().await;
             locks.once("today/report").run(work).await.expect("it works")
         });
     }
@@ -93,4 +100,43 @@ pub async fn once_04_what_was_decided_is_kept_for_a_time(bench: Bench) {
     let other = locks.mutex("another").lock().await.expect("it is free");
     let decided = locks.once("job").decide(&other, "wrong").await;
     assert!(matches!(decided, Err(Error::Config(_))), "{decided:?}");
+}
+
+pub async fn once_05_work_is_stopped_when_its_lock_is_lost(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let begun = Arc::new(Notify::new());
+    let running = tokio::spawn({
+        let (job, begun) = (ours.once("job").ttl(bench.lively()), begun.clone());
+        async move {
+            let work = |_| async move {
+                begun.notify_one();
+                std::future::pending::<Result<&str, Error>>().await
+            };
+            job.run(work).await
+        }
+    });
+    bench.soon("it runs", begun.notified()).await;
+    let driver = bench.driver().await;
+    let token = bench.line(&driver, &bench.key("job")).await[0].token;
+    let broken = theirs.break_lock(Space::Lock, "job", token, Force::Immediate, None).await;
+    assert!(broken.expect("it works"));
+    let stopped = bench.soon("it is stopped", running).await.expect("no panic");
+    assert!(matches!(stopped, Err(Error::Lost { .. })), "{stopped:?}");
+    let next = theirs.once("job").run(|_| async { Ok::<_, Error>("second") }).await;
+    assert_eq!(next.expect("it works").value, b"second");
+}
+
+pub async fn once_06_who_decides_late_changes_nothing(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let job = ours.once("job");
+    let late = job.lock().lock().await.expect("it is free");
+    let token = late.token().expect("it holds");
+    let broken = theirs.break_lock(Space::Lock, "job", token, Force::Immediate, None).await;
+    assert!(broken.expect("it works"));
+    let first = theirs.once("job").run(|_| async { Ok::<_, Error>("first") }).await;
+    let first = first.expect("it works");
+    // Its next renewal would tell it; it has finished its work before that.
+    let told = job.decide(&late, "late").await.expect("it has not heard of it yet");
+    assert_eq!(told, first);
+    assert_eq!(job.decision().await.expect("it works"), Some(first));
 }

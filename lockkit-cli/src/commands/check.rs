@@ -2,13 +2,13 @@
 
 use lockkit::Name;
 
-use crate::args::CheckArgs;
+use crate::args::BackendArgs;
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
 use crate::run::nested::{self, Held};
 use crate::{output, phrase, take};
 
-pub(crate) async fn check(args: &CheckArgs) -> Result<u8, Failure> {
+pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
     let Some(held) = nested::held().pop() else {
         return Err(Failure::usage(
             "this does not run under `lockkit run`: there is no lock to check",
@@ -33,20 +33,12 @@ fn lost(sentence: &str) -> Failure {
     Failure::new(code::LOST, sentence)
 }
 
-/// The same backend as that of the lock: as told, or, where its URL may not be told, as the
-/// environment has it.
-fn backend(args: &CheckArgs, held: &Held) -> Result<Backend, Failure> {
-    let mut told = args.backend.clone();
-    if told.url.is_none() && !told.local && !held.hidden {
-        return Backend::exactly(&held.backend, &held.prefix);
+/// The backend of the lock: as told, or, where its URL may not be told, as the environment has it.
+fn backend(args: &BackendArgs, held: &Held) -> Result<Backend, Failure> {
+    let told = args.url.is_some() || args.local;
+    let of_the_lock = BackendArgs { prefix: Some(held.prefix.clone()), ..args.clone() };
+    match told || held.hidden {
+        true => Backend::choose(&of_the_lock),
+        false => Backend::of_the_lock(held, &of_the_lock),
     }
-    let nowhere = ["LOCKKIT_URL", "LOCKKIT_URL_FILE"].map(std::env::var_os) == [None, None];
-    if told.url.is_none() && !told.local && nowhere {
-        return Err(Failure::usage(
-            "the backend's URL contains a secret, which is not handed on: give it with LOCKKIT_URL \
-             or LOCKKIT_URL_FILE instead of --url",
-        ));
-    }
-    told.prefix = Some(held.prefix.clone());
-    Backend::choose(&told)
 }

@@ -2,35 +2,44 @@
 
 use lockkit::state::Severity;
 
-use crate::args::DoctorArgs;
+use crate::args::BackendArgs;
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
-use crate::output::{self, printable};
+use crate::output::{self, Style, printable, styled};
 use crate::take;
 
-pub(crate) async fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
-    let backend = Backend::choose(&args.backend)?;
+pub(crate) async fn doctor(backend: &BackendArgs) -> Result<u8, Failure> {
+    let backend = Backend::choose(backend)?;
     let locks = backend.connect().await?;
     let health = locks.health().await;
     take::close(&locks).await;
     let health = health?;
-    let mut text = format!("backend  {}\nserver   {}\n", backend.shown(), health.server);
+    let (shown, server) = (printable(&backend.shown()), printable(&health.server));
+    let mut text = format!("backend  {shown}\nserver   {server}\n");
     for finding in &health.findings {
         let severity = match finding.severity {
             Severity::Note => "note",
             Severity::Warning => "warning",
             Severity::Problem => "PROBLEM",
         };
-        text.push_str(&format!("{severity:8} {}\n         {}\n", finding.what, finding.advice));
+        let style = match finding.severity {
+            Severity::Note => Style::Faint,
+            Severity::Warning => Style::Warning,
+            Severity::Problem => Style::Bad,
+        };
+        let severity = styled(style, &format!("{severity:8}"));
+        let (what, advice) = (printable(&finding.what), printable(&finding.advice));
+        text.push_str(&format!("{severity} {what}\n         {advice}\n"));
     }
     let worst = health.findings.iter().map(|f| f.severity).max();
-    text.push_str(match worst {
-        None => "all is well\n",
-        Some(Severity::Note) => "all is well otherwise\n",
-        Some(Severity::Warning) => "locks work; see the warnings\n",
-        Some(Severity::Problem) => "locks do not work, or do not hold: see above\n",
-    });
-    output::print(&printable(&text))?;
+    let (style, summary) = match worst {
+        None => (Style::Good, "all is well"),
+        Some(Severity::Note) => (Style::Good, "all is well otherwise"),
+        Some(Severity::Warning) => (Style::Warning, "locks work; see the warnings"),
+        Some(Severity::Problem) => (Style::Bad, "locks do not work, or do not hold: see above"),
+    };
+    text.push_str(&format!("{}\n", styled(style, summary)));
+    output::print(&text)?;
     Ok(match worst {
         Some(Severity::Problem) => code::NO,
         _ => 0,

@@ -4,18 +4,20 @@ use futures_util::StreamExt;
 use lockkit::Name;
 use lockkit::state::LockState;
 
-use crate::args::LsArgs;
+use crate::args::BackendArgs;
+use crate::args::look::LsArgs;
 use crate::backend::Backend;
 use crate::exit::Failure;
-use crate::output::{self, printable};
+use crate::output::{self, Style, printable, styled};
 use crate::view::{StateView, json};
 use crate::{phrase, take};
 
-pub(crate) async fn ls(args: &LsArgs) -> Result<u8, Failure> {
+pub(crate) async fn ls(args: &LsArgs, backend: &BackendArgs) -> Result<u8, Failure> {
     if !args.beginning.is_empty() {
         Name::new(&args.beginning)?;
     }
-    let locks = Backend::choose(&args.backend)?.connect().await?;
+    let backend = Backend::choose(backend)?;
+    let locks = backend.connect().await?;
     let mut states = Vec::new();
     {
         let mut all = std::pin::pin!(locks.list(&args.beginning));
@@ -29,7 +31,13 @@ pub(crate) async fn ls(args: &LsArgs) -> Result<u8, Failure> {
     if args.json {
         let views: Vec<_> = states.iter().map(StateView::of).collect();
         output::print_line(json(&views)?)?;
-    } else if !states.is_empty() {
+    } else if states.is_empty() {
+        let prefix = match backend.prefix() {
+            "" => "without a prefix".to_owned(),
+            prefix => format!("with the prefix {prefix:?}"),
+        };
+        output::note(format!("nothing of that kind is in use in {} {prefix}", backend.shown()));
+    } else {
         output::print(&table(&states))?;
     }
     Ok(0)
@@ -53,7 +61,10 @@ fn table(states: &[LockState]) -> String {
     let mut text = String::new();
     for row in &rows {
         let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let line = line.trim_end();
+        let title = text.is_empty();
+        text.push_str(&if title { styled(Style::Bold, line) } else { line.to_owned() });
         text.push('\n');
     }
     text

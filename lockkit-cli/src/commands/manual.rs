@@ -1,10 +1,12 @@
 //! `completions` and `man`: made from the same definition as the command line itself.
 
+use std::path::Path;
+
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::args::Cli;
+use crate::args::{Cli, ManArgs};
 use crate::exit::Failure;
 use crate::output;
 
@@ -15,28 +17,41 @@ pub(crate) fn completions(shell: Shell) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// One page for all verbs: `lockkit man | man -l -`.
-pub(crate) fn man() -> Result<u8, Failure> {
+/// One page, or all of them into a folder.
+pub(crate) fn man(args: &ManArgs) -> Result<u8, Failure> {
     let mut command = Cli::command();
     command.build();
-    let mut page = Vec::new();
-    let failed = |e| Failure::os("cannot write the manual page", e);
-    Man::new(command.clone()).render(&mut page).map_err(failed)?;
-    for verb in command.get_subcommands() {
-        page.extend(section(verb).map_err(failed)?);
+    if let Some(folder) = &args.dir {
+        return write_all(&command, folder);
     }
+    let page = match &args.subcommand {
+        None => page(&command)?,
+        Some(name) => {
+            let unknown = || Failure::usage(format!("there is no subcommand {name:?}"));
+            page(command.find_subcommand(name).ok_or_else(unknown)?)?
+        }
+    };
     output::print(&String::from_utf8_lossy(&page))?;
     Ok(0)
 }
 
-fn section(verb: &Command) -> std::io::Result<Vec<u8>> {
-    let man = Man::new(verb.clone());
-    let mut parts = Vec::new();
-    man.render_synopsis_section(&mut parts)?;
-    man.render_description_section(&mut parts)?;
-    man.render_options_section(&mut parts)?;
-    man.render_extra_section(&mut parts)?;
-    let parts = String::from_utf8_lossy(&parts).replace(".SH ", ".SS ");
-    let title = verb.get_name().to_uppercase();
-    Ok(format!(".SH \"LOCKKIT {title}\"\n{parts}").into_bytes())
+fn write_all(command: &Command, folder: &Path) -> Result<u8, Failure> {
+    let write = |name: &str, page: Vec<u8>| {
+        let file = folder.join(format!("{name}.1"));
+        std::fs::write(&file, page)
+            .map_err(|e| Failure::os(&format!("cannot write {}", file.display()), e))
+    };
+    write("lockkit", page(command)?)?;
+    for verb in command.get_subcommands() {
+        write(&format!("lockkit-{}", verb.get_name()), page(verb)?)?;
+    }
+    Ok(0)
+}
+
+/// The page of lockkit, or of a subcommand: `lockkit-run(1)`.
+fn page(command: &Command) -> Result<Vec<u8>, Failure> {
+    let mut page = Vec::new();
+    let written = Man::new(command.clone()).render(&mut page);
+    written.map_err(|e| Failure::os("cannot write the manual page", e))?;
+    Ok(page)
 }

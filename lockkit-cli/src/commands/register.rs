@@ -1,12 +1,13 @@
-//! `get` and `put`: the value of a register.
+//! `get`, `put` and `delete`: the value of a register.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use lockkit::{Entry, Expect, MAX_REGISTER_BYTES, Name, Space, Token, Version};
+use lockkit::{Entry, Error, Expect, MAX_REGISTER_BYTES, Name, Token, Version};
 use serde::Serialize;
 
-use crate::args::sync::{GetArgs, PutArgs};
+use crate::args::BackendArgs;
+use crate::args::sync::{DeleteArgs, GetArgs, PutArgs};
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
 use crate::run::nested;
@@ -26,10 +27,10 @@ struct EntryView<'a> {
     hex: Option<String>,
 }
 
-/// Prints the value, byte for byte.
-pub(crate) async fn get(args: &GetArgs) -> Result<u8, Failure> {
+/// Prints the value, byte for byte; for people, with a line break behind.
+pub(crate) async fn get(args: &GetArgs, backend: &BackendArgs) -> Result<u8, Failure> {
     Name::new(&args.name)?;
-    let locks = Backend::choose(&args.backend)?.connect().await?;
+    let locks = Backend::choose(backend)?.connect().await?;
     let entry = locks.register(&args.name).load().await;
     take::close(&locks).await;
     let Some(entry) = entry? else {
@@ -41,7 +42,12 @@ pub(crate) async fn get(args: &GetArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     let mut out = io::stdout().lock();
-    match out.write_all(&entry.value).and_then(|()| out.flush()) {
+    let end: &[u8] = match out.is_terminal() && !entry.value.ends_with(b"\n") {
+        true => b"\n",
+        false => b"",
+    };
+    let written = out.write_all(&entry.value).and_then(|()| out.write_all(end));
+    match written.and_then(|()| out.flush()) {
         Ok(()) => Ok(0),
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         Err(e) => Err(Failure::os("cannot write to stdout", e)),
@@ -56,10 +62,10 @@ fn view<'a>(name: &'a str, entry: &'a Entry) -> EntryView<'a> {
 }
 
 /// Prints the version.
-pub(crate) async fn put(args: &PutArgs) -> Result<u8, Failure> {
+pub(crate) async fn put(args: &PutArgs, backend: &BackendArgs) -> Result<u8, Failure> {
     Name::new(&args.name)?;
-    let token = args.fenced.then(surrounding_token).transpose()?;
-    let backend = Backend::choose(&args.backend)?;
+    let backend = Backend::choose(backend)?;
+    let token = args.fenced.then(|| surrounding_token(&backend)).transpose()?;
     let value = value(args)?;
     let expect = match args.if_version {
         Some(version) => Expect::Version(Version(version)),
@@ -82,18 +88,52 @@ pub(crate) async fn put(args: &PutArgs) -> Result<u8, Failure> {
             output::print_line(version.0)?;
             Ok(0)
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(refused(error, expect)),
+    }
+}
+
+/// Deletes the value. Says nothing when there was one.
+pub(crate) async fn delete(args: &DeleteArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+    Name::new(&args.name)?;
+    let locks = Backend::choose(backend)?.connect().await?;
+    let register = locks.register(&args.name);
+    let deleted = async {
+        let Some(entry) = register.load().await? else {
+            let sentence = format!("the register {:?} has no value", args.name);
+            return Err(Failure::new(code::NO, sentence));
+        };
+        let expect = Expect::Version(args.if_version.map_or(entry.version, Version));
+        register.compare_and_delete(expect).await.map_err(|error| refused(error, expect))
+    };
+    let deleted = deleted.await;
+    take::close(&locks).await;
+    deleted.map(|()| 0)
+}
+
+/// Says what was expected and not found.
+fn refused(error: Error, expect: Expect) -> Failure {
+    let (Error::Conflict { name, maybe_applied: false }, expect) = (&error, expect) else {
+        return error.into();
+    };
+    match expect {
+        Expect::Absent => {
+            Failure::new(code::NO, format!("the register {name:?} has a value already"))
+        }
+        Expect::Version(version) => Failure::new(
+            code::NO,
+            format!("the register {name:?} does not have version {}: get it again", version.0),
+        ),
+        Expect::Anything => error.into(),
     }
 }
 
 /// The token of the lock that this runs under.
-fn surrounding_token() -> Result<Token, Failure> {
-    let Some(held) = nested::held().pop() else {
-        return Err(Failure::usage("this does not run under `lockkit run` or `elect`: no token"));
-    };
-    match (held.space(), Token::new(held.token)) {
-        (Space::Lock, Some(token)) => Ok(token),
-        _ => Err(Failure::usage("permits of a semaphore do not fence: use a lock")),
+fn surrounding_token(backend: &Backend) -> Result<Token, Failure> {
+    match nested::held().pop() {
+        Some(held) => held.fences(backend),
+        None => Err(Failure::usage(
+            "this does not run under `lockkit run` or `elect`: there is no token to fence with",
+        )),
     }
 }
 

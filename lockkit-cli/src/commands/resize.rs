@@ -1,14 +1,15 @@
 //! `resize`: another limit for a semaphore.
 
+use crate::args::BackendArgs;
 use crate::args::sync::ResizeArgs;
 use crate::backend::Backend;
 use crate::exit::Failure;
 use crate::output;
 use crate::take;
 
-pub(crate) async fn resize(args: &ResizeArgs) -> Result<u8, Failure> {
+pub(crate) async fn resize(args: &ResizeArgs, backend: &BackendArgs) -> Result<u8, Failure> {
     lockkit::Name::new(&args.name)?;
-    let locks = Backend::choose(&args.backend)?.connect().await?;
+    let locks = Backend::choose(backend)?.connect().await?;
     let resized = locks.resizable(&args.name, args.limit).resize(args.limit).await;
     take::close(&locks).await;
     resized?;

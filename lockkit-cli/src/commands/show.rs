@@ -1,34 +1,63 @@
 //! `show`: one lock, with everybody in its line.
 
 use lockkit::state::LockState;
-use lockkit::{Name, Space};
+use lockkit::{LockManager, Name, Space};
 
-use crate::args::ShowArgs;
+use crate::args::BackendArgs;
+use crate::args::look::{ShowArgs, Subject};
 use crate::backend::Backend;
 use crate::exit::Failure;
-use crate::output::{self, printable};
+use crate::output::{self, Style, printable, styled};
 use crate::view::{StateView, json};
 use crate::{phrase, take};
 
-pub(crate) async fn show(args: &ShowArgs) -> Result<u8, Failure> {
-    Name::new(&args.name)?;
-    let locks = Backend::choose(&args.backend)?.connect().await?;
-    let state = locks.inspect(space(args.semaphore), &args.name).await;
+pub(crate) async fn show(args: &ShowArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+    Name::new(&args.subject.name)?;
+    let locks = Backend::choose(backend)?.connect().await?;
+    let states = states(&locks, &args.subject).await;
     take::close(&locks).await;
-    let state = state?;
-    match args.json {
-        true => output::print_line(json(&StateView::of(&state))?)?,
-        false => output::print(&text(&state))?,
+    for state in in_use(states?) {
+        print(&state, args.json)?;
     }
     Ok(0)
 }
 
-/// The space that a flag `--semaphore` means.
-pub(crate) fn space(semaphore: bool) -> Space {
-    match semaphore {
-        true => Space::Semaphore,
-        false => Space::Lock,
+/// A state, for people or programs.
+pub(crate) fn print(state: &LockState, as_json: bool) -> Result<(), Failure> {
+    match as_json {
+        true => output::print_line(json(&StateView::of(state))?),
+        false => output::print(&text(state)),
     }
+}
+
+/// The spaces in which the name is looked for.
+pub(crate) fn spaces(subject: &Subject) -> &'static [Space] {
+    match (subject.lock, subject.semaphore) {
+        (true, _) => &[Space::Lock],
+        (_, true) => &[Space::Semaphore],
+        _ => &[Space::Lock, Space::Semaphore],
+    }
+}
+
+/// The lock and the semaphore of that name, as asked for.
+pub(crate) async fn states(
+    locks: &LockManager,
+    subject: &Subject,
+) -> Result<Vec<LockState>, Failure> {
+    let mut states = Vec::new();
+    for space in spaces(subject) {
+        states.push(locks.inspect(*space, &subject.name).await?);
+    }
+    Ok(states)
+}
+
+/// Those in use; the first one when none is.
+fn in_use(mut states: Vec<LockState>) -> Vec<LockState> {
+    if states.iter().any(|state| !state.line.is_empty()) {
+        states.retain(|state| !state.line.is_empty());
+    }
+    states.truncate(states.iter().filter(|state| !state.line.is_empty()).count().max(1));
+    states
 }
 
 /// The state for people.
@@ -46,5 +75,7 @@ pub(crate) fn text(state: &LockState) -> String {
     if let Some(record) = &state.last_break {
         lines.push(format!("  last broken {record}"));
     }
-    lines.into_iter().map(|line| printable(&line) + "\n").collect()
+    let mut lines = lines.into_iter().map(|line| printable(&line) + "\n");
+    let first = lines.next().unwrap_or_default();
+    styled(Style::Bold, first.trim_end()) + "\n" + &lines.collect::<String>()
 }

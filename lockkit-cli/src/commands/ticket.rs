@@ -3,24 +3,45 @@
 use std::io::Read;
 
 use lockkit::driver::Released;
-use lockkit::{Error, LockManager, Ticket};
+use lockkit::{Error, LockManager, Ticket, Token};
+use serde::Serialize;
 
-use crate::args::{AcquireArgs, TicketArgs};
+use crate::args::BackendArgs;
+use crate::args::take::{AcquireArgs, TicketArgs};
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
 use crate::output;
 use crate::run::signals::Signals;
 use crate::take::{self, Take};
+use crate::view::json;
 
-/// Prints the ticket and the token, in one line.
-pub(crate) async fn acquire(args: &AcquireArgs) -> Result<u8, Failure> {
-    let take = Take { name: &args.name, args: &args.take, max_hold: None, detached: true };
-    let backend = Backend::choose(&args.backend)?;
+/// A ticket as JSON. Stable: programs read it.
+#[derive(Serialize)]
+struct TicketView<'a> {
+    ticket: String,
+    token: Token,
+    name: &'a str,
+    space: &'static str,
+    ttl_ms: u64,
+}
+
+/// Prints the ticket alone, so that `ticket=$(lockkit acquire …)` has it.
+pub(crate) async fn acquire(args: &AcquireArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+    if output::nobody_reads() {
+        return Err(Failure::usage(
+            "nobody could read the ticket, since stdout is closed or /dev/null: nothing was taken",
+        ));
+    }
+    let take = Take::new(&args.name, &args.take, None, true);
+    let backend = Backend::choose(backend)?.ttl_or_default(args.take.ttl);
     take.rehearse(&backend).await?;
-    let locks = backend.connect().await?;
+    let locks = take.connect(&backend).await?;
     let result = async {
         let ticket = take.take(&locks, &mut Signals::ending()?).await?.detach()?;
-        let line = format!("{ticket} {}", ticket.token());
+        let line = match args.json {
+            true => json(&TicketView::of(&ticket))?,
+            false => ticket.to_string(),
+        };
         if let Err(failure) = output::print_line(line) {
             // Nobody learned the ticket: nobody could release it.
             let _ = locks.release_ticket(&ticket).await;
@@ -31,13 +52,25 @@ pub(crate) async fn acquire(args: &AcquireArgs) -> Result<u8, Failure> {
         Ok(0)
     }
     .await;
-    take::close(&locks).await;
+    take::close_after(&locks, &result).await;
     result
 }
 
+impl<'a> TicketView<'a> {
+    fn of(ticket: &'a Ticket) -> Self {
+        Self {
+            ticket: ticket.to_string(),
+            token: ticket.token(),
+            name: ticket.name().as_str(),
+            space: ticket.space().as_str(),
+            ttl_ms: u64::try_from(ticket.ttl().as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
 /// Prints the token.
-pub(crate) async fn renew(args: &TicketArgs) -> Result<u8, Failure> {
-    let (locks, ticket) = open(args).await?;
+pub(crate) async fn renew(args: &TicketArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+    let (locks, ticket) = open(args, backend).await?;
     // The guard would release the lock: it becomes a ticket again before anything can fail.
     let ticket = locks.resume(&ticket).await?.detach()?;
     take::close(&locks).await;
@@ -46,8 +79,8 @@ pub(crate) async fn renew(args: &TicketArgs) -> Result<u8, Failure> {
 }
 
 /// Says nothing when it was held until now.
-pub(crate) async fn release(args: &TicketArgs) -> Result<u8, Failure> {
-    let (locks, ticket) = open(args).await?;
+pub(crate) async fn release(args: &TicketArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+    let (locks, ticket) = open(args, backend).await?;
     let released = locks.release_ticket(&ticket).await?;
     take::close(&locks).await;
     match released {
@@ -60,22 +93,31 @@ pub(crate) async fn release(args: &TicketArgs) -> Result<u8, Failure> {
     }
 }
 
-async fn open(args: &TicketArgs) -> Result<(LockManager, Ticket), Failure> {
+async fn open(args: &TicketArgs, backend: &BackendArgs) -> Result<(LockManager, Ticket), Failure> {
     let text = match args.ticket.as_str() {
         "-" => {
             let mut text = String::new();
-            let read = std::io::stdin().read_to_string(&mut text);
+            let read = std::io::stdin().take(LONGEST).read_to_string(&mut text);
             read.map_err(|e| Failure::usage(format!("cannot read the ticket from stdin: {e}")))?;
-            // What `acquire` printed, token and all, is as good.
-            text.split_whitespace().next().unwrap_or_default().to_owned()
+            text
         }
         text => text.to_owned(),
     };
+    let text = text.trim();
+    if text.contains(char::is_whitespace) {
+        return Err(Failure::usage("a ticket is one word: give what `acquire` printed, alone"));
+    }
     let ticket: Ticket = text.parse()?;
-    let backend = Backend::choose(&args.backend)?;
+    let backend = Backend::choose(backend)?.ttl_or_default(Some(ticket.ttl()));
     if backend.prefix() != ticket.namespace().as_str() {
-        let prefix = ticket.namespace();
+        let prefix = match ticket.namespace().as_str() {
+            "" => "''",
+            prefix => prefix,
+        };
         return Err(Error::config(format!("this ticket needs --prefix {prefix}")).into());
     }
     Ok((backend.connect().await?, ticket))
 }
+
+/// More bytes than any ticket has.
+const LONGEST: u64 = 16 * 1024;

@@ -4,15 +4,18 @@
 use std::time::Duration;
 
 use lockkit::Guard;
+use rustix::process::Signal;
 use tokio::time::sleep;
 
+use super::launch::{self, Job};
 use super::signals::Signals;
-use super::{Place, hold, kill_after, launch, nested, under};
-use crate::args::TakeArgs;
+use super::{Term, environment, hold, nested, role, under};
+use crate::args::BackendArgs;
 use crate::args::sync::ElectArgs;
+use crate::args::take::TakeArgs;
 use crate::backend::Backend;
-use crate::exit::{Failure, code};
-use crate::output;
+use crate::exit::{Ending, Failure, code};
+use crate::output::{self, printable};
 use crate::take::{self, Take};
 
 /// The time between the end of a command and the next candidacy: others go first, and a command
@@ -20,46 +23,68 @@ use crate::take::{self, Take};
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The verb.
-pub(crate) async fn elect(args: &ElectArgs) -> Result<u8, Failure> {
+pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<Ending, Failure> {
+    if args.show {
+        return leader(args, backend).await.map(Ending::Code);
+    }
     let candidacy = candidacy(args);
-    let take =
-        Take { name: &args.name, args: &candidacy, max_hold: args.max_term, detached: false };
-    let backend = Backend::choose(&args.backend)?;
+    let take = Take::new(&args.name, &candidacy, args.max_term, false);
+    let backend = Backend::choose(backend)?.ttl_or_default(args.ttl);
     take.rehearse(&backend).await?;
-    let kill_after = kill_after(args.kill_after, args.ttl.unwrap_or(backend.ttl()))?;
-    launch::find(&args.command[0])?;
+    let term = Term::new("--max-term", args.max_term, args.kill_after, backend.ttl())?;
+    role::can_be_played()?;
+    let command = args.what.words();
+    launch::find(&command[0])?;
     nested::refuse(&nested::held(), &backend, take.space(), &args.name)?;
-    let locks = backend.connect().await?;
-    let place = Place { backend: &backend, space: take.space(), name: &args.name };
+    let locks = take.connect(&backend).await?;
+    let mut job = Job { command, environment: Vec::new(), contained: false };
     let result = async {
         let mut signals = Signals::ending()?;
         loop {
             let guard = take.take(&locks, &mut signals).await?;
             output::note(format!("leads {:?} with token {}", args.name, guard.token()?));
-            let held = nested::held();
-            let command = &args.command;
-            let ended = under(&guard, &place, held, kill_after, command, &mut signals).await;
-            if let Some(code) = conclude(guard, ended?, &args.name).await {
-                return Ok(code);
+            job.environment = environment(&guard, nested::held(), &backend, &take)?;
+            let ended = under(&guard, term, &job, &mut signals).await;
+            if let Some(ending) = conclude(guard, ended?, &args.name).await {
+                return Ok(ending);
             }
             tokio::select! {
                 biased;
-                signal = signals.next() => return Ok(code::SIGNAL + signal.as_raw() as u8),
+                signal = signals.next() => return Ok(Ending::Signal(signal)),
                 () = sleep(PAUSE) => {}
             }
         }
     }
     .await;
-    take::close(&locks).await;
+    take::close_after(&locks, &result).await;
     result
 }
 
-/// Resigns, and says what came of the term; a code when that was the last one.
-async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Option<u8> {
+/// Prints who leads.
+async fn leader(args: &ElectArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+    lockkit::Name::new(&args.name)?;
+    let locks = Backend::choose(backend)?.connect().await?;
+    let leader = locks.election(&args.name).leader().await;
+    take::close(&locks).await;
+    match leader? {
+        Some(leader) => {
+            let value = leader.value.unwrap_or_else(|| leader.by.to_string());
+            output::print_line(printable(&value))?;
+            Ok(0)
+        }
+        None => Err(Failure::new(code::NO, format!("{:?} has no leader", args.name))),
+    }
+}
+
+/// Resigns, and says what came of the term; how to end when that was the last one.
+async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Option<Ending> {
     let resigned = guard.release().await;
     let code = ended.end.code();
-    if ended.asked.is_some() {
-        return Some(code);
+    // Ctrl-C at a prompt reaches the command alone, which has the terminal.
+    let from_keyboard =
+        [Signal::INT, Signal::QUIT].map(Ending::Signal).contains(&ended.end.ending());
+    if ended.asked.is_some() || (from_keyboard && ended.lost.is_none()) {
+        return Some(ended.end.ending());
     }
     match (ended.lost, resigned) {
         (Some(why), _) => output::note(format!("does not lead {name:?} any more: {why}")),

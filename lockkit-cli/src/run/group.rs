@@ -1,7 +1,6 @@
 //! The command's process group: starts it, passes signals to it, tells when it stops or ends, and
 //! clears up what the command leaves in it. Who decides to signal it stands elsewhere.
 
-use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
 
@@ -12,8 +11,9 @@ use rustix::process::{
 };
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::myself;
-use crate::exit::code;
+use super::launch::Job;
+use super::signals::Signals;
+use crate::exit::{Ending, code};
 
 /// What happened to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,19 @@ pub(crate) enum End {
 }
 
 impl End {
+    /// How this process is to end along with it: by the same signal, if that is one by which people
+    /// and scripts are told to end.
+    pub(crate) fn ending(self) -> Ending {
+        let signal = match self {
+            Self::Killed(signal) => Signal::from_named_raw(i32::from(signal)),
+            Self::Exited(_) => None,
+        };
+        match signal.filter(|signal| Signals::asks_to_end(*signal)) {
+            Some(signal) => Ending::Signal(signal),
+            None => Ending::Code(self.code()),
+        }
+    }
+
     /// The exit code that a shell would show.
     pub(crate) fn code(self) -> u8 {
         match self {
@@ -53,16 +66,15 @@ pub(crate) struct Group {
 
 impl Group {
     /// Makes the command's process, in a group of its own, standing still before the command.
-    pub(crate) fn launch(
-        command: &[OsString],
-        environment: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
-    ) -> io::Result<Self> {
-        let child = myself("lockkit", super::LAUNCH)
-            .arg(std::process::id().to_string())
-            .args(command)
-            .envs(environment)
-            .process_group(0)
-            .spawn()?;
+    pub(crate) fn launch(job: &Job) -> io::Result<Self> {
+        let mut launcher = job.launcher();
+        for (name, value) in &job.environment {
+            match value {
+                Some(value) => launcher.env(name, value),
+                None => launcher.env_remove(name),
+            };
+        }
+        let child = launcher.process_group(0).spawn()?;
         let leader = Pid::from_child(&child);
         // Not taken away: if it ended already, that is for `events` to see.
         let look = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;

@@ -1,7 +1,6 @@
 //! While the command runs: passes signals on, follows it into a stop, keeps the supervisor told of
 //! the lease, and has the command ended when the lock is lost.
 
-use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
@@ -11,12 +10,14 @@ use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
+use super::Term;
 use super::group::{End, Event, Group};
+use super::launch::Job;
 use super::signals::{Signals, TELLING};
 use super::supervisor::{Deed, Due, Supervisor};
 use super::terminal::Terminal;
 use crate::exit::Failure;
-use crate::output;
+use crate::{output, phrase};
 
 /// How a command under a lock ended.
 pub(crate) struct Outcome {
@@ -30,7 +31,9 @@ pub(crate) struct Outcome {
 /// A command that runs under a lock.
 pub(crate) struct Hold<'a> {
     lease: Lease,
-    kill_after: Duration,
+    term: Term,
+    /// When it began to hold, at the earliest; its last moment is counted from there.
+    began: Moment,
     tick: Duration,
     /// How much earlier than the deadline SIGKILL is sent, for the way that it takes.
     lead: Duration,
@@ -67,18 +70,19 @@ impl<'a> Hold<'a> {
     /// Starts the command. When this returns, it runs and is guarded.
     pub(crate) fn begin(
         lease: Lease,
-        kill_after: Duration,
-        command: &[OsString],
-        environment: Vec<(&'static str, String)>,
+        term: Term,
+        job: &Job,
         ending: &'a mut Signals,
     ) -> io::Result<Self> {
         let telling = Signals::catch(&TELLING)?;
         // Whoever ignores SIGCHLD hands that on, and the system then forgets how children ended.
         drop(signal(SignalKind::child())?);
+        let began = BootClock.now();
         let ttl = lease.granted_ttl();
-        let lead = (ttl / 50).clamp(Duration::from_millis(10), Duration::from_millis(200));
-        let due = due(&lease, kill_after, lead);
-        let mut group = Group::launch(command, environment)?;
+        let shortest = term.longest.map_or(ttl, |longest| longest.min(ttl));
+        let lead = (shortest / 50).clamp(Duration::from_millis(10), Duration::from_millis(200));
+        let due = due(&lease, term.kill_after, lead);
+        let mut group = Group::launch(job)?;
         let supervisor = match Supervisor::start(group.id(), due) {
             Ok(supervisor) => supervisor,
             Err(error) => {
@@ -94,7 +98,8 @@ impl<'a> Hold<'a> {
         Ok(Self {
             tick: (ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(500)),
             lease,
-            kill_after,
+            term,
+            began,
             lead,
             due,
             group,
@@ -114,7 +119,9 @@ impl<'a> Hold<'a> {
             match self.next().await {
                 Happening::Command(Event::Ended(end)) => self.ended(end),
                 Happening::Command(Event::Stopped(signal)) => self.stopped(signal).await,
-                Happening::Lost(why) => self.end_for(why.to_string()),
+                Happening::Lost(why) => {
+                    self.end_for(self.over().unwrap_or_else(|| why.to_string()))
+                }
                 Happening::Supervisor(Deed::Died) => self.replace_supervisor()?,
                 Happening::Supervisor(deed) => self.did(deed),
                 Happening::Signal(signal) => self.pass_on(signal),
@@ -127,8 +134,11 @@ impl<'a> Hold<'a> {
         if let Some(terminal) = &mut self.terminal {
             terminal.take_back();
         }
-        if let Some(supervisor) = self.supervisor.take() {
-            supervisor.dismiss();
+        // The command may have ended by what the supervisor did, before its word came.
+        if let Some(supervisor) = self.supervisor.take()
+            && let Some(deed) = supervisor.dismiss().await
+        {
+            self.did(deed);
         }
         let lost = self.lost.or_else(|| self.lease.loss().map(|why| why.to_string()));
         Ok(Outcome { end, lost, asked: self.asked })
@@ -182,10 +192,10 @@ impl<'a> Hold<'a> {
             output::note("the command left processes behind in its group: ending them");
             self.group.signal(Signal::TERM);
             self.group.signal(Signal::CONT);
-        } else if waited >= grace + self.kill_after && !leftover.killed {
+        } else if waited >= grace + self.term.kill_after && !leftover.killed {
             leftover.killed = true;
             self.group.signal(Signal::KILL);
-        } else if waited >= grace + self.kill_after + grace {
+        } else if waited >= grace + self.term.kill_after + grace {
             // Dead, but its parent does not take it away: a zombie does no work.
             return Some(leftover.end);
         }
@@ -219,7 +229,7 @@ impl<'a> Hold<'a> {
         if self.lost.is_some() || self.lease.loss().is_some() {
             return;
         }
-        self.due = due(&self.lease, self.kill_after, self.lead);
+        self.due = due(&self.lease, self.term.kill_after, self.lead);
         if let Some(supervisor) = &mut self.supervisor {
             // One that is gone says so by itself.
             let _ = supervisor.lease(self.due);
@@ -231,7 +241,7 @@ impl<'a> Hold<'a> {
         output::note(format!("the lock is lost ({why}): ending the command"));
         self.lost = Some(why);
         let now = BootClock.now();
-        self.due = Due { term: now, kill: self.due.kill.min(now.after(self.kill_after)) };
+        self.due = Due { term: now, kill: self.due.kill.min(now.after(self.term.kill_after)) };
         if let Some(supervisor) = &mut self.supervisor {
             let _ = supervisor.end(self.due.kill);
         }
@@ -240,10 +250,21 @@ impl<'a> Hold<'a> {
     fn did(&mut self, deed: Deed) {
         output::detail(format!("the supervisor has {deed:?} the command's group"));
         if self.lost.is_none() {
-            let why = "its lease was about to end without having been renewed";
+            let unrenewed = || "its lease was about to end without having been renewed".to_owned();
+            let why = self.over().unwrap_or_else(unrenewed);
             output::note(format!("ending the command: {why}"));
-            self.lost = Some(why.to_owned());
+            self.lost = Some(why);
         }
+    }
+
+    /// Says so when the time is over that the command may hold, whatever the lease.
+    fn over(&self) -> Option<String> {
+        let longest = self.term.longest?;
+        // The supervisor acts --kill-after earlier, and the clock began to run a bit before `began`.
+        let early = self.term.kill_after + self.lead + longest / 20;
+        let over = BootClock.now().since(self.began) + early >= longest;
+        let (option, longest) = (self.term.option, phrase::duration(longest));
+        over.then(|| format!("the time of {option} ({longest}) is over"))
     }
 
     /// The command is never unguarded for long.

@@ -14,12 +14,37 @@ use std::process::{Command, ExitCode};
 use rustix::fs::{Access, access};
 use rustix::process::{Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
 
+use super::{contain, role};
 use crate::exit::{Failure, code};
 use crate::output;
 
-/// The `main` of that moment. `arguments`: the parent's process id, the command, its arguments.
-pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
-    let [parent, command, rest @ ..] = arguments else {
+/// A command to be run under a lock.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// The command and its arguments.
+    pub(crate) command: Vec<OsString>,
+    /// What it finds in its environment; `None`: what it does not.
+    pub(crate) environment: Vec<(&'static str, Option<String>)>,
+    /// Whether it gets a PID namespace of its own.
+    pub(crate) contained: bool,
+}
+
+const PLAIN: &str = "plain";
+const CONTAINED: &str = "contained";
+
+impl Job {
+    /// The process that becomes the command.
+    pub(super) fn launcher(&self) -> Command {
+        let mut launcher = role::myself("lockkit", role::LAUNCH);
+        let how = if self.contained { CONTAINED } else { PLAIN };
+        launcher.arg(std::process::id().to_string()).arg(how).args(&self.command);
+        launcher
+    }
+}
+
+/// The `main` of that moment. `arguments`: the parent's process id, how, the command, its arguments.
+pub(super) fn main(arguments: &[OsString]) -> ExitCode {
+    let [parent, how, command, rest @ ..] = arguments else {
         return ExitCode::from(code::SOFTWARE);
     };
     // A last net under the supervisor: should somebody kill it along with lockkit, at least the
@@ -33,12 +58,15 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     if orphaned() || kill_process(getpid(), Signal::STOP).is_err() || orphaned() {
         return ExitCode::from(code::SOFTWARE);
     }
+    if how == CONTAINED {
+        return contain::launch(&arguments[2..]);
+    }
     let error = Command::new(command).args(rest).exec();
     let failure = cannot_run(command, &error);
     if let Some(sentence) = failure.sentence {
         output::fail(sentence);
     }
-    ExitCode::from(failure.code)
+    ExitCode::from(failure.ending.code())
 }
 
 /// Looks for the command the way `execvp` does, so that a missing one is told before the lock is
@@ -74,7 +102,7 @@ fn runnable(file: &Path) -> io::Result<PathBuf> {
     Ok(file.to_owned())
 }
 
-fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
+pub(super) fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
     let name = command.to_string_lossy();
     match error.kind() {
         io::ErrorKind::NotFound if command.as_encoded_bytes().contains(&b'/') => {

@@ -5,57 +5,59 @@
 //! command's process group and ends it by the clock, or when lockkit is gone; the command itself,
 //! which a [launcher](launch) becomes once it is guarded.
 
+mod contain;
 pub(crate) mod elect;
 mod group;
 mod hold;
-pub(crate) mod launch;
+mod launch;
 pub(crate) mod nested;
 mod once;
+pub(crate) mod role;
+pub(crate) mod script;
 pub(crate) mod signals;
-pub(crate) mod supervise;
+mod supervise;
 mod supervisor;
 mod terminal;
 
-use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::time::Duration;
 
-use lockkit::{Error, Guard, Space};
+use lockkit::{Error, Guard};
 
-use crate::args::RunArgs;
+use crate::args::BackendArgs;
+use crate::args::take::{RunArgs, TakeArgs};
 use crate::backend::Backend;
-use crate::exit::{Failure, code};
+use crate::exit::{Ending, Failure};
 use crate::take::{self, Take};
-use crate::{output, phrase};
+use crate::{note, output, phrase};
 use hold::Hold;
+use launch::Job;
 use nested::Held;
 use once::Once;
 use signals::Signals;
 
-/// The word that makes this program the [supervisor](supervise).
-pub(crate) const SUPERVISE: &str = "__supervise";
-
-/// The word that makes this program the [launcher](launch).
-pub(crate) const LAUNCH: &str = "__launch";
-
 /// The verb.
-pub(crate) async fn run(args: &RunArgs) -> Result<u8, Failure> {
-    let take =
-        Take { name: &args.name, args: &args.take, max_hold: args.max_hold, detached: false };
-    let backend = Backend::choose(&args.backend)?;
+pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending, Failure> {
+    let backend = Backend::choose(backend)?.ttl_or_default(args.take.ttl);
+    if args.forget {
+        return once::forget(&backend, &args.name).await.map(Ending::Code);
+    }
+    let command = args.what.words();
+    let note = args.take.note.clone().unwrap_or_else(|| note::of_command(&command));
+    let options = TakeArgs { note: Some(note), ..args.take.clone() };
+    let take = Take::new(&args.name, &options, args.max_hold, false);
     take.rehearse(&backend).await?;
-    let kill_after = kill_after(args.kill_after, args.take.ttl.unwrap_or(backend.ttl()))?;
-    launch::find(&args.command[0])?;
+    let term = Term::new("--max-hold", args.max_hold, args.kill_after, backend.ttl())?;
+    role::can_be_played()?;
+    launch::find(&command[0])?;
     let held = nested::held();
     nested::refuse(&held, &backend, take.space(), &args.name)?;
-    let locks = backend.connect().await?;
+    let locks = take.connect(&backend).await?;
     let result = async {
         let once = args.only_once.then(|| Once::new(&locks, &args.name, args.keep));
         if let Some(once) = &once
             && once.is_decided().await?
         {
-            return Ok(0);
+            return Ok(Ending::Code(0));
         }
         let mut signals = Signals::ending()?;
         let guard = take.take(&locks, &mut signals).await?;
@@ -63,34 +65,81 @@ pub(crate) async fn run(args: &RunArgs) -> Result<u8, Failure> {
             && once.is_decided().await?
         {
             let _ = guard.release().await;
-            return Ok(0);
+            return Ok(Ending::Code(0));
         }
-        let place = Place { backend: &backend, space: take.space(), name: &args.name };
-        let ended = under(&guard, &place, held, kill_after, &args.command, &mut signals).await?;
+        let environment = environment(&guard, held, &backend, &take)?;
+        let job = Job { command, environment, contained: args.contain };
+        let ended = under(&guard, term, &job, &mut signals).await?;
         if let (Some(once), None, 0) = (&once, &ended.lost, ended.end.code()) {
             once.decide(&guard).await?;
         }
         conclude(guard, ended, &args.name).await
     }
     .await;
-    take::close(&locks).await;
+    take::close_after(&locks, &result).await;
     result
 }
 
-/// Which lock a command runs under.
-struct Place<'a> {
-    backend: &'a Backend,
-    space: Space,
-    name: &'a str,
+/// How long a command may hold, and how it is ended.
+#[derive(Clone, Copy, Debug)]
+struct Term {
+    /// The time between SIGTERM and SIGKILL.
+    kill_after: Duration,
+    /// The longest that it may hold at a time.
+    longest: Option<Duration>,
+    /// The option that says so.
+    option: &'static str,
+}
+
+impl Term {
+    fn new(
+        option: &'static str,
+        longest: Option<Duration>,
+        kill_after: Option<Duration>,
+        ttl: Duration,
+    ) -> Result<Self, Failure> {
+        let said = phrase::duration;
+        let shortest = longest.map_or(ttl, |longest| longest.min(ttl));
+        let kill_after = match (kill_after, longest) {
+            (None, _) => Duration::from_secs(5).min(shortest / 4),
+            // Renewals come at a third of the ttl: more would end the command between two of them.
+            (Some(asked), _) if asked >= ttl / 3 => {
+                return Err(Failure::usage(format!(
+                    "--kill-after of {} is too long for a ttl of {}: it must be less than a third \
+                     of it",
+                    said(asked),
+                    said(ttl)
+                )));
+            }
+            (Some(asked), Some(longest)) if asked >= longest => {
+                return Err(Failure::usage(format!(
+                    "--kill-after of {} leaves nothing of a {option} of {}: it must be less",
+                    said(asked),
+                    said(longest)
+                )));
+            }
+            (Some(asked), _) => asked,
+        };
+        Ok(Self { kill_after, longest, option })
+    }
+}
+
+/// What a command finds in its environment under a lock that is held.
+fn environment(
+    guard: &Guard,
+    held: Vec<Held>,
+    backend: &Backend,
+    take: &Take<'_>,
+) -> Result<Vec<(&'static str, Option<String>)>, Failure> {
+    let one = Held::new(backend, guard.mode(), take.name, guard.token()?);
+    Ok(nested::environment(held, one, backend))
 }
 
 /// Runs the command under a lock that is held, to the end of all that it started.
 async fn under(
     guard: &Guard,
-    place: &Place<'_>,
-    held: Vec<Held>,
-    kill_after: Duration,
-    command: &[OsString],
+    term: Term,
+    job: &Job,
     signals: &mut Signals,
 ) -> Result<hold::Outcome, Failure> {
     let token = guard.token()?;
@@ -99,21 +148,19 @@ async fn under(
     if guard.remaining() < guard.granted_ttl() / 3 * 2 {
         guard.renew().await?;
     }
-    let subject = phrase::subject(place.space, place.name);
+    let subject = phrase::subject(guard.mode().space(), guard.name().as_str());
     output::detail(format!("acquired {subject} with token {token}"));
-    let one = Held::new(place.backend, place.space, place.name, token);
-    let environment = nested::environment(held, one);
-    match Hold::begin(guard.lease(), kill_after, command, environment, signals) {
+    match Hold::begin(guard.lease(), term, job, signals) {
         Ok(hold) => hold.until_the_end().await,
         Err(error) => Err(Failure::os("cannot start the command", error)),
     }
 }
 
-/// Releases, and finds the exit code.
-async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Result<u8, Failure> {
+/// Releases, and finds how to end.
+async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Result<Ending, Failure> {
     let lost = |why: &dyn std::fmt::Display| {
         let sentence = format!("the lock {name:?} was lost while the command ran: {why}");
-        Failure::new(code::LOST, sentence)
+        Failure::new(crate::exit::code::LOST, sentence)
     };
     let released = guard.release().await;
     if let Some(why) = ended.lost {
@@ -127,46 +174,30 @@ async fn conclude(guard: Guard, ended: hold::Outcome, name: &str) -> Result<u8, 
              free when its lease ends"
         )),
     }
-    Ok(ended.end.code())
-}
-
-/// The time between SIGTERM and SIGKILL.
-fn kill_after(asked: Option<Duration>, ttl: Duration) -> Result<Duration, Failure> {
-    match asked {
-        None => Ok(Duration::from_secs(5).min(ttl / 4)),
-        // Renewals come at a third of the ttl: more would end the command between two of them.
-        Some(asked) if asked >= ttl / 3 => Err(Failure::usage(format!(
-            "--kill-after of {} is too long for a ttl of {}: it must be less than a third of it",
-            phrase::duration(asked),
-            phrase::duration(ttl)
-        ))),
-        Some(asked) => Ok(asked),
-    }
-}
-
-/// This program once more, in another role. By the kernel's name for it: the file may have been
-/// replaced by an upgrade since this process started, and the roles must understand each other.
-fn myself(shown_as: &str, role: &str) -> Command {
-    let program = match cfg!(target_os = "linux") {
-        true => Ok("/proc/self/exe".into()),
-        false => std::env::current_exe(),
-    };
-    let mut command = Command::new(program.unwrap_or_else(|_| "lockkit".into()));
-    command.arg0(shown_as).arg(role);
-    command
+    Ok(ended.end.ending())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::code;
 
     #[test]
     fn kill_after_is_five_seconds_or_a_quarter_and_less_than_a_third() {
         let seconds = Duration::from_secs;
-        assert_eq!(kill_after(None, seconds(30)).unwrap(), seconds(5));
-        assert_eq!(kill_after(None, seconds(8)).unwrap(), seconds(2));
-        assert_eq!(kill_after(Some(seconds(9)), seconds(30)).unwrap(), seconds(9));
-        let refused = kill_after(Some(seconds(10)), seconds(30)).unwrap_err();
-        assert_eq!(refused.code, code::USAGE);
+        let term = |longest, asked, ttl| {
+            let term = Term::new("--max-hold", longest, asked, seconds(ttl));
+            term.map(|term| term.kill_after)
+        };
+        assert_eq!(term(None, None, 30).unwrap(), seconds(5));
+        assert_eq!(term(None, None, 8).unwrap(), seconds(2));
+        assert_eq!(term(Some(seconds(4)), None, 30).unwrap(), seconds(1));
+        assert_eq!(term(Some(seconds(60)), None, 30).unwrap(), seconds(5));
+        assert_eq!(term(None, Some(seconds(9)), 30).unwrap(), seconds(9));
+        assert_eq!(term(Some(seconds(10)), Some(seconds(9)), 30).unwrap(), seconds(9));
+        for (longest, asked) in [(None, 10), (Some(seconds(9)), 9)] {
+            let refused = term(longest, Some(seconds(asked)), 30).unwrap_err();
+            assert_eq!(refused.ending, Ending::Code(code::USAGE));
+        }
     }
 }

@@ -1,7 +1,8 @@
-//! What a command is told of the locks it runs under, by its environment: for `check`, and so that
-//! `run` inside `run` on the same name is refused instead of waiting for itself. No I/O.
+//! What a command is told of the locks it runs under, by its environment: for `check` and
+//! `put --fenced`, and so that `run` inside `run` on the same name is refused instead of waiting for
+//! itself. No I/O.
 
-use lockkit::{Space, Token};
+use lockkit::{Mode, Space, Token};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
@@ -18,22 +19,48 @@ pub(crate) struct Held {
     pub(crate) prefix: String,
     pub(crate) name: String,
     pub(crate) token: u64,
+    /// How it holds.
+    #[serde(default)]
+    mode: String,
     /// The backend's URL, as far as it may be shown.
     pub(crate) backend: String,
-    /// Whether the URL has more, which may not.
+    /// Whether the URL has a secret, which may not.
     pub(crate) hidden: bool,
 }
 
 impl Held {
-    pub(crate) fn new(backend: &Backend, space: Space, name: &str, token: Token) -> Self {
+    pub(crate) fn new(backend: &Backend, mode: Mode, name: &str, token: Token) -> Self {
         Self {
-            space: space.as_str().to_owned(),
+            space: mode.space().as_str().to_owned(),
+            mode: mode.as_str().to_owned(),
             prefix: backend.prefix().to_owned(),
             name: name.to_owned(),
             token: token.get(),
             backend: backend.shown(),
             hidden: backend.hides_something(),
         }
+    }
+
+    /// The token, for a register in that backend; an error where it would not fence.
+    pub(crate) fn fences(&self, backend: &Backend) -> Result<Token, Failure> {
+        if self.mode != Mode::Exclusive.as_str() {
+            let sentence = match self.space() {
+                Space::Semaphore => "permits of a semaphore do not fence: use a lock",
+                Space::Lock => "a reader's token does not fence: take the lock without --shared",
+            };
+            return Err(Failure::usage(sentence));
+        }
+        let (here, prefix) = (backend.shown(), backend.prefix());
+        if (&*self.backend, &*self.prefix) != (&*here, prefix) {
+            return Err(Failure::usage(format!(
+                "the lock that this runs under is in {} with the prefix {:?}, and its token does not \
+                 fence in {here} with the prefix {prefix:?}: leave --url and --prefix out, or give \
+                 those of the lock",
+                self.backend, self.prefix
+            )));
+        }
+        let none = || Failure::usage("LOCKKIT_HELD has no token: leave it as lockkit made it");
+        Token::new(self.token).ok_or_else(none)
     }
 
     pub(crate) fn space(&self) -> Space {
@@ -73,13 +100,20 @@ pub(crate) fn refuse(
     }
 }
 
-/// The variables for a command that runs under one more.
-pub(crate) fn environment(mut held: Vec<Held>, one: Held) -> Vec<(&'static str, String)> {
-    let mut variables =
-        vec![("LOCKKIT_NAME", one.name.clone()), ("LOCKKIT_TOKEN", one.token.to_string())];
+/// The variables for a command that runs under one more, and those that it must not have.
+pub(crate) fn environment(
+    mut held: Vec<Held>,
+    one: Held,
+    backend: &Backend,
+) -> Vec<(&'static str, Option<String>)> {
+    let mut variables = backend.handed_on();
+    variables.extend([
+        ("LOCKKIT_NAME", Some(one.name.clone())),
+        ("LOCKKIT_TOKEN", Some(one.token.to_string())),
+    ]);
     held.push(one);
     if let Ok(text) = serde_json::to_string(&held) {
-        variables.push((HELD, text));
+        variables.push((HELD, Some(text)));
     }
     variables
 }

@@ -4,8 +4,20 @@ use std::time::{Duration, SystemTime};
 
 use lockkit::{Guard, LockManager};
 
+use crate::backend::Backend;
 use crate::exit::{Failure, code};
-use crate::{output, phrase};
+use crate::{output, phrase, take};
+
+/// `run --once --forget`.
+pub(super) async fn forget(backend: &Backend, name: &str) -> Result<u8, Failure> {
+    lockkit::Name::new(name)?;
+    let locks = backend.connect().await?;
+    let forgotten = locks.once(name).forget().await;
+    take::close(&locks).await;
+    forgotten?;
+    output::note(format!("{name:?} counts as not done"));
+    Ok(0)
+}
 
 /// The job of a key.
 pub(super) struct Once<'a> {

@@ -9,7 +9,7 @@ use lockkit::clock::Moment;
 use rustix::process::Pid;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::myself;
+use super::role;
 
 /// What the supervisor did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,9 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     /// Starts one that guards this group. When this returns, it does.
     pub(crate) fn start(group: Pid, due: Due) -> io::Result<Self> {
-        let mut child = myself("lockkit-supervisor", super::SUPERVISE)
+        // Under another name than this process, so that a kill by name (`pkill -f lockkit`) misses
+        // one of the two, and that one ends the command.
+        let mut child = role::myself("lk-supervisor", role::SUPERVISE)
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -105,11 +107,13 @@ impl Supervisor {
         }
     }
 
-    /// Sends it away: the group is gone.
-    pub(crate) fn dismiss(mut self) {
+    /// Sends it away, since the group is gone; says what it did that was not heard yet.
+    pub(crate) async fn dismiss(mut self) -> Option<Deed> {
         let _ = self.say("done");
         drop(self.to);
         let _ = self.child.wait();
+        // Nothing comes behind the end of its output.
+        self.deeds.recv().await.filter(|deed| *deed != Deed::Died)
     }
 
     /// Clears away one that died.

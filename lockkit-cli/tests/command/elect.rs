@@ -4,7 +4,7 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use crate::stage::{Stage, stderr, wait_for};
+use crate::stage::{Stage, stderr, stdout, wait_for};
 
 /// A candidate whose command writes its token, a line for each term, and works on.
 fn candidate(name: &str) -> [String; 10] {
@@ -25,6 +25,10 @@ fn the_next_candidate_leads_when_the_leader_is_told_to_end() {
     let mut first = start("a");
     let token = wait_for("the first term", || tokens(&stage, "a").first().copied());
     assert_eq!(stage.state("e")["holders"][0]["note"], "a", "its value is shown");
+    let shown = stage.run(&["elect", "--local", "--show", "e"]);
+    assert_eq!((shown.status.code(), &*stdout(&shown)), (Some(0), "a\n"));
+    let nobody = stage.run(&["elect", "--local", "--show", "another"]);
+    assert_eq!(nobody.status.code(), Some(1), "{}", stderr(&nobody));
     let mut second = start("b");
     stage.wait_for_waiters("e", 1);
     first.signal(Signal::TERM);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::stage::{Stage, stderr, stdout};
+use crate::stage::{Stage, code as code_of, stderr, stdout};
 
 #[test]
 fn the_exit_code_is_the_commands_own_and_128_plus_n_for_a_signal() {
@@ -16,7 +16,7 @@ fn the_exit_code_is_the_commands_own_and_128_plus_n_for_a_signal() {
         ("kill -TERM $$", 143),
     ] {
         let output = stage.run(&["run", "--local", "a", "sh", "-c", script]);
-        assert_eq!(output.status.code(), Some(code), "{script}: {}", stderr(&output));
+        assert_eq!(code_of(&output), code, "{script}: {}", stderr(&output));
     }
 }
 
@@ -69,7 +69,16 @@ fn bad_input_ends_with_64_one_sentence_and_nothing_made() {
         &["run", "--url", "", "a", "true"],
         &["run", "--url", "nonsense", "a", "true"],
         &["run", "--url", "pigeon://coop", "a", "true"],
-        &["run", "--url", "memory:?ttl=soon", "a", "true"],
+        &["run", "--url", "sqlite:a.db?ttl=soon", "a", "true"],
+        &["run", "--ttl", "1m1h", "a", "true"],
+        &["run", "--max-hold", "50ms", "a", "true"],
+        &["run", "a", "-c", "true", "true"],
+        &["run", "--forget", "a"],
+        &["run", "--once", "--forget", "a", "true"],
+        &["--url", "nonsense", "ls"],
+        &["delete", ""],
+        &["man", "nonsense"],
+        &["--color", "pink", "ls"],
         &["run", "--once", "--shared", "a", "true"],
         &["run", "--keep", "1d", "a", "true"],
         &["elect"],
@@ -82,6 +91,7 @@ fn bad_input_ends_with_64_one_sentence_and_nothing_made() {
         &["latch", "down", "a", "0"],
         &["latch", "down", "a", "801"],
         &["latch", "down", "", "1"],
+        &["latch", "show", "a", "801"],
         &["latch", "wait", "a", "1", "--wait", "x"],
         &["get", ""],
         &["put", "", "x"],
@@ -191,7 +201,8 @@ fn the_url_comes_from_the_option_the_variable_or_the_file() {
             command.env("LOCKKIT_URL", variable);
         }
         let output = command.env("LOCKKIT_URL_FILE", stage.path("url")).output().unwrap();
-        assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("this host only"), "{}", stderr(&output));
     };
     let made = || ["by-file.db", "by-variable.db", "by-option.db"].map(|f| stage.path(f).exists());
     run(None, None);
@@ -267,8 +278,12 @@ fn a_reader_that_went_away_is_no_reason_to_panic() {
 fn manual_and_completions_come_from_the_command_itself() {
     let stage = Stage::new();
     let page = stdout(&stage.run(&["man"]));
-    for word in [".TH lockkit 1", "kill\\-after", "LOCKKIT ACQUIRE", "busy\\-exit\\-code"] {
-        assert!(page.contains(word), "{word}");
+    for word in [".TH lockkit 1", "lockkit\\-acquire(1)"] {
+        assert!(page.contains(word), "{word}: {page}");
+    }
+    let page = stdout(&stage.run(&["man", "run"]));
+    for word in [".TH lockkit-run 1", "kill\\-after", "busy\\-exit\\-code", "Examples"] {
+        assert!(page.contains(word), "{word}: {page}");
     }
     for shell in ["bash", "zsh", "fish"] {
         assert!(stdout(&stage.run(&["completions", shell])).contains("kill-after"));

@@ -1,6 +1,7 @@
 //! Where a test plays: a folder of its own, `lockkit` in it, and ways to wait for events.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread::sleep;
@@ -45,6 +46,13 @@ impl Stage {
             .env("HOME", self.folder.path())
             .env("LOCKKIT", env!("CARGO_BIN_EXE_lockkit"));
         command
+    }
+
+    /// A copy of `lockkit` that every user can run.
+    pub(crate) fn copy_of_the_program(&self) -> PathBuf {
+        let copy = self.path("lockkit");
+        fs::copy(env!("CARGO_BIN_EXE_lockkit"), &copy).unwrap();
+        copy
     }
 
     /// `lockkit` with these arguments.
@@ -117,10 +125,9 @@ impl Running {
         wait_for("the end of lockkit", || self.0.try_wait().unwrap())
     }
 
-    /// The exit code, waited for.
+    /// The exit code as a shell shows it, waited for.
     pub(crate) fn code(&mut self) -> i32 {
-        let status = self.end();
-        status.code().unwrap_or_else(|| panic!("{status}"))
+        shown(self.end())
     }
 }
 
@@ -174,6 +181,16 @@ pub(crate) fn children_called(parent: u32, name: &str) -> Vec<i32> {
         }
     }
     found
+}
+
+/// The exit code as a shell shows it.
+pub(crate) fn code(output: &Output) -> i32 {
+    shown(output.status)
+}
+
+fn shown(status: ExitStatus) -> i32 {
+    let by_signal = || Some(128 + status.signal()?);
+    status.code().or_else(by_signal).unwrap_or_else(|| panic!("{status}"))
 }
 
 pub(crate) fn stdout(output: &Output) -> String {

@@ -89,22 +89,21 @@ fn a_latch_opens_when_each_has_counted_once() {
 #[test]
 fn resize_prints_the_limit_and_run_takes_permits_of_what_is_resizable() {
     let stage = Stage::new();
-    // (A memory is that of one command: so there is nobody who would notice.)
     for limit in ["0", "12"] {
-        let resized = stage.run(&["resize", "--url", "memory:", "pool", limit]);
+        let resized = stage.run(&["resize", "--local", "pool", limit]);
         assert_eq!(resized.status.code(), Some(0), "{}", stderr(&resized));
         assert_eq!(stdout(&resized), format!("{limit}\n"));
     }
-    let run = ["run", "--url", "memory:", "--limit", "2", "--resizable"];
+    let run = ["run", "--local", "--limit", "2", "--resizable"];
     for patience in [&["-n"][..], &["--wait", "60"], &[]] {
         let ran = stage.run(&[&run[..], patience, &["pool", "echo", "in"]].concat());
         assert_eq!((ran.status.code(), &*stdout(&ran)), (Some(0), "in\n"), "{}", stderr(&ran));
     }
     for wrong in [
-        &["resize", "--url", "memory:", "pool"][..],
-        &["resize", "--url", "memory:", "pool", "-1"],
-        &["resize", "--url", "memory:", "", "3"],
-        &["run", "--url", "memory:", "--resizable", "pool", "true"],
+        &["resize", "--local", "pool"][..],
+        &["resize", "--local", "pool", "-1"],
+        &["resize", "--local", "", "3"],
+        &["run", "--local", "--resizable", "pool", "true"],
     ] {
         let output = stage.run(wrong);
         assert_eq!(output.status.code(), Some(64), "{wrong:?}: {}", stderr(&output));

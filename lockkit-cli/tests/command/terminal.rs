@@ -112,6 +112,27 @@ fn ctrl_c_in_a_script_reaches_command_and_script() {
     assert_eq!(stage.wait_for_file("got"), "INT\nscript\n");
 }
 
+/// Bash ends a loop when what runs in it was ended by SIGINT.
+#[test]
+fn ctrl_c_ends_the_loop_around_lockkit_as_it_does_around_sleep() {
+    let stage = Stage::new();
+    let round = format!("echo >>rounds; \"$LOCKKIT\" run --local a sh -c \"{UP}; sleep 1000\"");
+    let body = format!("while true; do {round}; done");
+    std::fs::write(stage.path("script"), format!("{body}; echo >>survived")).unwrap();
+    let mut terminal = Terminal::open(&stage, &["bash", "--norc", "-i"]);
+    for typed in [&*body, "bash script"] {
+        terminal.type_in(&format!("{typed}\n"));
+        terminal.see("i am up");
+        terminal.type_in(CTRL_C);
+        terminal.type_in("printf 'again %s\\n' there\n");
+        terminal.see("again there");
+    }
+    assert_eq!(stage.wait_for_file("rounds"), "\n\n");
+    assert!(!stage.path("survived").exists());
+    let next = stage.run(&["run", "--local", "-n", "a", "true"]);
+    assert_eq!(next.status.code(), Some(0), "it cleaned up first");
+}
+
 #[test]
 fn ctrl_z_stops_the_job_and_fg_continues_it_with_the_terminal() {
     let stage = Stage::new();
@@ -178,10 +199,12 @@ fn a_spinner_shows_the_wait_on_a_terminal() {
     assert!(ticket.status.success());
     let mut terminal = Terminal::open(&stage, &["sh", "-i"]);
     terminal.see("prompt> ");
-    terminal.type_in("\"$LOCKKIT\" run --local a true; echo code=$?\n");
+    terminal.type_in("\"$LOCKKIT\" run --local a true\n");
     terminal.see("waiting for the lock \"a\": held by");
     terminal.see("\r/ ");
     terminal.type_in(CTRL_C);
     terminal.see("interrupted while waiting");
+    terminal.see("prompt> ");
+    terminal.type_in("echo code=$?\n");
     terminal.see("code=130");
 }

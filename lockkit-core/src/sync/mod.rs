@@ -20,7 +20,7 @@ pub use multi::{MultiGuard, MultiLease, MultiLock};
 pub use mutex::Mutex;
 pub use once::{Decision, Once};
 pub use reentrant::Reentrant;
-pub(crate) use reentrant::{Entrance, Slot};
+pub(crate) use reentrant::{Entrance, Entrances};
 pub use register::Register;
 pub use resizable::Resizable;
 pub use rwlock::RwLock;

@@ -1,7 +1,8 @@
 //! Locks that their owner can enter again. All of it happens in this process; the backend sees one
 //! claim.
 
-use std::sync::{Arc, Weak};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -52,16 +53,47 @@ impl Reentrant {
     }
 }
 
-/// An owner at a lock.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Entrance {
-    owner: Arc<str>,
-    key: Key,
-}
+/// Where owners stand that hold a lock of this manager, or are about to.
+#[derive(Default)]
+pub(crate) struct Entrances(StdMutex<Places>);
+
+/// By owner and lock.
+type Places = HashMap<(Arc<str>, Key), Arc<Slot>>;
 
 /// What the owner holds there, if anything. Locked while it is being acquired, so that two tasks
 /// of one owner do not wait for each other at the backend.
-pub(crate) type Slot = AsyncMutex<Weak<Holding>>;
+type Slot = AsyncMutex<Weak<Holding>>;
+
+/// An owner at a lock: its place in the table, which is there as long as one of these is.
+pub(crate) struct Entrance {
+    core: Arc<Core>,
+    at: (Arc<str>, Key),
+    slot: Option<Arc<Slot>>,
+}
+
+impl Entrances {
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entrance {
+    fn new(core: &Arc<Core>, owner: &Arc<str>, key: &Key) -> (Self, Arc<Slot>) {
+        let at = (owner.clone(), key.clone());
+        let slot = core.entrances.places().entry(at.clone()).or_default().clone();
+        (Self { core: core.clone(), at, slot: Some(slot.clone()) }, slot)
+    }
+}
+
+impl Drop for Entrance {
+    fn drop(&mut self) {
+        let mut places = self.core.entrances.places();
+        self.slot = None;
+        if places.get(&self.at).is_some_and(|slot| Arc::strong_count(slot) == 1) {
+            places.remove(&self.at);
+        }
+    }
+}
 
 /// Enters again, or acquires.
 pub(crate) async fn enter(
@@ -77,8 +109,7 @@ pub(crate) async fn enter(
         return tokio::time::timeout(limit, entering).await.unwrap_or(Ok(None));
     }
     core.check_open()?;
-    let entrance = Entrance { owner: owner.clone(), key: request.key.clone() };
-    let slot = core.entrance(&entrance);
+    let (entrance, slot) = Entrance::new(core, owner, &request.key);
     let mut held = match wait {
         Wait::Forever => slot.lock().await,
         _ => match slot.try_lock() {
@@ -100,4 +131,37 @@ pub(crate) async fn enter(
         *held = Arc::downgrade(guard.holding());
     }
     Ok(guard)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::{LockManager, MemoryDriver};
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_stays_in_the_table_who_holds_nothing_and_asks_for_nothing() {
+        let locks = LockManager::new(MemoryDriver::new());
+        let known = |job: &super::Reentrant| job.core.entrances.places().len();
+        let holder = locks.reentrant("holder");
+        let guard = holder.mutex("a").lock().await.unwrap();
+        let again = holder.mutex("a").lock().await.unwrap();
+        let second = Duration::from_secs(1);
+        for i in 0..100 {
+            let other = locks.reentrant(format!("other {i}"));
+            assert!(other.mutex("a").try_lock().await.unwrap().is_none());
+            assert!(other.mutex("a").try_lock_for(second).await.unwrap().is_none());
+            let dropped = tokio::time::timeout(second, other.mutex("a").lock()).await;
+            assert!(dropped.is_err());
+            assert!(other.mutex("").lock().await.is_err());
+        }
+        assert_eq!(known(&holder), 1, "the holder alone");
+        again.release().await.unwrap();
+        assert_eq!(known(&holder), 1);
+        assert!(holder.mutex("a").try_lock().await.unwrap().is_some(), "it is known by the table");
+        guard.release().await.unwrap();
+        assert_eq!(known(&holder), 0);
+        drop(holder.mutex("a").lock().await.unwrap());
+        assert_eq!(known(&holder), 0);
+    }
 }

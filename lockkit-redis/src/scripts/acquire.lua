@@ -16,6 +16,8 @@
 -- {"limit", IN_USE}     the semaphore has another limit
 -- {"broken", RECORD}    it was in line, and was broken
 --
+-- Refused as a whole when memory is full, before anything was written.
+--
 -- The fast path costs two commands: who finds no key at all takes the lock, and then the counter
 -- says whether the proposed token is greater than all before it. If not (the counter is new, the
 -- data were lost, another client was faster), the server chooses.
@@ -53,6 +55,8 @@ if type(alone) == 'string' then
   end
   if ARGV[4] == 'try' then return { 'busy' } end
 end
+
+redis.call('SETRANGE', KEYS[2], 0, '') -- changes nothing, and is refused when memory is full
 
 local hold, wait, client, shown = string.match(ARGV[1], '^%x+ %S+ (%d+) (%d+) (%S+) (.*)$')
 local mode = ARGV[5] or 'x'

@@ -10,6 +10,7 @@
 
 if redis.call('TYPE', KEYS[1]).ok == 'string'
   and redis.call('GETRANGE', KEYS[1], '33', '51') ~= ARGV[1] then return 0 end
+insist(KEYS[1])
 local list = open(KEYS[1])
 local id, c
 for _, each in ipairs(redis.call('ZRANGE', list.line, 0, -1)) do

@@ -11,6 +11,7 @@ if redis.call('TYPE', KEYS[1]).ok == 'string'
   local record = redis.call('HGET', names(KEYS[1]).broken, ARGV[1])
   return record and { record } or 0
 end
+insist(KEYS[1])
 local list = open(KEYS[1])
 local answer = renew(list, ARGV[1], ARGV[2], ARGV[3])
 if type(answer) == 'string' then

@@ -22,9 +22,10 @@ if kind == 'string' then
 elseif kind == 'hash' then
   local meta = redis.call('HMGET', KEYS[1], 'capacity', 'holders')
   state[3], state[4] = tonumber(meta[1]), tonumber(meta[2])
-  local line = redis.call('ZRANGE', list.line, 0, -1)
-  for _, id in ipairs(line) do
-    local left = redis.call('ZSCORE', list.ends, id) - now
+  for rank, id in ipairs(in_order(list)) do
+    local ends, c = redis.call('ZSCORE', list.ends, id), read_claim(list, id)
+    -- Without an end it lasts as `restore` says, once somebody asks.
+    local left = ends and ends - now or tonumber(rank <= state[4] and c.hold or c.wait)
     state[#state + 1] = { left, redis.call('HGET', KEYS[1], id) }
   end
 end

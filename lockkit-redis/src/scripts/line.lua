@@ -14,7 +14,11 @@
 -- and share its hash tag, so that they are in the same slot.
 --
 -- SHOWN is "PID<tab>HOST<tab>PROGRAM[<tab>NOTE]". Times come from TIME, the server's clock. Tokens
--- are text of 19 digits, which compares as the numbers do: Lua's own numbers end at 2^53.
+-- are text of 19 digits, whatever the clock shows: text of one width compares as the numbers do, and
+-- Lua's own numbers end at 2^53.
+--
+-- Any of the keys may be gone (evicted, or deleted by hand): without the lock's own key there is no
+-- list, and what else it had is restored.
 
 local CAPACITY = '2147483647'
 
@@ -22,10 +26,21 @@ local clock = redis.call('TIME')
 local now_us = string.format('%s%06d', clock[1], clock[2])
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
+local function written(digits)
+  return string.rep('0', 19 - #digits) .. digits
+end
+
 local function names(key)
   local head, tail = string.match(key, '^(lockkit:%a+)(:.*)$')
   return { key = key, line = head .. '.line' .. tail, ends = head .. '.ends' .. tail,
            broken = head .. '.broken' .. tail, limit = head .. '.limit' .. tail }
+end
+
+-- When memory is full (`maxmemory`), Redis refuses the first write of a script unless it takes no
+-- memory, and none of the later ones. A verb that must get through begins with this write, which
+-- changes nothing.
+local function insist(key)
+  redis.call('ZREM', names(key).ends, '')
 end
 
 local function unpack_claim(text)
@@ -113,6 +128,37 @@ local function promote(list, mine)
   end
 end
 
+-- The claims of a list in their order, which is also that of their tokens.
+local function in_order(list)
+  local ids = redis.call('ZRANGE', list.line, 0, -1)
+  if ids[1] then return ids end
+  local fields, tokens = redis.call('HGETALL', list.key), {}
+  for i = 1, #fields, 2 do
+    if #fields[i] == 32 then
+      ids[#ids + 1] = fields[i]
+      tokens[fields[i]] = unpack_claim(fields[i + 1]).token
+    end
+  end
+  table.sort(ids, function(a, b) return tokens[a] < tokens[b] end)
+  return ids
+end
+
+-- Makes the line, or the ends, of a list that has lost them. Nobody knows when its leases end: each
+-- of them lasts for a whole ttl from now.
+local function restore(list)
+  local ids = in_order(list)
+  if redis.call('EXISTS', list.line) == 0 then
+    list.next = 1
+    for _, id in ipairs(ids) do append(list, id) end
+  end
+  if redis.call('EXISTS', list.ends) == 0 then
+    for rank, id in ipairs(ids) do
+      local c = read_claim(list, id)
+      set_end(list, id, rank <= list.holders and c.hold or c.wait)
+    end
+  end
+end
+
 -- Reads what the list has in common, and takes out whose lease has ended. A lock that is free is a
 -- list without claims.
 local function open(key, mine)
@@ -125,6 +171,9 @@ local function open(key, mine)
     local meta = redis.call('HMGET', key, 'holders', 'weight', 'capacity', 'next')
     list.holders, list.weight = tonumber(meta[1]), tonumber(meta[2])
     list.capacity, list.next = tonumber(meta[3]), tonumber(meta[4])
+    if redis.call('EXISTS', list.line, list.ends) < 2 then restore(list) end
+  else
+    redis.call('DEL', list.line, list.ends) -- of a list whose own key is gone
   end
   local ended = redis.call('ZRANGEBYSCORE', list.ends, '-inf', string.format('%.0f', now))
   for _, id in ipairs(ended) do remove(list, id) end
@@ -187,7 +236,7 @@ end
 -- be ahead of what other clients are proposing just now, who would all end up here.
 local function next_token(counter, least, last)
   last = last or redis.call('GET', counter)
-  local clocked = '000' .. now_us
+  local clocked = written(now_us)
   local token = string.gsub(least, '^!', '')
   if (token ~= least or not last) and clocked > token then token = clocked end
   if last and last >= token then
@@ -197,8 +246,7 @@ local function next_token(counter, least, last)
       -- Redis counts exactly, but text without zeros in front.
       redis.call('SET', counter, (string.gsub(last, '^0+', '')))
       redis.call('INCR', counter)
-      token = redis.call('GET', counter)
-      token = string.rep('0', 19 - #token) .. token
+      token = written(redis.call('GET', counter))
     end
   end
   redis.call('SET', counter, token)

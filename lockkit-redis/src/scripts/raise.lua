@@ -13,6 +13,7 @@ local function count_up(token)
   if not last or last < token then redis.call('SET', KEYS[2], token) end
 end
 
+insist(KEYS[1])
 local alone = redis.pcall('GET', KEYS[1])
 if type(alone) == 'string' then
   if string.sub(alone, 1, 32) ~= ARGV[1] then

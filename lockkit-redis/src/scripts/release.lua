@@ -10,6 +10,7 @@ if kind ~= 'hash' then return kind == 'string' and 2 or 3 end
 
 -- #include line.lua
 
+insist(KEYS[1])
 local list = open(KEYS[1])
 local removed = remove(list, ARGV[1])
 if removed then promote(list) end

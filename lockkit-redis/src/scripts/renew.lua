@@ -20,6 +20,7 @@ for i = 1, #ARGV / 3 do
     answers[i] = record and { record } or 0
   else
     if not list then
+      insist(key)
       list = open(key)
       lists[key] = list
     end

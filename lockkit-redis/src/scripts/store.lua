@@ -4,9 +4,11 @@
 -- ARGV[1]  "store" or "delete"
 -- ARGV[2]  what is expected: "any", "absent", or a version
 -- ARGV[3]  the token, or ""    ARGV[4]  the id of this write    ARGV[5]  ttl in ms, or ""
--- ARGV[6]  the value
+-- ARGV[6]  the value       ARGV[7]  "repeated" when this same write may have been applied before
 --
 -- {"stored", VERSION} | {"conflict"} | {"stale", HIGHEST}
+--
+-- A store is refused as a whole when memory is full, a deletion never is.
 --
 -- Versions are the server's clock in µs, or the last one plus 1: they grow also across the end of
 -- a register that leaves nothing behind. One that was written with tokens leaves the highest.
@@ -27,22 +29,37 @@ local expected = ARGV[2] == 'any' or (ARGV[2] == 'absent' and not there)
   or (there and ARGV[2] == r[2])
 if not expected then return { 'conflict' } end
 
+-- The earlier attempt may have been applied, and then overwritten by somebody: to apply it again would
+-- undo that. It was not where the version that it expects is still there, where no write had a token
+-- as great, or where there was no write at all. One that expects nothing and has no token may be
+-- applied at any time.
+local harmless = (there and ARGV[2] == r[2]) or not r[2]
+  or (ARGV[3] == '' and ARGV[2] == 'any')
+  or (ARGV[3] ~= '' and (not r[3] or less(r[3], ARGV[3])))
+if ARGV[7] == 'repeated' and not harmless then return { 'conflict' } end
+
 local version = string.format('%.0f', math.max(now_us, (r[2] or 0) + 1))
-local token = r[3]
-if ARGV[3] ~= '' then token = ARGV[3] end
-redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'version', version, 'write', ARGV[4])
-if token then redis.call('HSET', KEYS[1], 'token', token) end
 if ARGV[1] == 'store' then
-  redis.call('HSET', KEYS[1], 'value', ARGV[6])
-  if ARGV[5] ~= '' then
-    redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now_us + 1000 * ARGV[5]))
-  end
+  redis.call('HSET', KEYS[1], 'value', ARGV[6], 'version', version, 'write', ARGV[4])
+  redis.call('HDEL', KEYS[1], 'until')
+else
+  redis.call('HDEL', KEYS[1], 'value', 'until')
+  redis.call('HSET', KEYS[1], 'version', version, 'write', ARGV[4])
+end
+if ARGV[5] ~= '' then
+  redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now_us + 1000 * ARGV[5]))
+end
+local token = r[3]
+if ARGV[3] ~= '' then
+  token = ARGV[3]
+  redis.call('HSET', KEYS[1], 'token', token)
 end
 -- What has no value and no token is only kept for as long as a write may be asked for again.
 if not token and (ARGV[1] == 'delete' or ARGV[5] ~= '') then
   local stays = ARGV[1] == 'delete' and 0 or ARGV[5]
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', 600000 + stays))
+else
+  redis.call('PERSIST', KEYS[1])
 end
 
 local watchers, place = string.gsub(KEYS[1], '^lockkit:register:', 'lockkit:register.watchers:'), KEYS[1]

@@ -121,13 +121,19 @@ impl Shared {
             outcome = self.settle(hold, claim, since, &granted).await;
         }
         if !matches!(outcome, Outcome::Granted(_)) {
-            for member in unknown {
+            let is_granted = |member: usize| granted.iter().any(|(other, _)| *other == member);
+            let (held, others): (Vec<_>, Vec<_>) =
+                hold.ghosts().into_iter().partition(|(member, _)| is_granted(*member));
+            // Also where a driver asked twice, and only one of its requests was answered.
+            let perhaps = |(member, ghost): &(usize, Option<Moment>)| {
+                ghost.is_some() || unknown.contains(member)
+            };
+            for (member, _) in others.into_iter().filter(perhaps) {
                 // It has taken its time already: nobody waits for it once more.
                 let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
                 tokio::spawn(async move { shared.forget_ghost(&hold, &claim, member).await });
             }
-            let granted = granted.iter().map(|(member, _)| (*member, None));
-            self.give_back(claim, granted.collect()).await;
+            self.give_back(claim, held).await;
             let mut state = hold.state();
             state.phase = match state.phase {
                 Phase::Trying { until: Some(until) } => Phase::Waiting { until },
@@ -138,8 +144,8 @@ impl Shared {
         while let Some((member, answer)) = answers.late().await {
             match answer {
                 Ok(Acquisition::Granted(_)) => self.welcome(hold, claim, member).await,
-                Ok(_) => {}
-                Err(_) => self.forget_ghost(hold, claim, member).await,
+                Ok(_) if hold.ghosts()[member].1.is_none() => {}
+                _ => self.forget_ghost(hold, claim, member).await,
             }
         }
     }

@@ -1,0 +1,125 @@
+//! The arguments of `ls`, `show`, `watch`, `break` and `take-over`, and the help for them.
+
+use std::time::Duration;
+
+use clap::Args;
+use lockkit::Token;
+
+use super::{duration, token};
+
+/// `ls`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  lockkit ls job/                  names that begin with job/
+  lockkit ls --held-over 1h30m     what may hang
+  lockkit ls --json | jq -r '.[].name'")]
+pub(crate) struct LsArgs {
+    /// Only names that begin with this
+    #[arg(value_name = "BEGINNING", default_value = "", hide_default_value = true)]
+    pub(crate) beginning: String,
+
+    /// Print a JSON array
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Only what has been held for longer than this
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) held_over: Option<Duration>,
+
+    /// Only what is waited for
+    #[arg(long)]
+    pub(crate) waiting: bool,
+}
+
+/// Which lock or semaphore.
+#[derive(Args, Debug)]
+pub(crate) struct Subject {
+    /// The lock or semaphore
+    pub(crate) name: String,
+
+    /// Only the semaphore of that name [default: the lock and the semaphore]
+    #[arg(long, conflicts_with = "lock")]
+    pub(crate) semaphore: bool,
+
+    /// Only the lock of that name
+    #[arg(long)]
+    pub(crate) lock: bool,
+}
+
+/// `show`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A lock and a semaphore may have the same name: what is in use is shown.
+
+Examples:
+  lockkit show nightly
+  lockkit show --json --semaphore importers | jq .limit")]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) subject: Subject,
+
+    /// Print JSON: one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `watch`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+While the backend is out of reach it goes on trying, and then shows the state again.
+
+Example:
+  lockkit watch --json nightly | jq --unbuffered '.holders[].identity.host'")]
+pub(crate) struct WatchArgs {
+    #[command(flatten)]
+    pub(crate) subject: Subject,
+
+    /// Print JSON: one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `break`.
+#[derive(Args, Debug)]
+#[command(after_help = BREAK_EXAMPLE, after_long_help = format!("\
+Without --force the holder is told that it lost the lock and is renewed no longer; the lock moves on \
+when the holder lets go, or when its lease ends. So there are never two holders. With --force the \
+lock moves on at once, and until the former holder notices, only tokens protect what it changes.
+
+{BREAK_EXAMPLE}"))]
+pub(crate) struct BreakArgs {
+    #[command(flatten)]
+    pub(crate) subject: Subject,
+
+    /// The token of the holder or waiter that is to lose it, as `show` prints it
+    #[arg(long, value_name = "T", value_parser = token)]
+    pub(crate) token: Token,
+
+    /// Let the lock move on at once, although its holder may still be at work
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Why, for the holder and for others to see
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+}
+
+const BREAK_EXAMPLE: &str = "\
+Example:
+  lockkit show nightly
+  lockkit break nightly --token 1795237948685600 --reason 'host is gone'";
+
+/// `take-over`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  lockkit take-over --from redis://old --url postgres://locker@new/app")]
+pub(crate) struct TakeOverArgs {
+    /// The backend that the fleet comes from
+    ///
+    /// When no client uses it alone any more, and before any client uses the new one alone:
+    /// docs/moving.md has the steps of a move.
+    #[arg(long, value_name = "URL")]
+    pub(crate) from: String,
+}

@@ -1,0 +1,242 @@
+//! The arguments of `run`, `acquire`, `renew` and `release`, and the help for them.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{duration, lease, positive_duration, term};
+use crate::exit::code;
+
+/// How to take a lock.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TakeArgs {
+    /// How long the lock stays held when its holder vanishes [default: 30s, or that of the URL]
+    #[arg(long, value_name = "DUR", value_parser = lease)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// Wait at most this long, for the backend and the lock [default: for ever for the lock, not
+    /// for the backend]
+    #[arg(short, long, value_name = "DUR", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+
+    /// Do not wait: end with 75 when the lock is taken
+    #[arg(short = 'n', long = "try", conflicts_with = "wait")]
+    pub(crate) once: bool,
+
+    /// Share the lock with others that take it shared: as a reader
+    #[arg(short, long, conflicts_with_all = ["permits", "limit"])]
+    pub(crate) shared: bool,
+
+    /// Take this many permits of a semaphore instead of a lock [default with --limit: 1]
+    #[arg(long, value_name = "N", requires = "limit",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) permits: Option<u32>,
+
+    /// How many permits the semaphore has: the same for all who use it
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: Option<u32>,
+
+    /// With --limit: M is only the first limit, until `lockkit resize` changes it
+    #[arg(long, requires = "limit")]
+    pub(crate) resizable: bool,
+
+    /// Why the lock is taken, for others to see; '' for none [default of run: the user and the
+    /// command line, without what looks like a secret]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+
+    /// The exit code when the lock is not acquired
+    #[arg(short = 'E', long, value_name = "N", default_value_t = code::BUSY)]
+    pub(crate) busy_exit_code: u8,
+}
+
+/// What `elect` runs; nothing with --show.
+#[derive(Args, Debug)]
+pub(crate) struct ElectCommand {
+    /// Run this text with /bin/sh -c instead of a COMMAND
+    #[arg(short = 'c', value_name = "TEXT", conflicts_with = "command")]
+    pub(crate) shell: Option<OsString>,
+
+    /// The command and its arguments; `--` before it may be left out
+    #[arg(required_unless_present_any = ["shell", "show"], trailing_var_arg = true,
+        value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl ElectCommand {
+    /// The words of the command; none with --show.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        words(self.shell.as_ref(), &self.command)
+    }
+}
+
+fn words(shell: Option<&OsString>, command: &[OsString]) -> Vec<OsString> {
+    match shell {
+        Some(text) => vec!["/bin/sh".into(), "-c".into(), text.clone()],
+        None => command.to_vec(),
+    }
+}
+
+/// `run`.
+#[derive(Args, Debug)]
+#[command(after_help = RUN_EXAMPLES, after_long_help = format!("{RUN_HELP}\n\n{RUN_EXAMPLES}"))]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) take: TakeArgs,
+
+    /// End the command by then: the lock is not renewed beyond it, and SIGTERM comes --kill-after
+    /// earlier
+    #[arg(long, value_name = "DUR", value_parser = term)]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// The time between SIGTERM and SIGKILL when the lock is lost; less than a third of the ttl and
+    /// less than --max-hold [default: 5s, or a quarter of the shorter of the two if that is less]
+    #[arg(long, value_name = "DUR", value_parser = duration)]
+    pub(crate) kill_after: Option<Duration>,
+
+    /// Run it once for this NAME, on whichever host comes first: where the command has ended with 0,
+    /// do nothing, and end with 0
+    ///
+    /// NAME then identifies the run, such as 2026-11-21/report. Another host that comes while the
+    /// command runs waits for its end (or as --wait and --try say), and runs it if it failed or its
+    /// host died.
+    #[arg(long = "once", conflicts_with_all = ["shared", "permits", "limit"])]
+    pub(crate) only_once: bool,
+
+    /// With --once: how long the success is remembered [default: 7d]
+    #[arg(long, value_name = "DUR", requires = "only_once", value_parser = positive_duration)]
+    pub(crate) keep: Option<Duration>,
+
+    /// With --once, without a command: forget that NAME was done, so that it runs again
+    #[arg(long, requires = "only_once", conflicts_with_all = ["keep", "command", "shell", "contain"])]
+    pub(crate) forget: bool,
+
+    /// Run the command in a PID namespace of its own: nothing that it starts survives it
+    ///
+    /// Also daemons and other sessions end with the command, and all of it is killed by the kernel
+    /// when lockkit is. Needs root, or user namespaces for ordinary users; with these, setuid
+    /// programs such as sudo have no effect in the command.
+    #[arg(long)]
+    pub(crate) contain: bool,
+
+    /// The lock: 1 to 512 bytes, anything but control characters
+    pub(crate) name: String,
+
+    #[command(flatten)]
+    pub(crate) what: RunCommand,
+}
+
+/// What `run` runs; nothing with --forget.
+#[derive(Args, Debug)]
+pub(crate) struct RunCommand {
+    /// Run this text with /bin/sh -c instead of a COMMAND
+    #[arg(short = 'c', value_name = "TEXT", conflicts_with = "command")]
+    pub(crate) shell: Option<OsString>,
+
+    /// The command and its arguments; `--` before it may be left out
+    #[arg(required_unless_present_any = ["shell", "forget"], trailing_var_arg = true,
+        value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl RunCommand {
+    /// The words of the command; none with --forget.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        words(self.shell.as_ref(), &self.command)
+    }
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  lockkit run --try nightly -- ./backup.sh --full
+  lockkit run --wait 1h30m --note 'release 7' deploy -c 'make && make push'
+  lockkit run --limit 5 importers -- ./import            a semaphore: five at a time
+  lockkit run --once 2026-11-21/report -- ./report       on one of the hosts that start it";
+
+const RUN_HELP: &str = "\
+The command runs with stdin, stdout and stderr as they are, in a process group of its own, and finds \
+LOCKKIT_NAME and LOCKKIT_TOKEN in its environment, and in LOCKKIT_URL and LOCKKIT_PREFIX the backend \
+of its lock (unless the URL contains a secret and was given with --url). LOCKKIT_HELD is for lockkit \
+itself. The lock is renewed while the command runs and released when it ends, however it ends.
+
+The command never outlives the lease. When the lock is lost, its process group gets SIGTERM at once, \
+and SIGKILL --kill-after later at most; when the backend does not answer, SIGTERM comes --kill-after \
+before the lease ends; SIGKILL always comes before it ends. This holds also when lockkit itself \
+stands still; when it is killed, the group is killed at once. What the command leaves running in its \
+process group when it ends gets a second, then SIGTERM, then SIGKILL, before the lock is released.
+
+What is left:
+- Processes that leave the group (daemons, the jobs of an interactive shell, what runs as another \
+user) are out of reach. --contain reaches them, but for what runs as another user.
+- lockkit and its supervisor, a process of its own called lk-supervisor, end the command for each \
+other. A kill by name (`pkill -f lockkit`, `killall lockkit`) misses the supervisor. When something \
+kills or stops both at one stroke (`killall /path/of/lockkit`, a kill of all processes of the user), \
+the command itself is killed with lockkit, but what it has started works on; --contain ends that too \
+when lockkit is killed, not when both are stopped.
+Check the token at what the command changes: that protects in these cases too.
+
+SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command. When one of the \
+first four ends it, lockkit ends by the same signal, as `sleep` would. A job that is stopped (Ctrl-Z) \
+is not renewed, and is killed when its lease ends.
+
+Durations are numbers with ms, s, m, h or d, such as 250ms or 1h30m; bare numbers are seconds.";
+
+/// `hold`.
+#[derive(Args, Debug)]
+#[command(after_help = HOLD_EXAMPLE, after_long_help = format!("\
+Prints shell code for the script to evaluate. From then on the script holds the lock until it ends, \
+however it ends, and finds the same variables in its environment as a command of `run`. When the lock \
+is not acquired, the code ends the script with the exit code of `run`.
+
+When the lock is lost, the script gets SIGTERM, and SIGKILL before the lease ends; with it all \
+processes of its group, where the script leads one. Weaker than `run`: what the script leaves running \
+when it ends is not waited for, and when lockkit is killed, the script works on. Check the token, or \
+run `lockkit check` before what matters.
+
+{HOLD_EXAMPLE}"))]
+pub(crate) struct HoldArgs {
+    #[command(flatten)]
+    pub(crate) take: TakeArgs,
+
+    /// The lock
+    pub(crate) name: String,
+}
+
+const HOLD_EXAMPLE: &str = "\
+Example:
+  #!/bin/sh
+  eval \"$(lockkit hold --wait 5m deploy)\"
+  make && make push";
+
+/// `acquire`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Prints the ticket: whoever has it can renew and release the lock, so keep it as a password. Nothing \
+renews the lock but `lockkit renew`. Where nobody could read the ticket (stdout is closed or \
+/dev/null), the lock is not taken.
+
+Example:
+  ticket=$(lockkit acquire --ttl 10m job) || exit
+  lockkit renew \"$ticket\" && step-2
+  lockkit release \"$ticket\"")]
+pub(crate) struct AcquireArgs {
+    #[command(flatten)]
+    pub(crate) take: TakeArgs,
+
+    /// Print JSON: ticket, token, name, space and ttl_ms
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// The lock
+    pub(crate) name: String,
+}
+
+/// `renew` and `release`.
+#[derive(Args, Debug)]
+pub(crate) struct TicketArgs {
+    /// What `acquire` printed. Whoever has it can renew and release the lock; `-` reads it from
+    /// stdin, so that `ps` does not show it
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) ticket: String,
+}

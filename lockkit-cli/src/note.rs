@@ -1,0 +1,120 @@
+//! The note of a lock that was taken without one: the user and the command line, for whoever looks.
+//! No secrets: arguments that look like one are left out.
+
+use std::ffi::OsString;
+
+use crate::backend::is_secret;
+
+/// The longest note that is made here, in bytes; the library takes 1,000.
+const LONGEST: usize = 200;
+
+/// Who runs what.
+pub(crate) fn of_command(words: &[OsString]) -> String {
+    let line = line(words);
+    let text = match std::env::var("USER").or_else(|_| std::env::var("LOGNAME")) {
+        Ok(user) if !user.is_empty() => format!("{user}: {line}"),
+        _ => line,
+    };
+    let plain: String =
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+    shortened(plain.trim(), LONGEST)
+}
+
+/// The command line without its secrets.
+fn line(words: &[OsString]) -> String {
+    let mut shown = Vec::new();
+    let mut hide_next = false;
+    for word in words {
+        let word = word.to_string_lossy();
+        shown.push(if hide_next { "***".to_owned() } else { without_secrets(&word) });
+        hide_next = word.starts_with('-') && !word.contains('=') && is_secret(&word);
+    }
+    shown.join(" ")
+}
+
+/// A word, or a text for a shell, without what looks like a secret in it.
+fn without_secrets(text: &str) -> String {
+    let mut hide_next = false;
+    let mut shown = Vec::new();
+    for word in text.split(' ') {
+        let word = if hide_next { "***".to_owned() } else { without_secret(word) };
+        hide_next = word.starts_with('-') && !word.contains('=') && is_secret(&word);
+        shown.push(word);
+    }
+    shown.join(" ")
+}
+
+fn without_secret(word: &str) -> String {
+    if let Some((name, _)) = word.split_once('=').filter(|(name, _)| is_secret(name)) {
+        return format!("{name}=***");
+    }
+    match looks_random(word) {
+        true => "***".to_owned(),
+        false => without_login(word),
+    }
+}
+
+/// The text without `user:password@`, in URLs or without one.
+pub(crate) fn without_logins(text: &str) -> String {
+    text.split(' ').map(without_login).collect::<Vec<_>>().join(" ")
+}
+
+fn without_login(word: &str) -> String {
+    let at = word.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = word.split_at(at);
+    match rest.rsplit_once('@') {
+        Some((login, host)) if login.contains(':') => format!("{scheme}***@{host}"),
+        _ => word.to_owned(),
+    }
+}
+
+/// Whether this is a long word of mixed letters and digits, as keys and tokens are.
+fn looks_random(word: &str) -> bool {
+    let of_keys =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '_' | '-' | '.');
+    let digits = word.chars().filter(char::is_ascii_digit).count();
+    let letters = word.chars().filter(char::is_ascii_alphabetic).count();
+    let slashes = word.chars().filter(|c| *c == '/').count();
+    word.len() >= 24 && digits >= 4 && letters >= 4 && slashes < 3 && word.chars().all(of_keys)
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    let end = (0..=most - 3).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}…", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(words: &[&str]) -> String {
+        line(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_command_line_is_shown_without_its_secrets() {
+        for (words, expected) in [
+            (&["./backup.sh", "--full", "/srv"][..], "./backup.sh --full /srv"),
+            (&["x", "--password", "hunter2", "y"], "x --password *** y"),
+            (&["x", "--password=hunter2", "API_KEY=abc"], "x --password=*** API_KEY=***"),
+            (&["curl", "https://me:hunt/er2@host/a"], "curl https://***@host/a"),
+            (&["scp", "me:hunter2@host"], "scp ***@host"),
+            (&["sh", "-c", "PGPASSWORD=hunter2 psql -h db"], "sh -c PGPASSWORD=*** psql -h db"),
+            (&["sh", "-c", "x --token hunter2 && y"], "sh -c x --token *** && y"),
+            (&["deploy", "AKIA1234567890abcdEFGH5678"], "deploy ***"),
+            (&["report", "2026-11-21/report"], "report 2026-11-21/report"),
+        ] {
+            assert_eq!(shown(words), expected);
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_shortened_between_characters() {
+        let note = of_command(&["é".repeat(500).into()]);
+        assert!(note.len() <= LONGEST && note.ends_with('…'), "{note}");
+        assert!(!of_command(&["a\nb\u{1b}".into()]).contains(char::is_control));
+    }
+}

@@ -1,0 +1,142 @@
+//! `run --contain`: the command in a PID namespace of its own, so that nothing it starts survives
+//! it, whatever group or session it moves to. The kernel kills everything in the namespace when its
+//! first process dies, and that one dies with the launcher, which dies with lockkit.
+//!
+//! | process | in the namespace | ends when |
+//! | --- | --- | --- |
+//! | the launcher | no | lockkit dies, or the first process ends |
+//! | the first process | as number 1 | the launcher dies, or the command and what it left have ended |
+//! | the command | yes | the first process dies |
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{SigSet, Signal as NixSignal, kill};
+use nix::unistd::Pid as NixPid;
+use rustix::process::{
+    Signal, WaitOptions, getgid, getuid, set_parent_process_death_signal, waitpid,
+};
+
+use super::launch::cannot_run;
+use super::role;
+use crate::exit::code;
+use crate::output;
+
+/// How long what the command left behind may go on, and how long it has after SIGTERM.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The launcher's part: makes the namespace and its first process, and ends as that one does.
+pub(super) fn launch(command: &[OsString]) -> ExitCode {
+    if let Err(error) = separate() {
+        output::fail(format!(
+            "--contain: the system does not let this user make a PID namespace ({error}): allow \
+             user namespaces (sysctl kernel.unprivileged_userns_clone, user.max_user_namespaces), \
+             or leave --contain out"
+        ));
+        return ExitCode::from(code::OS);
+    }
+    let mut first = match role::myself("lk-first", role::FIRST).args(command).spawn() {
+        Ok(first) => first,
+        Err(error) => {
+            output::fail(format!("--contain: cannot start the first process: {error}"));
+            return ExitCode::from(code::OS);
+        }
+    };
+    // Signals to the group are for the command: this process ends when the first one does. Only
+    // those that stop a job are left, so that lockkit sees a stopped job as one.
+    let mut deaf = SigSet::all();
+    for stop in [NixSignal::SIGTSTP, NixSignal::SIGTTIN, NixSignal::SIGTTOU, NixSignal::SIGCONT] {
+        deaf.remove(stop);
+    }
+    let _ = deaf.thread_block();
+    match first.wait() {
+        Ok(status) => {
+            let killed = status.signal().map(|n| code::SIGNAL.saturating_add(n as u8));
+            ExitCode::from(
+                status.code().map(|code| code as u8).or(killed).unwrap_or(code::SOFTWARE),
+            )
+        }
+        Err(_) => ExitCode::from(code::SOFTWARE),
+    }
+}
+
+/// Has the next child be the first process of a new PID namespace. Root needs nothing else; others
+/// need a user namespace, in which they stay who they are.
+fn separate() -> io::Result<()> {
+    if getuid().is_root() && unshare(CloneFlags::CLONE_NEWPID).is_ok() {
+        return Ok(());
+    }
+    let (user, group) = (getuid().as_raw(), getgid().as_raw());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)?;
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
+}
+
+/// The first process: starts the command, takes away what ends, ends after the command.
+pub(super) fn main(command: &[OsString]) -> ExitCode {
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    show_own_processes();
+    let [program, arguments @ ..] = command else {
+        return ExitCode::from(code::SOFTWARE);
+    };
+    let child = match Command::new(program).args(arguments).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let failure = cannot_run(program, &error);
+            let code = failure.ending.code();
+            output::fail(failure.sentence.unwrap_or_default());
+            return ExitCode::from(code);
+        }
+    };
+    let its_pid = child.id() as i32;
+    let mut ended = None;
+    while ended.is_none() {
+        match waitpid(None, WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() == its_pid => {
+                let code = status.exit_status().map(|code| code as u8);
+                let killed = status.terminating_signal().map(|n| code::SIGNAL + n as u8);
+                ended = code.or(killed);
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return ExitCode::from(code::SOFTWARE),
+        }
+    }
+    clear_up();
+    ExitCode::from(ended.unwrap_or(code::SOFTWARE))
+}
+
+/// Where the system allows it, `/proc` shows the processes of the namespace, to the command alone.
+fn show_own_processes() {
+    const NONE: Option<&str> = None;
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let _ = unshare(CloneFlags::CLONE_NEWNS)
+        .and_then(|()| mount(NONE, "/", NONE, private, NONE))
+        .and_then(|()| mount(Some("proc"), "/proc", Some("proc"), plain, NONE));
+}
+
+/// Waits for what the command left behind, and asks it to end. What does not, the kernel kills when
+/// this process ends.
+fn clear_up() {
+    let everybody = NixPid::from_raw(-1);
+    for asked in [false, true] {
+        if asked {
+            let _ = kill(everybody, NixSignal::SIGTERM);
+            let _ = kill(everybody, NixSignal::SIGCONT);
+        }
+        let began = Instant::now();
+        while began.elapsed() < GRACE {
+            match waitpid(None, WaitOptions::NOHANG) {
+                Err(rustix::io::Errno::CHILD) => return,
+                Ok(Some(_)) => {}
+                _ => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}

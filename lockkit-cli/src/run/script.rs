@@ -1,0 +1,219 @@
+//! `hold`: the rest of a script under a lock. Three processes beside the script:
+//!
+//! | process | does | ends |
+//! | --- | --- | --- |
+//! | `hold`, in `$(…)` | starts the keeper, prints what the script is to evaluate | when the lock is held |
+//! | the keeper | takes and renews the lock, as `run` does | after the stand-in |
+//! | the stand-in, its command | waits for the end of the script, ends it when the lock is lost | after the script |
+//!
+//! The script tells its process id through a file in a folder of `hold`'s own: in `$(…)` the parent
+//! may be a subshell, and only what the script evaluates knows the script.
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use clap::Parser;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process_group, pidfd_open};
+use rustix::process::{pidfd_send_signal, setsid};
+use tokio::time::{sleep, timeout};
+
+use super::launch::Job;
+use super::signals::Signals;
+use super::{Term, conclude, environment, nested, role, under};
+use crate::args::take::HoldArgs;
+use crate::args::{BackendArgs, Cli, Verb};
+use crate::backend::Backend;
+use crate::exit::{Ending, Failure, code};
+use crate::output;
+use crate::take::{self, Take};
+
+/// Where the script writes its process id.
+const SCRIPT: &str = "script";
+
+/// The line behind what the script is to evaluate.
+const COMPLETE: &str = "# complete";
+
+/// How long the script may take to evaluate what was printed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The verb. Whatever comes of it, the script hears of it: `eval ""` would go on without the lock.
+pub(crate) fn hold() -> Result<Ending, Failure> {
+    let ended = start();
+    let ending = match &ended {
+        Ok(ending) => *ending,
+        Err(failure) => failure.ending,
+    };
+    if ending != Ending::Code(0) {
+        refuse(ending);
+    }
+    ended
+}
+
+/// Has the script end.
+pub(crate) fn refuse(ending: Ending) {
+    let _ = output::print(&format!("exit {}\n", ending.code()));
+}
+
+fn start() -> Result<Ending, Failure> {
+    role::can_be_played()?;
+    let folder = private_folder()?;
+    let failed = |e: io::Error| Failure::os("cannot start the keeper of the lock", e);
+    let mut keeper = role::myself("lockkit", role::KEEP)
+        .arg(&folder)
+        .args(std::env::args_os())
+        // Its end tells the keeper that this process is gone.
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut text = String::new();
+    for line in keeper.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines()) {
+        let line = line.map_err(failed)?;
+        if line == COMPLETE {
+            output::print(&text)?;
+            return Ok(Ending::Code(0));
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+    let status = keeper.wait().map_err(failed)?;
+    let code = status.code().map_or(code::SOFTWARE, |code| code as u8);
+    Ok(Ending::Code(if code == 0 { code::SOFTWARE } else { code }))
+}
+
+fn private_folder() -> Result<PathBuf, Failure> {
+    let id = lockkit::ClaimId::random().to_hex();
+    let folder = std::env::temp_dir().join(format!("lockkit-{}", &id[..16]));
+    let made = DirBuilder::new().mode(0o700).create(&folder);
+    made.map_err(|e| Failure::os(&format!("cannot make the folder {}", folder.display()), e))?;
+    Ok(folder)
+}
+
+/// The keeper's `main`. `arguments`: the folder, the command line of `hold`.
+pub(super) fn keeper(arguments: &[OsString]) -> ExitCode {
+    let _ = setsid();
+    let [folder, line @ ..] = arguments else {
+        return ExitCode::from(code::SOFTWARE);
+    };
+    let Ok(cli) = Cli::try_parse_from(line) else {
+        return ExitCode::from(code::SOFTWARE);
+    };
+    output::set_verbosity(cli.verbosity());
+    let Verb::Hold(args) = &cli.verb else {
+        return ExitCode::from(code::SOFTWARE);
+    };
+    role::asynchronously(async { keep(args, &cli.backend, Path::new(folder)).await })
+}
+
+async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<Ending, Failure> {
+    let backend = Backend::choose(backend)?.ttl_or_default(args.take.ttl);
+    let take = Take::new(&args.name, &args.take, None, false);
+    take.rehearse(&backend).await?;
+    let term = Term::new("--max-hold", None, None, backend.ttl())?;
+    let held = nested::held();
+    nested::refuse(&held, &backend, take.space(), &args.name)?;
+    let locks = take.connect(&backend).await?;
+    let result = async {
+        let mut signals = Signals::ending()?;
+        let guard = tokio::select! {
+            guard = take.take(&locks, &mut signals) => guard?,
+            () = end_of_stdin() => return Err(Failure::silent(code::SOFTWARE)),
+        };
+        let variables = environment(&guard, held, &backend, &take)?;
+        for (name, value) in &variables {
+            print_variable(name, value.as_deref())?;
+        }
+        let file = quoted(&folder.join(SCRIPT).to_string_lossy());
+        output::print(&format!("echo $$ >{file}\n{COMPLETE}\n"))?;
+        let command = role::stand_in(folder, term.kill_after);
+        let job = Job { command, environment: variables, contained: false };
+        let ended = under(&guard, term, &job, &mut signals).await?;
+        conclude(guard, ended, &args.name).await
+    }
+    .await;
+    take::close_after(&locks, &result).await;
+    let _ = std::fs::remove_dir_all(folder);
+    result
+}
+
+fn print_variable(name: &str, value: Option<&str>) -> Result<(), Failure> {
+    match value {
+        Some(value) => output::print(&format!("{name}={}; export {name}\n", quoted(value))),
+        None => output::print(&format!("unset {name}\n")),
+    }
+}
+
+/// For a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+async fn end_of_stdin() {
+    let read = || io::stdin().lock().read_to_end(&mut Vec::new());
+    let _ = tokio::task::spawn_blocking(read).await;
+}
+
+/// The stand-in's `main`. `arguments`: the folder, the time between SIGTERM and SIGKILL in ms.
+pub(super) fn stand_in(arguments: &[OsString]) -> ExitCode {
+    let [folder, pause] = arguments else {
+        return ExitCode::from(code::SOFTWARE);
+    };
+    let pause = pause.to_str().and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
+    role::asynchronously(async {
+        let mut signals = Signals::ending()?;
+        let Ok(Some((pid, script))) = timeout(PATIENCE, script(Path::new(folder))).await else {
+            return Ok(Ending::Code(0));
+        };
+        let watched = script.try_clone().map_err(|e| Failure::os("the script", e))?;
+        let mut ended = tokio::task::spawn_blocking(move || wait_for(&watched));
+        tokio::select! {
+            _ = &mut ended => return Ok(Ending::Code(0)),
+            _ = signals.next() => {}
+        }
+        end(pid, &script, Signal::TERM);
+        // The supervisor kills this process when the lease is about to end: the script goes before.
+        if timeout(pause.unwrap_or_default() / 4 * 3, &mut ended).await.is_err() {
+            end(pid, &script, Signal::KILL);
+        }
+        Ok(Ending::Code(0))
+    })
+}
+
+/// The script, once it has said who it is.
+async fn script(folder: &Path) -> Option<(Pid, OwnedFd)> {
+    let file = folder.join(SCRIPT);
+    let text = loop {
+        match std::fs::read_to_string(&file) {
+            Ok(text) if text.ends_with('\n') => break text,
+            _ => sleep(Duration::from_millis(10)).await,
+        }
+    };
+    let _ = std::fs::remove_dir_all(folder);
+    let pid = Pid::from_raw(text.trim().parse().ok()?)?;
+    Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?))
+}
+
+fn wait_for(script: &OwnedFd) {
+    let mut fds = [PollFd::new(script, PollFlags::IN)];
+    while let Err(rustix::io::Errno::INTR) = poll(&mut fds, None) {}
+}
+
+/// Signals the script, with what it started where it leads a process group.
+fn end(pid: Pid, script: &OwnedFd, signal: Signal) {
+    match getpgid(Some(pid)) {
+        Ok(group) if group == pid => {
+            let _ = kill_process_group(group, signal);
+        }
+        _ => {
+            let _ = pidfd_send_signal(script, signal);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What people who know other commands expect of this one.
+
+use std::fs;
+
+use crate::stage::{Stage, code, stderr, stdout};
+
+#[test]
+fn a_text_for_the_shell_runs_with_c() {
+    let stage = Stage::new();
+    let ran = stage.run(&["run", "--local", "a", "-c", "echo $LOCKKIT_NAME | tr a b; exit 3"]);
+    assert_eq!((code(&ran), &*stdout(&ran)), (3, "b\n"), "{}", stderr(&ran));
+    let script = "echo led >did; kill -INT $PPID; sleep 1000";
+    let led = stage.run(&["elect", "--local", "e", "-c", script]);
+    assert_eq!(fs::read_to_string(stage.path("did")).unwrap(), "led\n", "{}", stderr(&led));
+}
+
+#[test]
+fn the_backend_may_stand_before_the_verb() {
+    let stage = Stage::new();
+    let put = stage.run(&["--url", "sqlite:a.db", "--prefix", "p", "put", "r", "x"]);
+    assert_eq!(code(&put), 0, "{}", stderr(&put));
+    let seen = stage.run(&["get", "--url", "sqlite:a.db", "--prefix", "p", "r"]);
+    assert_eq!(stdout(&seen), "x");
+    assert_eq!(code(&stage.run(&["--local", "ls", "--url", "sqlite:a.db"])), 64);
+    assert_eq!(code(&stage.run(&["--local", "run", "a", "true"])), 0);
+}
+
+#[test]
+fn durations_may_have_several_units() {
+    let stage = Stage::new();
+    assert_eq!(code(&stage.run(&["acquire", "--local", "--ttl", "1h30m", "a"])), 0);
+    assert_eq!(stage.state("a")["holders"][0]["ttl_ms"], 5_400_000);
+}
+
+#[test]
+fn the_note_is_the_user_and_the_command_line_without_secrets() {
+    let stage = Stage::new();
+    let note_of = |options: &[&str]| {
+        let script = "\"$LOCKKIT\" show --json --local a; true";
+        let line = ["a", "sh", "-c", script, "--password", "hunter2"];
+        let mut run = stage.lockkit(&[&["run", "--local"], options, &line].concat());
+        let shown = run.env("USER", "ada").output().unwrap();
+        assert_eq!(code(&shown), 0, "{}", stderr(&shown));
+        let state: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+        state["holders"][0]["note"].clone()
+    };
+    let note = note_of(&[]);
+    let note = note.as_str().unwrap();
+    assert!(note.starts_with("ada: sh -c ") && note.ends_with("--password ***"), "{note}");
+    assert_eq!(note_of(&["--note", "why"]), "why");
+    assert!(note_of(&["--note", ""]).is_null());
+}
+
+#[test]
+fn the_prefix_may_come_from_the_environment() {
+    let stage = Stage::new();
+    let put = |options: &[&str], value: &str| {
+        let mut put = stage.lockkit(&[&["put"], options, &["r", value]].concat());
+        let put = put.env("LOCKKIT_PREFIX", "env").output().unwrap();
+        assert_eq!(code(&put), 0, "{}", stderr(&put));
+    };
+    put(&["--url", "sqlite:a.db"], "1");
+    put(&["--url", "sqlite:a.db", "--prefix", "option"], "2");
+    put(&["--url", "sqlite:a.db?prefix=url"], "3");
+    for (prefix, value) in [("env", "1"), ("option", "2"), ("url", "3")] {
+        let seen = stage.run(&["get", "--url", "sqlite:a.db", "--prefix", prefix, "r"]);
+        assert_eq!(stdout(&seen), value, "{prefix}");
+    }
+}
+
+#[test]
+fn ls_says_when_there_is_nothing() {
+    let stage = Stage::new();
+    let listed = stage.run(&["ls", "--local", "--prefix", "shop"]);
+    assert_eq!((code(&listed), &*stdout(&listed)), (0, ""));
+    let said = stderr(&listed);
+    assert!(said.contains("locks.db") && said.contains("\"shop\""), "{said}");
+    assert_eq!(stdout(&stage.run(&["ls", "--local", "--json"])), "[]\n");
+}
+
+#[test]
+fn a_register_can_be_deleted() {
+    let stage = Stage::new();
+    assert_eq!(code(&stage.run(&["delete", "--local", "r"])), 1, "there is none");
+    let version = stdout(&stage.run(&["put", "--local", "r", "x"]));
+    let wrong = stage.run(&["delete", "--local", "--if-version", "9999", "r"]);
+    assert_eq!(code(&wrong), 1, "{}", stderr(&wrong));
+    let right = stage.run(&["delete", "--local", "--if-version", version.trim(), "r"]);
+    assert_eq!(code(&right), 0, "{}", stderr(&right));
+    assert_eq!(code(&stage.run(&["get", "--local", "r"])), 1);
+}
+
+#[test]
+fn a_job_that_was_done_once_can_be_forgotten() {
+    let stage = Stage::new();
+    let job = || code(&stage.run(&["run", "--local", "--once", "job", "sh", "-c", "echo >>ran"]));
+    assert_eq!((job(), job()), (0, 0));
+    let forgotten = stage.run(&["run", "--local", "--once", "--forget", "job"]);
+    assert_eq!(code(&forgotten), 0, "{}", stderr(&forgotten));
+    assert_eq!(job(), 0);
+    assert_eq!(fs::read_to_string(stage.path("ran")).unwrap(), "\n\n");
+}
+
+#[test]
+fn each_subcommand_has_an_example_and_a_page() {
+    let stage = Stage::new();
+    fs::create_dir(stage.path("pages")).unwrap();
+    assert_eq!(code(&stage.run(&["man", "--dir", "pages"])), 0);
+    let mut verbs = 0;
+    for entry in fs::read_dir(stage.path("pages")).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        let Some(verb) = file.strip_prefix("lockkit-") else {
+            assert_eq!(file, "lockkit.1");
+            continue;
+        };
+        let verb = verb.strip_suffix(".1").unwrap();
+        let page = fs::read_to_string(stage.path("pages").join(&file)).unwrap();
+        assert!(page.contains(&format!(".TH lockkit-{verb} 1")), "{file}");
+        for help in ["-h", "--help"] {
+            let help = stdout(&stage.run(&[verb, help]));
+            assert!(help.contains("Example") && help.contains("lockkit "), "{verb}: {help}");
+        }
+        verbs += 1;
+    }
+    assert_eq!(verbs, 21);
+}
+
+#[test]
+fn break_says_what_it_did() {
+    let stage = Stage::new();
+    let held = stage.run(&["acquire", "--local", "--note", "why", "--ttl", "1000", "a"]);
+    assert!(held.status.success());
+    let token = stage.wait_for_holder("a").to_string();
+    let broken = stage.run(&["break", "--local", "a", "--token", &token]);
+    let said = stderr(&broken);
+    assert!(said.contains(&format!("broke the lock \"a\": token {token}")), "{said}");
+    assert!(said.contains("\"why\"") && said.contains("when its lease ends"), "{said}");
+}
+
+#[test]
+fn colours_come_where_they_are_wanted() {
+    let stage = Stage::new();
+    assert!(stage.run(&["acquire", "--local", "a"]).status.success());
+    let list = |color: &str| stdout(&stage.run(&["ls", "--local", "--color", color]));
+    assert!(list("always").contains("\u{1b}[1mNAME"));
+    assert!(!list("auto").contains('\u{1b}') && !list("never").contains('\u{1b}'));
+}

@@ -1,0 +1,82 @@
+//! The second life of a detached lock: a ticket is resumed, or released.
+
+use std::sync::Arc;
+
+use crate::driver::{Ended, Released, Renewal};
+use crate::guard::Guard;
+use crate::manager::Core;
+use crate::observe::Labels;
+use crate::record::{How, Record};
+use crate::{Claim, Error, LockManager, LossReason, Ticket};
+
+/// How often is asked again since the answer came later than the lease lasts.
+const TRIES: u32 = 3;
+
+impl LockManager {
+    /// Goes on with a detached lock: renews it, and holds it as if it had been made here.
+    ///
+    /// [`Error::Lost`] when it has ended. [`Error::Config`] when this manager has resumed the ticket
+    /// already and its guard lives; another manager is not known, see [`Ticket`]. One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the detached lock as it is.
+    pub async fn resume(&self, ticket: &Ticket) -> Result<Guard, Error> {
+        let core = self.core();
+        core.check_open()?;
+        core.check_ticket(ticket)?;
+        let base = core.token_base().await?;
+        core.registry.ensure_renewer();
+        let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
+        let backend = core.driver().capabilities().backend;
+        for _ in 0..TRIES {
+            if let Some(record) = renew(core, &claim, base).await? {
+                if let Err(error) = core.registry.insert(claim.id, &record) {
+                    record.close();
+                    return Err(error);
+                }
+                return Ok(Guard::new(core.clone(), record));
+            }
+        }
+        Err(Error::retryable(backend, "each answer came after the lease that it renewed was over"))
+    }
+
+    /// Releases a detached lock. A guard of this manager that resumed it is lost before that
+    /// ([`LossReason::Vanished`]). One round trip.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether the lock was released; it can be asked for again.
+    pub async fn release_ticket(&self, ticket: &Ticket) -> Result<Released, Error> {
+        let core = self.core();
+        core.check_open()?;
+        core.check_ticket(ticket)?;
+        let claim = ticket.claim(core.settings.wait_ttl, core.identity.clone());
+        if let Some(record) = core.registry.take(claim.id) {
+            record.lose(LossReason::Vanished);
+        }
+        core.driver().release(&Arc::new(claim)).await
+    }
+}
+
+/// The claim as one that is held here; `None` when the answer came too late for that.
+async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<Record>>, Error> {
+    let sent = core.clock().now();
+    let grant = match core.driver().renew_single(claim).await? {
+        Renewal::Holds(grant) => grant,
+        Renewal::Ended(Ended::Broken(record)) => {
+            return Err(Error::Lost { reason: LossReason::Broken(record) });
+        }
+        Renewal::Ended(Ended::SessionEnded) => {
+            return Err(Error::Lost { reason: LossReason::SessionEnded });
+        }
+        _ => return Err(Error::Lost { reason: LossReason::Expired }),
+    };
+    let backend = core.driver().capabilities().backend;
+    let labels = Labels { backend, kind: "detached", class: None };
+    let how = How { margin: core.settings.margin, base, renew: true, max_hold: None, labels };
+    let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
+    if record.grant(&grant, Some(sent)) {
+        return Ok(Some(record));
+    }
+    record.close();
+    Ok(None)
+}

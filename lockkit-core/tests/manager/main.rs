@@ -1,0 +1,58 @@
+//! What a manager promises to its users, seen with a driver whose answers get lost, come late or
+//! not at all. On the memory driver under a paused clock, unless a test says otherwise.
+
+mod acquire;
+mod deadlines;
+mod moody;
+mod primitives;
+mod reading;
+mod reentrant;
+mod renewer;
+mod repeats;
+mod shutdown;
+mod tickets;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use lockkit_core::driver::LockDriver;
+use lockkit_core::{Key, LockManager, MemoryDriver, Name, Namespace, Settings, Space};
+use moody::Moody;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MS: Duration = Duration::from_millis(1);
+
+fn locks() -> (Moody, LockManager) {
+    let driver = Moody::new(MemoryDriver::new());
+    let locks = manager_of(&driver);
+    (driver, locks)
+}
+
+fn manager_of(driver: &Moody) -> LockManager {
+    LockManager::with(Arc::new(driver.clone()), Settings::default()).unwrap()
+}
+
+/// How many claims the store has for this name, whatever the driver's mood.
+async fn claims(driver: &Moody, name: &str) -> usize {
+    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
+    driver.store().inspect(&key).await.unwrap().line.len()
+}
+
+/// Polls a future once; it is not done by then.
+async fn begin<F: Future>(mut future: Pin<&mut F>) {
+    std::future::poll_fn(|context| {
+        assert!(future.as_mut().poll(context).is_pending(), "it is under way");
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// Lets every task run that can; no time passes.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}

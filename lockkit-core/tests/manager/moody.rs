@@ -1,0 +1,304 @@
+//! A driver in front of the memory driver that counts calls and, when told to, fails before it
+//! acts, after it acted, or not at all but late.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::capabilities::Capabilities;
+use lockkit_core::clock::Clock;
+use lockkit_core::driver::*;
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Claim, Error, Key, MemoryDriver, Token};
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mood {
+    /// It fails, and nothing was done.
+    FailBefore,
+    /// It is done, and the answer gets lost.
+    FailAfter,
+    /// It is done so much later; the caller is told at once that there was no answer.
+    StuckFor(Duration),
+    /// Never answers, never acts.
+    Silent,
+    /// It is done at once, and the answer comes so much later.
+    Late(Duration),
+    /// It is done so much later, if somebody still waits for it by then.
+    Slow(Duration),
+}
+
+/// The calls of one verb that are under way: how many there are, and were at most.
+#[derive(Clone, Copy, Debug, Default)]
+struct UnderWay {
+    now: usize,
+    most: usize,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Moody {
+    inner: MemoryDriver,
+    moods: Arc<Mutex<VecDeque<(&'static str, Mood)>>>,
+    always: Arc<Mutex<HashMap<&'static str, Mood>>>,
+    calls: Arc<Mutex<Vec<(&'static str, usize)>>>,
+    under_way: Arc<Mutex<HashMap<&'static str, UnderWay>>>,
+    twice: Arc<AtomicBool>,
+}
+
+impl Moody {
+    pub(crate) fn new(inner: MemoryDriver) -> Self {
+        Self {
+            inner,
+            moods: Arc::default(),
+            always: Arc::default(),
+            calls: Arc::default(),
+            under_way: Arc::default(),
+            twice: Arc::default(),
+        }
+    }
+
+    /// From now on it sends twice what it sends, as after a connection that broke before the first
+    /// answer, and says so.
+    pub(crate) fn send_twice(&self) {
+        self.twice.store(true, Ordering::Relaxed);
+    }
+
+    fn sends_twice(&self) -> bool {
+        self.twice.load(Ordering::Relaxed)
+    }
+
+    /// The store behind it, for who must not meet its moods.
+    pub(crate) fn store(&self) -> &MemoryDriver {
+        &self.inner
+    }
+
+    /// The next call of this verb meets this mood; moods of one verb queue up.
+    pub(crate) fn next(&self, verb: &'static str, mood: Mood) {
+        self.moods.lock().unwrap().push_back((verb, mood));
+    }
+
+    /// Every call of this verb meets this mood from now on, unless another is next.
+    pub(crate) fn always(&self, verb: &'static str, mood: Mood) {
+        self.always.lock().unwrap().insert(verb, mood);
+    }
+
+    /// From now on nothing is asked successfully, and nothing is done.
+    pub(crate) fn cut_off(&self) {
+        for verb in ["acquire", "granted", "renew", "release", "shorten", "downgrade", "inspect"] {
+            self.always(verb, Mood::FailBefore);
+        }
+    }
+
+    /// How many calls of this verb were under way at once, at most.
+    pub(crate) fn most_at_once(&self, verb: &str) -> usize {
+        self.under_way.lock().unwrap().get(verb).copied().unwrap_or_default().most
+    }
+
+    /// How many calls of this verb are under way.
+    pub(crate) fn at_once(&self, verb: &str) -> usize {
+        self.under_way.lock().unwrap().get(verb).copied().unwrap_or_default().now
+    }
+
+    /// How many claims each call of this verb was about.
+    pub(crate) fn calls(&self, verb: &str) -> Vec<usize> {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().filter(|(v, _)| *v == verb).map(|(_, n)| *n).collect()
+    }
+
+    async fn call<T, F>(&self, verb: &'static str, claims: usize, act: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        self.calls.lock().unwrap().push((verb, claims));
+        let _counted = Counted::new(self, verb);
+        let mood = {
+            let mut moods = self.moods.lock().unwrap();
+            let at = moods.iter().position(|(v, _)| *v == verb);
+            at.and_then(|at| moods.remove(at)).map(|(_, mood)| mood)
+        };
+        let mood = mood.or_else(|| self.always.lock().unwrap().get(verb).copied());
+        match mood {
+            None => act.await,
+            Some(Mood::FailBefore) => Err(lost_answer()),
+            Some(Mood::FailAfter) => {
+                act.await?;
+                Err(lost_answer())
+            }
+            Some(Mood::StuckFor(d)) => {
+                tokio::spawn(async move {
+                    tokio::time::sleep(d).await;
+                    let _ = act.await;
+                });
+                Err(lost_answer())
+            }
+            Some(Mood::Silent) => std::future::pending().await,
+            Some(Mood::Late(d)) => {
+                let answer = act.await;
+                tokio::time::sleep(d).await;
+                answer
+            }
+            Some(Mood::Slow(d)) => {
+                tokio::time::sleep(d).await;
+                act.await
+            }
+        }
+    }
+}
+
+/// Counts a call for as long as it is under way.
+struct Counted(Moody, &'static str);
+
+impl Counted {
+    fn new(moody: &Moody, verb: &'static str) -> Self {
+        let mut under_way = moody.under_way.lock().unwrap();
+        let calls = under_way.entry(verb).or_default();
+        calls.now += 1;
+        calls.most = calls.most.max(calls.now);
+        drop(under_way);
+        Self(moody.clone(), verb)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.under_way.lock().unwrap().entry(self.1).or_default().now -= 1;
+    }
+}
+
+fn lost_answer() -> Error {
+    Error::retryable("moody", "the connection was cut")
+}
+
+#[async_trait]
+impl LockDriver for Moody {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    async fn acquire(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
+        let (inner, claim, twice) = (self.inner.clone(), claim.clone(), self.sends_twice());
+        let act = async move {
+            let answered = inner.acquire(&claim, patience).await?;
+            match twice {
+                true => Ok(Answered::after(1, inner.acquire(&claim, patience).await?.answer)),
+                false => Ok(answered),
+            }
+        };
+        self.call("acquire", 1, act).await
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let (inner, claim) = (self.inner.clone(), claim.clone());
+        self.call("granted", 1, async move { inner.granted(&claim).await }).await
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        let (inner, claims) = (self.inner.clone(), claims.to_vec());
+        self.call("renew", claims.len(), async move { inner.renew(&claims).await }).await
+    }
+
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        let (inner, claim) = (self.inner.clone(), claim.clone());
+        self.call("release", 1, async move { inner.release(&claim).await }).await
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        let (inner, claim) = (self.inner.clone(), claim.clone());
+        self.call("downgrade", 1, async move { inner.downgrade(&claim).await }).await
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        let broken = self.inner.break_claim(key, token, force, record).await?;
+        match self.sends_twice() {
+            true => self.inner.break_claim(key, token, force, record).await,
+            false => Ok(broken),
+        }
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        let (inner, claim) = (self.inner.clone(), claim.clone());
+        self.call("shorten", 1, async move { inner.shorten(&claim, ttl).await }).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        let (inner, key) = (self.inner.clone(), key.clone());
+        self.call("inspect", 1, async move { inner.inspect(&key).await }).await
+    }
+
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        let (inner, key, seen) = (self.inner.clone(), key.clone(), seen.clone());
+        self.call("changed", 1, async move { LockDriver::changed(&inner, &key, &seen).await }).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let (inner, request) = (self.inner.clone(), request.clone());
+        self.call("list", 1, async move { inner.list(&request).await }).await
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        self.inner.health().await
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Registers for Moody {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        let (inner, at) = (self.inner.clone(), at.clone());
+        self.call("load", 1, async move { inner.load(&at).await }).await
+    }
+
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let (inner, at, mut store) = (self.inner.clone(), at.clone(), store.clone());
+        let twice = self.sends_twice();
+        let act = async move {
+            let answered = inner.store(&at, &store).await?;
+            store.repeated = true;
+            match twice {
+                true => Ok(Answered::after(1, inner.store(&at, &store).await?.answer)),
+                false => Ok(answered),
+            }
+        };
+        self.call("store", 1, act).await
+    }
+
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        self.inner.delete(at, delete).await
+    }
+
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        Registers::changed(&self.inner, at, after).await
+    }
+}

@@ -1,0 +1,60 @@
+//! What the primitives made of locks and registers promise where somebody is slow: a participant
+//! that leaves late, a count that is stored late, a decision that is made late.
+
+use lockkit_core::driver::Force;
+use lockkit_core::{Error, Space};
+use tokio::time::sleep;
+
+use super::moody::Mood;
+use super::{MS, SECOND, claims, locks, manager_of};
+
+#[tokio::test(start_paused = true)]
+async fn who_has_passed_a_barrier_and_not_left_yet_does_not_count_for_the_next_round() {
+    let (driver, locks) = locks();
+    driver.always("release", Mood::Silent);
+    let start = locks.barrier("start", 2);
+    let round = tokio::spawn({
+        let start = start.clone();
+        async move { tokio::join!(start.wait(), start.wait()) }
+    });
+    sleep(SECOND).await;
+    assert_eq!(claims(&driver, "start").await, 2, "both stand there still");
+    assert_eq!(start.waiting().await.unwrap(), 0, "for no round");
+    let early = start.wait_timeout(2 * SECOND).await.unwrap();
+    assert!(!early, "nobody else came");
+    let (first, second) = round.await.unwrap();
+    first.and(second).expect("they were let through");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_count_that_was_meant_for_the_latch_before_its_reset_does_not_count_for_the_new_one() {
+    let (driver, locks) = locks();
+    let latch = locks.latch("boot", 2);
+    driver.next("store", Mood::Slow(100 * MS));
+    let counting = tokio::spawn({
+        let latch = latch.clone();
+        async move { latch.count_down_as("late").await }
+    });
+    sleep(10 * MS).await;
+    manager_of(&driver).latch("boot", 2).reset(2).await.unwrap();
+    let counted = counting.await.unwrap();
+    assert!(matches!(counted, Err(Error::Conflict { .. })), "{counted:?}");
+    assert_eq!(latch.count().await.unwrap(), 2);
+    latch.reset(3).await.unwrap();
+    assert_eq!(latch.count().await.unwrap(), 3, "each reset is another latch");
+    assert_eq!(latch.count_down_as("late").await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_decides_late_learns_what_was_decided_and_changes_nothing() {
+    let (driver, locks) = locks();
+    let job = locks.once("job");
+    let late = job.lock().lock().await.unwrap();
+    let others = manager_of(&driver);
+    let token = late.token().unwrap();
+    assert!(others.break_lock(Space::Lock, "job", token, Force::Immediate, None).await.unwrap());
+    let first = others.once("job").run(|_| async { Ok::<_, Error>("first") }).await.unwrap();
+    assert!(late.is_valid(), "it has not heard of it yet");
+    assert_eq!(job.decide(&late, "late").await.unwrap(), first);
+    assert_eq!(job.decision().await.unwrap().unwrap().value, b"first");
+}

@@ -1,0 +1,205 @@
+//! What core does behind the user's back, seen from the driver: how often it renews, what it does
+//! when that fails, and how it cleans up. On the memory driver under a paused clock.
+
+use std::time::Duration;
+
+use super::moody::Mood;
+use super::{SECOND, locks};
+use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Space};
+use tokio::time::{Instant, advance, sleep};
+
+async fn is_free(locks: &LockManager, name: &str) -> bool {
+    locks.inspect(Space::Lock, name).await.unwrap().is_free()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_locks_are_renewed_in_one_call_a_third_of_the_ttl_apart() {
+    let (driver, locks) = locks();
+    let mut guards = Vec::new();
+    for i in 0..1000 {
+        guards.push(locks.mutex(format!("a{i}")).lock().await.unwrap());
+        advance(Duration::from_millis(2)).await; // they are not taken at the same time
+    }
+    sleep(31 * SECOND).await;
+    assert_eq!(driver.calls("renew"), [1000, 1000, 1000]);
+    assert!(guards.iter().all(|guard| guard.is_valid()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_renewal_is_tried_again_inside_the_ttl() {
+    let (driver, locks) = locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    for _ in 0..10 {
+        driver.next("renew", Mood::FailBefore);
+    }
+    sleep(40 * SECOND).await;
+    assert!(guard.is_valid(), "{:?}", guard.loss());
+    assert!(driver.calls("renew").len() > 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_never_answered_does_not_hold_up_the_next() {
+    let (driver, locks) = locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    driver.next("renew", Mood::Silent);
+    sleep(40 * SECOND).await;
+    assert!(guard.is_valid(), "{:?}", guard.loss());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_out_of_reach_ends_the_guard_before_the_lease_with_its_reason() {
+    let (driver, locks) = locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let taken = Instant::now();
+    for _ in 0..1000 {
+        driver.next("renew", Mood::FailBefore);
+    }
+    assert_eq!(guard.lost().await, LossReason::Unreachable);
+    let held = taken.elapsed();
+    assert!(held < 30 * SECOND && held > 29 * SECOND, "{held:?}");
+    assert!(!is_free(&locks, "a").await, "the lease at the backend lasts longer than the guard");
+    assert!(matches!(guard.token(), Err(Error::Lost { reason: LossReason::Unreachable })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_whose_answer_got_lost_is_given_back() {
+    let (driver, locks) = locks();
+    driver.next("acquire", Mood::FailAfter);
+    let error = locks.mutex("a").try_lock().await.unwrap_err();
+    assert!(error.is_retryable());
+    sleep(SECOND / 10).await;
+    assert!(is_free(&locks, "a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_lock_whose_answer_got_lost_is_asked_for_again_with_the_same_claim() {
+    let (driver, locks) = locks();
+    driver.next("acquire", Mood::FailAfter);
+    driver.next("acquire", Mood::FailBefore);
+    let guard = locks.mutex("a").lock().await.unwrap();
+    assert_eq!(locks.inspect(Space::Lock, "a").await.unwrap().line.len(), 1);
+    guard.release().await.unwrap();
+    assert!(is_free(&locks, "a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_arrives_after_its_release_leaves_no_ghost() {
+    let (driver, locks) = locks();
+    driver.next("acquire", Mood::StuckFor(9 * SECOND));
+    assert!(locks.mutex("a").try_lock().await.is_err());
+    sleep(11 * SECOND).await;
+    assert!(is_free(&locks, "a").await, "its claim was released long before its ttl was over");
+    let next = locks.mutex("a").lock().await.unwrap();
+    assert_eq!(next.token().unwrap().get(), 2, "the stuck request had arrived by then");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ghost_of_a_lock_that_was_held_and_released_is_removed_too() {
+    let (driver, locks) = locks();
+    driver.next("acquire", Mood::StuckFor(5 * SECOND));
+    let guard = locks.mutex("a").lock().await.unwrap();
+    guard.release().await.unwrap();
+    sleep(8 * SECOND).await;
+    assert!(is_free(&locks, "a").await);
+    assert!(driver.calls("release").len() > 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_fails_is_repeated_until_it_is_answered() {
+    let (driver, locks) = locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    for _ in 0..3 {
+        driver.next("release", Mood::FailBefore);
+    }
+    assert!(guard.release().await.unwrap_err().is_retryable());
+    sleep(5 * SECOND).await;
+    assert!(is_free(&locks, "a").await);
+    assert_eq!(driver.calls("release").len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_everything_is_dropped_what_was_held_is_still_released() {
+    let store = MemoryDriver::new();
+    let locks = LockManager::new(store.clone());
+    let guard = locks.mutex("a").lock().await.unwrap();
+    drop(locks);
+    drop(guard);
+    let others = LockManager::new(store);
+    let next = others.mutex("a").try_lock_for(SECOND).await.unwrap();
+    assert!(next.is_some(), "released in the background");
+}
+
+#[test]
+fn a_guard_dropped_outside_a_runtime_neither_panics_nor_outlives_its_ttl() {
+    let store = MemoryDriver::new();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let locks = LockManager::new(store.clone());
+    let guard = first.block_on(async { locks.mutex("a").ttl(SECOND / 2).lock().await.unwrap() });
+    drop(first);
+    drop(guard);
+    let others = LockManager::new(store);
+    let second = runtime();
+    let got = second.block_on(others.mutex("a").try_lock_for(10 * SECOND)).unwrap();
+    assert!(got.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_survives_the_runtime_of_its_first_use() {
+    let locks = LockManager::new(MemoryDriver::new());
+    let first = locks.clone();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { first.mutex("a").lock().await.unwrap().release().await.unwrap() });
+    })
+    .join()
+    .unwrap();
+    let guard = locks.mutex("b").lock().await.unwrap();
+    sleep(100 * SECOND).await;
+    assert!(guard.is_valid(), "it is renewed by a new task");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_holder_loses_its_lock_at_max_hold_and_the_next_has_it_at_once() {
+    let (_, locks) = locks();
+    let begun = Instant::now();
+    let guard = locks.mutex("a").max_hold(60 * SECOND).lock().await.unwrap();
+    locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    let waited = begun.elapsed();
+    assert!(waited >= 60 * SECOND && waited < 61 * SECOND, "{waited:?}");
+    assert_eq!(guard.loss(), Some(LossReason::Expired));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_not_renewed_lasts_its_ttl_in_full_for_others() {
+    let (driver, locks) = locks();
+    let begun = Instant::now();
+    let guard = locks.mutex("a").auto_renew(false).lock().await.unwrap();
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    let trusted = begun.elapsed();
+    locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    let lasted = begun.elapsed();
+    assert!(trusted < 30 * SECOND && lasted >= 30 * SECOND, "{trusted:?}, {lasted:?}");
+    assert!(lasted < 31 * SECOND, "{lasted:?}");
+    assert!(driver.calls("renew").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_after_a_loss_says_so() {
+    let (_, locks) = locks();
+    let guard = locks.mutex("a").auto_renew(false).lock().await.unwrap();
+    sleep(31 * SECOND).await;
+    assert!(matches!(guard.release().await, Err(Error::Lost { reason: LossReason::Expired })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shortening_ends_the_lease_early_here_and_at_the_backend() {
+    let (_, locks) = locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let begun = Instant::now();
+    guard.shorten(2 * SECOND).await.unwrap();
+    locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    let waited = begun.elapsed();
+    assert!(waited >= 2 * SECOND - SECOND / 10 && waited < 3 * SECOND, "{waited:?}");
+    assert!(!guard.is_valid());
+}

@@ -1,0 +1,216 @@
+//! Moving keys to other leases, many at a time: those of claims whose turn has come to the lease of
+//! a holder, those on a lease that is to go to another one.
+//!
+//! Each is moved from one revision of its key to the next, so that no late or repeated request can
+//! move it back. Until an answer has come it may be on either lease: so before anything is sent it
+//! is noted ([`Move`]) that it may be on the new one, and from when on that counts at the least.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use etcd_client::{Txn, TxnOp, TxnOpResponse, TxnResponse};
+use futures_util::stream::{self, StreamExt};
+use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::{Claim, ClaimId};
+
+use crate::calls::{Failure, ranges, revision};
+use crate::inner::{Inner, Move, Place, odd, put, put_lease, unchanged};
+use crate::leases::Lease;
+use crate::line::Entry;
+use crate::value::Value;
+
+/// Keys that are moved by one transaction. (etcd takes 128 operations in one, unless it is told
+/// otherwise, those within others counted along.)
+const TOGETHER: usize = 50;
+/// Such transactions at once.
+const AT_ONCE: usize = 8;
+
+/// A key that is to be moved.
+#[derive(Clone, Debug)]
+pub(crate) struct Moving {
+    pub(crate) id: ClaimId,
+    pub(crate) entry: Entry,
+    /// What stands there afterwards; as before when `None`.
+    pub(crate) value: Option<Value>,
+}
+
+impl Moving {
+    /// To the lease of a holder.
+    pub(crate) fn to_hold(claim: &Claim, entry: Entry) -> Self {
+        let value = entry.value.clone().unwrap_or_else(|| Value::of(claim)).holding();
+        Self { id: claim.id, entry, value: Some(value) }
+    }
+
+    /// To another lease of the same kind.
+    pub(crate) fn as_it_is(claim: &Claim, entry: Entry) -> Self {
+        Self { id: claim.id, entry, value: None }
+    }
+
+    /// Whether it is to have the lease of a holder.
+    pub(crate) fn will_hold(&self) -> bool {
+        let value = self.value.as_ref().or(self.entry.value.as_ref());
+        value.is_none_or(Value::is_holding)
+    }
+}
+
+/// What became of a key that was to be moved to another lease.
+#[derive(Debug)]
+pub(crate) enum Moved {
+    Done(Entry),
+    /// It was written by somebody else.
+    Elsewhere,
+    Gone,
+}
+
+impl Inner {
+    /// Moves keys of claims to this lease, and notes where they are; says for each what became of
+    /// it.
+    pub(crate) async fn relocate(
+        &self,
+        target: &Arc<Lease>,
+        moving: Vec<Moving>,
+    ) -> Vec<Result<Moved, Failure>> {
+        self.leases.freshen(target).await;
+        let chunks: Vec<_> = moving.chunks(TOGETHER).map(<[Moving]>::to_vec).collect();
+        let answers = stream::iter(chunks).map(|chunk| self.relocate_some(target, chunk));
+        answers.buffered(AT_ONCE).collect::<Vec<_>>().await.into_iter().flatten().collect()
+    }
+
+    /// The same of one key.
+    pub(crate) async fn relocate_one(
+        &self,
+        target: &Arc<Lease>,
+        moving: Moving,
+    ) -> Result<Moved, Failure> {
+        self.leases.freshen(target).await;
+        self.relocate_some(target, vec![moving]).await.pop().unwrap_or_else(|| Err(odd()))
+    }
+
+    async fn relocate_some(
+        &self,
+        target: &Arc<Lease>,
+        moving: Vec<Moving>,
+    ) -> Vec<Result<Moved, Failure>> {
+        let all = |failure: Failure| moving.iter().map(|_| Err(failure.again())).collect();
+        let (noted, is_young) = self.note_moves(target, &moving);
+        if !is_young {
+            match self.leases.keep(target).await {
+                Ok(true) => {}
+                Ok(false) => return all(Failure::LeaseGone),
+                Err(failure) => return all(failure),
+            }
+        }
+        let (number, sent) = (noted.sent(), BootClock.now());
+        let step = |moving: &Moving| TxnOp::txn(step(moving, target.id));
+        let txn = || Txn::new().and_then(moving.iter().map(step).collect::<Vec<_>>());
+        let answer = match self.calls.txn_by(txn).await {
+            Ok(reply) => reply.answer,
+            Err(failure) => return all(failure),
+        };
+        let mut steps = answer.op_responses().into_iter();
+        let mut places = self.places();
+        let done = |one: &Moving| match steps.next() {
+            Some(TxnOpResponse::Txn(own)) => {
+                let moved = moved(one, target, &own, revision(&answer));
+                if let Some(place) = places.get_mut(&one.id) {
+                    place.was_moved(&moved, target, number, sent);
+                }
+                Ok(moved)
+            }
+            _ => Err(odd()),
+        };
+        moving.iter().map(done).collect()
+    }
+
+    /// Notes that these keys may be on this lease from now on; says too whether it is young enough
+    /// for that. Otherwise it has to be kept alive before they are moved.
+    fn note_moves<'a>(&'a self, target: &Arc<Lease>, moving: &'a [Moving]) -> (Noted<'a>, bool) {
+        static MOVES: AtomicU64 = AtomicU64::new(0);
+        let number = MOVES.fetch_add(1, Ordering::Relaxed);
+        let mut places = self.places();
+        let now = BootClock.now(); // after that of all grants in which this move is not counted
+        let is_young = !target.is_old(now);
+        let begun = if is_young { target.since() } else { now };
+        for Moving { id, entry, .. } in moving {
+            let place = places.get_mut(id).filter(|p| p.entry.modified == entry.modified);
+            if let Some(place) = place {
+                place.moves.push(Move { number, begun, target: target.clone() });
+            }
+        }
+        (Noted { inner: self, moving: Some(moving), number }, is_young)
+    }
+}
+
+/// Moves that are noted and not sent. Dropped before that, they are noted no more.
+struct Noted<'a> {
+    inner: &'a Inner,
+    moving: Option<&'a [Moving]>,
+    number: u64,
+}
+
+impl Noted<'_> {
+    fn sent(mut self) -> u64 {
+        self.moving = None;
+        self.number
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let Some(moving) = self.moving else {
+            return;
+        };
+        let mut places = self.inner.places();
+        for Moving { id, .. } in moving {
+            if let Some(place) = places.get_mut(id) {
+                place.moves.retain(|m| m.number != self.number);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Notes what a request did that was sent then, to move the key.
+    fn was_moved(&mut self, moved: &Moved, target: &Arc<Lease>, number: u64, sent: Moment) {
+        match moved {
+            Moved::Done(entry) if entry.modified > self.entry.modified => {
+                (self.entry, self.lease, self.seen) = (entry.clone(), target.clone(), sent);
+                self.moves.clear();
+            }
+            // It did nothing, and will not: but another one may have.
+            _ => self.moves.retain(|m| m.number != number),
+        }
+    }
+}
+
+/// Writes a key anew, on this lease, if nobody has written it since; otherwise shows it.
+fn step(moving: &Moving, lease: i64) -> Txn {
+    let Moving { entry, value, .. } = moving;
+    let put = match value {
+        Some(value) => put(&entry.key, value.to_bytes(), lease),
+        None => put_lease(&entry.key, lease),
+    };
+    let show = TxnOp::get(&*entry.key, None);
+    Txn::new().when([unchanged(entry)]).and_then([put]).or_else([show])
+}
+
+fn moved(moving: &Moving, target: &Lease, answer: &TxnResponse, revision: i64) -> Moved {
+    let Moving { entry, value, .. } = moving;
+    if answer.succeeded() {
+        let mut moved = entry.clone();
+        moved.lease = target.id;
+        moved.modified = revision;
+        if let Some(value) = value {
+            moved.mode = value.mode();
+            moved.value = Some(value.clone());
+        }
+        return Moved::Done(moved);
+    }
+    match ranges(answer).first().and_then(|range| range.kvs().first().map(Entry::of)) {
+        None => Moved::Gone,
+        Some(now) if now.created != entry.created => Moved::Gone,
+        // An attempt before did it, and its answer was lost.
+        Some(now) if now.lease == target.id => Moved::Done(now),
+        Some(_) => Moved::Elsewhere,
+    }
+}

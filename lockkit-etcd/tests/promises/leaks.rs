@@ -1,0 +1,98 @@
+//! Leases end with what stood on them.
+
+use std::time::Duration;
+
+use lockkit_conformance::lab::{Kind, Server};
+use lockkit_core::driver::{Delete, Expect, RegisterKey, Registers, Released, Store, WriteId};
+use lockkit_core::{LockManager, Name, Namespace, Settings};
+use lockkit_etcd::EtcdDriver;
+
+use crate::stage::{driver, leases, until};
+
+fn register(name: &str) -> RegisterKey {
+    RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
+}
+
+fn store(value: &str, expect: Expect, ttl: Option<u64>) -> Store {
+    Store {
+        value: value.into(),
+        expect,
+        token: None,
+        write_id: WriteId::random(),
+        repeated: false,
+        ttl: ttl.map(Duration::from_secs),
+    }
+}
+
+#[tokio::test]
+async fn a_value_that_is_stored_again_and_again_with_a_ttl_has_one_lease() {
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let (ours, theirs) = (driver(&server.url()).await, driver(&server.url()).await);
+    for n in 0..20 {
+        let driver = if n % 3 == 0 { &theirs } else { &ours };
+        let value = store("v", Expect::Anything, Some(7 * 86_400));
+        driver.store(&register("r"), &value).await.unwrap();
+        // One that is refused leaves nothing, either.
+        let refused = store("v", Expect::Absent, Some(7 * 86_400));
+        driver.store(&register("r"), &refused).await.unwrap();
+    }
+    until("one lease", || async { leases(&server).await == 1 }).await;
+    assert!(ours.load(&register("r")).await.unwrap().is_some());
+    // Neither has a value that stays.
+    ours.store(&register("r"), &store("w", Expect::Anything, None)).await.unwrap();
+    until("no lease", || async { leases(&server).await == 0 }).await;
+    assert!(ours.load(&register("r")).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn deletions_share_the_lease_on_which_they_are_remembered() {
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let ours = driver(&server.url()).await;
+    for n in 0..20 {
+        let at = register(&format!("r{n}"));
+        ours.store(&at, &store("v", Expect::Absent, Some(60))).await.unwrap();
+        let write_id = WriteId::random();
+        let delete = Delete { expect: Expect::Anything, token: None, write_id, repeated: false };
+        ours.delete(&at, &delete).await.unwrap();
+    }
+    until("one lease", || async { leases(&server).await == 1 }).await;
+}
+
+#[tokio::test]
+async fn a_ticket_that_is_released_takes_its_lease_along() {
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let manager = async || {
+        let settings = Settings::default().ttl(Duration::from_secs(300));
+        LockManager::with(driver(&server.url()).await, settings).unwrap()
+    };
+    for n in 0..5 {
+        let (ours, theirs) = (manager().await, manager().await);
+        let guard = ours.mutex(format!("a{n}")).detached().lock().await.unwrap();
+        let ticket = guard.detach().unwrap();
+        let theirs = theirs.resume(&ticket).await.unwrap();
+        theirs.renew().await.unwrap();
+        theirs.release().await.unwrap();
+    }
+    until("the leases' end", || async { leases(&server).await == 0 }).await;
+}
+
+/// As a command does it, which ends at once.
+#[test]
+fn a_ticket_that_is_released_by_a_program_at_its_end_takes_its_lease_along() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (server, ticket, url) = runtime.block_on(async {
+        let server = Server::start(Kind::Etcd).await.unwrap();
+        let url = server.url();
+        let locks = LockManager::new(EtcdDriver::connect(&url).await.unwrap());
+        let guard = locks.mutex("a").detached().lock().await.unwrap();
+        (server, guard.detach().unwrap(), url)
+    });
+    let program = tokio::runtime::Runtime::new().unwrap();
+    let released = program.block_on(async {
+        let locks = LockManager::new(EtcdDriver::connect(&url).await.unwrap());
+        locks.release_ticket(&ticket).await.unwrap()
+    });
+    program.shutdown_background();
+    assert_eq!(released, Released::Removed);
+    assert_eq!(runtime.block_on(leases(&server)), 0);
+}

@@ -1,0 +1,11 @@
+//! What the promises are worth on etcd when answers are late, members stand still, and many claims
+//! share what one of them spoils.
+
+mod compares;
+mod crowds;
+mod endpoints;
+mod late;
+mod leaks;
+mod listing;
+mod registers;
+mod stage;

@@ -1,0 +1,103 @@
+//! What an error means: for core, whether trying again may help; for the driver, whether the request
+//! may have been carried out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::Error;
+use redis::{ErrorKind, RedisError, RedisResult};
+
+/// The error as core knows them: whether trying again may help.
+pub(crate) fn to_error(error: RedisError) -> Error {
+    match may_pass(&error) {
+        true => Error::retryable(crate::BACKEND, error),
+        false => Error::permanent(crate::BACKEND, error),
+    }
+}
+
+/// What a server says that is full, cannot save, has too few replicas, is busy with a script, is
+/// loading, follows another one, or is in a cluster that is not in order just now. Servers before
+/// Redis 7 say it of a script's command within a longer sentence.
+const PASSING: [&str; 11] = [
+    "OOM",
+    "MISCONF",
+    "NOREPLICAS",
+    "BUSY",
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+    "MOVED",
+    "ASK",
+];
+
+fn may_pass(error: &RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Io => !is_about_certificates(error),
+        ErrorKind::MasterNameNotFoundBySentinel | ErrorKind::ClusterConnectionNotFound => true,
+        _ => {
+            let code = error.code().unwrap_or_default();
+            let detail = error.detail().unwrap_or_default();
+            let wrapped = |code: &&str| detail.contains(&format!("-{code} "));
+            PASSING.contains(&code)
+                || (code == "ERR" && detail.starts_with("max number of clients"))
+                || (code == "ERR" && PASSING.iter().any(wrapped))
+        }
+    }
+}
+
+/// A server whose certificate is not trusted today will not be in a second.
+fn is_about_certificates(error: &RedisError) -> bool {
+    use std::error::Error;
+    // The client crate hands out the pointer in which it keeps the cause.
+    let shared = error.source().and_then(|e| e.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let io = shared.and_then(|cause| (**cause).downcast_ref::<std::io::Error>());
+    let tls = io.and_then(std::io::Error::get_ref).and_then(|e| e.downcast_ref::<rustls::Error>());
+    tls.is_some_and(|tls| !matches!(tls, rustls::Error::General(_)))
+}
+
+pub(crate) async fn bounded<T>(
+    limit: Duration,
+    work: impl Future<Output = RedisResult<T>>,
+) -> RedisResult<T> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => result,
+        Err(_) => Err(timed_out()),
+    }
+}
+
+pub(crate) fn timed_out() -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::TimedOut, "the server did not answer in time").into()
+}
+
+/// A request that was not answered as it should be.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) error: RedisError,
+    /// What another attempt, at once and on another connection, would be.
+    pub(crate) again: Again,
+}
+
+/// What it is to ask again at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// Of no use, or too late.
+    No,
+    /// A first attempt: the server said that it did nothing.
+    Refused,
+    /// A second one: nobody knows whether the first was, or will be, carried out.
+    Unanswered,
+}
+
+impl Failed {
+    pub(crate) fn for_good(error: RedisError) -> Self {
+        Self { error, again: Again::No }
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        to_error(failed.error)
+    }
+}

@@ -1,0 +1,112 @@
+//! Renewals: many claims in one flight, each with an answer of its own.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockkit_core::driver::{Ended, Renewal};
+use lockkit_core::{Claim, Error};
+use redis::Value;
+
+use crate::driver::Shared;
+use crate::link::Link;
+use crate::{BACKEND, keys, reply, script};
+
+/// Claims renewed by one call of the script, so that no call holds up the server for long.
+const RENEWED_AT_ONCE: usize = 100;
+/// How long a node of a cluster has for a renewal, however short the leases are.
+const LEAST_PATIENCE: Duration = Duration::from_millis(100);
+
+impl Shared {
+    /// Renews in one flight: a call of the script for each hundred claims, in a cluster for each
+    /// bucket, all sent before any is answered. A call that fails costs its own claims alone.
+    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
+        let keys: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key)).collect();
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        if let Link::Cluster(_) = self.link {
+            let mut buckets: HashMap<usize, Vec<usize>> = HashMap::new();
+            for (i, (_, bucket)) in keys.iter().enumerate() {
+                buckets.entry(*bucket).or_default().push(i);
+            }
+            for group in buckets.into_values() {
+                groups.extend(group.chunks(RENEWED_AT_ONCE).map(<[usize]>::to_vec));
+            }
+        } else {
+            let all: Vec<_> = (0..claims.len()).collect();
+            groups.extend(all.chunks(RENEWED_AT_ONCE).map(<[usize]>::to_vec));
+        }
+        let limit = self.renewal_limit(claims);
+        let calls = groups.iter().map(|group| async {
+            let call = self.renew_group(claims, &keys, group);
+            let late = || Error::retryable(BACKEND, "the server did not answer in time");
+            tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
+        });
+        let mut answers: Vec<_> =
+            claims.iter().map(|_| Ok(Renewal::Ended(Ended::NotInLine))).collect();
+        for (group, renewed) in groups.iter().zip(join_all(calls).await) {
+            match renewed {
+                Ok(renewed) => {
+                    group.iter().zip(renewed).for_each(|(i, renewal)| answers[*i] = renewal)
+                }
+                Err(error) => group.iter().for_each(|i| answers[*i] = Err(copy(&error))),
+            }
+        }
+        answers
+    }
+
+    /// In a cluster nobody waits so long for a node that the answers of the others come too late:
+    /// whoever renews has less patience when leases are short.
+    fn renewal_limit(&self, claims: &[Arc<Claim>]) -> Duration {
+        let shortest = claims.iter().map(|claim| claim.hold_ttl.min(claim.wait_ttl)).min();
+        match (&self.link, shortest) {
+            (Link::Cluster(_), Some(ttl)) => (ttl / 4).max(LEAST_PATIENCE),
+            _ => Duration::MAX,
+        }
+    }
+
+    async fn renew_group(
+        &self,
+        claims: &[Arc<Claim>],
+        keys: &[(String, usize)],
+        group: &[usize],
+    ) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
+        let mut words = Vec::with_capacity(3 * group.len());
+        for i in group {
+            words.extend(keys::claim_args(&claims[*i]));
+        }
+        let args: Vec<_> = words.iter().map(String::as_bytes).collect();
+        let answers = reply::array(self.run(&script::RENEW, &locks, &args).await?)?;
+        if answers.len() != group.len() {
+            return Err(reply::unexpected(&Value::Array(answers)));
+        }
+        let each = group.iter().zip(&answers);
+        let renewals = each.map(|(i, answer)| {
+            reply::renewal(&claims[*i], answer).map(|renewal| self.note(&claims[*i], renewal))
+        });
+        Ok(renewals.collect())
+    }
+
+    /// Tells the one who waits for this claim when to look next.
+    pub(crate) fn note(
+        &self,
+        claim: &Claim,
+        (renewal, place): (Renewal, Option<reply::Place>),
+    ) -> Renewal {
+        if let Some(place) = place
+            && let Some(waiter) = self.wakes.find(&claim.id)
+        {
+            waiter.look_in(place.look);
+        }
+        renewal
+    }
+}
+
+/// The same error for another claim.
+fn copy(error: &Error) -> Error {
+    match error.is_retryable() {
+        true => Error::retryable(BACKEND, error.to_string()),
+        false => Error::permanent(BACKEND, error.to_string()),
+    }
+}

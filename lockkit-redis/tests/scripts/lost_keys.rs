@@ -1,0 +1,141 @@
+//! A list of which one key is gone, by somebody's hand or by an eviction. No script may stumble over
+//! it, and who holds keeps others out for as long as the list itself is there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_conformance::lab::Server;
+use lockkit_core::driver::{LockDriver, Patience, Renewal};
+use lockkit_core::{Claim, Mode};
+use lockkit_redis::RedisDriver;
+
+use super::{PERMIT, ask, claim, granted, holds, queue, start, take, waits, with_ttls};
+use lockkit_conformance::lab::raw::resp::Reply;
+
+struct Scene {
+    server: Server,
+    driver: RedisDriver,
+    holder: Arc<Claim>,
+    waiters: [Arc<Claim>; 2],
+}
+
+/// One holds all of it, and two wait.
+async fn scene(mode: Mode) -> Scene {
+    let (server, driver) = start().await;
+    let holder = match mode {
+        Mode::Permits { limit, .. } => claim(Mode::Permits { permits: limit, limit }),
+        other => claim(other),
+    };
+    let other = if mode == Mode::Shared { Mode::Exclusive } else { mode };
+    let waiters = [claim(other), claim(other)];
+    take(&driver, &holder).await;
+    for waiter in &waiters {
+        queue(&driver, waiter).await;
+    }
+    Scene { server, driver, holder, waiters }
+}
+
+async fn keys(server: &Server) -> Vec<String> {
+    let Reply::Array(keys) = ask(server, &["KEYS", "*"]).await else { panic!("KEYS") };
+    keys.iter().map(|key| key.text().to_owned()).collect()
+}
+
+async fn lose(server: &Server, word: &str) {
+    let all = keys(server).await;
+    let key = all.iter().find(|key| key.contains(word)).unwrap_or_else(|| panic!("{all:?}"));
+    ask(server, &["DEL", key]).await;
+}
+
+#[tokio::test]
+async fn a_list_without_its_ends_or_its_line_keeps_its_holder_and_its_order() {
+    for mode in [Mode::Exclusive, Mode::Shared, PERMIT] {
+        for word in [".ends:", ".line:"] {
+            let Scene { server, driver, holder, waiters: [first, second] } = scene(mode).await;
+            lose(&server, word).await;
+            let state = driver.inspect(&holder.key).await.unwrap();
+            assert_eq!(state.line.len(), 3, "{mode:?} {word}: {state:?}");
+            waits(&driver, &first).await;
+            holds(&driver, &holder).await;
+            waits(&driver, &second).await;
+            lose(&server, word).await;
+            driver.release(&holder).await.unwrap();
+            granted(&driver, &first).await;
+            lose(&server, word).await;
+            let last = claim(second.mode);
+            queue(&driver, &last).await;
+            driver.release(&first).await.unwrap();
+            granted(&driver, &second).await;
+            driver.release(&last).await.unwrap();
+            driver.release(&second).await.unwrap();
+            // Nothing stays but the counter.
+            let left = keys(&server).await;
+            assert!(left.iter().all(|key| key.starts_with("lockkit:tokens:")), "{left:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn leases_of_which_nobody_knows_the_end_last_for_a_whole_ttl() {
+    let (server, driver) = start().await;
+    let (hold, wait) = (Duration::from_secs(300), Duration::from_secs(100));
+    let claims = [Mode::Shared, Mode::Exclusive].map(|mode| with_ttls(mode, hold, wait));
+    take(&driver, &claims[0]).await;
+    queue(&driver, &claims[1]).await;
+    lose(&server, ".ends:").await;
+    // Looking changes nothing; a newcomer restores them.
+    for newcomer in [None, Some(claim(Mode::Shared))] {
+        if let Some(newcomer) = newcomer {
+            queue(&driver, &newcomer).await;
+        }
+        let line = driver.inspect(&claims[0].key).await.unwrap().line;
+        let left = [line[0].expires_in, line[1].expires_in];
+        let between = Duration::from_secs(200);
+        assert!(left[0] > between && left[1] < between && left[1] > wait / 2, "{left:?}");
+    }
+}
+
+#[tokio::test]
+async fn whichever_key_of_a_list_is_gone_every_verb_answers_and_the_lock_works_again() {
+    for mode in [Mode::Exclusive, Mode::Shared, PERMIT] {
+        for word in [":{", ".ends:", ".line:", ":tokens:"] {
+            let scene = scene(mode).await;
+            let word = match word {
+                ":{" => format!("lockkit:{}:{{", if mode == PERMIT { "sem" } else { "lock" }),
+                other => other.to_owned(),
+            };
+            let all = [&scene.holder, &scene.waiters[0], &scene.waiters[1]];
+            for verb in 0..5 {
+                if keys(&scene.server).await.iter().any(|key| key.contains(&word)) {
+                    lose(&scene.server, &word).await;
+                }
+                verbs(&scene, all[verb % 3], verb).await;
+            }
+            for claim in all {
+                scene.driver.release(claim).await.unwrap();
+            }
+            let last = claim(mode);
+            take(&scene.driver, &last).await;
+            holds(&scene.driver, &last).await;
+        }
+    }
+}
+
+/// The verbs that read a list, one after the other.
+async fn verbs(scene: &Scene, about: &Arc<Claim>, verb: usize) {
+    let driver = &scene.driver;
+    match verb {
+        0 => drop(driver.renew_single(about).await.unwrap()),
+        1 => {
+            let newcomer = claim(about.mode);
+            driver.acquire(&newcomer, Patience::Wait).await.unwrap();
+            driver.release(&newcomer).await.unwrap();
+        }
+        2 => drop(driver.acquire(&claim(about.mode), Patience::Try).await.unwrap()),
+        3 => drop(driver.shorten(about, super::LONG).await.unwrap()),
+        _ => {
+            let renewed = driver.downgrade(about).await.unwrap();
+            assert!(!matches!(renewed, Renewal::Ended(lockkit_core::driver::Ended::Broken(_))));
+        }
+    }
+    driver.inspect(&about.key).await.unwrap();
+}
