@@ -17,6 +17,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::Harness;
+use crate::wrap::Tampered;
+use crate::wrap::tampers::Noting;
 
 /// A ttl that no case outlives.
 pub const LONG: Duration = Duration::from_secs(300);
@@ -32,6 +34,7 @@ pub struct Bench {
     namespace: Namespace,
     capabilities: Capabilities,
     managers: Arc<Mutex<Vec<LockManager>>>,
+    passing: Arc<Noting>,
 }
 
 impl Bench {
@@ -40,13 +43,15 @@ impl Bench {
     /// # Errors
     /// When the harness cannot make a driver.
     pub async fn new(harness: Arc<dyn Harness>) -> Result<Self, Error> {
-        let capabilities = *asked(|| harness.driver()).await?.capabilities();
+        let passing = Arc::new(Noting::default());
+        let capabilities = *made(&*harness, &passing).await?.capabilities();
         let unique = lockkit_core::ClaimId::random().to_hex();
         Ok(Self {
             harness,
             namespace: Namespace::new(format!("conformance-{}", &unique[..12]))?,
             capabilities,
             managers: Arc::default(),
+            passing,
         })
     }
 
@@ -88,8 +93,14 @@ impl Bench {
 
     /// A driver of its own.
     pub async fn driver(&self) -> Arc<dyn LockDriver> {
-        let driver = asked(|| self.harness.driver()).await;
-        driver.expect("the harness gives a driver")
+        let driver = made(&*self.harness, &self.passing).await.expect("the harness gives a driver");
+        Arc::new(Tampered::new(driver, self.passing.clone()))
+    }
+
+    /// The errors of the backend that may pass, after which somebody tried again. Those that a case
+    /// stages between the driver and itself are not among them.
+    pub fn passing_errors(&self) -> Vec<String> {
+        self.passing.passing()
     }
 
     /// A manager of its own, over a driver of its own, with long leases.
@@ -263,6 +274,15 @@ pub trait MustSucceed {
     async fn renew_one(&self, claim: &Arc<Claim>) -> Renewal;
     /// The claim must hold, as its renewal says.
     async fn holds(&self, claim: &Arc<Claim>) -> Grant;
+}
+
+/// A driver, at the first attempt that succeeds.
+async fn made(harness: &dyn Harness, passing: &Noting) -> Result<Arc<dyn LockDriver>, Error> {
+    let connect = || async {
+        let driver = harness.driver().await;
+        driver.inspect_err(|error| passing.note("connecting", error))
+    };
+    asked(connect).await
 }
 
 /// Asks, and asks again while the answer is an error that may pass, as core does: on a machine that

@@ -3,6 +3,7 @@
 
 mod flaws;
 mod registers;
+mod renewal;
 mod toy;
 mod verbs;
 

@@ -54,6 +54,11 @@ pub trait Harness: Send + Sync + 'static {
         Ok(None)
     }
 
+    /// How many locks are many, between 500 and 9,999: what a listing in pages is tried with.
+    fn many(&self) -> usize {
+        500
+    }
+
     /// Removes what a case left in its namespace and the driver cannot remove. (The suite takes
     /// out all claims by itself.)
     async fn sweep(&self, namespace: &Namespace) {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::capabilities::LeaseScope;
 use lockkit_core::driver::{LockDriver, Patience, SetLimit};
 use lockkit_core::{Claim, Error, Lifetime, Mode, Space, Token};
 
@@ -18,6 +19,9 @@ pub enum Need {
     /// `Capabilities::fifo`: the case is about who comes first. (One that merely looks at those
     /// who wait asks [`Bench::has_line`], and leaves that part out.)
     Fifo,
+    /// `Capabilities::fifo`, and leases that a claim does not have in common with the session of its
+    /// connection: with one ttl for waiting and another for holding.
+    Leases,
     /// `Capabilities::permits`.
     Permits,
     /// `Capabilities::permits` and `resize`.
@@ -45,7 +49,12 @@ impl Need {
         let can = bench.capabilities();
         let paused = bench.harness().time() == Time::Paused;
         Ok(match self {
-            Self::Fifo if !can.fifo => Some("the driver keeps no line of those who wait"),
+            Self::Fifo | Self::Leases if !can.fifo => {
+                Some("the driver keeps no line of those who wait")
+            }
+            Self::Leases if can.lease_scope == LeaseScope::Session => {
+                Some("claims last as long as their session")
+            }
             Self::Permits if !can.permits => Some("the driver has no semaphores"),
             Self::Resize if !can.permits => Some("the driver has no semaphores"),
             Self::Resize if !can.resize => Some("the driver cannot resize semaphores"),
@@ -81,7 +90,8 @@ impl Need {
             Self::Registers => no_registers(bench).await,
             // An order that is kept without having been promised harms nobody; what the harness
             // lacks is no lie of the driver's.
-            Self::Nothing | Self::Fifo | Self::Processes | Self::Leftovers | Self::RealTime => {}
+            Self::Nothing | Self::Fifo | Self::Leases => {}
+            Self::Processes | Self::Leftovers | Self::RealTime => {}
         }
     }
 }

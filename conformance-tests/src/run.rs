@@ -98,8 +98,15 @@ async fn on_bench(bench: Bench, case: &'static Case, stop: impl Future<Output = 
         () = stop => Outcome::Failed("interrupted".to_owned()),
     };
     task.abort();
+    let passing = bench.passing_errors();
     bench.clean_up().await;
-    outcome
+    match outcome {
+        Outcome::Passed if passing.len() > case.errors_that_may_pass() => {
+            let what = "tried again after errors that nothing staged";
+            Outcome::Failed(format!("{what}: {passing:#?}"))
+        }
+        outcome => outcome,
+    }
 }
 
 pub(crate) fn message(panic: &(dyn Any + Send)) -> String {

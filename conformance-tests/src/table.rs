@@ -29,6 +29,16 @@ impl Case {
     pub fn named(name: &str) -> Option<&'static Self> {
         CASES.iter().find(|case| case.name == name)
     }
+
+    /// How many errors that may pass there may be, although the case stages none at the backend. None,
+    /// but where futures are dropped in the middle of a request: what becomes of a connection that
+    /// carried it is the driver's business.
+    pub fn errors_that_may_pass(&self) -> usize {
+        match self.group {
+            "cancel" | "robust" => 100,
+            _ => 0,
+        }
+    }
 }
 
 /// The three kinds of cases.
@@ -119,6 +129,19 @@ macro_rules! __every_case {
                 lease_13_the_second_waiter_gets_it_when_holder_and_first_both_died: Nothing,
                 lease_14_max_hold_ends_a_holder_that_hangs: Nothing,
             }
+            line {
+                line_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl: Leases,
+                line_02_a_waiter_promoted_by_an_expiry_holds_for_its_hold_ttl: Leases,
+                line_03_a_waiter_promoted_by_another_s_renewal_holds_for_its_hold_ttl: Leases,
+                line_04_readers_promoted_together_hold_for_their_hold_ttls: Leases,
+                line_05_a_renewal_with_others_in_line_never_shortens: Fifo,
+                line_06_an_expired_holder_with_others_in_line_is_not_revived: Fifo,
+            }
+            time {
+                time_01_a_release_hands_over_within_the_declared_time: Nothing,
+                time_02_a_dead_holder_s_lock_is_handed_over_within_the_declared_time: Nothing,
+                time_03_a_holder_learns_of_a_break_within_a_renewal_interval: Nothing,
+            }
             loss {
                 loss_01_lost_fires_on_a_break: Nothing,
                 loss_02_lost_fires_on_expiry: Nothing,
@@ -179,7 +202,7 @@ macro_rules! __every_case {
             inspect {
                 inspect_01_everything_worth_knowing_is_shown: Nothing,
                 inspect_02_a_free_lock_is_shown_as_free: Nothing,
-                inspect_03_five_thousand_locks_are_listed_in_pages: Nothing,
+                inspect_03_many_locks_are_listed_in_pages: Nothing,
                 inspect_04_a_polite_break_waits_for_the_holder: Nothing,
                 inspect_05_a_forced_break_frees_at_once: Nothing,
                 inspect_06_a_break_with_an_old_token_touches_nobody: Nothing,
@@ -282,10 +305,38 @@ macro_rules! __tests {
 ///
 /// Each test is named after its case, has a runtime of its own, and needs no dependency but this
 /// crate.
+///
+/// `suite!(driver: …)` leaves out the cases about what core builds on locks and registers: for another
+/// layout, clock or set of members of a backend that has them all once.
 #[macro_export]
 macro_rules! suite {
+    (driver: $harness:expr) => {
+        $crate::__every_case! { __tests_of_driver $harness }
+    };
     ($harness:expr) => {
         $crate::__every_case! { __tests $harness }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __tests_of_driver {
+    ([$harness:expr] $($group:ident { $($cases:tt)* })*) => {
+        $($crate::__tests_of_group! { [$harness] $group { $($cases)* } })*
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __tests_of_group {
+    ([$harness:expr] reentrancy $cases:tt) => {};
+    ([$harness:expr] latch $cases:tt) => {};
+    ([$harness:expr] barrier $cases:tt) => {};
+    ([$harness:expr] multi $cases:tt) => {};
+    ([$harness:expr] election $cases:tt) => {};
+    ([$harness:expr] once $cases:tt) => {};
+    ([$harness:expr] $group:ident $cases:tt) => {
+        $crate::__tests! { [$harness] $group $cases }
     };
 }
 

@@ -61,6 +61,18 @@ fn what_stands_on_locks_and_registers_falls_with_them() {
 }
 
 #[test]
+fn whoever_promotes_a_claim_gives_it_the_lease_of_a_holder() {
+    let cases = lockkit_conformance::CASES.iter().filter(|case| case.name.contains("promoted"));
+    let mut tried = 0;
+    for case in cases {
+        let outcome = outcome(ToyHarness::with(Flaw::PromotesForTheWaitingTtl), case.name);
+        assert!(matches!(outcome, Outcome::Failed(_)), "{}: {outcome:?}", case.name);
+        tried += 1;
+    }
+    assert_eq!(tried, 4);
+}
+
+#[test]
 fn random_commands_tell_most_flaws_of_the_list_from_the_model() {
     let differs = [
         Flaw::GrantsTwo,

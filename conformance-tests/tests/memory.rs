@@ -1,4 +1,5 @@
-//! The memory driver: all cases, on the machine's clock and on a paused one.
+//! The memory driver: all cases on a paused clock, and those about the driver on the
+//! machine's.
 
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ impl Harness for Memory {
 
 mod real_time {
     use super::*;
-    lockkit_conformance::suite!(Memory::on(Time::Real));
+    lockkit_conformance::suite!(driver: Memory::on(Time::Real));
 }
 
 mod paused_time {

@@ -39,5 +39,5 @@ mod of_three {
 
 mod of_five {
     use super::*;
-    lockkit_conformance::suite!(Quorum::of(5));
+    lockkit_conformance::suite!(driver: Quorum::of(5));
 }

@@ -1,4 +1,5 @@
-//! The quorum over a Redis server, a SQLite file and a store in memory: all cases that apply.
+//! The quorum over a Redis server, a SQLite file and a store in memory: all cases about the
+//! driver that apply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,4 +50,4 @@ impl Harness for Mixed {
     }
 }
 
-lockkit_conformance::suite!(Mixed::new());
+lockkit_conformance::suite!(driver: Mixed::new());

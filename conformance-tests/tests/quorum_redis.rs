@@ -1,5 +1,5 @@
 //! The quorum over real Redis servers that know nothing of each other, three of them and five: all
-//! cases that apply.
+//! cases about the driver that apply.
 
 use std::sync::Arc;
 
@@ -69,10 +69,10 @@ impl Harness for Quorum {
 
 mod of_three {
     use super::*;
-    lockkit_conformance::suite!(Quorum(3));
+    lockkit_conformance::suite!(driver: Quorum(3));
 }
 
 mod of_five {
     use super::*;
-    lockkit_conformance::suite!(Quorum(5));
+    lockkit_conformance::suite!(driver: Quorum(5));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_conformance::lab::{Group, Kind, Shared};
+use lockkit_conformance::lab::{Kind, Layout, Shared};
 use lockkit_conformance::{CASES, Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
@@ -115,9 +115,8 @@ mod ensemble {
 
     fn run(groups: &[&str]) {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let group = runtime.block_on(Group::start_calm_ensemble()).unwrap();
-        let member = group.members()[0].addr().to_string();
-        let place = Place { url: group.url(), member };
+        let group = runtime.block_on(Shared::group(Layout::ZooKeeperEnsemble)).unwrap();
+        let place = Place { url: group.url().to_owned(), member: group.addr().to_string() };
         for case in CASES.iter().filter(|case| groups.contains(&case.group)) {
             println!("{}", case.name);
             let ensemble = Some(place.clone());

@@ -1,11 +1,12 @@
-//! The etcd driver: all cases of the conformance suite, on one server and on a cluster of three.
+//! The etcd driver: all cases of the conformance suite on one server, and those about the
+//! driver on a cluster of three.
 
 mod worker;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lockkit_conformance::lab::{Group, Kind, LabError, Layout, Shared};
+use lockkit_conformance::lab::{Kind, LabError, Layout, Shared};
 use lockkit_conformance::{Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
@@ -13,11 +14,10 @@ use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, GetOptions};
 use tokio::sync::OnceCell;
 
-/// Where the cases run. A cluster is started for each case, and nothing disturbs it.
+/// Where the cases run: on a server or a cluster that tests share, and that nothing disturbs.
 #[derive(Default)]
 struct Etcd {
     clustered: bool,
-    cluster: OnceCell<Group>,
     place: OnceCell<Place>,
 }
 
@@ -36,13 +36,10 @@ impl Etcd {
     }
 
     async fn find(&self) -> Result<Place, LabError> {
-        if self.clustered {
-            let start = || Group::start(Layout::EtcdCluster);
-            let cluster = self.cluster.get_or_try_init(start).await?;
-            let member = cluster.members()[0].addr().to_string();
-            return Ok(Place { url: cluster.url(), member });
-        }
-        let server = Shared::server(Kind::Etcd).await?;
+        let server = match self.clustered {
+            true => Shared::group(Layout::EtcdCluster).await?,
+            false => Shared::server(Kind::Etcd).await?,
+        };
         Ok(Place { url: server.url().to_owned(), member: server.addr().to_string() })
     }
 }
@@ -77,5 +74,5 @@ mod alone {
 }
 
 mod cluster {
-    lockkit_conformance::suite!(super::Etcd::clustered());
+    lockkit_conformance::suite!(driver: super::Etcd::clustered());
 }

@@ -2,6 +2,7 @@
 //! dependencies: it must build in a moment, and also where nothing else does.
 
 mod install;
+mod mutants;
 mod requirements;
 mod run;
 mod test;
@@ -25,6 +26,11 @@ const CHORES: &[Chore] = &[
         name: "test",
         does: "runs all tests, with servers; what follows goes to the test runner",
         run: test::run,
+    },
+    Chore {
+        name: "mutants",
+        does: "makes changes that a test must notice, and says which survive; --check only looks",
+        run: mutants::run,
     },
     Chore {
         name: "storm",

@@ -7,17 +7,12 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use crate::install;
 
 /// Starts one server of each kind and names them in the environment of a command.
-const WITH_SERVERS: [&str; 9] = [
-    "run",
-    "--quiet",
-    "--package",
-    "lockkit-conformance",
-    "--bin",
-    "lockkit-lab",
-    "--",
-    "all",
-    "--",
-];
+const WITH_SERVERS: [&str; 8] =
+    ["run", "--quiet", "--package", "lockkit-conformance", "--bin", "lockkit-lab", "--", "all"];
+
+/// The same with a group of each layout: for a run of everything, whose tests share them. A test that
+/// is run by itself starts its own.
+const GROUPS: &str = "groups";
 
 /// The chore. Arguments go to the runner: `cargo nextest run` if there is one,
 /// `cargo test` otherwise. Examples in the documentation are tested only when there
@@ -33,8 +28,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         command.args(["test", "--workspace", "--doc", "--quiet"]);
         documented = code(status(&mut command)?);
     }
-    let mut command = cargo();
-    command.args(WITH_SERVERS).args(["cargo", "nextest", "run"]);
+    let mut command = with_servers(arguments);
+    command.args(["cargo", "nextest", "run"]);
     if !names_packages(arguments) {
         command.arg("--workspace");
     }
@@ -42,11 +37,22 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     Ok(if tested.success() { documented } else { code(tested) })
 }
 
+/// A command that starts servers for the one that is added to it.
+fn with_servers(arguments: &[String]) -> Command {
+    let mut command = cargo();
+    command.args(WITH_SERVERS);
+    if !names_packages(arguments) {
+        command.arg(GROUPS);
+    }
+    command.arg("--");
+    command
+}
+
 /// Runs `cargo test`, which tells the result of each program by itself, and adds
 /// them up.
 fn summed(arguments: &[String]) -> Result<ExitCode, String> {
-    let mut command = cargo();
-    command.args(WITH_SERVERS).args(["cargo", "test", "--no-fail-fast"]);
+    let mut command = with_servers(arguments);
+    command.args(["cargo", "test", "--no-fail-fast"]);
     if !names_packages(arguments) {
         command.arg("--workspace");
     }

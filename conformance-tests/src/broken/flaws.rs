@@ -61,6 +61,13 @@ pub enum Flaw {
     ResizeIsForNewcomersOnly,
     LoweringEvicts,
     FirstUseResizes,
+    PromotesForTheWaitingTtl,
+    ShortensWithOthersInLine,
+    RevivesWithOthersInLine,
+    WakesLate,
+    ExpiresLate,
+    HidesABreak,
+    FailsNowAndThen,
 }
 
 /// A flaw, what it is, and the case that was made for it.
@@ -196,7 +203,7 @@ pub const FLAWS: &[Caught] = &[
     caught(
         Flaw::ListsOnlyTheFirstPage,
         "says that there is no next page",
-        "inspect_03_five_thousand_locks_are_listed_in_pages",
+        "inspect_03_many_locks_are_listed_in_pages",
     ),
     caught(
         Flaw::SemaphoreCountsOneMore,
@@ -352,5 +359,40 @@ pub const FLAWS: &[Caught] = &[
         Flaw::FirstUseResizes,
         "the first use of a handle sets the limit that it names",
         "resize_05_the_first_use_gives_the_limit_and_later_ones_do_not",
+    ),
+    caught(
+        Flaw::PromotesForTheWaitingTtl,
+        "a promoted claim keeps the lease of a waiter",
+        "line_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl",
+    ),
+    caught(
+        Flaw::ShortensWithOthersInLine,
+        "the expiry is set, not raised, where others stand in line",
+        "line_05_a_renewal_with_others_in_line_never_shortens",
+    ),
+    caught(
+        Flaw::RevivesWithOthersInLine,
+        "a renewal brings an expired claim back to the front of those who wait",
+        "line_06_an_expired_holder_with_others_in_line_is_not_revived",
+    ),
+    caught(
+        Flaw::WakesLate,
+        "tells who waits five seconds late",
+        "time_01_a_release_hands_over_within_the_declared_time",
+    ),
+    caught(
+        Flaw::ExpiresLate,
+        "ends a lease ten seconds late",
+        "time_02_a_dead_holder_s_lock_is_handed_over_within_the_declared_time",
+    ),
+    caught(
+        Flaw::HidesABreak,
+        "tells who was broken at the fourth renewal",
+        "time_03_a_holder_learns_of_a_break_within_a_renewal_interval",
+    ),
+    caught(
+        Flaw::FailsNowAndThen,
+        "fails one call in five, and works when it is asked again",
+        "exclusion_05_tasks_are_never_inside_together",
     ),
 ];

@@ -3,6 +3,7 @@
 //! [`model`](crate::model) are written apart from it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use lockkit_core::driver::RegisterKey;
 use lockkit_core::queue::admits;
 use lockkit_core::state::Standing;
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, ClaimId, Key, Mode, Name, Namespace, Space, Token,
+    BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Mode, Name, Namespace, Space, Token,
     capabilities,
 };
 use tokio::sync::Notify;
@@ -27,6 +28,8 @@ pub struct Toy {
     pub(super) store: Arc<Store>,
     /// The lock that this session took last.
     pub(super) latest: Arc<Mutex<Option<Claim>>>,
+    /// Calls so far.
+    calls: Arc<AtomicU32>,
 }
 
 #[derive(Debug, Default)]
@@ -47,6 +50,8 @@ pub(super) struct Line {
     pub(super) broken: HashMap<ClaimId, BreakRecord>,
     pub(super) ended: Vec<Entry>,
     pub(super) first_note: Option<Option<Arc<str>>>,
+    /// Renewals of broken claims.
+    pub(super) told: u32,
 }
 
 /// One claim in a list.
@@ -81,7 +86,13 @@ impl Toy {
         capabilities.detached = true;
         capabilities.shared_between_processes = false;
         capabilities.registers = flaw != Some(Flaw::DeniesWhatItDoes);
-        Self { flaw, capabilities, store: Arc::default(), latest: Arc::default() }
+        Self {
+            flaw,
+            capabilities,
+            store: Arc::default(),
+            latest: Arc::default(),
+            calls: Arc::default(),
+        }
     }
 
     /// Another session with the same lists.
@@ -91,6 +102,15 @@ impl Toy {
 
     pub(super) fn is(&self, flaw: Flaw) -> bool {
         self.flaw == Some(flaw)
+    }
+
+    /// Fails if it is time to.
+    pub(super) fn called(&self) -> Result<(), Error> {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        match self.is(Flaw::FailsNowAndThen) && calls % 5 == 4 {
+            true => Err(Error::retryable("toy", "not now")),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn facts(&self) -> &Capabilities {
@@ -147,9 +167,13 @@ impl Toy {
 
     fn prune(&self, line: &mut Line, now: Moment) {
         if !self.is(Flaw::ForgetsExpiry) {
-            let (live, ended) = line.entries.drain(..).partition(|e: &Entry| e.expires > now);
+            let late = if self.is(Flaw::ExpiresLate) { 10 } else { 0 };
+            let live = |e: &Entry| e.expires.after(Duration::from_secs(late)) > now;
+            let (live, ended) = line.entries.drain(..).partition(live);
             line.entries = live;
-            if self.is(Flaw::RevivesExpired) || self.is(Flaw::KeepsEndedClaims) {
+            let kept =
+                [Flaw::RevivesExpired, Flaw::KeepsEndedClaims, Flaw::RevivesWithOthersInLine];
+            if kept.into_iter().any(|flaw| self.is(flaw)) {
                 line.ended.extend::<Vec<_>>(ended);
             }
         }
@@ -175,7 +199,11 @@ impl Toy {
                 break;
             }
             entry.held_since = Some(now);
-            entry.expires = now.after(self.lasts(entry.claim.hold_ttl));
+            let ttl = match self.is(Flaw::PromotesForTheWaitingTtl) {
+                true => entry.claim.hold_ttl.min(entry.claim.wait_ttl),
+                false => entry.claim.hold_ttl,
+            };
+            entry.expires = now.after(self.lasts(ttl));
             promoted += 1;
         }
     }

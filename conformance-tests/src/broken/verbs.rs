@@ -36,6 +36,7 @@ impl LockDriver for Toy {
         claim: &Arc<Claim>,
         patience: Patience,
     ) -> Result<Answered<Acquisition>, Error> {
+        self.called()?;
         yield_now().await;
         let mut claim = Claim::clone(claim);
         let id = claim.id;
@@ -68,6 +69,9 @@ impl LockDriver for Toy {
             let (grant, next_end) = self.look(claim)?;
             if let Some(mut grant) = grant {
                 place.armed = false;
+                if self.is(Flaw::WakesLate) {
+                    tokio::time::sleep(Duration::from_secs(5)).await;
+                }
                 if self.is(Flaw::CountsAPushedLeaseFromItsArrival) {
                     tokio::time::sleep(Duration::from_millis(150)).await;
                     grant.since = Some(TokioClock.now());
@@ -83,6 +87,7 @@ impl LockDriver for Toy {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        self.called()?;
         yield_now().await;
         let renew = |claim: &Arc<Claim>| {
             self.on_line(&claim.key, |line, now| {
@@ -347,7 +352,7 @@ impl Toy {
         }
     }
 
-    fn state_of(&self, line: &Line, at: usize) -> Acquisition {
+    pub(super) fn state_of(&self, line: &Line, at: usize) -> Acquisition {
         match line.entries[at].held_since {
             Some(_) => Acquisition::Granted(self.grant(&line.entries[at])),
             None => Acquisition::Queued { ahead: at as u32 },
@@ -379,46 +384,6 @@ impl Toy {
     /// Lets a list move on after a lease may have ended.
     fn wake_up(&self, key: &Key) {
         self.on_line(key, |_, _| ());
-    }
-
-    fn prolong(&self, line: &mut Line, now: Moment, claim: &Claim) -> Renewal {
-        if let Some(record) = line.broken.get(&claim.id) {
-            return Renewal::Ended(if self.is(Flaw::ForgetsWhoBroke) {
-                Ended::NotInLine
-            } else {
-                Ended::Broken(record.clone())
-            });
-        }
-        self.revive(line, claim);
-        let by_name = self.is(Flaw::RenewsAnothers) && !line.entries.is_empty();
-        let Some(at) = line.position(claim.id).or(by_name.then_some(0)) else {
-            return Renewal::Ended(Ended::NotInLine);
-        };
-        let entry = &mut line.entries[at];
-        let holds = entry.held_since.is_some();
-        if !holds && self.is(Flaw::RenewsOnlyHolders) {
-            line.entries.remove(at);
-            return Renewal::Ended(Ended::NotInLine);
-        }
-        let ttl = match self.flaw {
-            Some(Flaw::RenewsHolderAsWaiter) => claim.wait_ttl,
-            _ if holds => claim.hold_ttl,
-            _ => claim.wait_ttl,
-        };
-        let asked = now.after(self.lasts(ttl));
-        let shortens = self.is(Flaw::ShorterRenewalShortens) || self.is(Flaw::RenewsHolderAsWaiter);
-        entry.expires = if shortens { asked } else { entry.expires.max(asked) };
-        match self.state_of(line, at) {
-            Acquisition::Granted(grant) => Renewal::Holds(grant),
-            _ => Renewal::Waits { ahead: at as u32 },
-        }
-    }
-
-    fn revive(&self, line: &mut Line, claim: &Claim) {
-        if self.is(Flaw::RevivesExpired) && line.entries.is_empty() {
-            let found = line.ended.iter().position(|e| e.claim.id == claim.id);
-            line.entries.extend(found.map(|at| line.ended.remove(at)));
-        }
     }
 
     pub(super) fn leave(&self, line: &mut Line, claim: &Claim) -> Released {

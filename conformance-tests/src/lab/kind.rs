@@ -90,6 +90,21 @@ impl Layout {
         Self::EtcdCluster,
     ];
 
+    /// Those that tests can share, since the cases of the suite disturb none of their members.
+    pub const SHARED: [Self; 4] =
+        [Self::RedisSentinel, Self::RedisCluster, Self::ZooKeeperEnsemble, Self::EtcdCluster];
+
+    /// The environment variable that names a group which exists already.
+    pub fn variable(self) -> &'static str {
+        match self {
+            Self::RedisSentinel => "LOCKKIT_TEST_REDIS_SENTINEL_URL",
+            Self::RedisCluster => "LOCKKIT_TEST_REDIS_CLUSTER_URL",
+            Self::RedisClusterWithReplicas => "LOCKKIT_TEST_REDIS_CLUSTER_WITH_REPLICAS_URL",
+            Self::ZooKeeperEnsemble => "LOCKKIT_TEST_ZK_ENSEMBLE_URL",
+            Self::EtcdCluster => "LOCKKIT_TEST_ETCD_CLUSTER_URL",
+        }
+    }
+
     /// Whether it is a Redis Cluster, which divides its keys among masters.
     pub fn divides_its_keys(self) -> bool {
         matches!(self, Self::RedisCluster | Self::RedisClusterWithReplicas)

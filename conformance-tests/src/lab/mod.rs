@@ -46,7 +46,7 @@ pub mod raw;
 mod recipe;
 mod server;
 mod servers;
-mod shared;
+pub mod shared;
 mod slots;
 mod socks;
 mod tls;

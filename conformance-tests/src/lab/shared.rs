@@ -2,8 +2,8 @@
 //! environment, or else one for each process. May not disturb them either.
 //!
 //! Test runners that start a process for each test would start a server for each
-//! test, too; `cargo xtask test` starts one of each kind beforehand and names it
-//! in the environment.
+//! test, too; `cargo xtask test` starts one of each kind beforehand, and for a run
+//! of all tests one group of each layout, and names them in the environment.
 
 use std::env;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,10 +11,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use tokio::sync::OnceCell;
 
 use super::error::{Doing, LabError, Result};
-use super::kind::Kind;
+use super::group::Group;
+use super::kind::{Kind, Layout};
 use super::server::Server;
 
-/// A server that others use at the same time.
+/// A server, or a group of servers, that others use at the same time.
 #[derive(Debug, Clone)]
 pub struct Shared {
     url: String,
@@ -40,12 +41,30 @@ impl Shared {
         }
     }
 
+    /// The group that [`Layout::variable`] names; without one, a group that all
+    /// tests of this process share, started at the first call. Its members wait
+    /// long for each other.
+    ///
+    /// # Errors
+    ///
+    /// If the URL has no address, or as for [`Group::start`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the next caller starts the group.
+    pub async fn group(layout: Layout) -> Result<Self> {
+        match env::var(layout.variable()) {
+            Ok(url) => Self::named(&url),
+            Err(_) => Self::named(&group_of_this_process(layout).await?.url()),
+        }
+    }
+
     /// Its URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Its address.
+    /// Its address; of a group, that of the first server that its URL names.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -60,13 +79,38 @@ impl Shared {
         let (_, rest) = url.split_once("://").ok_or_else(odd)?;
         let authority = rest.split(['/', '?']).next().unwrap_or(rest);
         let authority = authority.rsplit('@').next().unwrap_or(authority);
-        let addr = authority
+        let first = authority.split(',').next().unwrap_or(authority);
+        let addr = first
             .to_socket_addrs()
             .doing(format!("looking up {authority}"))?
             .next()
             .ok_or_else(odd)?;
         Ok(Self { url: url.into(), authority: authority.into(), addr })
     }
+}
+
+/// Starts a group of this layout that tests can share.
+///
+/// # Errors
+///
+/// As for [`Group::start`].
+///
+/// # Cancel safety
+///
+/// If the future is dropped, nothing of the group remains.
+pub async fn start_group(layout: Layout) -> Result<Group> {
+    match layout {
+        Layout::ZooKeeperEnsemble => Group::start_calm_ensemble().await,
+        _ => Group::start(layout).await,
+    }
+}
+
+/// Never dropped, as below.
+async fn group_of_this_process(layout: Layout) -> Result<&'static Group> {
+    static GROUPS: [OnceCell<Group>; Layout::ALL.len()] =
+        [const { OnceCell::const_new() }; Layout::ALL.len()];
+    let at = Layout::ALL.iter().position(|other| *other == layout).unwrap_or(0);
+    GROUPS[at].get_or_try_init(|| start_group(layout)).await
 }
 
 /// Never dropped: its watchdog ends the server when this process ends.
@@ -88,5 +132,7 @@ mod tests {
         let proxy = "127.0.0.1:9".parse().unwrap();
         assert_eq!(named.url_at(proxy), "mysql://root:p@127.0.0.1:9/lockkit?x=1");
         assert!(Shared::named("redis").is_err());
+        let group = Shared::named("redis+sentinel://127.0.0.1:5,127.0.0.1:6/main").unwrap();
+        assert_eq!(group.addr(), "127.0.0.1:5".parse().unwrap());
     }
 }

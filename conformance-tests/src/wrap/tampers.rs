@@ -1,13 +1,43 @@
 //! Things to put in front of a driver.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::Error;
 use tokio::sync::Semaphore;
 
-use super::{Tamper, Verb};
+use super::{Heard, Tamper, Verb};
+
+/// Writes down the errors that may pass. Callers try again after one, so nobody else sees them.
+#[derive(Debug, Default)]
+pub struct Noting {
+    passing: Mutex<Vec<String>>,
+}
+
+impl Noting {
+    /// Each of them, in words.
+    pub fn passing(&self) -> Vec<String> {
+        self.passing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes an error, if it is one that may pass.
+    pub fn note(&self, what: &str, error: &Error) {
+        if error.is_retryable() {
+            let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+            passing.push(format!("{what}: {error}"));
+        }
+    }
+}
+
+impl Tamper for Noting {
+    fn heard(&self, answer: Heard<'_>, _: u64) {
+        if let Heard::Failed(verb, error) = answer {
+            self.note(&format!("{verb:?}"), error);
+        }
+    }
+}
 
 /// Counts calls.
 #[derive(Debug, Default)]

@@ -1,0 +1,192 @@
+//! Leases of those who do not stand alone: promoted claims, and renewals with others in line. A claim
+//! that waits and one that holds have different ttls, and the server picks by state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::Claim;
+use lockkit_core::capabilities::LeaseScope;
+use lockkit_core::driver::{LockDriver, Renewal};
+use lockkit_core::{Mode, Token};
+
+use crate::bench::{Bench, LONG, MustSucceed, undisturbed};
+
+pub async fn line_01_a_waiter_promoted_by_a_release_holds_for_its_hold_ttl(bench: Bench) {
+    let (driver, bench) = (&bench.driver().await, &bench);
+    undisturbed(bench.short(), |wait, name| async move {
+        let (holder, waiter) = (bench.exclusive(&name), brief_waiter(bench, &name, wait));
+        driver.grant(&holder).await;
+        driver.queue(&waiter).await;
+        driver.let_go(&holder).await;
+        holds_on(bench, driver, &waiter).await;
+    })
+    .await;
+}
+
+pub async fn line_02_a_waiter_promoted_by_an_expiry_holds_for_its_hold_ttl(bench: Bench) {
+    let (driver, bench) = (&bench.driver().await, &bench);
+    undisturbed(bench.short(), |ttl, name| async move {
+        let waiter = behind_a_dead_holder(bench, driver, &name, ttl).await;
+        driver.turn(&waiter).await;
+        holds_on(bench, driver, &waiter).await;
+    })
+    .await;
+}
+
+pub async fn line_03_a_waiter_promoted_by_another_s_renewal_holds_for_its_hold_ttl(bench: Bench) {
+    let (driver, bench) = (&bench.driver().await, &bench);
+    undisturbed(bench.short(), |ttl, name| async move {
+        let waiter = behind_a_dead_holder(bench, driver, &name, ttl).await;
+        let last = bench.exclusive(&name);
+        driver.queue(&last).await;
+        // Renewed by the last in line alone, until nobody but the waiter is ahead of it.
+        bench
+            .until(bench.after(ttl), "the lock moves on", || async {
+                let answer = driver.renew_one(&last).await;
+                matches!(answer, Renewal::Waits { ahead: 1 }).then_some(())
+            })
+            .await;
+        holds_on(bench, driver, &waiter).await;
+    })
+    .await;
+}
+
+pub async fn line_04_readers_promoted_together_hold_for_their_hold_ttls(bench: Bench) {
+    let (driver, bench) = (&bench.driver().await, &bench);
+    undisturbed(bench.short(), |wait, name| async move {
+        let writer = bench.exclusive(&name);
+        driver.grant(&writer).await;
+        let readers = [0; 3].map(|_| {
+            let mut reader = Claim::clone(&bench.shared(&name));
+            reader.wait_ttl = wait;
+            Arc::new(reader)
+        });
+        for reader in &readers {
+            driver.queue(reader).await;
+        }
+        driver.let_go(&writer).await;
+        for reader in &readers {
+            holds_on(bench, driver, reader).await;
+        }
+    })
+    .await;
+}
+
+pub async fn line_05_a_renewal_with_others_in_line_never_shortens(bench: Bench) {
+    let driver = bench.driver().await;
+    let brief = |claim: &Arc<Claim>| {
+        let mut brief = Claim::clone(claim);
+        (brief.hold_ttl, brief.wait_ttl) = (bench.short(), bench.short());
+        Arc::new(brief)
+    };
+    // A holder before a waiter, readers beside each other before a waiting writer, and each waiter.
+    let [writer, waiter] = [0; 2].map(|_| bench.exclusive("a"));
+    let readers = [0; 2].map(|_| bench.shared("b"));
+    let behind = bench.exclusive("b");
+    for holder in [&writer, &readers[0], &readers[1]] {
+        driver.grant(holder).await;
+    }
+    for waiting in [&waiter, &behind] {
+        driver.queue(waiting).await;
+    }
+    for claim in [&writer, &readers[0], &readers[1], &waiter, &behind] {
+        let brief = brief(claim);
+        driver.renew_one(&brief).await;
+        driver.renew_one(&brief).await;
+    }
+    for name in ["a", "b"] {
+        for standing in bench.line(&driver, &bench.key(name)).await {
+            let left = standing.expires_in;
+            assert!(left > LONG / 2, "{name}: {left:?} are left to {:?}", standing.mode);
+        }
+    }
+    tokio::time::sleep(bench.short() * 2 + bench.capabilities().expiry_slack).await;
+    for holder in [&writer, &readers[0], &readers[1]] {
+        driver.holds(holder).await;
+    }
+    for waiting in [&waiter, &behind] {
+        let answer = driver.renew_one(waiting).await;
+        assert!(matches!(answer, Renewal::Waits { .. }), "it waits on: {answer:?}");
+    }
+}
+
+pub async fn line_06_an_expired_holder_with_others_in_line_is_not_revived(bench: Bench) {
+    let driver = bench.driver().await;
+    let ttl = bench.short();
+    let dead = bench.claim_for("a", Mode::Exclusive, ttl);
+    let (reader, beside) = (bench.claim_for("b", Mode::Shared, ttl), bench.shared("b"));
+    let mut longest = ttl;
+    for holder in [&dead, &reader, &beside] {
+        let grant = driver.grant(holder).await;
+        if holder.hold_ttl == ttl {
+            longest = longest.max(grant.ttl);
+        }
+    }
+    let [waiter, behind] = ["a", "b"].map(|name| bench.exclusive(name));
+    for waiting in [&waiter, &behind] {
+        driver.queue(waiting).await;
+    }
+    let slack = bench.capabilities().expiry_slack + Duration::from_millis(200);
+    tokio::time::sleep(longest + slack).await;
+    // Nobody has looked since: the renewal itself finds that it is over.
+    for ended in [&dead, &reader, &dead, &reader] {
+        let answer = driver.renew_one(ended).await;
+        assert!(matches!(answer, Renewal::Ended(_)), "{:?} ended: {answer:?}", ended.mode);
+    }
+    driver.turn(&waiter).await;
+    driver.holds(&beside).await;
+    driver.let_go(&beside).await;
+    driver.turn(&behind).await;
+}
+
+/// One that waits for a short time without being renewed, and would hold for long.
+fn brief_waiter(bench: &Bench, name: &str, wait: Duration) -> Arc<Claim> {
+    let mut waiter = Claim::clone(&bench.exclusive(name));
+    waiter.wait_ttl = wait;
+    Arc::new(waiter)
+}
+
+/// A waiter whose own lease ends a little after that of the holder before it, which is dead.
+async fn behind_a_dead_holder(
+    bench: &Bench,
+    driver: &Arc<dyn LockDriver>,
+    name: &str,
+    ttl: Duration,
+) -> Arc<Claim> {
+    let dead = bench.claim_for(name, Mode::Exclusive, ttl);
+    let over = driver.grant(&dead).await.ttl + bench.capabilities().expiry_slack;
+    let waiter = brief_waiter(bench, name, over + ttl * 2);
+    driver.queue(&waiter).await;
+    waiter
+}
+
+/// Whoever was promoted holds for its hold ttl, without being renewed: that much is left of its lease,
+/// and when its waiting lease is long over nobody else gets the lock.
+async fn holds_on(bench: &Bench, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim>) {
+    // Where claims share leases, only the client can move one from a short one to a long one, which
+    // its first renewal does.
+    if bench.capabilities().lease_scope == LeaseScope::Shared {
+        driver.turn(claim).await;
+        driver.holds(claim).await;
+    }
+    let other = bench.driver().await;
+    let left = |token: Option<Token>| {
+        let (other, key) = (other.clone(), claim.key.clone());
+        async move {
+            let line = bench.line(&other, &key).await;
+            let mut held = line.iter().filter(|s| s.holds());
+            let standing = held.find(|s| token.is_none_or(|token| s.token == token));
+            let standing = standing.unwrap_or_else(|| panic!("it was promoted: {line:?}"));
+            standing.expires_in
+        }
+    };
+    let before = left(None).await;
+    let least = bench.given(LONG) / 2;
+    assert!(before > least, "a lease of {before:?} for one that holds for {LONG:?}");
+    tokio::time::sleep(claim.wait_ttl + claim.wait_ttl / 4 + bench.capabilities().expiry_slack)
+        .await;
+    other.refuse(&bench.exclusive(claim.key.name.as_str())).await;
+    let token = driver.holds(claim).await.token;
+    let after = left(Some(token)).await;
+    assert!(after > least, "a lease of {after:?} for one that holds for {LONG:?}");
+}
