@@ -2,9 +2,15 @@
 //! the same file through the same client crate.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use lockkit::LockManager;
+use lockkit::driver::{LockDriver, Patience};
+use lockkit::sql::SqliteDriver;
+use lockkit::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit_bench::{Way, is_brief, median};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Executor};
 
@@ -60,6 +66,61 @@ fn cycles(c: &mut Criterion) {
         async || bare_pair(&mut connection.borrow_mut()).await,
     ));
     rt.block_on(locks.shutdown());
+    rt.block_on(many_tasks());
+    rt.block_on(beside_waiters());
+}
+
+/// 64 tasks on 64 locks, beside 64 tasks that take turns on one bare connection.
+async fn many_tasks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.db");
+    let locks = lockkit::connect(&format!("sqlite:{}", path.display())).await.unwrap();
+    let all = locks.clone();
+    let connection = Arc::new(tokio::sync::Mutex::new(bare(&path).await));
+    let ours = Way::new("lockkit", 64, move |task| {
+        let mutex = all.mutex(format!("invoice/{task}"));
+        async move { mutex.lock().await.unwrap().release().await.unwrap() }
+    });
+    let bare = Way::new("bare", 64, move |_| {
+        let connection = connection.clone();
+        async move { bare_pair(&mut *connection.lock().await).await }
+    });
+    lockkit_bench::race("sqlite, 64 tasks", 6_400, &[ours, bare]).await;
+    locks.shutdown().await;
+}
+
+/// A release and the next claim's coming, with ten and with a thousand waiting.
+async fn beside_waiters() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    let driver: Arc<dyn LockDriver> = Arc::new(SqliteDriver::connect(&url).await.unwrap());
+    let identity = Arc::new(Identity::of_this_process());
+    let claim = |name: &str| {
+        let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
+        let ttl = Duration::from_secs(600);
+        Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, identity.clone()))
+    };
+    let mut lines = [10, 1000].map(|waiting| (waiting, VecDeque::new(), Vec::new()));
+    for (waiting, line, _) in &mut lines {
+        for _ in 0..=*waiting {
+            line.push_back(claim(&waiting.to_string()));
+            driver.acquire(line.back().unwrap(), Patience::Wait).await.unwrap();
+        }
+    }
+    for _ in 0..if is_brief() { 5 } else { 300 } {
+        for (_, line, times) in &mut lines {
+            let first: Arc<Claim> = line.pop_front().unwrap();
+            let begun = Instant::now();
+            driver.release(&first).await.unwrap();
+            times.push(begun.elapsed().as_secs_f64() * 1e6);
+            let next = claim(first.key.name.as_str());
+            driver.acquire(&next, Patience::Wait).await.unwrap();
+            line.push_back(next);
+        }
+    }
+    for (waiting, _, times) in lines {
+        println!("sqlite, {waiting} waiting: a release takes {:.0} µs", median(times));
+    }
 }
 
 criterion_group! {

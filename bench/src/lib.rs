@@ -10,7 +10,14 @@ use std::time::Instant;
 use tokio::task::JoinSet;
 
 /// Rounds of each way.
-const ROUNDS: usize = 15;
+fn rounds() -> usize {
+    if is_brief() { 1 } else { 15 }
+}
+
+/// Whether to do just enough to see that everything runs: `BENCH_BRIEF=1`.
+pub fn is_brief() -> bool {
+    std::env::var_os("BENCH_BRIEF").is_some()
+}
 
 /// Runs `ours` and `bare` in turn, so many times a round, and prints how their rates compare:
 /// 1.0 is as fast as the bare way, 0.5 takes twice as long.
@@ -21,7 +28,8 @@ pub async fn ratio(
     mut bare: impl AsyncFnMut(),
 ) -> f64 {
     let (mut first, mut second) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    let times = if is_brief() { times.min(20) } else { times };
+    for _ in 0..rounds() {
         let begun = Instant::now();
         for _ in 0..times {
             ours().await;
@@ -87,9 +95,10 @@ pub async fn race(what: &str, times: usize, ways: &[Way]) {
 /// The same, and the time on a CPU that these processes spent each time, which are the server's.
 /// Neither depends much on what else the machine does.
 pub async fn race_at(what: &str, times: usize, ways: &[Way], server: &[i32]) {
-    let mut rounds = vec![[const { Vec::new() }; 3]; ways.len()];
-    for _ in 0..ROUNDS {
-        for (way, [rates, cpus, servers]) in ways.iter().zip(&mut rounds) {
+    let mut measured = vec![[const { Vec::new() }; 3]; ways.len()];
+    let times = if is_brief() { times.min(64) } else { times };
+    for _ in 0..rounds() {
+        for (way, [rates, cpus, servers]) in ways.iter().zip(&mut measured) {
             let (begun, spent) = (Instant::now(), [cpu_seconds(), cpu_seconds_of(server)]);
             way.round(times).await;
             let each = |now: f64, before: f64| (now - before) * 1e6 / times as f64;
@@ -98,9 +107,9 @@ pub async fn race_at(what: &str, times: usize, ways: &[Way], server: &[i32]) {
             servers.push(each(cpu_seconds_of(server), spent[1]));
         }
     }
-    let rounds: Vec<_> = rounds.into_iter().map(|all| all.map(median)).collect();
-    for (way, [rate, cpu, at_server]) in ways.iter().zip(&rounds) {
-        let (name, ratio) = (way.name, rounds[0][0] / rate);
+    let medians: Vec<_> = measured.into_iter().map(|all| all.map(median)).collect();
+    for (way, [rate, cpu, at_server]) in ways.iter().zip(&medians) {
+        let (name, ratio) = (way.name, medians[0][0] / rate);
         print!("{what}: {name:<17} {rate:>8.0}/s, ratio {ratio:.2}; {cpu:.1} µs of CPU here");
         match server.is_empty() {
             true => println!(),

@@ -58,7 +58,7 @@ impl Site for MySql {
         vec![
             Refusal {
                 what: "the server is read-only for whoever connects",
-                retryable: true,
+                retryable: false,
                 concerns: Concerns::Claims,
                 begin: |s| {
                     Box::pin(async move {

@@ -17,7 +17,7 @@ const VERSION_1: &str = include_str!("mysql_versions/1.sql");
 /// Runs what is meant for the command-line client.
 async fn run_schema(connection: &mut MySqlConnection, text: &str) {
     let body = text.strip_prefix("DELIMITER --;\n").expect("it sets the delimiter");
-    let body = body.strip_suffix("DELIMITER ;\n").expect("and sets it back");
+    let (body, _) = body.split_once("DELIMITER ;\n").expect("and sets it back");
     for statement in body.split("--;").map(str::trim).filter(|one| !one.is_empty()) {
         let statement = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()));
         connection.execute(statement).await.unwrap();
@@ -212,7 +212,7 @@ async fn the_statements_for_people_upgrade_as_well() {
     }
     let version = "SELECT version FROM lockkit_meta";
     let version: i32 = scene.old.fetch_one(version).await.unwrap().get(0);
-    assert_eq!(version, 2);
+    assert_eq!(version, 3);
     let new = scene.newcomer().await;
     assert!(new.mutex("a").try_lock().await.unwrap().is_none());
     assert_eq!(release(&mut scene.old, 0, "a", 1).await, 1);
@@ -267,7 +267,7 @@ async fn who_meets_a_procedure_that_is_being_replaced_as_on_mysql_waits_for_it()
     }
     let text = MySqlDriver::schema(&server.url(), ServerOptions::default()).unwrap();
     let body = text.strip_prefix("DELIMITER --;\n").expect("it sets the delimiter");
-    let body = body.strip_suffix("DELIMITER ;\n").expect("and sets it back");
+    let (body, _) = body.split_once("DELIMITER ;\n").expect("and sets it back");
     let mut gaps = 0;
     for statement in body.split("--;").map(str::trim).filter(|one| !one.is_empty()) {
         let statement = as_mysql_reads_it(statement);
@@ -286,4 +286,40 @@ async fn who_meets_a_procedure_that_is_being_replaced_as_on_mysql_waits_for_it()
     assert_eq!(gaps, 1, "every client met it");
     done.send(true).unwrap();
     users.join_all().await;
+}
+
+/// A client of version 2 that was connected before goes on writing registers, by the procedure that it
+/// knows.
+#[tokio::test]
+async fn a_client_of_version_2_goes_on_writing_registers_after_the_upgrade() {
+    let server = Server::start(Kind::MariaDb).await.unwrap();
+    drop(MySqlDriver::connect(&server.url()).await.unwrap());
+    let mut old = MySqlConnection::connect(&server.url()).await.unwrap();
+    for back in ["DROP PROCEDURE lockkit_write", VERSION_2, "UPDATE lockkit_meta SET version = 2"] {
+        old.execute(sqlx::raw_sql(back)).await.unwrap();
+    }
+    assert_eq!(store(&mut old, 1, 1).await, 1, "it was absent");
+    let scene = Scene { server, old };
+    let new = scene.newcomer().await.register("r");
+    let mut old = scene.old;
+    let first = new.load().await.unwrap().unwrap();
+    assert_eq!(first.value, [1]);
+    assert_eq!(store(&mut old, 1, 1).await, 1, "the same write, asked for again");
+    assert_eq!(store(&mut old, 2, 1).await, 0, "it is not absent");
+    assert_eq!(store(&mut old, 3, 0).await, 1);
+    let second = new.load().await.unwrap().unwrap();
+    assert!(second.value == [3] && second.version > first.version);
+    assert!(new.compare_and_store(first.version, b"late").await.is_err());
+    new.compare_and_store(second.version, b"mine").await.unwrap();
+}
+
+const VERSION_2: &str = include_str!("mysql_versions/2_store.sql");
+
+/// The outcome of a write of a client of version 2.
+async fn store(old: &mut MySqlConnection, write: u8, expect: u8) -> i64 {
+    let text = format!(
+        "CALL lockkit_store('', 'r', CHAR({write} USING binary), {expect}, 0, NULL, {}, NULL, 600000000)",
+        id(write)
+    );
+    ask(old, text).await.get(0)
 }

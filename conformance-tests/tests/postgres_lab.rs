@@ -60,7 +60,7 @@ impl Site for Postgres {
         vec![
             Refusal {
                 what: "the server is read-only",
-                retryable: true,
+                retryable: false,
                 concerns: Concerns::Claims,
                 begin: |s| ask(s, &["ALTER SYSTEM SET default_transaction_read_only = on", RELOAD]),
                 end: |s| ask(s, &["ALTER SYSTEM RESET default_transaction_read_only", RELOAD]),

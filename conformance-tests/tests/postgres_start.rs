@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use lockkit_conformance::lab::{Data, Kind, Server, Shared};
 use lockkit_core::driver::LockDriver;
-use lockkit_core::{LockManager, Settings};
+use lockkit_core::{LockManager, Settings, Space};
 use lockkit_sql::{PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -65,12 +67,20 @@ async fn with_tables_made_by_somebody_else_rights_to_use_them_are_enough() {
     assert!(!refused.is_retryable());
 
     let statements = PostgresDriver::schema(&login, options.clone()).unwrap();
-    admin.execute(sqlx::raw_sql(AssertSqlSafe(statements))).await.unwrap();
-    for grant in [
-        format!("GRANT USAGE ON SCHEMA {place} TO locker"),
-        format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {place} TO locker"),
-    ] {
-        admin.execute(sqlx::raw_sql(AssertSqlSafe(grant))).await.unwrap();
+    admin.execute(sqlx::raw_sql(AssertSqlSafe(statements.clone()))).await.unwrap();
+    // Where functions are nobody's unless they are given to somebody.
+    let strict = format!("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {place} FROM PUBLIC");
+    admin.execute(sqlx::raw_sql(AssertSqlSafe(strict))).await.unwrap();
+    let refused = PostgresDriver::connect_with(&login, options.clone()).await.unwrap_err();
+    assert!(refused.to_string().contains("permission denied for schema"), "{refused}");
+    assert!(refused.to_string().contains("`lockkit schema` prints the GRANTs"), "{refused}");
+    assert!(!refused.is_retryable());
+
+    let grants = statements.lines().filter_map(|line| line.strip_prefix("-- GRANT "));
+    let grants: Vec<_> = grants.map(|grant| grant.replace("TO app;", "TO locker")).collect();
+    assert!(!grants.is_empty(), "{statements}");
+    for grant in grants {
+        admin.execute(sqlx::raw_sql(AssertSqlSafe(format!("GRANT {grant}")))).await.unwrap();
     }
     let driver = PostgresDriver::connect_with(&login, options).await.unwrap();
     let locks = LockManager::new(driver);
@@ -162,35 +172,24 @@ async fn an_idle_connection_that_was_ended_costs_nobody_an_error() {
 }
 
 #[tokio::test]
-async fn a_server_in_recovery_is_a_clear_error_and_serves_once_it_takes_writes() {
+async fn a_watch_goes_on_after_a_restart_of_the_server() {
     let server = Server::start(Kind::Postgres).await.unwrap();
-    let settings = Settings::default().ttl(LONG);
-    let locks = LockManager::with(
-        Arc::new(PostgresDriver::connect(&server.url()).await.unwrap()),
-        settings,
-    )
-    .unwrap();
-    locks.mutex("job").lock().await.unwrap().release().await.unwrap();
-
-    // A standby that waits for a primary.
-    server.kill().await;
-    std::fs::write(server.folder().join("postgres/data/standby.signal"), "").unwrap();
-    server.restart(Data::Keep).await.unwrap();
-    let refused = locks.mutex("job").try_lock().await.unwrap_err();
-    assert!(refused.is_retryable(), "{refused}");
-    assert!(refused.to_string().contains("read-only"), "{refused}");
-    let health = locks.health().await.unwrap();
-    assert!(
-        health.findings.iter().any(|finding| finding.what.contains("in recovery")),
-        "{health:?}"
-    );
-    let waiting = tokio::spawn({
-        let locks = locks.clone();
-        async move { locks.mutex("job").lock().await }
+    let locks = LockManager::new(PostgresDriver::connect(&server.url()).await.unwrap());
+    let (seen, mut states) = mpsc::unbounded_channel();
+    tokio::spawn({
+        let watch = locks.watch(Space::Lock, "job");
+        watch.for_each(move |state| std::future::ready(seen.send(state).unwrap()))
     });
-
-    let mut admin = PgConnection::connect(&server.url()).await.unwrap();
-    admin.execute("SELECT pg_promote()").await.unwrap();
-    let guard = timeout(LONG, waiting).await.unwrap().unwrap().unwrap();
-    guard.release().await.unwrap();
+    let mut next = async || timeout(LONG, states.recv()).await.unwrap().unwrap();
+    assert!(next().await.unwrap().line.is_empty());
+    for _ in 0..3 {
+        server.kill().await;
+        // It asks every 200 ms, and reaches nobody.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        server.restart(Data::Keep).await.unwrap();
+        let guard = timeout(LONG, locks.mutex("job").lock()).await.unwrap().unwrap();
+        assert_eq!(next().await.unwrap().line.len(), 1);
+        guard.release().await.unwrap();
+        assert!(next().await.unwrap().line.is_empty());
+    }
 }

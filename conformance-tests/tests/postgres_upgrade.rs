@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, Connection};
 use sqlx::{Executor, PgConnection, Row};
 
 const VERSION_1: &str = include_str!("postgres_versions/1.sql");
+const VERSION_2: &str = include_str!("postgres_versions/2_store.sql");
 
 /// What a client of version 1 asks for; the claim's id is 16 times `id`.
 async fn acquire(old: &mut PgConnection, name: &str, id: u8, patience: &str) -> (i64, Option<i64>) {
@@ -120,4 +121,41 @@ async fn a_client_of_version_1_is_bound_to_a_limit_that_a_later_one_gave() {
     pool.resize(1).await.unwrap();
     one.release().await.unwrap();
     assert_eq!(try_permits(&mut scene.old, 3, 1).await.0, 0, "the other one is out");
+}
+
+/// A client of version 2 that was connected before goes on writing registers, by the function that it
+/// knows.
+#[tokio::test]
+async fn a_client_of_version_2_goes_on_writing_registers_after_the_upgrade() {
+    let server = Server::start(Kind::Postgres).await.unwrap();
+    let options = ServerOptions::default().tables("version_2");
+    let url = server.url();
+    let connect = || PostgresDriver::connect_with(&url, options.clone());
+    drop(connect().await.unwrap());
+    let mut old = PgConnection::connect(&server.url()).await.unwrap();
+    let drop_write = "DROP FUNCTION version_2.lockkit_write";
+    for back in [drop_write, VERSION_2, "UPDATE version_2.lockkit_meta SET version = 2"] {
+        old.execute(sqlx::raw_sql(back)).await.unwrap();
+    }
+    assert_eq!(store(&mut old, 1, 1).await, 1, "it was absent");
+    let new = LockManager::new(connect().await.unwrap()).register("r");
+    let first = new.load().await.unwrap().unwrap();
+    assert_eq!(first.value, [1]);
+    assert_eq!(store(&mut old, 1, 1).await, 1, "the same write, asked for again");
+    assert_eq!(store(&mut old, 2, 1).await, 0, "it is not absent");
+    assert_eq!(store(&mut old, 3, 0).await, 1);
+    let second = new.load().await.unwrap().unwrap();
+    assert!(second.value == [3] && second.version > first.version);
+    assert!(new.compare_and_store(first.version, b"late").await.is_err());
+    new.compare_and_store(second.version, b"mine").await.unwrap();
+}
+
+/// The outcome of a write of a client of version 2.
+async fn store(old: &mut PgConnection, write: u8, expect: u8) -> i64 {
+    let id = bytes(write);
+    let text = format!(
+        "SELECT outcome FROM version_2.lockkit_store('', 'r', '\\x{write:02x}', {expect}, 0, 0, \
+         '{id}'::bytea, 0)"
+    );
+    old.fetch_one(sqlx::raw_sql(AssertSqlSafe(text))).await.unwrap().get(0)
 }

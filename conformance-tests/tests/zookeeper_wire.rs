@@ -400,3 +400,45 @@ async fn a_write_never_goes_over_one_that_came_since_the_last_look() {
     let entry = theirs.load(&at).await.unwrap().unwrap();
     assert_eq!((entry.version.0, entry.token), (first.0 + 1, Some(highest)));
 }
+
+/// Behind one that waits as well, the one ahead that leaves makes nobody a holder.
+#[tokio::test]
+async fn whoever_waits_behind_one_that_gives_up_goes_on_waiting() {
+    let (server, proxy, driver) = proxied().await;
+    let other = self::driver(server.addr().to_string()).await;
+    for (first, last) in [(Mode::Exclusive, Mode::Exclusive), (Mode::Shared, Mode::Exclusive)] {
+        let key = key("a");
+        let holder = claim(&key, first);
+        let (gives_up, waits) = (claim(&key, Mode::Exclusive), claim(&key, last));
+        take(&other, &holder).await;
+        for (driver, claim, ahead) in [(&other, &gives_up, 1), (&driver, &waits, 2)] {
+            let queued = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+            assert_eq!(queued, Acquisition::Queued { ahead });
+        }
+        let before = proxy.counts().requests;
+        let mut turn = std::pin::pin!(driver.granted(&waits));
+        // Its watches, on itself and on the one ahead, are answered.
+        let settled = |least: u64| {
+            let now = proxy.counts();
+            now.requests >= before + least && now.answers >= now.requests
+        };
+        let until_settled = async |least: u64| {
+            while !settled(least) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            () = until_settled(2) => {}
+            granted = &mut turn => panic!("it holds beside another: {granted:?}"),
+        }
+        assert_eq!(other.release(&gives_up).await.unwrap(), Released::Removed);
+        // It looks again, and watches the holder.
+        tokio::select! {
+            () = until_settled(4) => {}
+            granted = &mut turn => panic!("it holds beside another: {granted:?}"),
+        }
+        assert_eq!(other.release(&holder).await.unwrap(), Released::Removed);
+        tokio::time::timeout(Duration::from_secs(30), turn).await.expect("its turn").unwrap();
+        driver.release(&waits).await.unwrap();
+    }
+}

@@ -18,6 +18,7 @@ mod error;
 mod guard;
 mod lane;
 mod lease;
+pub mod line;
 mod looking;
 mod manager;
 pub mod memory;

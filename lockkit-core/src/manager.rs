@@ -300,11 +300,10 @@ impl Drop for Core {
 
 /// A state as users see it: with the namespace's base added to the tokens.
 pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
-    if base > 0 {
-        for standing in &mut state.line {
-            let number = standing.token.get().saturating_add(base);
-            standing.token = Token::new(number).unwrap_or(standing.token);
-        }
+    for standing in &mut state.line {
+        let number = standing.token.get().saturating_add(base);
+        standing.token = Token::new(number).unwrap_or(standing.token);
+        standing.unmark();
     }
     state
 }

@@ -11,23 +11,22 @@ use tokio::sync::Notify;
 use crate::capabilities::{Capabilities, Fault, Keeps, LeaseClock, WakeUp};
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
-    Acquisition, Answered, Delete, Ended, Entry, Force, Grant, LockDriver, MAX_REGISTER_BYTES,
-    Patience, RegisterKey, Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version,
+    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, MAX_REGISTER_BYTES, Patience,
+    RegisterKey, Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version,
 };
+use crate::line::Step;
 use crate::state::{Finding, Health, ListRequest, LockState, Page, Severity};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
+mod bells;
 mod fading;
-mod line;
-mod places;
 mod registers;
-mod roster;
 mod store;
 mod watchers;
 
-use line::{Calls, Turn};
+use bells::Calls;
 use registers::Shelf;
-use store::Lines;
+use store::{Lines, Turn};
 
 const BACKEND: &str = "memory";
 /// A long batch of renewals lets others in between after this many.
@@ -211,28 +210,26 @@ impl LockDriver for MemoryDriver {
         let mut renewals = Vec::with_capacity(claims.len());
         for some in claims.chunks(RENEWED_AT_ONCE) {
             self.shared.on_lines(|lines, now, calls| {
-                renewals.extend(some.iter().map(|claim| Ok(lines.renew(claim, now, calls))));
+                let renew =
+                    |claim: &Arc<Claim>| lines.on_claim(claim, &Step::Renew(claim), now, calls);
+                renewals.extend(some.iter().map(renew));
             })?;
         }
         Ok(renewals)
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.shared.on_lines(|lines, now, calls| lines.release(claim, now, calls))
+        self.shared.on_lines(|lines, now, calls| lines.release(claim, now, calls))?
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.shared.on_lines(|lines, now, calls| {
-            lines.on_claim(claim, now, calls, |line, seq, _, _| line.shorten(seq, ttl, now))
-        })
+        let step = Step::Shorten(claim, ttl);
+        self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.shared.on_lines(|lines, now, calls| {
-            lines.on_claim(claim, now, calls, |line, seq, _, calls| {
-                line.downgrade(seq, claim, now, calls)
-            })
-        })
+        let step = Step::Downgrade(claim);
+        self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 
     async fn break_claim(
@@ -243,8 +240,9 @@ impl LockDriver for MemoryDriver {
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let record = record.clone();
-        self.shared
-            .on_lines(|lines, now, calls| lines.break_claim(key, token, force, record, now, calls))
+        self.shared.on_lines(|lines, now, calls| {
+            lines.break_claim(key, token, force, record, now, calls)
+        })?
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
@@ -268,20 +266,12 @@ impl LockDriver for MemoryDriver {
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        let mut failed = None;
-        let renewal = self.shared.on_lines(|lines, now, calls| {
-            lines.on_claim(claim, now, calls, |line, seq, tokens, _| {
-                line.raise(seq, claim, token, now, tokens).unwrap_or_else(|error| {
-                    failed = Some(error);
-                    Renewal::Ended(Ended::NotInLine)
-                })
-            })
-        })?;
-        failed.map_or(Ok(renewal), Err)
+        let step = Step::Raise(claim, token);
+        self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.shared.on_lines(|lines, now, calls| lines.resize(key, limit, now, calls))
+        self.shared.on_lines(|lines, now, calls| lines.resize(key, limit, now, calls))?
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

@@ -63,6 +63,10 @@ impl LockState {
     }
 }
 
+/// Ends what a user wrote in a note, which has no control characters. What stands behind it is a
+/// composed driver's own, and shown by no manager.
+pub const MARK: char = '\u{1f}';
+
 /// One claim of a list, as people may see it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -107,6 +111,16 @@ impl Standing {
     /// Whether it holds.
     pub fn holds(&self) -> bool {
         self.held_for.is_some()
+    }
+
+    /// Takes what is not the user's out of the note.
+    pub(crate) fn unmark(&mut self) {
+        if let Some(note) = &mut self.note
+            && let Some(at) = note.rfind(MARK)
+        {
+            note.truncate(at);
+        }
+        self.note.take_if(|note| note.is_empty());
     }
 }
 

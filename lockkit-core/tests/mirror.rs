@@ -1,10 +1,12 @@
 //! The mirror as a fleet meets it: a move from one backend to another with programs at different
 //! steps, and what ends at one of the two.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use lockkit_core::compose::MirrorDriver;
 use lockkit_core::driver::{Force, LockDriver};
 use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Settings, Space};
@@ -180,4 +182,104 @@ async fn taking_over_twice_changes_nothing_and_the_mirror_shows_the_tokens_it_gi
     let how = Force::Polite;
     assert!(locks.break_lock(Space::Lock, "a", token, how, Some("moved")).await.unwrap());
     assert!(matches!(guard.lost().await, LossReason::Broken(_)));
+}
+
+/// Members of a fleet that use one side alone see what a leader campaigned with, and nothing else.
+#[tokio::test(start_paused = true)]
+async fn what_a_leader_is_known_by_reads_the_same_on_either_side() {
+    let (old, new) = (MemoryDriver::new(), MemoryDriver::new());
+    let everybody = [mirror(&old, &new), over(old.clone()), over(new.clone())];
+    let values = [Some("10.0.0.7:4000"), None, Some("like a mark \u{21c4}e35305b2"), Some("12.0")];
+    for value in values {
+        let election = mirror(&old, &new).election("a");
+        let election = match value {
+            Some(value) => election.value(value),
+            None => election,
+        };
+        let leadership = election.campaign().await.unwrap();
+        for one in &everybody {
+            let leader = one.election("a").leader().await.unwrap().expect("there is a leader");
+            assert_eq!(leader.value.as_deref(), value);
+            let state = one.inspect(Space::Lock, "a").await.unwrap();
+            assert_eq!(state.line[0].note.as_deref(), value);
+            let mut all = pin!(one.list("a"));
+            let listed = all.next().await.expect("it is listed").unwrap();
+            assert_eq!(listed.line[0].note.as_deref(), value);
+        }
+        leadership.resign().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_sits_while_the_tokens_are_taken_over_keeps_the_one_that_it_bears() {
+    let (old, new) = (MemoryDriver::new(), MemoryDriver::new());
+    let (locks, watching) = (mirror(&old, &new), mirror(&old, &new));
+    let leadership = locks.election("a").value("1").campaign().await.unwrap();
+    let first = leadership.token().unwrap();
+    let election = watching.election("a");
+    let mut seen = pin!(election.observe());
+    assert_eq!(seen.next().await.expect("a leader").unwrap().token, first);
+    over(new.clone()).take_over_tokens(&over(old.clone())).await.unwrap();
+    sleep(TTL * 3).await;
+    assert_eq!(leadership.token().unwrap(), first);
+    for one in [&locks, &watching] {
+        assert_eq!(one.election("a").leader().await.unwrap().unwrap().token, first);
+        let mut all = pin!(one.list("a"));
+        assert_eq!(all.next().await.expect("it is listed").unwrap().line[0].token, first);
+    }
+    // The next one waits behind it since before; it is the next that is seen, with what it bears.
+    let candidate = mirror(&old, &new);
+    let next = tokio::spawn(async move { candidate.election("a").value("2").campaign().await });
+    sleep(TTL).await;
+    let how = Force::Immediate;
+    assert!(watching.break_lock(Space::Lock, "a", first, how, None).await.unwrap());
+    assert!(matches!(leadership.lost().await, LossReason::Broken(_)));
+    let next = next.await.unwrap().unwrap();
+    let leader = seen.next().await.expect("a leader").unwrap();
+    assert_eq!((leader.value.as_deref(), leader.token), (Some("2"), next.token().unwrap()));
+    assert!(leader.token.get() > 1 << 50);
+}
+
+/// Whoever waited, or came, with what was known before the tokens were taken over.
+#[tokio::test(start_paused = true)]
+async fn whoever_holds_after_the_tokens_were_taken_over_is_shown_under_the_token_that_it_bears() {
+    let (old, new) = (MemoryDriver::new(), MemoryDriver::new());
+    let locks = mirror(&old, &new);
+    // Known from now on, and soon wrong.
+    drop(locks.mutex("warm").lock().await.unwrap());
+    let at_old = over(old.clone()).mutex("waits for old").lock().await.unwrap();
+    let at_new = over(new.clone()).mutex("waits for new").lock().await.unwrap();
+    let names = ["waits for old", "waits for new", "comes later"];
+    let waiting = names.map(|name| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            if name == "comes later" {
+                sleep(TTL * 3).await;
+            }
+            locks.mutex(name).lock().await.unwrap()
+        })
+    });
+    sleep(TTL).await;
+    over(new.clone()).take_over_tokens(&over(old.clone())).await.unwrap();
+    at_old.release().await.unwrap();
+    at_new.release().await.unwrap();
+    for (name, waiting) in names.into_iter().zip(waiting) {
+        let guard = waiting.await.unwrap();
+        let token = guard.token().unwrap();
+        assert!(token.get() > 1 << 50, "{name}: {token}");
+        for one in [mirror(&old, &new), over(new.clone())] {
+            let line = one.inspect(Space::Lock, name).await.unwrap().line;
+            assert_eq!(line.iter().map(|s| s.token).collect::<Vec<_>>(), [token], "{name}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_that_the_new_backend_refuses_leaves_nothing_at_the_old_one() {
+    let (old, new) = (MemoryDriver::new(), MemoryDriver::new());
+    let held = over(new.clone()).mutex("a").lock().await.unwrap();
+    assert!(mirror(&old, &new).mutex("a").try_lock().await.unwrap().is_none());
+    nothing_is_left(&old).await;
+    held.release().await.unwrap();
+    nothing_is_left(&new).await;
 }

@@ -211,3 +211,40 @@ async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_nex
     assert!(!broken, "the claim of that token is gone");
     assert!(quorum.inspect(&key).await.unwrap().line[0].holds(), "the next one is not broken");
 }
+
+/// Programs that live for a moment each: what one has begun, the next goes on with.
+#[tokio::test(start_paused = true)]
+async fn short_programs_alone_let_an_empty_member_vote_again() {
+    let mut all = members(3);
+    drop(manager(&all).mutex("a").lock().await.unwrap());
+    all[0] = Arc::new(MemoryDriver::new());
+    let rests = async || {
+        let found = manager(&all).health().await.unwrap().findings;
+        found.iter().any(|f| f.what.contains("Member 0 has no data"))
+    };
+    let mut token = 0;
+    let mut program = async || {
+        let locks = manager(&all);
+        let guard = locks.mutex("a").lock().await.unwrap();
+        let next = guard.token().unwrap().get();
+        assert!(next > token, "{next} after {token}");
+        token = next;
+        guard.release().await.unwrap();
+        locks.shutdown().await;
+        next
+    };
+    let begun = tokio::time::Instant::now();
+    let mut before = program().await;
+    assert!(rests().await);
+    while rests().await {
+        assert!(begun.elapsed() < Duration::from_secs(75), "it rests for the longest ttl");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        before = program().await;
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(60), "it rests for no less");
+    // It counts again, so another one may fail.
+    all[1] = Arc::new(MemoryDriver::new());
+    let locks = manager(&all);
+    let guard = locks.mutex("a").lock().await.unwrap();
+    assert!(guard.token().unwrap().get() > before);
+}

@@ -6,7 +6,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
@@ -78,7 +78,7 @@ impl Inner {
             }
         };
         let sent = BootClock.now();
-        let answer = self.put_in(txn, [&hold, &wait], lost).await?;
+        let answer = self.put_in((claim, &key), txn, [&hold, &wait], lost).await?;
         let sure = lost.is_none();
         if answer.succeeded() {
             let entry = made(key, first, claim, hold.id, revision(&answer));
@@ -97,11 +97,13 @@ impl Inner {
         }
     }
 
-    /// Sends a request that may put in a claim. Whoever drops this does not end it: it goes on
-    /// until it is answered, so that it is known what became of it. Where one may be under way all
-    /// the same, the leases are retired that it names: see [`Leases`](crate::leases::Leases).
+    /// Sends a request that may put in a claim, under this key. Whoever drops this does not end it:
+    /// it goes on until it is answered, so that it is known what became of it. Where one may be
+    /// under way all the same, the leases are retired that it names: see
+    /// [`Leases`](crate::leases::Leases).
     async fn put_in(
         self: &Arc<Self>,
+        (claim, key): (&Arc<Claim>, &[u8]),
         txn: impl Fn() -> Txn + Send + Sync + 'static,
         leases: [&Arc<Lease>; 2],
         lost: &Lost,
@@ -111,12 +113,17 @@ impl Inner {
                 self.leases.freshen(leases[1]).await;
             }
         });
-        let (inner, named) = (self.clone(), leases.map(Arc::clone));
-        let request = GoesOn::new(async move {
-            let unanswered = Unanswered { inner: &inner, named: Some(named) };
+        let is_left = Arc::new(AtomicBool::new(false));
+        let (inner, named, left) = (self.clone(), leases.map(Arc::clone), is_left.clone());
+        let (claim, key) = (claim.clone(), key.to_vec());
+        let request = GoesOn::new(is_left, async move {
+            let unanswered = Unanswered { inner: &inner, named: Some(named.clone()) };
             let reply = inner.calls.txn_by(txn).await?;
             if !reply.is_repeated() {
                 unanswered.disarm();
+                if left.load(Ordering::Acquire) {
+                    inner.note_left(&claim, key, &reply.answer, &named[0]);
+                }
             }
             Ok::<_, Failure>(reply)
         });
@@ -124,6 +131,23 @@ impl Inner {
         let reply = reply?;
         lost.add(reply.unanswered);
         Ok(reply.answer)
+    }
+
+    /// Notes a claim for whose answer nobody has waited: core has it released, or forgets it, and
+    /// then it is swept.
+    fn note_left(&self, claim: &Claim, key: Vec<u8>, answer: &TxnResponse, hold: &Lease) {
+        let shown = ranges(answer);
+        let entry = match answer.succeeded() {
+            true => made(key, Value::of(claim).holding(), claim, hold.id, revision(answer)),
+            false => match shown.iter().flat_map(|r| r.kvs()).find(|kv| kv.key() == key) {
+                Some(kv) => Entry::of(kv),
+                None => return,
+            },
+        };
+        if let Some(lease) = self.leases.known(entry.lease) {
+            let place = Place::seen(entry, lease, None, BootClock.now());
+            self.places().entry(claim.id).or_insert(place);
+        }
     }
 
     fn granted_at_once(
@@ -149,13 +173,13 @@ impl Inner {
         sure: bool,
     ) -> Result<Acquisition, Failure> {
         let created = place.entry.created;
-        let ahead = place.line.as_ref().map_or(0, |line| line.ahead(created));
-        let has_turn = place.has_turn();
+        let line = place.line.as_ref();
+        let (holds, ahead) = line.map_or((false, 0), |l| (l.holds(created), l.ahead(created)));
         self.note(claim.id, place);
         if sure {
             self.tails.sure(claim.id);
         }
-        match has_turn {
+        match holds {
             true => Ok(Acquisition::Granted(self.begin(claim).await?)),
             false => Ok(Acquisition::Queued { ahead }),
         }
@@ -229,7 +253,8 @@ impl Inner {
             ];
             let txn = Txn::new().when(free).and_then([put_in()]).or_else(show);
             let sent = BootClock.now();
-            let answer = self.put_in(move || txn.clone(), [&hold, &hold], lost).await?;
+            let answer =
+                self.put_in((claim, &key), move || txn.clone(), [&hold, &hold], lost).await?;
             let sure = lost.is_none();
             if answer.succeeded() {
                 let entry = made(key, value, claim, hold.id, revision(&answer));
@@ -300,9 +325,7 @@ impl Inner {
         if let Some(lease) = lease {
             return Ok(self.settle(claim, own, lease, Some(line), seen));
         }
-        let left = self.leases.known(own.lease);
-        let left = left.unwrap_or_else(|| Arc::new(self.leases.unknown(own.lease)));
-        self.settle(claim, own, left, Some(line), seen);
+        self.settle(claim, own, self.leases.known_or(own.lease), Some(line), seen);
         let target = match own.is_holding() {
             true => self.leases.holding(claim, &own.key).await?,
             false => self.leases.waiting(claim, &own.key).await?,
@@ -399,11 +422,13 @@ impl Lost {
 struct GoesOn<T: Send + 'static> {
     request: Option<BoxFuture<'static, T>>,
     begun: bool,
+    /// Set when it is dropped.
+    is_left: Arc<AtomicBool>,
 }
 
 impl<T: Send + 'static> GoesOn<T> {
-    fn new(request: impl Future<Output = T> + Send + 'static) -> Self {
-        Self { request: Some(Box::pin(request)), begun: false }
+    fn new(is_left: Arc<AtomicBool>, request: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { request: Some(Box::pin(request)), begun: false, is_left }
     }
 }
 
@@ -424,6 +449,7 @@ impl<T: Send + 'static> Future for GoesOn<T> {
 impl<T: Send + 'static> Drop for GoesOn<T> {
     fn drop(&mut self) {
         let request = self.request.take().filter(|_| self.begun);
+        self.is_left.store(true, Ordering::Release);
         // Outside a runtime it ends here, unanswered.
         if let (Some(request), Ok(runtime)) = (request, tokio::runtime::Handle::try_current()) {
             runtime.spawn(request);

@@ -253,9 +253,17 @@ impl Leases {
         Ok(Some(self.note(Lease::new(id, ttl, since, &self.calls))))
     }
 
-    /// A lease with this id of which it is not known how long it lasts.
-    pub(crate) fn unknown(&self, id: i64) -> Lease {
-        Lease::new(id, Duration::ZERO, Moment::from_nanos(0), &self.calls)
+    /// The lease with this id; where it is not known how long it lasts, one that is over.
+    pub(crate) fn known_or(&self, id: i64) -> Arc<Lease> {
+        let unknown = || Lease::new(id, Duration::ZERO, Moment::from_nanos(0), &self.calls);
+        self.known(id).unwrap_or_else(|| Arc::new(unknown()))
+    }
+
+    /// Revokes a lease, as far as etcd can be reached.
+    pub(crate) async fn revoke(&self, lease: &Lease) {
+        let id = lease.id;
+        let _ = self.calls.call(|mut client| async move { client.lease_revoke(id).await }).await;
+        lease.gone.store(true, Ordering::Release);
     }
 
     /// The lease with this id, if it is one of those that are known here.

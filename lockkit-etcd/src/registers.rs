@@ -222,7 +222,7 @@ impl Inner {
             return Ok(reply.with(Err(now)));
         }
         if before.lease != 0 {
-            self.leases.unknown(before.lease).end(); // nothing stands on it any more
+            self.leases.known_or(before.lease).end(); // nothing stands on it any more
         }
         let stood = write.value.map_or(0, |_| revision);
         let lease = lease.map_or(0, |lease| lease.id);

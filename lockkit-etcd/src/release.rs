@@ -77,14 +77,9 @@ impl Inner {
         let answer = self.take_out_if(&list, &take_out, mine).await?;
         repeated |= answer.is_repeated();
         self.forget(claim.id);
-        if let Some(known) = known
-            && claim.lifetime != Lifetime::Renewed
-            && known.holds
-        {
-            known.lease.end();
-        }
         if claim.lifetime != Lifetime::Renewed {
-            self.end_lease_of(&answer.answer);
+            let known = known.filter(|known| known.holds).map(|known| known.lease);
+            self.end_own_leases(claim, known, &answer.answer).await;
         }
         // The first attempt may have done it, and its answer was lost.
         if answer.answer.succeeded() || (repeated && was_known) {
@@ -115,17 +110,26 @@ impl Inner {
         self.calls.txn_by(txn).await
     }
 
-    /// The lease of a holder that nobody else lives on goes with the key that was taken out.
-    fn end_lease_of(&self, answer: &TxnResponse) {
-        let deleted = answer.op_responses().into_iter().filter_map(|op| match op {
+    /// The lease of a holder that is renewed by hand or not at all is its own, and goes with it: the
+    /// one that is known here, or else that of the key that was taken out. That of a ticket is
+    /// waited for, since the program may be at its end.
+    async fn end_own_leases(&self, claim: &Claim, known: Option<Arc<Lease>>, answer: &TxnResponse) {
+        let taken_out = answer.op_responses().into_iter().filter_map(|op| match op {
             TxnOpResponse::Delete(mut deleted) => deleted.take_prev_kvs().pop(),
             _ => None,
         });
-        let entries = deleted.map(|kv| Entry::of(&kv));
-        for entry in entries.filter(|e| e.value.as_ref().is_some_and(Value::is_holding)) {
-            match self.leases.known(entry.lease) {
-                Some(lease) => lease.end(),
-                None => self.leases.unknown(entry.lease).end(),
+        let entries = taken_out.map(|kv| Entry::of(&kv));
+        let own = entries.filter(|e| e.value.as_ref().is_some_and(Value::is_holding));
+        let mut leases: Vec<_> = known.into_iter().collect();
+        for id in own.map(|entry| entry.lease) {
+            if leases.iter().all(|lease| lease.id != id) {
+                leases.push(self.leases.known_or(id));
+            }
+        }
+        for lease in leases {
+            match claim.lifetime {
+                Lifetime::Detached => self.leases.revoke(&lease).await,
+                _ => lease.end(),
             }
         }
     }

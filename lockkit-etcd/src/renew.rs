@@ -35,7 +35,7 @@ struct Seen {
     /// When it left.
     sent: Moment,
     /// The keys on each lease; `None` if it is gone.
-    keys: HashMap<i64, Result<Option<HashSet<Vec<u8>>>, Failure>>,
+    keys: HashMap<i64, Result<Option<Keys>, Failure>>,
     /// The lists in which any of the claims waits.
     lines: HashMap<Key, Result<Line, Failure>>,
 }
@@ -50,6 +50,7 @@ enum Next {
 }
 
 type Answer = Result<Renewal, Failure>;
+type Keys = HashSet<Vec<u8>>;
 /// A lease, and the claims that are to live on it, with what is to be moved.
 type Group = (Arc<Lease>, Vec<Arc<Claim>>, Vec<Moving>);
 
@@ -134,7 +135,7 @@ impl Inner {
         &self,
         lease: &Lease,
         patience: Duration,
-    ) -> Result<Option<HashSet<Vec<u8>>>, Failure> {
+    ) -> Result<Option<Keys>, Failure> {
         let id = lease.id;
         let list = self.calls.call_within(patience, |mut client| async move {
             let keys = LeaseTimeToLiveOptions::new().with_keys();

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::select_ok;
 use redis::{
@@ -18,7 +18,7 @@ use redis::{
 
 use crate::failure::{Again, Failed, bounded};
 use crate::link::Turn;
-use crate::own::Own;
+use crate::own::{NOT_A_WORD, Own};
 use crate::source::{Address, Source, elsewhere};
 use crate::{keys, reply};
 
@@ -88,7 +88,13 @@ impl Cluster {
 
     /// Sends a command to the master that has this key.
     pub(crate) async fn send(&self, cmd: &Cmd, key: &str, turn: Turn) -> Result<Value, Failed> {
-        let slot = keys::slot(key);
+        let mut sent = Sent { cluster: self, at: Instant::now(), over: false };
+        let answer = self.send_on(cmd, keys::slot(key), turn).await;
+        sent.over = true;
+        answer
+    }
+
+    async fn send_on(&self, cmd: &Cmd, slot: u16, turn: Turn) -> Result<Value, Failed> {
         let (mut redirects, mut pauses) = (0, 0);
         loop {
             let failed = match self.node_of(slot).await?.send(cmd, turn).await {
@@ -214,16 +220,17 @@ impl Cluster {
 
     /// Reads the table again, in the background; once for all who ask for it.
     fn look_again(&self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if self.0.looking.swap(true, Ordering::AcqRel) {
             return;
         }
         let cluster = self.clone();
-        tokio::spawn(async move {
+        runtime.spawn(async move {
+            let _looking = Looking(&cluster.0.looking);
             if let Err(error) = cluster.look().await {
                 tracing::debug!(%error, "no node of the cluster says who has which slot");
             }
             tokio::time::sleep(PAUSE).await;
-            cluster.0.looking.store(false, Ordering::Release);
         });
     }
 
@@ -258,6 +265,31 @@ impl Cluster {
             return Err((ErrorKind::ClusterConnectionNotFound, "no node is known").into());
         }
         bounded(2 * self.0.limit, select_ok(asked)).await.map(|(slots, _)| slots)
+    }
+}
+
+/// A request under way. Whoever gives up waiting for it sooner than the time limit has seen all the
+/// same that a node is silent: another one may have taken its place.
+struct Sent<'a> {
+    cluster: &'a Cluster,
+    at: Instant,
+    over: bool,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if !self.over && self.at.elapsed() >= NOT_A_WORD {
+            self.cluster.look_again();
+        }
+    }
+}
+
+/// Somebody reads the table, for as long as this lives: not longer than its runtime.
+struct Looking<'a>(&'a AtomicBool);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

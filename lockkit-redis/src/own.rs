@@ -21,6 +21,9 @@ use crate::tokens::ServerClock;
 /// sent again, which makes the next answers later still.
 const AT_ONCE: usize = 256;
 
+/// A server that says nothing for so long to somebody who then gives up may be gone.
+pub(crate) const NOT_A_WORD: Duration = Duration::from_millis(100);
+
 /// A connection of our own.
 pub(crate) struct Own {
     source: Arc<Source>,
@@ -61,7 +64,7 @@ struct Sent<'a> {
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
         let waited = self.at.elapsed();
-        if !self.over && waited >= self.own.limit / 8 && self.live.silent_for() >= waited {
+        if !self.over && waited >= NOT_A_WORD && self.live.silent_for() >= waited {
             self.own.forget(&self.live);
         }
     }

@@ -145,6 +145,63 @@ async fn folders_devices_and_impossible_places_are_refused() {
     assert!(error.to_string().contains("cannot make the folder"), "{error}");
 }
 
+/// The log goes by the path of the file: under two names there would be two logs, and two holders.
+#[tokio::test]
+async fn a_file_with_two_names_is_refused_under_both() {
+    let folder = folder();
+    let path = made(&folder).await;
+    let other = folder.path().join("other.db");
+    std::fs::hard_link(&path, &other).unwrap();
+    for name in [&path, &other] {
+        refuses(name, &["2 names", "hard link", "remove the others"]).await;
+    }
+    std::fs::remove_file(&other).unwrap();
+    open(&folder).await;
+    // A symbolic link is followed to the one name.
+    std::os::unix::fs::symlink(&path, &other).unwrap();
+    let driver = SqliteDriver::open(&other, SqliteOptions::default()).await.unwrap();
+    assert_eq!(driver.path(), std::fs::canonicalize(&path).unwrap());
+}
+
+/// What the test below runs where it may mount: its own process again, in a mount namespace.
+#[tokio::test]
+async fn a_file_that_is_a_mount_point_is_refused() {
+    if let Some(folder) = std::env::var_os("LOCKKIT_TEST_MOUNTED") {
+        let folder = std::path::PathBuf::from(folder);
+        refuses(&folder.join("inside/locks.db"), &["mount point", "mount its folder"]).await;
+        // The folder may be a mount of its own.
+        let whole = folder.join("whole/locks.db");
+        SqliteDriver::open(&whole, SqliteOptions::default()).await.unwrap();
+        return;
+    }
+    let folder = folder();
+    made(&folder).await;
+    let script = "set -e; cd \"$LOCKKIT_TEST_MOUNTED\"; mkdir inside whole; touch inside/locks.db; \
+        mount --bind locks.db inside/locks.db; mount --bind . whole; \
+        exec \"$0\" --exact a_file_that_is_a_mount_point_is_refused --nocapture";
+    let run = |user: &[&str]| {
+        std::process::Command::new("unshare")
+            .args(user)
+            .args(["--mount", "sh", "-c", script])
+            .arg(std::env::current_exe().unwrap())
+            .env("LOCKKIT_TEST_MOUNTED", folder.path())
+            .output()
+            .unwrap()
+    };
+    let may_mount = |user: &[&str]| {
+        let mut probe = std::process::Command::new("unshare");
+        probe.args(user).args(["--mount", "true"]).output().unwrap().status.success()
+    };
+    let users: [&[&str]; 2] = [&[], &["--map-root-user"]];
+    let Some(user) = users.into_iter().find(|user| may_mount(user)) else {
+        eprintln!("skipped: this user may make no mount namespace");
+        return;
+    };
+    let output = run(user);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+}
+
 #[tokio::test]
 async fn urls_that_cannot_work_are_told_so() {
     for (url, word) in [

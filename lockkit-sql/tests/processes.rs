@@ -36,6 +36,15 @@ async fn a_child_does_its_part() {
             println!("\nheld");
             std::future::pending().await
         }
+        "keep" => {
+            let claim = exclusive("a");
+            println!("\nheld {}", take(&driver, &claim).await.token);
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).unwrap();
+            let error = driver.renew(std::slice::from_ref(&claim)).await.unwrap_err();
+            println!("\ntold {error}");
+            println!("\nreleased {:?}", driver.release(&claim).await.is_ok());
+        }
         "wait" => {
             for _ in 0..BATCHES * BATCH {
                 let claim = exclusive("a");
@@ -138,6 +147,47 @@ async fn a_killed_holder_is_followed_when_its_lease_is_over() {
     queue(&driver, &claim).await;
     child.0.kill().unwrap();
     driver.granted(&claim).await.unwrap();
+}
+
+/// What was in the log only is gone with it, and the index says who else is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_or_its_index_deleted_in_use_is_told_to_the_holder_and_repeats_no_token() {
+    for (deleted, can_open) in
+        [(&["-wal", "-shm"][..], true), (&["-wal"], false), (&["-shm"], true)]
+    {
+        let folder = folder();
+        // The file was in use before: what the log has of it went into the file itself.
+        let before = open(&folder).await;
+        take(&before, &exclusive("b")).await;
+        before.close().await;
+        let mut child = Process::start("keep", folder.path());
+        let mut lines = child.lines();
+        let token: i64 = until(&mut lines, "held ").parse().unwrap();
+        for suffix in deleted {
+            std::fs::remove_file(folder.path().join(format!("locks.db{suffix}"))).unwrap();
+        }
+        if can_open {
+            let driver = open(&folder).await;
+            let next = take_after(&driver, deleted.len() == 2).await;
+            assert!(next.is_none_or(|next| next > token), "{next:?} after {token}");
+        }
+        child.0.stdin.as_mut().unwrap().write_all(b"next\n").unwrap();
+        let told = until(&mut lines, "told ");
+        assert!(told.contains("deleted") && told.contains("void"), "{deleted:?}: {told}");
+        assert_eq!(until(&mut lines, "released "), "false");
+        child.ends_well();
+    }
+}
+
+/// The token of the next holder, where the claim of the last one is lost.
+async fn take_after(driver: &SqliteDriver, lost: bool) -> Option<i64> {
+    match driver.acquire(&exclusive("a"), Patience::Try).await.unwrap().answer {
+        Acquisition::Granted(grant) => Some(grant.token.as_i64()),
+        other => {
+            assert!(!lost, "{other:?}: the claim was in the log alone");
+            None
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -132,3 +132,44 @@ async fn a_value_with_a_ttl_ends_by_itself() {
     let v2 = stored(d.store(&at, &store(b"2", Expect::Absent, Some(3))).await.unwrap().answer);
     assert!(v2 > v1);
 }
+
+/// A write that may have been applied once is not applied again over what others wrote since.
+#[tokio::test]
+async fn a_repeated_write_never_lands_over_a_later_one() {
+    let folder = folder();
+    let d = open(&folder).await;
+    let at = register("a");
+    let anybody = || store(b"theirs", Expect::Anything, None);
+    let delete = || Delete {
+        expect: Expect::Anything,
+        token: None,
+        write_id: WriteId::random(),
+        repeated: false,
+    };
+    let mut first = store(b"mine", Expect::Absent, None);
+    stored(d.store(&at, &first).await.unwrap().answer);
+    stored(d.delete(&at, &delete()).await.unwrap().answer);
+    first.repeated = true;
+    let again = d.store(&at, &first).await.unwrap();
+    assert_eq!((again.answer, again.unanswered), (StoreOutcome::Conflict, 0));
+    assert_eq!(d.load(&at).await.unwrap(), None, "the deletion stays");
+
+    let mut fenced = store(b"mine", Expect::Anything, Some(7));
+    stored(d.store(&at, &fenced).await.unwrap().answer);
+    let later = stored(d.store(&at, &anybody()).await.unwrap().answer);
+    fenced.repeated = true;
+    assert_eq!(d.store(&at, &fenced).await.unwrap().answer, StoreOutcome::Conflict);
+    assert_eq!(d.load(&at).await.unwrap().unwrap().version, later);
+
+    // One that cannot have been applied is: its token is news, its version is still there, its name
+    // was never written.
+    let repeated = |name: &str, expect, token| {
+        let (d, at) = (d.clone(), register(name));
+        let write = Store { repeated: true, ..store(b"mine", expect, token) };
+        async move { stored(d.store(&at, &write).await.unwrap().answer) }
+    };
+    repeated("a", Expect::Anything, Some(8)).await;
+    let theirs = stored(d.store(&at, &anybody()).await.unwrap().answer);
+    repeated("a", Expect::Version(theirs), None).await;
+    repeated("b", Expect::Absent, None).await;
+}

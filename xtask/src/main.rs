@@ -32,6 +32,11 @@ const CHORES: &[Chore] = &[
         run: run::storm,
     },
     Chore {
+        name: "bench-check",
+        does: "builds the measurements, and runs each part of them for a moment",
+        run: run::bench_check,
+    },
+    Chore {
         name: "package",
         does: "packs every crate as for publishing, and publishes none",
         run: run::package,
@@ -47,7 +52,7 @@ fn main() -> ExitCode {
     let Some((chore, arguments)) = chosen else {
         eprintln!("usage: cargo xtask CHORE\n");
         for chore in CHORES {
-            eprintln!("  {:<10} {}", chore.name, chore.does);
+            eprintln!("  {:<12} {}", chore.name, chore.does);
         }
         return ExitCode::from(2);
     };

@@ -15,6 +15,17 @@ pub(crate) fn package(arguments: &[String]) -> Result<ExitCode, String> {
     cargo(["publish", "--workspace", "--dry-run", "--allow-dirty", "--quiet"], arguments)
 }
 
+/// `cargo xtask bench-check [ARGUMENTS]`: every part of the measurements builds and runs. Their lock
+/// file keeps the oldest SQLite that the client crates allow, so the driver is shown to run on it.
+pub(crate) fn bench_check(arguments: &[String]) -> Result<ExitCode, String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("bench");
+    command.current_dir(folder).env("BENCH_BRIEF", "1").env("CYCLES", "1000");
+    command.args(["bench", "--locked", "--profile", "dev", "--features", "etcd"]);
+    // Criterion runs each of its measurements once.
+    finish(command.args(arguments).args(["--", "--test"]))
+}
+
 /// Cargo keeps what it unpacked and built of a version for good, also of one that was never
 /// published: it would build today's crates against those of the last time. Registries without a
 /// host, whose folders begin with a dash, are those that cargo makes for a dry run.
@@ -51,7 +62,10 @@ fn cargo<'a>(
     arguments: &[String],
 ) -> Result<ExitCode, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(words).args(arguments);
+    finish(command.args(words).args(arguments))
+}
+
+fn finish(command: &mut Command) -> Result<ExitCode, String> {
     let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(ExitCode::from(code.unwrap_or(101)))

@@ -16,11 +16,13 @@ use crate::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal,
 };
 use crate::state::{Finding, Health, ListRequest, LockState, Page, Severity};
-use crate::{BreakRecord, Claim, ClaimId, Error, Key, Lifetime, LossReason, Namespace, Token};
+use crate::{BreakRecord, Claim, ClaimId, Error, Key, Lifetime, Namespace, Token};
 
 mod marks;
+mod stand;
 
-use marks::{for_members, mark_of, shown};
+use marks::{Mark, at_new, at_old};
+use stand::{Look, Stand, lost, renewed, token_of};
 
 const BACKEND: &str = "mirror";
 
@@ -73,27 +75,8 @@ pub struct MirrorDriver {
     capabilities: Capabilities,
     clock: Arc<dyn Clock>,
     stands: Mutex<HashMap<ClaimId, Stand>>,
-}
-
-/// Where a claim stands, as far as answers told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stand {
-    /// In the old line; perhaps in the new one, where nobody has been told so.
-    InOld,
-    /// Holding in the old line, and standing in the new one.
-    InBoth,
-    /// Holding in both, under this token.
-    Holds(Token),
-}
-
-/// What a claim's renewal said.
-enum Look {
-    Holds(Grant, Grant),
-    WaitsForOld(u32),
-    WaitsForNew(u32),
-    /// Holds in the old line, and is not known to be in the new one.
-    AtTheDoor(Grant),
-    Ended(Ended),
+    /// The token bases of the new backend, as last read.
+    bases: Mutex<HashMap<Namespace, u64>>,
 }
 
 impl MirrorDriver {
@@ -122,7 +105,7 @@ impl MirrorDriver {
         c.shared_between_processes = a.shared_between_processes && b.shared_between_processes;
         c.faults = FAULTS;
         let clock = old.clock();
-        Self { old, new, capabilities: c, clock, stands: Mutex::default() }
+        Self { old, new, capabilities: c, clock, stands: Mutex::default(), bases: Mutex::default() }
     }
 
     fn stands(&self) -> MutexGuard<'_, HashMap<ClaimId, Stand>> {
@@ -152,66 +135,76 @@ impl MirrorDriver {
         Grant { token, ttl: old.ttl.min(new.ttl), since: Some(since) }
     }
 
+    /// The token base of the new backend, as it is now.
+    async fn base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let base = self.new.token_base(namespace).await?;
+        self.bases().insert(namespace.clone(), base);
+        Ok(base)
+    }
+
+    fn bases(&self) -> MutexGuard<'_, HashMap<Namespace, u64>> {
+        self.bases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, as last read, if it ever was.
+    async fn base_last_read(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let known = self.bases().get(namespace).copied();
+        match known {
+            Some(base) => Ok(base),
+            None => self.base(namespace).await,
+        }
+    }
+
     /// What a claim that holds in both is granted. Who gives the tokens is asked while it holds:
     /// asked earlier, somebody could get a greater one of the new backend in between.
+    ///
+    /// `None` when the tokens were taken over since it entered the new line: there its mark tells
+    /// everybody another token, so it has left that line, and is to enter it again.
     async fn settle(
         &self,
         claim: &Arc<Claim>,
         (old, new): (Grant, Grant),
-        asked: Moment,
-    ) -> Result<Grant, Error> {
-        let token = match self.stand(claim) {
-            Some(Stand::Holds(token)) => token,
-            _ => {
-                let base = self.new.token_base(&claim.key.namespace).await?;
-                match token_of(base, old.token, new.token) {
-                    Ok(token) => token,
-                    Err(error) => {
-                        self.take_back(claim).await?;
-                        return Err(error);
-                    }
-                }
+        (asked, under): (Moment, u64),
+    ) -> Result<Option<Grant>, Error> {
+        if let Some(Stand::Holds { token, .. }) = self.stand(claim) {
+            return Ok(Some(self.lease(&old, &new, token, asked)));
+        }
+        if self.base(&claim.key.namespace).await? != under {
+            self.new.release(claim).await?;
+            self.stands().insert(claim.id, Stand::InOld);
+            return Ok(None);
+        }
+        match token_of(under, old.token, new.token) {
+            Ok(token) => {
+                self.stands().insert(claim.id, Stand::Holds { under, token });
+                Ok(Some(self.lease(&old, &new, token, asked)))
             }
-        };
-        self.stands().insert(claim.id, Stand::Holds(token));
-        Ok(self.lease(&old, &new, token, asked))
+            Err(error) => {
+                self.take_back(claim).await?;
+                Err(error)
+            }
+        }
     }
 
-    /// Renews these at both, and says where each stands.
-    async fn look(&self, claims: &[Arc<Claim>]) -> Result<Vec<Look>, Error> {
+    /// Renews these at both, and says where each stands. What fails for one says nothing of others.
+    async fn look(&self, claims: &[Arc<Claim>]) -> Vec<Result<Look, Error>> {
         let stands: Vec<_> = claims.iter().map(|claim| self.stand(claim)).collect();
-        let both = |stand: Option<Stand>| !matches!(stand, None | Some(Stand::InOld));
-        let known = claims.iter().zip(&stands);
-        let in_both: Vec<_> = known.filter(|(_, s)| both(**s)).map(|(c, _)| c.clone()).collect();
+        let in_new =
+            |stand: &Option<Stand>| stand.filter(|stand| stand.is_in_both()).and_then(Stand::under);
+        let known = claims.iter().zip(&stands).filter(|(_, stand)| in_new(stand).is_some());
+        let in_both: Vec<_> = known.map(|(claim, _)| claim.clone()).collect();
         let (old, new) =
             futures_util::future::join(renewed(&self.old, claims), renewed(&self.new, &in_both))
                 .await;
-        let (mut old, mut new) = (old?.into_iter(), new?.into_iter());
-        let gone = || Renewal::Ended(Ended::NotInLine);
+        let (mut old, mut new) = (old.into_iter(), new.into_iter());
+        let gone = || Ok(Renewal::Ended(Ended::NotInLine));
         let mut looks = Vec::with_capacity(claims.len());
-        for stand in stands {
+        for stand in &stands {
             let at_old = old.next().unwrap_or_else(gone);
-            let at_new = both(stand).then(|| new.next().unwrap_or_else(gone));
-            looks.push(match (at_old, at_new) {
-                (Renewal::Ended(why), _) | (_, Some(Renewal::Ended(why))) => Look::Ended(why),
-                (Renewal::Waits { ahead }, _) => Look::WaitsForOld(ahead),
-                (Renewal::Holds(old), None) => Look::AtTheDoor(old),
-                (Renewal::Holds(_), Some(Renewal::Waits { ahead })) => Look::WaitsForNew(ahead),
-                (Renewal::Holds(old), Some(Renewal::Holds(new))) => Look::Holds(old, new),
-            });
+            let at_new = in_new(stand).map(|under| (under, new.next().unwrap_or_else(gone)));
+            looks.push(Look::of(at_old, at_new));
         }
-        Ok(looks)
-    }
-
-    /// The backend that gives the tokens, the other one, and what is added to the tokens.
-    async fn giving(
-        &self,
-        namespace: &Namespace,
-    ) -> Result<(&Arc<dyn LockDriver>, &Arc<dyn LockDriver>, u64), Error> {
-        Ok(match self.new.token_base(namespace).await? {
-            0 => (&self.old, &self.new, 0),
-            base => (&self.new, &self.old, base),
-        })
+        looks
     }
 
     /// Asks for what holds in the old line in the new one as well.
@@ -222,35 +215,88 @@ impl MirrorDriver {
         old: Grant,
         asked: Moment,
     ) -> Result<Answered<Acquisition>, Error> {
-        let answered = match self.new.acquire(claim, patience).await {
-            Ok(answered) => answered,
-            Err(error) => {
-                if !matches!(error, Error::Backend { .. }) {
-                    self.take_back(claim).await?;
+        let mut unanswered = 0;
+        loop {
+            let under = match self.stand(claim).and_then(Stand::under) {
+                // An earlier request may have put it in with this mark.
+                Some(under) => under,
+                None => {
+                    let under = self.base_last_read(&claim.key.namespace).await?;
+                    self.stands().insert(claim.id, Stand::AskedNew { under });
+                    under
                 }
-                return Err(error);
-            }
+            };
+            let answered = match self.new.acquire(&at_new(claim, under), patience).await {
+                Ok(answered) => answered,
+                Err(error) => {
+                    if !matches!(error, Error::Backend { .. }) {
+                        self.take_back(claim).await?;
+                    }
+                    return Err(error);
+                }
+            };
+            unanswered += answered.unanswered;
+            let answer = match answered.answer {
+                Acquisition::Granted(new) => {
+                    match self.settle(claim, (old, new), (asked, under)).await? {
+                        Some(grant) => Acquisition::Granted(grant),
+                        None => continue, // under the base of now; it is raised once in a move
+                    }
+                }
+                Acquisition::Queued { ahead } => {
+                    self.stands().insert(claim.id, Stand::InBoth { under });
+                    Acquisition::Queued { ahead }
+                }
+                Acquisition::Busy => {
+                    self.take_back(claim).await?;
+                    Acquisition::Busy
+                }
+            };
+            return Ok(Answered::after(unanswered, answer));
+        }
+    }
+
+    /// The backend that gives the tokens while this is the base, and the other one.
+    fn giving(&self, base: u64) -> (&Arc<dyn LockDriver>, &Arc<dyn LockDriver>) {
+        match base {
+            0 => (&self.old, &self.new),
+            _ => (&self.new, &self.old),
+        }
+    }
+
+    /// A list as the backend shows it that gives the tokens, and under which token each claim in it
+    /// holds: of those that hold since before the tokens were taken over, the old backend knows.
+    async fn tokens_in(&self, state: &LockState, base: u64) -> Result<Vec<Token>, Error> {
+        if base == 0 {
+            return Ok(state.line.iter().map(|standing| standing.token).collect());
+        }
+        let marks = state.line.iter().filter_map(Mark::of);
+        let old = match marks.into_iter().any(Mark::bears_old_token) {
+            true => self.old.inspect(&state.key).await?.line,
+            false => Vec::new(),
         };
-        let answer = match answered.answer {
-            Acquisition::Granted(new) => {
-                Acquisition::Granted(self.settle(claim, (old, new), asked).await?)
-            }
-            Acquisition::Queued { ahead } => {
-                self.stands().insert(claim.id, Stand::InBoth);
-                Acquisition::Queued { ahead }
-            }
-            Acquisition::Busy => {
-                self.take_back(claim).await?;
-                Acquisition::Busy
-            }
-        };
-        Ok(Answered::after(answered.unanswered, answer))
+        Ok(state.line.iter().map(|standing| marks::token_of(standing, base, &old)).collect())
+    }
+
+    async fn with_tokens(&self, mut state: LockState, base: u64) -> Result<LockState, Error> {
+        let tokens = self.tokens_in(&state, base).await?;
+        for (standing, token) in state.line.iter_mut().zip(tokens) {
+            standing.token = token;
+            standing.unmark();
+        }
+        Ok(state)
     }
 
     /// Takes a claim a step further, if it can go one, and says where it stands then.
     async fn advance(&self, claim: &Arc<Claim>, look: Look, asked: Moment) -> Renewal {
         let advanced = match look {
-            Look::Holds(old, new) => self.settle(claim, (old, new), asked).await,
+            Look::Holds(old, new, under) => {
+                match self.settle(claim, (old, new), (asked, under)).await {
+                    Ok(None) => return Renewal::Waits { ahead: 0 },
+                    Ok(Some(grant)) => Ok(grant),
+                    Err(error) => Err(error),
+                }
+            }
             Look::AtTheDoor(old) => {
                 let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await;
                 match answer.map(|answered| answered.answer) {
@@ -283,46 +329,13 @@ impl MirrorDriver {
         asked: Moment,
     ) -> Renewal {
         match (old, new, self.stand(claim)) {
-            (Renewal::Holds(old), Renewal::Holds(new), Some(Stand::Holds(token))) => {
+            (Renewal::Holds(old), Renewal::Holds(new), Some(Stand::Holds { token, .. })) => {
                 Renewal::Holds(self.lease(&old, &new, token, asked))
             }
             (Renewal::Ended(why), ..) | (_, Renewal::Ended(why), _) => Renewal::Ended(why),
             _ => Renewal::Waits { ahead: 0 },
         }
     }
-}
-
-async fn renewed(
-    driver: &Arc<dyn LockDriver>,
-    claims: &[Arc<Claim>],
-) -> Result<Vec<Renewal>, Error> {
-    match claims.is_empty() {
-        true => Ok(Vec::new()),
-        false => driver.renew(claims).await?.into_iter().collect(),
-    }
-}
-
-/// The token of a claim that holds in both.
-fn token_of(base: u64, old: Token, new: Token) -> Result<Token, Error> {
-    if base == 0 {
-        return Ok(old);
-    }
-    match new.get().checked_add(base).and_then(Token::new) {
-        Some(token) if token > old => Ok(token),
-        _ => Err(Error::Config(format!(
-            "the new backend's tokens begin at {base}, and do not lie above the old one's, which \
-             are at {old}: let it take them over again, or lock under another prefix"
-        ))),
-    }
-}
-
-fn lost(why: Ended) -> Error {
-    let reason = match why {
-        Ended::Broken(record) => LossReason::Broken(record),
-        Ended::SessionEnded => LossReason::SessionEnded,
-        Ended::NotInLine => LossReason::Expired,
-    };
-    Error::Lost { reason }
 }
 
 impl fmt::Debug for MirrorDriver {
@@ -349,9 +362,14 @@ impl LockDriver for MirrorDriver {
         if claim.lifetime == Lifetime::Detached {
             return Err(self.unsupported("claims that outlive their process"));
         }
-        let claim = &for_members(claim);
         let asked = self.clock.now();
-        let Answered { answer, unanswered } = self.old.acquire(claim, patience).await?;
+        // Should it not be read now, it is later.
+        let (answered, _) = futures_util::future::join(
+            self.old.acquire(&at_old(claim), patience),
+            self.base_last_read(&claim.key.namespace),
+        )
+        .await;
+        let Answered { answer, unanswered } = answered?;
         let answered = match answer {
             Acquisition::Granted(old) => self.acquire_at_new(claim, patience, old, asked).await?,
             Acquisition::Queued { ahead } => {
@@ -367,11 +385,15 @@ impl LockDriver for MirrorDriver {
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let claim = &for_members(claim);
         loop {
             let asked = self.clock.now();
-            match self.look(std::slice::from_ref(claim)).await?.pop() {
-                Some(Look::Holds(old, new)) => return self.settle(claim, (old, new), asked).await,
+            match self.look(std::slice::from_ref(claim)).await.pop().transpose()? {
+                Some(Look::Holds(old, new, under)) => {
+                    let settled = self.settle(claim, (old, new), (asked, under)).await?;
+                    if let Some(grant) = settled {
+                        return Ok(grant);
+                    }
+                }
                 Some(Look::WaitsForOld(_)) => drop(self.old.granted(claim).await?),
                 Some(Look::WaitsForNew(_)) => {
                     // It holds in the old line, so it is renewed as one that holds.
@@ -393,11 +415,15 @@ impl LockDriver for MirrorDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let claims: Vec<_> = claims.iter().map(for_members).collect();
         let asked = self.clock.now();
-        let looks = self.look(&claims).await?;
-        let steps = claims.iter().zip(looks).map(|(claim, look)| self.advance(claim, look, asked));
-        Ok(futures_util::future::join_all(steps).await.into_iter().map(Ok).collect())
+        let looks = self.look(claims).await;
+        let steps = claims.iter().zip(looks).map(|(claim, look)| async move {
+            match look {
+                Ok(look) => Ok(self.advance(claim, look, asked).await),
+                Err(error) => Err(error),
+            }
+        });
+        Ok(futures_util::future::join_all(steps).await)
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
@@ -424,7 +450,11 @@ impl LockDriver for MirrorDriver {
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
         let asked = self.clock.now();
-        let both = futures_util::future::join(self.old.downgrade(claim), self.new.downgrade(claim));
+        // Some backends write the note again.
+        let under = self.stand(claim).and_then(Stand::under).unwrap_or(0);
+        let (at_old, at_new) = (at_old(claim), at_new(claim, under));
+        let both =
+            futures_util::future::join(self.old.downgrade(&at_old), self.new.downgrade(&at_new));
         let (old, new) = both.await;
         Ok(self.changed_lease(claim, old?, new?, asked))
     }
@@ -436,16 +466,18 @@ impl LockDriver for MirrorDriver {
         force: Force,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let (giving, other, base) = self.giving(&key.namespace).await?;
-        let Some(token) = token.get().checked_sub(base).and_then(Token::new) else {
+        let base = self.base(&key.namespace).await?;
+        let (giving, other) = self.giving(base);
+        let state = giving.inspect(key).await?;
+        let tokens = self.tokens_in(&state, base).await?;
+        let Some(at) = tokens.iter().position(|borne| *borne == token) else {
             return Ok(false);
         };
-        let line = giving.inspect(key).await?.line;
-        let mark = line.iter().find(|s| s.token == token).and_then(mark_of);
-        let broken = giving.break_claim(key, token, force, record).await?;
-        if let Some(mark) = mark.filter(|_| broken) {
+        let aim = &state.line[at];
+        let broken = giving.break_claim(key, aim.token, force, record).await?;
+        if let Some(mark) = Mark::of(aim).filter(|_| broken) {
             let line = other.inspect(key).await?.line;
-            if let Some(twin) = line.iter().find(|s| mark_of(s) == Some(mark)) {
+            if let Some(twin) = mark.twin(&line) {
                 other.break_claim(key, twin.token, force, record).await?;
             }
         }
@@ -453,15 +485,19 @@ impl LockDriver for MirrorDriver {
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let (giving, _, base) = self.giving(&key.namespace).await?;
-        Ok(shown(giving.inspect(key).await?, base))
+        let base = self.base(&key.namespace).await?;
+        let state = self.giving(base).0.inspect(key).await?;
+        self.with_tokens(state, base).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let (giving, _, base) = self.giving(&request.namespace).await?;
-        let Page { states, next } = giving.list(request).await?;
-        let states = states.into_iter().map(|state| shown(state, base)).collect();
-        Ok(Page { states, next })
+        let base = self.base(&request.namespace).await?;
+        let Page { states, next } = self.giving(base).0.list(request).await?;
+        let mut shown = Vec::with_capacity(states.len());
+        for state in states {
+            shown.push(self.with_tokens(state, base).await?);
+        }
+        Ok(Page { states: shown, next })
     }
 
     async fn health(&self) -> Result<Health, Error> {

@@ -80,6 +80,8 @@ struct Shared {
     opened: OnceCell<()>,
     listing: listing::Listing,
     guards: Guards,
+    /// How many steps of watches are being taken.
+    steps: tokio::sync::watch::Sender<usize>,
 }
 
 struct Member {
@@ -118,6 +120,7 @@ impl QuorumDriver {
             opened: OnceCell::new(),
             listing: listing::Listing::default(),
             guards,
+            steps: tokio::sync::watch::Sender::new(0),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -214,12 +217,13 @@ impl Shared {
         let phase = hold.state().phase;
         match phase {
             Phase::Over => Ok(None),
-            Phase::Held { .. } => match self.renew(std::slice::from_ref(claim)).await?.pop() {
-                Some(Renewal::Holds(grant)) => Ok(Some(Acquisition::Granted(grant))),
+            Phase::Held { .. } => match self.renew(std::slice::from_ref(claim)).await.pop() {
+                Some(Ok(Renewal::Holds(grant))) => Ok(Some(Acquisition::Granted(grant))),
+                Some(Err(error)) => Err(error),
                 _ => Err(Error::Lost { reason: LossReason::Expired }),
             },
             _ if patience == Patience::Wait => {
-                self.renew(std::slice::from_ref(claim)).await?;
+                self.renew(std::slice::from_ref(claim)).await;
                 Ok(Some(Acquisition::Queued { ahead: 1 }))
             }
             _ => {
@@ -404,8 +408,7 @@ impl LockDriver for QuorumDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let renewals = self.shared.renew(claims).await?;
-        Ok(renewals.into_iter().map(Ok).collect())
+        Ok(self.shared.renew(claims).await)
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
@@ -454,6 +457,7 @@ impl LockDriver for QuorumDriver {
     }
 
     async fn close(&self) {
+        self.shared.steps_taken().await;
         let closing = self.shared.members.iter().map(|m| m.driver.close());
         futures_util::future::join_all(closing).await;
     }

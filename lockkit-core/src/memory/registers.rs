@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::line::Calls;
+use super::bells::Calls;
 use super::watchers::Watchers;
 use crate::Token;
 use crate::clock::Moment;

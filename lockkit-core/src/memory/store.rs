@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::bells::{Bells, Calls};
 use super::fading::Fading;
-use super::line::{Calls, Line, Turn};
 use super::watchers::Watchers;
 use super::{BACKEND, used_up};
 use crate::clock::Moment;
-use crate::driver::{Acquisition, Ended, Force, Patience, Released, Renewal, SetLimit};
-use crate::state::{Cursor, ListRequest, LockState, Page};
+use crate::driver::{Acquisition, Ended, Force, Grant, Patience, Released, Renewal, SetLimit};
+use crate::line::{Answer, Line, Step, Tokens, What};
+use crate::state::{Cursor, ListRequest, LockState, Page, Standing};
 use crate::{BreakRecord, Claim, ClaimId, Error, Key, LossReason, Name, Namespace, Space, Token};
 
 /// The last break of a list that is in use no more is shown for this long.
@@ -23,35 +24,26 @@ const LAST_BREAK_STAYS: Duration = Duration::from_secs(60);
 /// that nobody asks for go this way. So there are never many more of them than of the others.
 const SWEEP_EVERY: u32 = 32;
 
-/// The counter that all lists take their tokens from, so that nothing has to be remembered of a
-/// list that is gone.
+/// A list in use, who waits for it, and how a claim of it was broken last.
 #[derive(Debug)]
-pub(super) struct Tokens {
-    next: u64,
+struct List {
+    line: Line<Arc<Claim>>,
+    bells: Bells,
+    last_break: Option<(Arc<BreakRecord>, Moment)>,
 }
 
-impl Tokens {
-    pub(super) fn take(&mut self) -> Result<Token, Error> {
-        let token = Token::new(self.next).ok_or_else(used_up)?;
-        self.next += 1;
-        Ok(token)
-    }
-
-    /// Gives only greater ones than `token` from here on; an error when fewer than `needed` are
-    /// left then.
-    pub(super) fn go_beyond(&mut self, token: Token, needed: usize) -> Result<(), Error> {
-        let next = self.next.max(token.get() + 1);
-        if next - 1 > i64::MAX as u64 - needed as u64 {
-            return Err(used_up());
-        }
-        self.next = next;
-        Ok(())
-    }
+/// What a waiting claim is to do.
+pub(super) enum Turn {
+    Holds(Grant),
+    /// Waits for its bell, and until then if it keeps the time.
+    Waits(Option<Moment>),
 }
 
 #[derive(Debug)]
 pub(super) struct Lines {
-    by_key: BTreeMap<Key, Box<Line>>,
+    by_key: BTreeMap<Key, Box<List>>,
+    /// All lists take their tokens from here, so that nothing has to be remembered of a list that
+    /// is gone.
     tokens: Tokens,
     /// Why claims that are in line no more, or not for long, were broken.
     broken: Fading<ClaimId, (Key, Arc<BreakRecord>)>,
@@ -69,7 +61,7 @@ impl Lines {
     pub(super) fn new() -> Self {
         Self {
             by_key: BTreeMap::new(),
-            tokens: Tokens { next: 1 },
+            tokens: Tokens::above(0),
             broken: Fading::new(),
             last_breaks: Fading::new(),
             limits: HashMap::new(),
@@ -96,59 +88,61 @@ impl Lines {
             let message = format!("{weight} permits of {capacity}: ask for 1 to {capacity}");
             return Err(Error::config(message));
         }
-        let known = self.step(&claim.key, now, calls, |line, tokens, calls| {
-            line.acquire(claim, patience, given, now, tokens, calls)
-        });
-        let answer = match known {
-            Some(answer) => answer?,
-            None => self.begin(claim, patience, given, now, calls)?,
+        let step = Step::Acquire { claim, with: claim.clone(), patience, given };
+        let answer = match self.step(&claim.key, &step, now, calls)? {
+            Some(answer) => answer,
+            None => self.begin(&claim.key, &step, now, calls)?,
         };
-        if answer != Acquisition::Busy {
-            // It is in line, so why it once ended is over and done.
-            self.broken.take(&claim.id);
-        }
-        Ok(answer)
+        let acquired = match answer {
+            Answer::Holds(grant) => Acquisition::Granted(grant),
+            Answer::Waits(place) => Acquisition::Queued { ahead: self.ahead(&claim.key, place) },
+            Answer::OtherLimit(in_use) => {
+                let name = claim.key.name.as_str().to_owned();
+                return Err(Error::LimitMismatch { name, in_use, asked: capacity });
+            }
+            Answer::Broken => return Err(self.lost(claim)),
+            _ => return Ok(Acquisition::Busy),
+        };
+        // It is in line, so why it once ended is over and done.
+        self.broken.take(&claim.id);
+        Ok(acquired)
     }
 
-    /// The first claim of a list.
+    /// The first step of a list.
     fn begin(
         &mut self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-        given: Option<u32>,
+        key: &Key,
+        step: &Step<'_, Arc<Claim>>,
         now: Moment,
         calls: &mut Calls,
-    ) -> Result<Acquisition, Error> {
-        self.sweep(now, calls);
-        let mut line = Box::new(Line::new());
-        let answer = line.acquire(claim, patience, given, now, &mut self.tokens, calls)?;
-        if answer == Acquisition::Busy {
+    ) -> Result<Answer, Error> {
+        self.sweep(now, calls)?;
+        let mut line = Line::new();
+        let answer = line.apply(step, now, &mut self.tokens).map_err(|_| used_up())?.answer;
+        if line.is_empty() {
             return Ok(answer); // more permits than the limit that it was given
         }
-        let last = self.last_breaks.take(&claim.key).map(|(last, _)| last);
-        line.last_break = last.filter(|(_, at)| now < at.after(LAST_BREAK_STAYS));
-        if line.wind(calls) {
-            self.watchers.call(&claim.key, calls);
-        }
-        self.by_key.insert(claim.key.clone(), line);
+        let last = self.last_breaks.take(key).map(|(last, _)| last);
+        let last_break = last.filter(|(_, at)| now < at.after(LAST_BREAK_STAYS));
+        self.watchers.call(key, calls);
+        self.by_key.insert(key.clone(), Box::new(List { line, bells: Bells::new(), last_break }));
         Ok(answer)
     }
 
-    pub(super) fn renew(&mut self, claim: &Claim, now: Moment, calls: &mut Calls) -> Renewal {
-        self.on_claim(claim, now, calls, |line, seq, _, _| line.renew(seq, claim, now))
+    fn ahead(&self, key: &Key, place: u64) -> u32 {
+        self.by_key.get(key).map_or(0, |list| list.line.ahead(place))
     }
 
-    pub(super) fn release(&mut self, claim: &Claim, now: Moment, calls: &mut Calls) -> Released {
-        let found = self.step(&claim.key, now, calls, |line, _, calls| {
-            let seq = line.find(&claim.id)?;
-            line.leave(seq, now, calls);
-            Some(())
-        });
-        match found {
-            Some(Some(())) => Released::Removed,
-            Some(None) => Released::NotInLine,
-            None => Released::NoSuchLock,
-        }
+    pub(super) fn release(
+        &mut self,
+        claim: &Claim,
+        now: Moment,
+        calls: &mut Calls,
+    ) -> Result<Released, Error> {
+        Ok(match self.step(&claim.key, &Step::Release(claim), now, calls)? {
+            Some(Answer::Released(released)) => released,
+            _ => Released::NoSuchLock,
+        })
     }
 
     /// Gives a semaphore a limit, and says which one it has.
@@ -158,38 +152,38 @@ impl Lines {
         limit: SetLimit,
         now: Moment,
         calls: &mut Calls,
-    ) -> u32 {
-        let in_use = self.step(key, now, calls, |line, _, calls| {
-            if let SetLimit::To(limit) = limit {
-                line.resize(limit, now, calls);
-            }
-            line.capacity()
-        });
+    ) -> Result<u32, Error> {
         let given = self.limits.get(key).copied();
-        let limit = match limit {
-            SetLimit::To(limit) => limit,
-            SetLimit::IfUnset(limit) => given.or(in_use).unwrap_or(limit),
+        let step = Step::Resize { limit, given };
+        let answer = match self.step(key, &step, now, calls)? {
+            Some(answer) => answer,
+            None => Line::new().apply(&step, now, &mut self.tokens).map_err(|_| used_up())?.answer,
+        };
+        let Answer::Limit(limit) = answer else {
+            return Err(Error::permanent(BACKEND, "a resize was not answered with a limit"));
         };
         if given != Some(limit) {
             self.limits.insert(key.clone(), limit);
+            self.watchers.call(key, calls);
         }
-        limit
+        Ok(limit)
     }
 
-    /// Does something to a claim if it is in line; says how it ended if it is not.
+    /// Does a step to a claim if it is in line; says how it ended if it is not.
     pub(super) fn on_claim(
         &mut self,
         claim: &Claim,
+        step: &Step<'_, Arc<Claim>>,
         now: Moment,
         calls: &mut Calls,
-        verb: impl FnOnce(&mut Line, u64, &mut Tokens, &mut Calls) -> Renewal,
-    ) -> Renewal {
-        let known = self.step(&claim.key, now, calls, |line, tokens, calls| {
-            line.find(&claim.id).map(|seq| verb(line, seq, tokens, calls))
-        });
-        known.flatten().unwrap_or_else(|| match self.why_broken(claim) {
-            Some(record) => Renewal::Ended(Ended::Broken((*record).clone())),
-            None => Renewal::Ended(Ended::NotInLine),
+    ) -> Result<Renewal, Error> {
+        Ok(match self.step(&claim.key, step, now, calls)? {
+            Some(Answer::Holds(grant)) => Renewal::Holds(grant),
+            Some(Answer::Waits(place)) => Renewal::Waits { ahead: self.ahead(&claim.key, place) },
+            _ => Renewal::Ended(match self.why_broken(claim) {
+                Some(record) => Ended::Broken((*record).clone()),
+                None => Ended::NotInLine,
+            }),
         })
     }
 
@@ -201,28 +195,20 @@ impl Lines {
         record: BreakRecord,
         now: Moment,
         calls: &mut Calls,
-    ) -> bool {
+    ) -> Result<bool, Error> {
         let record = Arc::new(record);
-        let mut broken = Vec::new();
-        self.step(key, now, calls, |line, _, calls| {
-            for seq in line.with_token(token) {
-                let Some(entry) = line.entry(seq) else {
-                    continue;
-                };
-                let ttl = entry.hold_ttl.max(entry.claim.wait_ttl);
-                broken.push((entry.claim.id, entry.expires().max(now.after(ttl))));
-                line.last_break = Some((record.clone(), now));
-                match force {
-                    Force::Polite => line.mark_broken(seq, &record, calls),
-                    Force::Immediate => line.leave(seq, now, calls),
-                }
-            }
-        });
-        let any = !broken.is_empty();
-        for (id, until) in broken {
-            self.broken.keep(id, (key.clone(), record.clone()), until);
+        let answer = self.step(key, &Step::Break(token, force), now, calls)?;
+        let Some(Answer::Broke(broke)) = answer.filter(|a| *a != Answer::Broke(Vec::new())) else {
+            return Ok(false);
+        };
+        for claim in broke {
+            self.broken.keep(claim.id, (key.clone(), record.clone()), claim.until);
         }
-        any
+        match self.by_key.get_mut(key) {
+            Some(list) => list.last_break = Some((record, now)),
+            None => self.keep_last_break(key, (record, now)),
+        }
+        Ok(true)
     }
 
     /// What the one who waits for this claim is to do.
@@ -233,36 +219,42 @@ impl Lines {
         now: Moment,
         calls: &mut Calls,
     ) -> Result<Turn, Error> {
-        let turn =
-            self.step(&claim.key, now, calls, |line, _, _| line.turn(line.find(&claim.id)?, bell));
-        turn.flatten().unwrap_or_else(|| {
-            let reason = match self.why_broken(claim) {
-                Some(record) => LossReason::Broken((*record).clone()),
-                None => LossReason::Expired,
-            };
-            Err(Error::Lost { reason })
-        })
+        self.step(&claim.key, &Step::Look, now, calls)?;
+        let list = self.by_key.get_mut(&claim.key);
+        let found = list.and_then(|list| {
+            let place = list.line.find(&claim.id)?;
+            Some((list.line.get(place)?.clone(), list))
+        });
+        match found {
+            Some((entry, _)) if entry.broken => Err(self.lost(claim)),
+            Some((entry, _)) if entry.holds() => {
+                Ok(Turn::Holds(Grant { token: entry.token, ttl: entry.hold_ttl, since: None }))
+            }
+            Some((entry, list)) => {
+                Ok(Turn::Waits(list.bells.hang(entry.place, bell, list.line.first_end())))
+            }
+            None => Err(self.lost(claim)),
+        }
     }
 
     /// Nobody waits for this claim any more.
     pub(super) fn hush(&mut self, claim: &Claim, bell: &Arc<Notify>, calls: &mut Calls) {
-        let Some(line) = self.by_key.get_mut(&claim.key) else {
+        let Some(list) = self.by_key.get_mut(&claim.key) else {
             return;
         };
-        if let Some(seq) = line.find(&claim.id) {
-            line.hush(seq, bell);
+        if let Some(place) = list.line.find(&claim.id) {
+            list.bells.take_down(place, bell);
         }
-        if line.wind(calls) {
-            self.watchers.call(&claim.key, calls);
-        }
+        list.bells.wind(list.line.first_end(), calls);
     }
 
     /// A list as it is, and when the next of its leases ends. Changes nothing.
     pub(super) fn view(&self, key: &Key, now: Moment) -> (LockState, Option<Moment>) {
         let (claims, next_end, last) = match self.by_key.get(key) {
-            Some(line) => {
-                let (claims, next_end) = line.view(now);
-                (claims, next_end, line.last_break.as_ref())
+            Some(list) => {
+                let claims = shown(&list.line, now);
+                let live = list.line.entries().filter(|entry| entry.is_live(now));
+                (claims, live.map(|entry| entry.expires).min(), list.last_break.as_ref())
             }
             None => (Vec::new(), None, self.last_breaks.get(key)),
         };
@@ -296,7 +288,8 @@ impl Lines {
                     && key.space == space
                     && key.name.as_str().starts_with(&request.prefix)
             });
-            for (key, _) in matching.filter(|(_, line)| line.has_live(now)) {
+            for (key, _) in matching.filter(|(_, list)| list.line.entries().any(|e| e.is_live(now)))
+            {
                 if states.len() == limit {
                     let next = states.last().map(|last| write_cursor(&last.key));
                     return Ok(Page { states, next });
@@ -317,40 +310,59 @@ impl Lines {
         }
     }
 
-    /// What every verb does around its own work: ended claims go first; afterwards somebody keeps
-    /// the time, who watches is told, and a list without claims is gone. `None` when there is no
-    /// live claim to do anything about.
-    fn step<R>(
+    /// Does a step to a list: ended claims go first; afterwards somebody keeps the time, who watches
+    /// is told, and a list without claims is gone. `None` when there is no live claim to do
+    /// anything about.
+    fn step(
         &mut self,
         key: &Key,
+        step: &Step<'_, Arc<Claim>>,
         now: Moment,
         calls: &mut Calls,
-        verb: impl FnOnce(&mut Line, &mut Tokens, &mut Calls) -> R,
-    ) -> Option<R> {
+    ) -> Result<Option<Answer>, Error> {
         self.broken.forget(now);
         self.last_breaks.forget(now);
-        let line = self.by_key.get_mut(key)?;
-        line.settle(now, calls);
-        let result = (!line.is_empty()).then(|| verb(line, &mut self.tokens, calls));
-        // A lease that was shortened to nothing, say, is over by now: the timekeeper sees to it.
-        if line.wind(calls) {
+        let Some(list) = self.by_key.get_mut(key) else {
+            return Ok(None);
+        };
+        let mut answer = None;
+        let mut changed = false;
+        for step in [&Step::Look, step] {
+            // Nothing is beyond this window, so only tokens can be missing.
+            let applied = list.line.apply(step, now, &mut self.tokens).map_err(|_| used_up())?;
+            for change in &applied.changes {
+                changed |= change.what != What::Renewed;
+                if change.wakes() {
+                    list.bells.ring(change.place, calls);
+                }
+            }
+            if list.line.is_empty() && answer.is_none() && applied.answer == Answer::Looked {
+                break;
+            }
+            answer = Some(applied.answer);
+        }
+        list.bells.wind(list.line.first_end(), calls);
+        if changed {
             self.watchers.call(key, calls);
         }
-        if line.is_empty()
-            && let Some(line) = self.by_key.remove(key)
-            && let Some((record, at)) = line.last_break
+        if list.line.is_empty()
+            && let Some(list) = self.by_key.remove(key)
+            && let Some(last) = list.last_break
         {
-            let until = at.after(LAST_BREAK_STAYS);
-            self.last_breaks.keep(key.clone(), (record, at), until);
+            self.keep_last_break(key, last);
         }
-        result
+        Ok(answer)
+    }
+
+    fn keep_last_break(&mut self, key: &Key, (record, at): (Arc<BreakRecord>, Moment)) {
+        self.last_breaks.keep(key.clone(), (record, at), at.after(LAST_BREAK_STAYS));
     }
 
     /// Now and then looks at some lists, in turn, for claims that ended and that nobody asks for.
-    fn sweep(&mut self, now: Moment, calls: &mut Calls) {
+    fn sweep(&mut self, now: Moment, calls: &mut Calls) -> Result<(), Error> {
         self.begun += 1;
         if self.begun < SWEEP_EVERY {
-            return;
+            return Ok(());
         }
         self.begun = 0;
         let from = match self.swept_to.take() {
@@ -361,11 +373,17 @@ impl Lines {
         let range = self.by_key.range((from, Bound::Unbounded));
         let keys: Vec<Key> = range.take(some).map(|(key, _)| key.clone()).collect();
         for key in &keys {
-            self.step(key, now, calls, |_, _, _| ());
+            self.step(key, &Step::Look, now, calls)?;
         }
         if keys.len() == some {
             self.swept_to = keys.into_iter().next_back();
         }
+        Ok(())
+    }
+
+    fn lost(&self, claim: &Claim) -> Error {
+        let broken = self.why_broken(claim).map(|record| (*record).clone());
+        Error::Lost { reason: broken.map_or(LossReason::Expired, LossReason::Broken) }
     }
 
     fn why_broken(&self, claim: &Claim) -> Option<Arc<BreakRecord>> {
@@ -378,6 +396,23 @@ impl Lines {
     pub(super) fn remembered(&self) -> usize {
         self.by_key.len() + self.broken.len() + self.last_breaks.len() + self.watchers.len()
     }
+}
+
+/// The live claims as people see them.
+fn shown(line: &Line<Arc<Claim>>, now: Moment) -> Vec<Standing> {
+    let shown = line.shown(now).map(|(entry, mode, holds)| {
+        let claim = &entry.with;
+        let held_for = entry.held_since.map_or(Duration::ZERO, |since| now.since(since));
+        let mut standing = Standing::new(entry.token, mode, (*claim.identity).clone());
+        standing.note = claim.note.as_deref().map(str::to_owned);
+        standing.ttl = entry.hold_ttl;
+        standing.expires_in = entry.expires.since(now);
+        standing.queued_for = now.since(entry.queued_at);
+        standing.held_for = holds.then_some(held_for);
+        standing.broken = entry.broken;
+        standing
+    });
+    shown.collect()
 }
 
 /// The least name that can begin with this; `None` when no name can.

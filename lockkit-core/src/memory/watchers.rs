@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::line::Calls;
+use super::bells::Calls;
 
 #[derive(Debug)]
 pub(super) struct Watchers<K>(BTreeMap<K, Vec<Arc<Notify>>>);

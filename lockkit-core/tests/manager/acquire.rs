@@ -1,12 +1,18 @@
 //! From a claim to a guard, where the answer comes later than the lease lasts: that is no loss,
 //! since nothing was held.
 
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{Force, LockDriver};
-use lockkit_core::{Error, LossReason, Space};
+use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Space};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::moody::Mood;
-use super::{MS, SECOND, claims, locks, settle};
+use super::moody::{Mood, Moody};
+use super::{MS, SECOND, claims, locks, manager_of, settle};
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_comes_later_than_its_lease_is_asked_for_again() {
@@ -23,7 +29,9 @@ async fn a_grant_that_comes_later_than_its_lease_is_asked_for_again() {
 #[tokio::test(start_paused = true)]
 async fn who_does_not_wait_asks_again_too_and_is_told_when_that_does_not_help() {
     let (driver, locks) = locks();
-    driver.next("acquire", Mood::Late(31 * SECOND));
+    // Too late to be trusted, and still there: it is not refused for its own claim.
+    driver.next("acquire", Mood::Late(30 * SECOND - 250 * MS));
+    driver.next("release", Mood::Slow(200 * MS));
     let guard = locks.mutex("a").try_lock().await.expect("it is free").expect("it is not busy");
     assert!(guard.is_valid());
     guard.release().await.unwrap();
@@ -43,6 +51,63 @@ async fn who_waits_for_a_limited_time_is_not_told_of_a_loss_either() {
     assert!(got.is_none());
     settle().await;
     assert_eq!(claims(&driver, "a").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_lost_in_line_stands_in_line_again() {
+    let (driver, locks) = locks();
+    let others = LockManager::new(driver.store().clone());
+    let holder = others.mutex("a").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = locks.mutex("a");
+        async move { mutex.lock().await }
+    });
+    for _ in 0..40 {
+        driver.next("renew", Mood::FailBefore); // for longer than it can be in line
+    }
+    sleep(12 * SECOND).await;
+    assert_eq!(driver.calls("acquire"), [1, 1], "its first claim ended");
+    holder.release().await.unwrap();
+    let guard = waiting.await.unwrap().expect("nothing was held");
+    assert!(guard.is_valid());
+}
+
+/// Time that the test moves, beside tokio's.
+#[derive(Clone, Debug, Default)]
+struct Moved(Arc<AtomicU64>);
+
+impl Clock for Moved {
+    fn now(&self) -> Moment {
+        TokioClock.now().after(Duration::from_nanos(self.0.load(Ordering::SeqCst)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_stood_still_when_it_was_granted_gets_no_guard_that_is_over() {
+    let clock = Moved::default();
+    let driver = Moody::new(MemoryDriver::with_clock(Arc::new(clock.clone())));
+    let locks = manager_of(&driver);
+    driver.always("granted", Mood::Silent);
+    let holder = locks.mutex("a").lock().await.unwrap();
+    let mutex = locks.mutex("a");
+    let stands_still = Arc::new(AtomicBool::new(false));
+    let waiting = tokio::spawn({
+        let mut locking = Box::pin(async move { mutex.lock().await });
+        let stands_still = stands_still.clone();
+        std::future::poll_fn(move |context| {
+            if stands_still.swap(false, Ordering::SeqCst) {
+                clock.0.fetch_add(31_000_000_000, Ordering::SeqCst);
+            }
+            locking.as_mut().poll(context)
+        })
+    });
+    settle().await;
+    // A renewal finds that it holds; the task that waits runs half a minute later.
+    stands_still.store(true, Ordering::SeqCst);
+    holder.release().await.unwrap();
+    let guard = timeout(60 * SECOND, waiting).await.expect("soon").unwrap().expect("no loss");
+    assert!(!stands_still.load(Ordering::SeqCst));
+    assert!(guard.is_valid(), "{:?}", guard.loss());
 }
 
 /// A holder's ttl below a waiter's: word of the turn is older than the lease that counts from the

@@ -8,6 +8,7 @@ mod primitives;
 mod reading;
 mod reentrant;
 mod renewer;
+mod repeats;
 mod shutdown;
 mod tickets;
 

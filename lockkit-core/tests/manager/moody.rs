@@ -2,6 +2,7 @@
 //! acts, after it acted, or not at all but late.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,6 +44,7 @@ pub(crate) struct Moody {
     always: Arc<Mutex<HashMap<&'static str, Mood>>>,
     calls: Arc<Mutex<Vec<(&'static str, usize)>>>,
     under_way: Arc<Mutex<HashMap<&'static str, UnderWay>>>,
+    twice: Arc<AtomicBool>,
 }
 
 impl Moody {
@@ -53,7 +55,18 @@ impl Moody {
             always: Arc::default(),
             calls: Arc::default(),
             under_way: Arc::default(),
+            twice: Arc::default(),
         }
+    }
+
+    /// From now on it sends twice what it sends, as after a connection that broke before the first
+    /// answer, and says so.
+    pub(crate) fn send_twice(&self) {
+        self.twice.store(true, Ordering::Relaxed);
+    }
+
+    fn sends_twice(&self) -> bool {
+        self.twice.load(Ordering::Relaxed)
     }
 
     /// The store behind it, for who must not meet its moods.
@@ -174,8 +187,15 @@ impl LockDriver for Moody {
         claim: &Arc<Claim>,
         patience: Patience,
     ) -> Result<Answered<Acquisition>, Error> {
-        let (inner, claim) = (self.inner.clone(), claim.clone());
-        self.call("acquire", 1, async move { inner.acquire(&claim, patience).await }).await
+        let (inner, claim, twice) = (self.inner.clone(), claim.clone(), self.sends_twice());
+        let act = async move {
+            let answered = inner.acquire(&claim, patience).await?;
+            match twice {
+                true => Ok(Answered::after(1, inner.acquire(&claim, patience).await?.answer)),
+                false => Ok(answered),
+            }
+        };
+        self.call("acquire", 1, act).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -205,7 +225,11 @@ impl LockDriver for Moody {
         force: Force,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        self.inner.break_claim(key, token, force, record).await
+        let broken = self.inner.break_claim(key, token, force, record).await?;
+        match self.sends_twice() {
+            true => self.inner.break_claim(key, token, force, record).await,
+            false => Ok(broken),
+        }
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
@@ -249,8 +273,17 @@ impl Registers for Moody {
         at: &RegisterKey,
         store: &Store,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let (inner, at, store) = (self.inner.clone(), at.clone(), store.clone());
-        self.call("store", 1, async move { inner.store(&at, &store).await }).await
+        let (inner, at, mut store) = (self.inner.clone(), at.clone(), store.clone());
+        let twice = self.sends_twice();
+        let act = async move {
+            let answered = inner.store(&at, &store).await?;
+            store.repeated = true;
+            match twice {
+                true => Ok(Answered::after(1, inner.store(&at, &store).await?.answer)),
+                false => Ok(answered),
+            }
+        };
+        self.call("store", 1, act).await
     }
 
     async fn delete(

@@ -109,7 +109,7 @@ async fn a_cancelled_lock_elsewhere_costs_neither_a_line_of_waiters_nor_its_hold
 #[tokio::test(flavor = "multi_thread")]
 async fn fifteen_hundred_waiters_have_their_turns_in_bounded_time() {
     let server = Server::start(Kind::Etcd).await.unwrap();
-    let locks = manager(&server.url(), 30).await;
+    let locks = manager(&server.url(), 10).await;
     let holder = locks.mutex("a").lock().await.unwrap();
     let waiting = (0..1_500).map(|_| {
         let locks = locks.clone();

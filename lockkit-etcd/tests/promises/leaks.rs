@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use lockkit_conformance::lab::{Kind, Server};
-use lockkit_core::driver::{Delete, Expect, RegisterKey, Registers, Store, WriteId};
+use lockkit_core::driver::{Delete, Expect, RegisterKey, Registers, Released, Store, WriteId};
 use lockkit_core::{LockManager, Name, Namespace, Settings};
+use lockkit_etcd::EtcdDriver;
 
 use crate::stage::{driver, leases, until};
 
@@ -64,18 +65,34 @@ async fn a_ticket_that_is_released_takes_its_lease_along() {
         let settings = Settings::default().ttl(Duration::from_secs(300));
         LockManager::with(driver(&server.url()).await, settings).unwrap()
     };
-    for renewed in [false, true] {
-        for n in 0..5 {
-            let (ours, theirs) = (manager().await, manager().await);
-            let guard = ours.mutex(format!("a{n}")).detached().lock().await.unwrap();
-            let ticket = guard.detach().unwrap();
-            let theirs = theirs.resume(&ticket).await.unwrap();
-            if renewed {
-                theirs.renew().await.unwrap();
-            }
-            theirs.release().await.unwrap();
-            ours.shutdown().await;
-        }
-        until("the leases' end", || async { leases(&server).await == 0 }).await;
+    for n in 0..5 {
+        let (ours, theirs) = (manager().await, manager().await);
+        let guard = ours.mutex(format!("a{n}")).detached().lock().await.unwrap();
+        let ticket = guard.detach().unwrap();
+        let theirs = theirs.resume(&ticket).await.unwrap();
+        theirs.renew().await.unwrap();
+        theirs.release().await.unwrap();
     }
+    until("the leases' end", || async { leases(&server).await == 0 }).await;
+}
+
+/// As a command does it, which ends at once.
+#[test]
+fn a_ticket_that_is_released_by_a_program_at_its_end_takes_its_lease_along() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (server, ticket, url) = runtime.block_on(async {
+        let server = Server::start(Kind::Etcd).await.unwrap();
+        let url = server.url();
+        let locks = LockManager::new(EtcdDriver::connect(&url).await.unwrap());
+        let guard = locks.mutex("a").detached().lock().await.unwrap();
+        (server, guard.detach().unwrap(), url)
+    });
+    let program = tokio::runtime::Runtime::new().unwrap();
+    let released = program.block_on(async {
+        let locks = LockManager::new(EtcdDriver::connect(&url).await.unwrap());
+        locks.release_ticket(&ticket).await.unwrap()
+    });
+    program.shutdown_background();
+    assert_eq!(released, Released::Removed);
+    assert_eq!(runtime.block_on(leases(&server)), 0);
 }

@@ -104,7 +104,11 @@ impl Fork {
     }
 
     /// The first request is carried out and its answer lost; before it is sent again this happens.
-    async fn lost<T>(&self, request: impl Future<Output = T>, meanwhile: impl Future<Output = ()>) -> T {
+    async fn lost<T>(
+        &self,
+        request: impl Future<Output = T>,
+        meanwhile: impl Future<Output = ()>,
+    ) -> T {
         self.second.fault(Fault::BlackHole, When::Now);
         let mut struck = self.first.fault(Fault::Cut, When::Answer(1));
         let change = async {
@@ -133,7 +137,9 @@ async fn a_write_that_was_applied_and_lost_its_answer_is_not_applied_over_a_late
         };
         let later = async {
             match expect {
-                Expect::Absent => { stored(fork.near.delete(&at, &delete()).await); }
+                Expect::Absent => {
+                    stored(fork.near.delete(&at, &delete()).await);
+                }
                 _ => {
                     let theirs = store("theirs", Expect::Anything, token);
                     stored(fork.near.store(&at, &theirs).await);

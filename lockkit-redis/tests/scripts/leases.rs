@@ -2,7 +2,7 @@
 //! differ, as the defaults do.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Claim, Mode};
@@ -14,6 +14,8 @@ const WAIT: Duration = Duration::from_secs(100);
 const HOLD: Duration = Duration::from_secs(300);
 /// Between the two, by more than any machine stands still.
 const BETWEEN: Duration = Duration::from_secs(200);
+/// A hand-over is not so late.
+const LATE: Duration = Duration::from_secs(3);
 
 fn patient(mode: Mode) -> Arc<Claim> {
     with_ttls(mode, HOLD, WAIT)
@@ -110,5 +112,31 @@ async fn the_keys_of_a_list_last_as_long_as_its_longest_lease() {
             panic!("PTTL")
         };
         assert!(left > BETWEEN.as_millis() as i64, "{}: {left}", key.text());
+    }
+}
+
+/// Nobody says a word when a lease ends: the next in line knows when to look.
+#[tokio::test]
+async fn a_lock_whose_holder_died_is_handed_on_when_its_lease_ends() {
+    let ttl = Duration::from_millis(500);
+    for mode in [Mode::Exclusive, Mode::Shared, PERMIT] {
+        let (_server, driver) = start().await;
+        let full = match mode {
+            Mode::Permits { limit, .. } => Mode::Permits { permits: limit, limit },
+            _ => Mode::Exclusive,
+        };
+        let (holder, next, last) =
+            (with_ttls(full, ttl, ttl), with_ttls(full, ttl, HOLD), claim(mode));
+        let begun = Instant::now();
+        take(&driver, &holder).await;
+        queue(&driver, &next).await;
+        queue(&driver, &last).await;
+        granted(&driver, &next).await;
+        let first = begun.elapsed();
+        assert!(first >= ttl && first < ttl + LATE, "{mode:?}: {first:?}");
+        // It dies as well. The last one was told that it is the next.
+        granted(&driver, &last).await;
+        let second = begun.elapsed() - first;
+        assert!(second < ttl + LATE, "{mode:?}: {second:?}");
     }
 }

@@ -75,7 +75,9 @@ impl FencedWrite for Transaction<'_, sqlx::MySql> {
 fn refused(error: sqlx::Error) -> Error {
     let dialect = MySql::new(&Tables(MySql::TABLES.to_owned()), ServerDurability::Full);
     match dialect.verdict(&error) {
-        Verdict::Again | Verdict::Gone | Verdict::Later => Error::retryable(BACKEND, error),
-        Verdict::NoTables | Verdict::Never => Error::permanent(BACKEND, error),
+        Verdict::Again | Verdict::Gone | Verdict::Closed | Verdict::Later => {
+            Error::retryable(BACKEND, error)
+        }
+        _ => Error::permanent(BACKEND, error),
     }
 }

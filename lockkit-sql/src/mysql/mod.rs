@@ -13,8 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::{Capabilities, Error};
-use sqlx::Executor;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
+use sqlx::{ConnectOptions, Executor};
 
 use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
 use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
@@ -119,7 +119,7 @@ impl Statements {
             page: of(include_str!("sql/page.sql")),
             load: of(include_str!("sql/load.sql")),
             resize: of("CALL lockkit_resize(?, ?, ?, ?, ?)"),
-            store: of("CALL lockkit_store(?, ?, ?, ?, ?, ?, ?, ?, ?)"),
+            store: of("CALL lockkit_write(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
             base: of("SELECT base FROM lockkit_bases WHERE namespace = ?"),
             raise_base: of("INSERT INTO lockkit_bases (namespace, base) VALUES (?, ?) \
                             ON DUPLICATE KEY UPDATE base = GREATEST(base, VALUES(base))"),
@@ -134,7 +134,7 @@ impl Dialect for MySql {
     type Db = sqlx::MySql;
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit_";
-    const VERSION: i64 = 2;
+    const VERSION: i64 = 3;
     const PUSHES: bool = false;
     const ANCHORS: bool = true;
 
@@ -192,10 +192,12 @@ impl Dialect for MySql {
         schema::install(self, connection).await
     }
 
-    async fn greet(connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+    async fn open(&self, options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
+        let mut connection = options.connect().await?;
         // A verb whose caller has given up must not wait on for the server's 50 s, and act then.
         let set = "SET SESSION innodb_lock_wait_timeout = 3, autocommit = 1";
-        connection.execute(sqlx::raw_sql(set)).await.map(drop)
+        connection.execute(sqlx::raw_sql(set)).await?;
+        Ok(connection)
     }
 
     async fn run(
@@ -251,12 +253,14 @@ impl Dialect for MySql {
             Some(1053 | 1077 | 1079 | 1152 | 1153 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => {
                 Verdict::Gone
             }
-            Some(3024 | 3169 | 4031) => Verdict::Gone,
+            Some(3024 | 3169) => Verdict::Gone,
+            // Closed for idleness.
+            Some(4031) => Verdict::Closed,
             // No such table, procedure, or column of an older one.
             Some(1146 | 1305 | 1318) => Verdict::NoTables,
-            // Read-only, which a connection may be for good while its server is not any more, or
-            // the server while another one took its place.
-            Some(1290 | 1792 | 1836) => Verdict::Gone,
+            Some(1290 | 1792 | 1836) => Verdict::ReadOnly,
+            // No right to the database, the table, the column, the procedure, or at all.
+            Some(1044 | 1142 | 1143 | 1227 | 1370) => Verdict::Forbidden,
             // Too many connections, no memory, no disk, a node that is not ready.
             Some(1021 | 1037..=1041 | 1047 | 1203 | 1226 | 3100) => Verdict::Later,
             _ => Verdict::Never,
@@ -348,14 +352,14 @@ impl MySql {
         connection: &mut MySqlConnection,
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let [ns, name, value, expect, version, token, write_id, ttl] = args else {
+        let [ns, name, value, expect, version, token, write_id, ttl, repeated] = args else {
             return Err(wrong_arguments());
         };
         let null = Arg::Null;
         let or_null = |arg| if matches!(arg, &Arg::Int(0)) { &null } else { arg };
         let grace = Arg::Int(GRACE.as_micros() as i64);
         let (token, ttl) = (or_null(token), or_null(ttl));
-        let args = [ns, name, value, expect, version, token, write_id, ttl, &grace];
+        let args = [ns, name, value, expect, version, token, write_id, ttl, &grace, repeated];
         Statement::new(&self.statements.store, args)?.fetch(connection).await
     }
 

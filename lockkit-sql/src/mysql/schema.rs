@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use sqlx::mysql::{MySqlConnection, MySqlDatabaseError};
+use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Executor, Row as _};
 
 use super::MySql;
@@ -22,6 +22,7 @@ const SCHEMA: &str = concat!(
     include_str!("sql/verbs/amend.sql"),
     include_str!("sql/verbs/break.sql"),
     include_str!("sql/verbs/resize.sql"),
+    include_str!("sql/verbs/write.sql"),
     include_str!("sql/verbs/store.sql"),
     include_str!("sql/verbs/sweep.sql"),
 );
@@ -77,6 +78,12 @@ fn turn(prefix: &str) -> String {
     format!("SHA2(CONCAT(DATABASE(), '.', 'lockkit {prefix}'), 256)")
 }
 
+/// What a program needs that uses them; for whom is not known here.
+const RIGHTS: &str = "
+-- The rights of a program that uses these tables, with the names of its database and its user:
+-- GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON `database`.* TO app;
+";
+
 /// The steps for who runs them with the command-line client, who takes the lock as well: a client that
 /// finds a procedure missing waits for it.
 pub(super) fn as_text(steps: &[Step], prefix: &str) -> String {
@@ -89,6 +96,7 @@ pub(super) fn as_text(steps: &[Step], prefix: &str) -> String {
         text.push_str(&format!("\n{END}\n\n"));
     }
     text.push_str("DELIMITER ;\n");
+    text.push_str(RIGHTS);
     text
 }
 
@@ -132,17 +140,13 @@ async fn make(dialect: &MySql, connection: &mut MySqlConnection) -> Result<(), s
         let step = sqlx::raw_sql(AssertSqlSafe(step.text.clone()));
         match (&mut *connection).execute(step).await {
             // Somebody else has replaced the procedure that this one found missing.
-            Err(error) if is_complete && is_denied(&error) => return Ok(()),
+            Err(error) if is_complete && dialect.verdict(&error) == Verdict::Forbidden => {
+                return Ok(());
+            }
             done => done?,
         };
     }
     Ok(())
-}
-
-/// Whether this user has not the right to do it.
-fn is_denied(error: &sqlx::Error) -> bool {
-    let error = error.as_database_error().and_then(|e| e.try_downcast_ref::<MySqlDatabaseError>());
-    matches!(error.map(MySqlDatabaseError::number), Some(1044 | 1142 | 1227 | 1370))
 }
 
 /// Whether the procedures that are there are those of this version.
@@ -177,9 +181,9 @@ mod tests {
             assert!(removed[0].contains(&format!("/*!80000 {name} */")), "{}", removed[0]);
         }
         let procedures = steps.iter().filter(|step| step.procedure.is_some()).count();
-        assert_eq!(procedures, 2 * 11);
+        assert_eq!(procedures, 2 * 12);
         let last = &steps.last().expect("there are steps").text;
-        assert!(last.starts_with("UPDATE shop_meta SET version = 2"), "{last}");
+        assert!(last.starts_with("UPDATE shop_meta SET version = 3"), "{last}");
         assert!(steps.iter().all(|step| !step.text.contains("lockkit_")));
     }
 }

@@ -6,10 +6,10 @@
 
 use async_trait::async_trait;
 use lockkit_core::{Error, Lease, LossReason, Token};
-use sqlx::{AssertSqlSafe, Postgres as Db, Transaction};
+use sqlx::{Postgres as Db, Transaction};
 
-use super::{BACKEND, Postgres};
-use crate::server::dialect::{Dialect, Verdict};
+use super::{BACKEND, Postgres, statement};
+use crate::server::dialect::{Arg, Dialect, Verdict};
 use crate::server::fence::{Fence, Fenced, FencedWrite};
 use crate::server::{ServerDurability, Tables};
 
@@ -31,13 +31,13 @@ impl<'t> Fence<Transaction<'t, Db>> for Lease {
         Postgres::check(&tables)?;
         let dialect = Postgres::new(&tables, ServerDurability::Full);
         self.anchor().await?;
+        // As text, so that nothing is prepared where the program's own connections go to a pooler.
         let statement = format!("SELECT {}fence($1)", dialect.place);
-        let id = self.claim().id.as_bytes().to_vec();
-        let left = sqlx::query_scalar::<_, Option<i64>>(AssertSqlSafe(statement))
-            .bind(id)
-            .fetch_one(&mut **tx)
-            .await
-            .map_err(|error| refused(&dialect, error))?;
+        let claim = self.claim();
+        let id = Arg::Bytes(claim.id.as_bytes());
+        let rows = statement::plain(tx, &statement, &[id]).await;
+        let rows = rows.map_err(|error| refused(&dialect, error))?;
+        let left = rows.first().and_then(|row| row.int(0));
         match left {
             Some(_) => Ok(()),
             None if is_older(tx).await.map_err(|error| refused(&dialect, error))? => {
@@ -54,27 +54,24 @@ impl<'t> Fence<Transaction<'t, Db>> for Lease {
 
 /// Whether the transaction sees what was there when it first read, instead of what is there now.
 async fn is_older(tx: &mut Transaction<'_, Db>) -> Result<bool, sqlx::Error> {
-    let level = "SELECT current_setting('transaction_isolation') <> 'read committed'";
-    sqlx::query_scalar(level).fetch_one(&mut **tx).await
+    let level =
+        "SELECT (current_setting('transaction_isolation') <> 'read committed')::int::bigint";
+    let rows = statement::plain(tx, level, &[]).await?;
+    Ok(rows.first().and_then(|row| row.int(0)) == Some(1))
 }
 
 #[async_trait]
 impl FencedWrite for Transaction<'_, Db> {
     async fn fenced_write(&mut self, resource: &str, token: Token) -> Result<Fenced, Error> {
-        let admitted = sqlx::query(
-            "INSERT INTO lockkit_tokens AS t (resource, highest) VALUES ($1, $2) \
+        let statement = "INSERT INTO lockkit_tokens AS t (resource, highest) VALUES ($1, $2) \
              ON CONFLICT (resource) DO UPDATE SET highest = excluded.highest \
-             WHERE t.highest <= excluded.highest",
-        )
-        .bind(resource.as_bytes())
-        .bind(token.as_i64())
-        .execute(&mut **self)
-        .await
-        .map_err(|error| {
+             WHERE t.highest <= excluded.highest RETURNING t.highest";
+        let args = [Arg::Bytes(resource.as_bytes()), Arg::Int(token.as_i64())];
+        let admitted = statement::plain(self, statement, &args).await.map_err(|error| {
             let dialect = Postgres::new(&Tables(Postgres::TABLES.into()), ServerDurability::Full);
             refused(&dialect, error)
         })?;
-        Ok(match admitted.rows_affected() {
+        Ok(match admitted.len() {
             0 => Fenced::Stale,
             _ => Fenced::Admitted,
         })
@@ -83,7 +80,9 @@ impl FencedWrite for Transaction<'_, Db> {
 
 fn refused(dialect: &Postgres, error: sqlx::Error) -> Error {
     match dialect.verdict(&error) {
-        Verdict::Again | Verdict::Gone | Verdict::Later => Error::retryable(BACKEND, error),
-        Verdict::NoTables | Verdict::Never => Error::permanent(BACKEND, error),
+        Verdict::Again | Verdict::Gone | Verdict::Closed | Verdict::Later => {
+            Error::retryable(BACKEND, error)
+        }
+        _ => Error::permanent(BACKEND, error),
     }
 }

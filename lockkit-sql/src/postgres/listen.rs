@@ -1,26 +1,22 @@
 //! The subscription of one process: one connection that listens on a channel of its own, and has
 //! proved that it can.
 //!
-//! A pooler that hands a server's connection to one client after another takes `LISTEN` as well, and
-//! then delivers the messages to whoever has that connection: to nobody, or to a client that did not
-//! ask and fails. So nothing is listened for before it is known that the server itself is at the other
-//! end: it got a setting at the start of the connection that poolers keep, or refuse. And then a
+//! Behind a [pooler](super::pooler) messages would go to another client, which did not ask and fails.
+//! So nothing is listened for before it is known that the server itself is at the other end. And then a
 //! message to itself has to arrive.
 
 use std::time::Duration;
 
-use sqlx::Row;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::time::timeout;
 
+use super::pooler;
 use crate::server::dialect::Heard;
 
 /// How long a message to oneself may take before the subscription counts as broken.
 const PROOF: Duration = Duration::from_secs(5);
 /// How often a subscription on which nothing came has to prove itself again.
 const SILENCE: Duration = Duration::from_secs(15);
-/// The setting by which the server is known.
-const PROBE: &str = "lockkit.client";
 const SELF: &str = "self";
 
 pub(super) async fn listen(
@@ -28,27 +24,27 @@ pub(super) async fn listen(
     channel: &str,
     heard: &Heard<'_>,
 ) -> Result<(), sqlx::Error> {
+    let mark = pooler::mark();
     // sqlx listens through a pool: one of a single connection.
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(PROOF)
-        .connect_lazy_with(options.clone().options([(PROBE, channel)]));
-    let ended = subscription(&pool, channel, heard).await;
+        .connect_lazy_with(pooler::marked(options, &mark));
+    let ended = subscription(&pool, &mark, channel, heard).await;
     let _ = timeout(Duration::from_secs(1), pool.close()).await;
     ended
 }
 
 async fn subscription(
     pool: &sqlx::PgPool,
+    mark: &str,
     channel: &str,
     heard: &Heard<'_>,
 ) -> Result<(), sqlx::Error> {
     let mut listener = PgListener::connect_with(pool).await?;
     listener.ignore_pool_close_event(true);
     listener.eager_reconnect(false);
-    let probed = format!("SELECT current_setting('{PROBE}', true) = '{channel}'");
-    let probed = sqlx::raw_sql(sqlx::AssertSqlSafe(probed)).fetch_one(&mut listener).await?;
-    if probed.try_get::<Option<bool>, _>(0)? != Some(true) {
+    if !pooler::is_server(&mut listener, mark).await? {
         return Err(sqlx::Error::Protocol("there is a pooler before the server".into()));
     }
     listener.listen(channel).await?;

@@ -4,6 +4,7 @@
 
 mod fence;
 mod listen;
+mod pooler;
 mod statement;
 
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::{Capabilities, Error};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Postgres as Db};
 
 use crate::server::dialect::{Arg, Cell, Dialect, Heard, Row, Verb, Verdict};
 use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
@@ -31,8 +32,7 @@ pub struct Postgres {
     statements: HashMap<Verb, Arc<str>>,
     /// [`Verb::Acquire`] of more than the limit: it may wait, but never takes a free name as it is.
     beyond: Arc<str>,
-    /// Whether statements are sent as text, since something between us and the server loses
-    /// prepared ones.
+    /// Whether statements are sent as text, since a pooler was met before the server.
     plain: AtomicBool,
 }
 
@@ -96,7 +96,7 @@ impl Dialect for Postgres {
     type Db = Db;
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit";
-    const VERSION: i64 = 2;
+    const VERSION: i64 = 3;
     const PUSHES: bool = true;
     const ANCHORS: bool = true;
 
@@ -157,6 +157,26 @@ impl Dialect for Postgres {
         }
     }
 
+    async fn open(&self, options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+        if self.plain.load(Ordering::Relaxed) {
+            return options.connect().await;
+        }
+        let (connection, is_server) = pooler::open(options).await?;
+        if !is_server {
+            self.plain.store(true, Ordering::Relaxed);
+        }
+        Ok(connection)
+    }
+
+    async fn meet(&self, options: &PgConnectOptions) {
+        // Until it is known better, also when this is dropped.
+        self.plain.store(true, Ordering::Relaxed);
+        if let Ok((connection, is_server)) = pooler::open(options).await {
+            self.plain.store(!is_server, Ordering::Relaxed);
+            let _ = connection.close().await;
+        }
+    }
+
     async fn run(
         &self,
         connection: &mut PgConnection,
@@ -199,16 +219,20 @@ impl Dialect for Postgres {
             // Somebody else's transaction came first; a lock was not to be had; the statement
             // was cancelled.
             "40001" | "40P01" => Verdict::Again,
-            // Prepared by one connection of a pooler, asked of another.
+            // Prepared by one connection of a pooler that was not noticed, asked of another.
             "26000" | "42P05" => {
                 self.plain.store(true, Ordering::Relaxed);
                 Verdict::Again
             }
-            // Ended by an administrator, or by a timeout for idle connections.
-            "57P01" | "57P02" | "57P05" | "25P03" => Verdict::Gone,
+            // Ended by an administrator.
+            "57P01" | "57P02" => Verdict::Gone,
+            // Closed for idleness.
+            "57P05" | "25P03" => Verdict::Closed,
             "3F000" | "42P01" | "42703" | "42883" => Verdict::NoTables,
-            // Starting, read-only, cancelled, out of memory or disk or connections.
-            "57P03" | "57014" | "25006" | "55P03" => Verdict::Later,
+            "25006" => Verdict::ReadOnly,
+            "42501" => Verdict::Forbidden,
+            // Starting, cancelled, out of memory or disk or connections.
+            "57P03" | "57014" | "55P03" => Verdict::Later,
             code if code.starts_with("08") => Verdict::Gone,
             code if code.starts_with("53") || code.starts_with("58") => Verdict::Later,
             _ => Verdict::Never,
@@ -236,7 +260,7 @@ const FUNCTIONS: [(Verb, &str, usize); 15] = [
     (Verb::Inspect, "inspect", 3),
     (Verb::List, "list", 6),
     (Verb::Load, "load", 2),
-    (Verb::Store, "store", 8),
+    (Verb::Store, "write", 9),
     (Verb::Base, "base", 1),
     (Verb::RaiseBase, "raise_base", 2),
     (Verb::Health, "health", 0),

@@ -1,15 +1,19 @@
 //! Sending a statement with its arguments and reading its rows: prepared, or as text where a pooler
-//! loses what was prepared. One round trip either way, once a connection is warm.
+//! may stand before the server. One round trip either way, once a connection is warm.
+//!
+//! An unnamed statement does not serve instead of text: sqlx prepares and executes in two messages, and a
+//! transaction-mode pooler may give the connection to another client between them.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
-use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, Column, Executor, Row as _, TypeInfo};
+use sqlx::postgres::{PgConnection, PgRow, PgValueFormat, PgValueRef};
+use sqlx::{AssertSqlSafe, Column, Executor, Row as _, TypeInfo, ValueRef};
 
 use crate::server::dialect::{Arg, Cell, Row};
 
-/// By a statement that the connection remembers.
+/// By a statement that the connection remembers under a name. Only where the connection is the server's
+/// own.
 pub(super) async fn prepared(
     connection: &mut PgConnection,
     text: &Arc<str>,
@@ -28,7 +32,8 @@ pub(super) async fn prepared(
     rows(query.fetch_all(connection).await?)
 }
 
-/// As text. Arguments are numbers and hexadecimal digits, so there is nothing to escape.
+/// As text. Arguments are numbers and hexadecimal digits, so there is nothing to escape. Means the same
+/// under any setting of `standard_conforming_strings` and `bytea_output`.
 pub(super) async fn plain(
     connection: &mut PgConnection,
     text: &str,
@@ -49,24 +54,27 @@ pub(super) async fn plain(
 fn write_arg(text: &mut String, arg: &Arg<'_>) {
     let _ = match arg {
         Arg::Int(number) => write!(text, "({number})::bigint"),
-        Arg::Bytes(bytes) => write!(text, "'{}'::bytea", hex(bytes)),
+        Arg::Bytes(bytes) => write!(text, "{}::bytea", hex(bytes)),
         Arg::Null => write!(text, "NULL::bytea"),
         Arg::Ints(numbers) => {
             let numbers: Vec<_> = numbers.iter().map(i64::to_string).collect();
             write!(text, "'{{{}}}'::bigint[]", numbers.join(","))
         }
         Arg::Many(list) => {
-            let list: Vec<_> = list.iter().map(|bytes| format!("'{}'", hex(bytes))).collect();
+            let list: Vec<_> = list.iter().map(|bytes| hex(bytes)).collect();
             write!(text, "ARRAY[{}]::bytea[]", list.join(","))
         }
     };
 }
 
+/// A literal of bytes in hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::from("\\x"), |mut text, byte| {
+    let mut text = String::from(r"E'\\x");
+    for byte in bytes {
         let _ = write!(text, "{byte:02x}");
-        text
-    })
+    }
+    text.push('\'');
+    text
 }
 
 fn rows(rows: Vec<PgRow>) -> Result<Vec<Row>, sqlx::Error> {
@@ -77,10 +85,49 @@ fn row(row: &PgRow) -> Result<Row, sqlx::Error> {
     let cells = row.columns().iter().enumerate().map(|(i, column)| {
         Ok(match column.type_info().name() {
             "INT8" => row.try_get::<Option<i64>, _>(i)?.map_or(Cell::Null, Cell::Int),
-            _ => row.try_get::<Option<Vec<u8>>, _>(i)?.map_or(Cell::Null, Cell::Bytes),
+            _ => bytes(&row.try_get_raw(i)?)?,
         })
     });
     cells.collect::<Result<_, _>>().map(Row)
+}
+
+fn bytes(value: &PgValueRef<'_>) -> Result<Cell, sqlx::Error> {
+    if value.is_null() {
+        return Ok(Cell::Null);
+    }
+    let found = value.as_bytes().map_err(sqlx::Error::Decode)?;
+    match value.format() {
+        PgValueFormat::Binary => Ok(Cell::Bytes(found.to_vec())),
+        PgValueFormat::Text => {
+            let odd = || sqlx::Error::Decode("bytes in no form that PostgreSQL writes".into());
+            unescaped(found).map(Cell::Bytes).ok_or_else(odd)
+        }
+    }
+}
+
+/// Bytes as PostgreSQL writes them in text: `\x` and hexadecimal digits, or with
+/// `bytea_output = escape` as they are, except for `\\` and three octal digits after a `\`.
+fn unescaped(text: &[u8]) -> Option<Vec<u8>> {
+    let digits = |digits: &[u8], radix| {
+        std::str::from_utf8(digits).ok().and_then(|digits| u8::from_str_radix(digits, radix).ok())
+    };
+    if let Some(text) = text.strip_prefix(br"\x") {
+        let pairs = text.chunks(2).map(|pair| digits(pair, 16).filter(|_| pair.len() == 2));
+        return pairs.collect();
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, behind @ ..] = rest {
+        let (byte, length) = match (first, behind) {
+            (b'\\', [b'\\', ..]) => (b'\\', 2),
+            (b'\\', [a, b, c, ..]) => (digits(&[*a, *b, *c], 8)?, 4),
+            (b'\\', _) => return None,
+            (byte, _) => (*byte, 1),
+        };
+        bytes.push(byte);
+        rest = &rest[length..];
+    }
+    Some(bytes)
 }
 
 #[cfg(test)]
@@ -94,9 +141,21 @@ mod tests {
             write_arg(&mut text, &arg);
             text
         };
-        assert_eq!(written(Arg::Bytes(b"a'\\")), r"'\x61275c'::bytea");
+        assert_eq!(written(Arg::Bytes(b"a'\\")), r"E'\\x61275c'::bytea");
         assert_eq!(written(Arg::Int(-1)), "(-1)::bigint");
-        assert_eq!(written(Arg::Many(vec![b"", b"x"])), r"ARRAY['\x','\x78']::bytea[]");
+        assert_eq!(written(Arg::Many(vec![b"", b"x"])), r"ARRAY[E'\\x',E'\\x78']::bytea[]");
         assert_eq!(written(Arg::Ints(vec![1, -2])), "'{1,-2}'::bigint[]");
+    }
+
+    #[test]
+    fn bytes_are_read_in_both_forms_that_the_server_writes() {
+        assert_eq!(unescaped(br"\x00415cff").as_deref(), Some(&b"\0A\\\xff"[..]));
+        assert_eq!(unescaped(br"\x").as_deref(), Some(&b""[..]));
+        assert_eq!(unescaped(b"").as_deref(), Some(&b""[..]));
+        assert_eq!(unescaped(br"\000A\\\377").as_deref(), Some(&b"\0A\\\xff"[..]));
+        assert_eq!(unescaped(br"\\x41").as_deref(), Some(&br"\x41"[..]));
+        for odd in [&br"\x4"[..], br"\xzz", br"\", br"\9", br"\400"] {
+            assert_eq!(unescaped(odd), None, "{odd:?}");
+        }
     }
 }

@@ -33,9 +33,12 @@ impl<D: Dialect> ServerDriver<D> {
     /// Has somebody attend to those who wait.
     pub(super) fn attend(&self) {
         let mut tasks = lock(&self.inner.tasks);
-        if !tasks.is_empty() {
+        // They end together, with the runtime in which they were started.
+        if tasks.iter().any(|task| !task.is_finished()) {
             return;
         }
+        tasks.clear();
+        self.inner.wakes.listening.store(false, Ordering::Relaxed);
         let inner = Arc::downgrade(&self.inner);
         tasks.push(tokio::spawn(look_when_due(inner.clone())).abort_handle());
         if D::PUSHES {
@@ -50,9 +53,7 @@ impl<D: Dialect> ServerDriver<D> {
         if self.inner.wakes.is_listening() {
             return lease;
         }
-        let looks = 1 + waiter.count_look() / 16;
-        let seldom = if ahead <= 1 { SELDOM_FIRST } else { SELDOM };
-        lease.min((TICK * ahead.clamp(1, 1_000) * looks.min(100)).min(seldom))
+        lease.min(until_the_next_look(ahead, waiter.count_look()))
     }
 
     /// Looks at these in one question.
@@ -104,6 +105,13 @@ impl<D: Dialect> ServerDriver<D> {
     fn failed(&self, waiters: &[Arc<Waiter>]) {
         waiters.iter().for_each(|waiter| self.inner.wakes.look_in(waiter, AFTER_FAILURE));
     }
+}
+
+/// After how long one behind so many looks again, that has looked so often in vain.
+fn until_the_next_look(ahead: u32, looks: u32) -> Duration {
+    let slower = (1 + looks / 16).min(100);
+    let seldom = if ahead <= 1 { SELDOM_FIRST } else { SELDOM };
+    (TICK * ahead.clamp(1, 1_000) * slower).min(seldom)
 }
 
 async fn look_when_due<D: Dialect>(inner: Weak<Inner<D>>) {
@@ -169,5 +177,30 @@ async fn listen<D: Dialect>(inner: Weak<Inner<D>>) {
             wakes.look_in(&waiter, Duration::ZERO);
         }
         tokio::time::sleep(Duration::from_millis(25 << failures)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the documentation promises, however long somebody has been waiting.
+    #[test]
+    fn the_first_in_line_looks_ten_times_a_second_and_everybody_once() {
+        for looks in [0, 1, 15, 16, 160, 1_600, 16_000, u32::MAX] {
+            for ahead in [0, 1] {
+                let pause = until_the_next_look(ahead, looks);
+                assert!(pause <= Duration::from_millis(100), "after {looks}: {pause:?}");
+            }
+            for ahead in [2, 10, 100, 1_000, u32::MAX] {
+                let pause = until_the_next_look(ahead, looks);
+                assert!(pause <= Duration::from_secs(1), "{ahead}, after {looks}: {pause:?}");
+            }
+        }
+        let ms = Duration::from_millis;
+        assert_eq!(until_the_next_look(1, 0), ms(10));
+        assert_eq!(until_the_next_look(10, 0), ms(100), "the tenth");
+        // Nobody asks more often than every 10 ms.
+        assert_eq!(until_the_next_look(0, 0), ms(10));
     }
 }

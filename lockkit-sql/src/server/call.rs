@@ -1,6 +1,7 @@
 //! One verb, asked of the database: within its time, and again where that is harmless. What an error
 //! means is the dialect's to say.
 
+use std::fmt;
 use std::time::Duration;
 
 use lockkit_core::Error;
@@ -11,10 +12,10 @@ use tokio::time::{Instant, timeout_at};
 use super::ServerDriver;
 use super::dialect::{Arg, Dialect, Row, Verb, Verdict};
 
-/// An answer, and whether an earlier attempt may have acted without one.
+/// An answer, and how many earlier attempts got none and may have acted, or may act yet.
 pub(crate) struct Answer {
     pub(crate) rows: Vec<Row>,
-    pub(crate) repeated: bool,
+    pub(crate) unanswered: u32,
 }
 
 impl Answer {
@@ -25,27 +26,59 @@ impl Answer {
     }
 }
 
+/// Why there is no answer, and whether the request may have left.
+struct Failure {
+    error: sqlx::Error,
+    sent: bool,
+}
+
+/// What became of the attempts so far.
+#[derive(Default)]
+struct Tries {
+    /// A connection was lost.
+    lost: bool,
+    /// A connection was read-only.
+    refused: bool,
+    /// How many got no answer and may have acted.
+    unanswered: u32,
+}
+
+/// The arguments of an attempt that follows one without an answer.
+fn repeated<'a>(verb: Verb, args: &[Arg<'a>]) -> Vec<Arg<'a>> {
+    let mut args = args.to_vec();
+    if let (Verb::Store, Some(repeated)) = (verb, args.last_mut()) {
+        *repeated = Arg::Int(1);
+    }
+    args
+}
+
 impl<D: Dialect> ServerDriver<D> {
     /// Asks, and asks again where the database could not do it, until the time limit is over.
     pub(crate) async fn call(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Answer, Error> {
         let until = Instant::now() + self.inner.timeout;
-        let mut repeated = false;
+        let mut again = Vec::new();
+        let mut tries = Tries::default();
         let mut last = None;
         for attempt in 0_u32.. {
-            let error = match timeout_at(until, self.ask(verb, args)).await {
-                Ok(Ok(rows)) => return Ok(Answer { rows, repeated }),
-                Ok(Err(error)) => error,
+            let args = if tries.unanswered == 0 { args } else { again.as_slice() };
+            let Failure { error, sent } = match timeout_at(until, self.ask(verb, args)).await {
+                Ok(Ok(rows)) => return Ok(Answer { rows, unanswered: tries.unanswered }),
+                Ok(Err(failure)) => failure,
                 Err(_) => return Err(self.late(last)),
             };
             match self.inner.dialect.verdict(&error) {
                 Verdict::Again => {}
-                Verdict::Gone => {
+                verdict @ (Verdict::Gone | Verdict::Closed) => {
                     self.inner.connections.forget();
                     // A server that is down is core's to wait for.
-                    if repeated {
+                    if tries.lost {
                         return Err(Error::retryable(D::BACKEND, error));
                     }
-                    repeated = true;
+                    tries.lost = true;
+                    if sent && verdict == Verdict::Gone {
+                        tries.unanswered += 1;
+                        again = repeated(verb, args);
+                    }
                     last = Some(error);
                     continue;
                 }
@@ -54,6 +87,14 @@ impl<D: Dialect> ServerDriver<D> {
                     installed.map_err(|_| self.late(None))??;
                     continue;
                 }
+                // A connection may be read-only for good while the server is not any more.
+                Verdict::ReadOnly if !tries.refused => {
+                    self.inner.connections.forget();
+                    tries.refused = true;
+                    continue;
+                }
+                Verdict::ReadOnly => return Err(read_only::<D>(verb, error)),
+                Verdict::Forbidden => return Err(forbidden::<D>(&error)),
                 Verdict::Later => return Err(Error::retryable(D::BACKEND, error)),
                 Verdict::Never | Verdict::NoTables => {
                     return Err(Error::permanent(D::BACKEND, error));
@@ -66,27 +107,40 @@ impl<D: Dialect> ServerDriver<D> {
         Err(self.late(last))
     }
 
-    async fn ask(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Vec<Row>, sqlx::Error> {
-        let mut lease = self.inner.connections.lease().await?;
+    async fn ask(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Vec<Row>, Failure> {
+        let lease = self.inner.connections.lease(&self.inner.dialect).await;
+        let mut lease = lease.map_err(|error| Failure { error, sent: false })?;
         let answer = self.inner.dialect.run(lease.connection(), verb, args).await;
         match &answer {
-            Err(error) if self.inner.dialect.verdict(error) == Verdict::Gone => {}
+            Err(error) if self.closes(error) => {}
             _ => lease.give_back(),
         }
-        answer
+        answer.map_err(|error| Failure { error, sent: true })
+    }
+
+    /// Whether another connection may do better.
+    fn closes(&self, error: &sqlx::Error) -> bool {
+        let verdict = self.inner.dialect.verdict(error);
+        matches!(verdict, Verdict::Gone | Verdict::Closed | Verdict::ReadOnly)
     }
 
     /// Makes the tables, or tells who should.
     pub(crate) async fn install(&self) -> Result<(), Error> {
         let made = async {
-            let mut lease = self.inner.connections.lease().await?;
+            let mut lease = self.inner.connections.lease(&self.inner.dialect).await?;
             self.inner.dialect.install(lease.connection()).await?;
             lease.give_back();
             Ok::<_, sqlx::Error>(())
         };
         made.await.map_err(|error| match self.inner.dialect.verdict(&error) {
-            Verdict::Gone | Verdict::Again | Verdict::Later => Error::retryable(D::BACKEND, error),
-            Verdict::NoTables | Verdict::Never => Error::permanent(
+            Verdict::Gone | Verdict::Closed | Verdict::Again | Verdict::Later => {
+                Error::retryable(D::BACKEND, error)
+            }
+            Verdict::ReadOnly => {
+                let told = "lockkit's tables are not there, or older, and the server is read-only";
+                Error::permanent(D::BACKEND, format!("{told} ({error})"))
+            }
+            Verdict::NoTables | Verdict::Forbidden | Verdict::Never => Error::permanent(
                 D::BACKEND,
                 format!(
                     "lockkit's tables are not there, or older, and this user may not make them ({error}); \
@@ -104,4 +158,38 @@ impl<D: Dialect> ServerDriver<D> {
         };
         Error::retryable(self.capabilities().backend, told)
     }
+}
+
+/// The server takes no writes.
+#[derive(Debug)]
+struct ReadOnly(sqlx::Error);
+
+impl fmt::Display for ReadOnly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server is read-only, so nothing can be locked there ({})", self.0)
+    }
+}
+
+impl std::error::Error for ReadOnly {}
+
+/// A claim that holds or is in line is kept by asking again, since the server may be read-only for a
+/// moment. Every other caller gets an error that stays.
+fn read_only<D: Dialect>(verb: Verb, error: sqlx::Error) -> Error {
+    match verb {
+        Verb::Renew | Verb::Release | Verb::Amend => Error::retryable(D::BACKEND, ReadOnly(error)),
+        _ => Error::permanent(D::BACKEND, ReadOnly(error)),
+    }
+}
+
+/// Whether the server takes no writes.
+pub(super) fn is_read_only(error: &Error) -> bool {
+    matches!(error, Error::Backend { source, .. } if source.is::<ReadOnly>())
+}
+
+fn forbidden<D: Dialect>(error: &sqlx::Error) -> Error {
+    let told = format!(
+        "this user has no right to use lockkit's tables ({error}); `lockkit schema` prints the GRANTs \
+         that are missing"
+    );
+    Error::permanent(D::BACKEND, told)
 }

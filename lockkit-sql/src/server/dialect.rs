@@ -5,7 +5,7 @@ use std::fmt;
 
 use async_trait::async_trait;
 use lockkit_core::{Capabilities, Error};
-use sqlx::{Connection, Database};
+use sqlx::{ConnectOptions, Connection, Database};
 
 use super::options::{ServerDurability, Tables};
 
@@ -53,10 +53,14 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Makes or upgrades them, in one step that is safe when many do it at once.
     async fn install(&self, connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error>;
 
-    /// What is said once on a new connection of lockkit's own.
-    async fn greet(connection: &mut ConnectionOf<Self>) -> Result<(), sqlx::Error> {
-        let _ = connection;
-        Ok(())
+    /// Opens a connection of lockkit's own, and makes sure that it serves.
+    async fn open(&self, options: &OptionsOf<Self>) -> Result<ConnectionOf<Self>, sqlx::Error> {
+        options.connect().await
+    }
+
+    /// Finds out what is at the other end of connections that a pool of the caller's opens.
+    async fn meet(&self, options: &OptionsOf<Self>) {
+        let _ = options;
     }
 
     /// Runs a verb: one round trip, one transaction, whole or not at all.
@@ -127,8 +131,9 @@ pub enum Verb {
     /// `b` namespace, `b` name. No row, or one: `b` value, `n` version, `n?` highest token.
     Load,
     /// `b` namespace, `b` name, `b?` value (none deletes), `n` expectation (0 anything, 1 absent, 2
-    /// a version), `n` that version, `n` token or 0, `b` write id, `n` ttl or 0. One row: `n` outcome
-    /// (0 conflict, 1 stored, 2 stale), `n?` version or highest token.
+    /// a version), `n` that version, `n` token or 0, `b` write id, `n` ttl or 0, `n` 1 when an earlier
+    /// attempt of this write may have been applied. One row: `n` outcome (0 conflict, 1 stored, 2 stale),
+    /// `n?` version or highest token.
     Store,
     /// `b` namespace. No row, or one: `n` base.
     Base,
@@ -191,10 +196,16 @@ pub enum Verdict {
     Again,
     /// The connection is gone; it may have acted. Another one may do.
     Gone,
+    /// The connection was closed before the request came; it did not act. Another one may do.
+    Closed,
     /// The tables are not there, or not all of them.
     NoTables,
     /// The server refuses now, and may not later.
     Later,
+    /// The server takes no writes, or this connection does not.
+    ReadOnly,
+    /// This user has not the right.
+    Forbidden,
     /// It stays so until somebody does something.
     Never,
 }

@@ -98,6 +98,9 @@ impl<D: Dialect> ServerDriver<D> {
     /// told otherwise, sqlx's asks a connection for a sign of life before and after each use, which
     /// triples the round trips. Waiters are told on a connection beside the pool.
     ///
+    /// On PostgreSQL this opens a connection beside the pool and closes it, to find out whether a pooler
+    /// stands before the server; where that fails, statements are sent as behind a pooler.
+    ///
     /// # Cancel safety
     /// As [`connect`](Self::connect).
     pub async fn with_pool(pool: Pool<D::Db>, options: ServerOptions) -> Result<Self, Error> {
@@ -129,11 +132,22 @@ impl<D: Dialect> ServerDriver<D> {
             operations: AtomicU64::new(0),
         };
         let driver = Self { inner: Arc::new(inner) };
+        driver.meet().await;
         let opened = driver.open().await;
         if opened.is_err() {
             driver.inner.connections.close().await;
         }
         opened.map(|()| driver)
+    }
+
+    /// A pool's connections are opened by somebody else: what is at their other end is found out beside
+    /// it.
+    async fn meet(&self) {
+        if let Connections::Pool(pool) = &self.inner.connections {
+            let options = pool.connect_options();
+            let meeting = self.inner.dialect.meet(&options);
+            let _ = tokio::time::timeout(self.inner.timeout, meeting).await;
+        }
     }
 
     /// Checks the version of the tables, and makes or upgrades them.

@@ -52,7 +52,7 @@ impl<D: Dialect> Connections<D> {
     }
 
     /// A connection that may be dead: the last one that was given back, or a new one.
-    pub(crate) async fn lease(&self) -> Result<Lease<D>, sqlx::Error> {
+    pub(crate) async fn lease(&self, dialect: &D) -> Result<Lease<D>, sqlx::Error> {
         let own = match self {
             Self::Own(own) => own,
             Self::Pool(pool) => return Ok(Lease::pooled(pool.acquire().await?)),
@@ -65,9 +65,7 @@ impl<D: Dialect> Connections<D> {
             _ => {
                 // Whatever lies below has been idle for longer.
                 own.idle.connections().clear();
-                let mut made = own.options.connect().await?;
-                D::greet(&mut made).await?;
-                made
+                dialect.open(&own.options).await?
             }
         };
         Ok(Lease {

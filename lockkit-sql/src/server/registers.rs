@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version,
+    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
 };
 use lockkit_core::{Error, Token};
 
@@ -35,11 +35,8 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         at: &RegisterKey,
         store: &Store,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let value = Arg::Bytes(&store.value);
         let ttl = store.ttl.map_or(0, |ttl| micros(ttl).max(1));
-        self.write(at, value, store.expect, store.token, &store.write_id.0, ttl)
-            .await
-            .map(Answered::from)
+        self.write(at, Arg::Bytes(&store.value), store.into(), ttl).await
     }
 
     async fn delete(
@@ -47,9 +44,7 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         at: &RegisterKey,
         delete: &Delete,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        self.write(at, Arg::Null, delete.expect, delete.token, &delete.write_id.0, 0)
-            .await
-            .map(Answered::from)
+        self.write(at, Arg::Null, delete.into(), 0).await
     }
 
     async fn changed(
@@ -79,12 +74,10 @@ impl<D: Dialect> ServerDriver<D> {
         &self,
         at: &RegisterKey,
         value: Arg<'_>,
-        expect: Expect,
-        token: Option<Token>,
-        write_id: &[u8; 16],
+        write: Write,
         ttl: i64,
-    ) -> Result<StoreOutcome, Error> {
-        let (expect, expected) = match expect {
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let (expect, expected) = match write.expect {
             Expect::Anything => (0, 0),
             Expect::Absent => (1, 0),
             // What no version can be is simply not there.
@@ -97,21 +90,23 @@ impl<D: Dialect> ServerDriver<D> {
             value,
             Arg::Int(expect),
             Arg::Int(expected),
-            Arg::Int(token.map_or(0, Token::as_i64)),
-            Arg::Bytes(write_id),
+            Arg::Int(write.token.map_or(0, Token::as_i64)),
+            Arg::Bytes(&write.id.0),
             Arg::Int(ttl),
+            Arg::Int(write.repeated.into()),
         ];
         let answer = self.call(Verb::Store, &args).await?;
         let row = answer.row::<D>()?;
-        match (row.int(0), row.int(1)) {
-            (Some(0), _) => Ok(StoreOutcome::Conflict),
+        let outcome = match (row.int(0), row.int(1)) {
+            (Some(0), _) => StoreOutcome::Conflict,
             (Some(1), Some(number)) => {
                 Wakes::ring_registers();
-                Ok(StoreOutcome::Stored(version(number)))
+                StoreOutcome::Stored(version(number))
             }
-            (Some(2), Some(number)) => Ok(StoreOutcome::Stale { highest: token_of(number) }),
-            _ => Err(unexpected::<D>()),
-        }
+            (Some(2), Some(number)) => StoreOutcome::Stale { highest: token_of(number) },
+            _ => return Err(unexpected::<D>()),
+        };
+        Ok(Answered::after(answer.unanswered, outcome))
     }
 }
 

@@ -15,6 +15,7 @@ use lockkit_core::{
 };
 
 use super::ServerDriver;
+use super::call::is_read_only;
 use super::dialect::{Arg, Dialect, Row, Verb};
 use super::wake::{Outcome, Wakes};
 use crate::rows::{break_record, from_micros, micros, space_number, to_json, token_of};
@@ -43,7 +44,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         let waiter = (patience == Patience::Wait).then(|| wakes.enlist(claim));
         let answer = self.ask_acquire(claim, patience).await;
         match (&answer, waiter) {
-            (Ok((Acquisition::Queued { ahead }, look)), Some(waiter)) => {
+            (Ok((Answered { answer: Acquisition::Queued { ahead }, .. }, look)), Some(waiter)) => {
                 waiter.is_in_line();
                 wakes.look_in(&waiter, self.pause(*ahead, *look, &waiter));
                 self.attend();
@@ -52,7 +53,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
             (Err(Error::Backend { .. }), Some(_)) => {}
             _ => wakes.strike(&claim.id),
         }
-        answer.map(|(acquisition, _)| acquisition.into())
+        answer.map(|(answered, _)| answered)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -92,14 +93,17 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         self.inner.wakes.strike(&claim.id);
         let [namespace, space, name] = key(&claim.key);
         let args = [namespace, space, name, Arg::Bytes(claim.id.as_bytes())];
-        let answer = self.call(Verb::Release, &args).await?;
+        let answer = match self.call(Verb::Release, &args).await {
+            Err(error) if is_read_only(&error) => return self.absent(claim, error).await,
+            answer => answer?,
+        };
         let row = answer.row::<D>()?;
         Wakes::ring(row.bytes(1).unwrap_or_default());
         self.sweep_in_passing();
         match row.int(0) {
             Some(1) => Ok(Released::Removed),
             // The first attempt may have done it.
-            Some(2 | 3) if answer.repeated => Ok(Released::Removed),
+            Some(2 | 3) if answer.unanswered > 0 => Ok(Released::Removed),
             Some(2) => Ok(Released::NotInLine),
             Some(3) => Ok(Released::NoSuchLock),
             _ => Err(unexpected::<D>()),
@@ -139,14 +143,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         let answer = self.call(Verb::Break, &args).await?;
         let row = answer.row::<D>()?;
         Wakes::ring(row.bytes(1).unwrap_or_default());
-        match row.int(0) {
-            // The first attempt may have taken it out.
-            Some(0) if answer.repeated => {
-                let told = "the connection broke while the claim was being broken: look whether it is there";
-                Err(Error::retryable(D::BACKEND, told))
-            }
-            outcome => Ok(outcome == Some(1)),
-        }
+        Ok(row.int(0) == Some(1))
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
@@ -222,7 +219,7 @@ impl<D: Dialect> ServerDriver<D> {
         &self,
         claim: &Claim,
         patience: Patience,
-    ) -> Result<(Acquisition, Option<Duration>), Error> {
+    ) -> Result<(Answered<Acquisition>, Option<Duration>), Error> {
         let [namespace, space, name] = key(&claim.key);
         let identity = to_json(&*claim.identity);
         let note = claim.note.as_deref().map_or(Arg::Null, |note| Arg::Bytes(note.as_bytes()));
@@ -243,7 +240,7 @@ impl<D: Dialect> ServerDriver<D> {
         let answer = self.call(Verb::Acquire, &args).await?;
         let row = answer.row::<D>()?;
         Wakes::ring(row.bytes(5).unwrap_or_default());
-        Ok(match row.int(0) {
+        let (acquisition, look) = match row.int(0) {
             Some(0) => (Acquisition::Busy, None),
             Some(1) => (Acquisition::Granted(grant::<D>(row, 1)?), None),
             Some(2) => {
@@ -257,7 +254,8 @@ impl<D: Dialect> ServerDriver<D> {
                 });
             }
             _ => return Err(unexpected::<D>()),
-        })
+        };
+        Ok((Answered::after(answer.unanswered, acquisition), look))
     }
 
     /// Asks about many claims: renews them, or only looks.
@@ -293,6 +291,15 @@ impl<D: Dialect> ServerDriver<D> {
         match told == claims.len() {
             true => Ok(answers),
             false => Err(unexpected::<D>()),
+        }
+    }
+
+    /// A server that takes no writes cannot take a claim out, but says whether there is one.
+    async fn absent(&self, claim: &Arc<Claim>, refusal: Error) -> Result<Released, Error> {
+        let answers = self.about(Verb::Look, std::slice::from_ref(claim)).await?;
+        match answers.first() {
+            Some((Renewal::Ended(_), _)) => Ok(Released::NotInLine),
+            _ => Err(refusal),
         }
     }
 

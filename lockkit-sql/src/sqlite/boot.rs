@@ -1,9 +1,72 @@
 //! Which run of this machine it is: an id that changes with every boot, since times on the boot
-//! clock mean nothing to another boot. Reads files of the system, or asks `sysctl`; no SQL.
+//! clock mean nothing to another boot; and how a file passes from one boot to the next.
 
 use lockkit_core::Error;
+use lockkit_core::clock::Clock;
+use rusqlite::{Connection, params};
 
 use super::BACKEND;
+use super::file::{check_version, first_token};
+use super::flight::TOKEN_BLOCK;
+use super::mark::{FileMark, LogMark};
+use super::registers::GRACE;
+use super::worker::{Failure, connect, patiently};
+
+/// Finds out how the file counts this boot; takes the file over from an earlier one.
+pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i64, Error> {
+    let before = file.log();
+    patiently(|| {
+        let mut connection = connect(file.path())?;
+        connection.execute_batch("PRAGMA synchronous = FULL; BEGIN IMMEDIATE")?;
+        let epoch = enter_on(&mut connection, file, before, boot, clock)?;
+        connection.execute_batch("COMMIT")?;
+        Ok(epoch)
+    })
+}
+
+/// The connection is closed after it: a failure leaves nothing open.
+fn enter_on(
+    connection: &mut Connection,
+    file: &FileMark,
+    before: LogMark,
+    boot: &str,
+    clock: &dyn Clock,
+) -> Result<i64, Failure> {
+    let meta = "SELECT version, boot = ?1 FROM main.lockkit_meta";
+    let (version, known): (i64, bool) =
+        connection.query_row(meta, [boot], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    check_version(file.path(), version).map_err(Failure::Told)?;
+    // What the first files of this version lack.
+    connection.execute_batch(include_str!("sql/limits.sql"))?;
+    if !known {
+        let now = clock.now().as_nanos() as i64;
+        take_over(connection, boot, now)?;
+    }
+    // Where a log begins, the tokens of an earlier one may be lost, if somebody deleted it in use:
+    // they go on above the wall clock, as in a new file.
+    if !before.is_there() || file.log() != before {
+        connection.execute(
+            "UPDATE lockkit_meta SET token = max(token, ?1), ceiling = max(ceiling, ?1 + ?2)",
+            params![first_token(), TOKEN_BLOCK],
+        )?;
+    }
+    Ok(connection.query_row("SELECT epoch FROM lockkit_meta", [], |row| row.get(0))?)
+}
+
+fn take_over(connection: &Connection, boot: &str, now: i64) -> rusqlite::Result<()> {
+    for statement in include_str!("sql/takeover.sql").split_inclusive(';') {
+        if !statement.trim().is_empty() {
+            let mut statement = connection.prepare(statement)?;
+            let given: [&dyn rusqlite::ToSql; 3] = [&boot, &now, &GRACE];
+            let wanted = statement.parameter_count();
+            for (index, value) in given.iter().enumerate().take(wanted) {
+                statement.raw_bind_parameter(index + 1, value)?;
+            }
+            statement.raw_execute()?;
+        }
+    }
+    Ok(())
+}
 
 /// The id of the running system's boot clock.
 ///

@@ -5,15 +5,17 @@ use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockkit_core::Error;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use rand::Rng;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor};
+use rusqlite::{Connection, OpenFlags, params};
+use sqlx::sqlite::SqlitePool;
 
 use super::BACKEND;
-use super::link::{Source, Tries, connect, explain, primary_code};
+use super::place::{refuse_network, refuse_second_name};
+use super::worker::{connect, explain, patiently, primary_code};
 
 /// `lkit`, in the header of every file that lockkit made.
 pub(crate) const APPLICATION_ID: u32 = 0x6c6b_6974;
@@ -24,11 +26,11 @@ const SCHEMA: &str = concat!(include_str!("sql/schema.sql"), include_str!("sql/l
 const FIRST_ROW: &str = include_str!("sql/first_row.sql");
 
 /// Makes sure that there is a usable file at `path` and returns its absolute path without links.
-pub(crate) async fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
+pub(crate) fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
     let path = resolve(path)?;
     refuse_network(&path)?;
     match fs::metadata(&path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => make(&path, boot).await?,
+        Err(e) if e.kind() == ErrorKind::NotFound => make(&path, boot)?,
         Err(e) => return Err(io_error("look at", &path, &e)),
         Ok(m) if m.is_dir() => {
             return Err(Error::config(format!(
@@ -40,28 +42,38 @@ pub(crate) async fn prepare(path: &Path, boot: &str) -> Result<PathBuf, Error> {
             return Err(Error::config(format!("{} is not a regular file", path.display())));
         }
         Ok(m) if m.len() == 0 => {
+            refuse_second_name(&path)?;
             check_writable(&path)?;
-            initialise(&path, boot).await?;
+            initialise(&path, boot)?;
         }
         Ok(m) => {
-            check_header(&path, m.len()).await?;
+            refuse_second_name(&path)?;
+            check_header(&path, m.len())?;
             check_writable(&path)?;
         }
     }
     Ok(path)
 }
 
-/// Options for a connection to our own file. Nothing here makes a file.
-pub(crate) fn options(path: &Path, synchronous: SqliteSynchronous) -> SqliteConnectOptions {
-    SqliteConnectOptions::new()
-        .filename(path)
-        .create_if_missing(false)
-        .foreign_keys(false)
-        // Busy is waited out by `link`, with a fresh reading of the clock for every try.
-        .busy_timeout(Duration::ZERO)
-        .synchronous(synchronous)
-        .pragma("temp_store", "memory")
-        .disable_statement_logging()
+/// The oldest SQLite that the client library supports.
+const LEAST_SQLITE: (u32, u32) = (3, 34);
+
+/// Which SQLite a program has, its other dependencies decide as well, or the system.
+pub(crate) fn refuse_old_library() -> Result<(), Error> {
+    refuse_old(rusqlite::version())
+}
+
+fn refuse_old(version: &str) -> Result<(), Error> {
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if found >= LEAST_SQLITE {
+        return Ok(());
+    }
+    let (major, minor) = LEAST_SQLITE;
+    Err(Error::config(format!(
+        "this program was built with SQLite {version}, and locks need {major}.{minor} or newer: \
+         update `libsqlite3-sys` (`cargo update`), or the system's SQLite where that is used"
+    )))
 }
 
 /// The folder without links, and the file's name in it. The folder is not made: a path that was
@@ -103,64 +115,17 @@ fn io_error(verb: &str, path: &Path, error: &std::io::Error) -> Error {
     Error::permanent(BACKEND, message)
 }
 
-/// SQLite's locks, and the shared memory of its log, do not work between the machines of a network
-/// file system.
-fn refuse_network(path: &Path) -> Result<(), Error> {
-    let on_disk = path.ancestors().find(|p| p.exists());
-    match on_disk.and_then(network_kind) {
-        None => Ok(()),
-        Some(kind) => Err(Error::config(format!(
-            "{} is on {kind}, where locks of files are not reliable between machines: choose a \
-             local disk, or a server (postgres, redis …) for several machines",
-            path.display()
-        ))),
-    }
-}
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn network_kind(path: &Path) -> Option<&'static str> {
-    network_name(rustix::fs::statfs(path).ok()?.f_type as u64)
-}
-
-/// The network file systems among Linux's magic numbers.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn network_name(magic: u64) -> Option<&'static str> {
-    Some(match magic & 0xffff_ffff {
-        0x6969 => "NFS",
-        0x517b | 0xff53_4d42 | 0xfe53_4d42 => "SMB",
-        0x0102_1997 => "9p",
-        0x6573_5546 => "FUSE (sshfs, virtiofs and their kin)",
-        0x5346_414f | 0x6b41_4653 => "AFS",
-        0x7375_7245 => "Coda",
-        0x00c3_6400 => "Ceph",
-        0x0161_1970 | 0x0116_1970 => "GFS2",
-        0x7461_636f => "OCFS2",
-        0x0bd0_0bd0 => "Lustre",
-        0x564c => "NCP",
-        0xaad7_aaea => "PanFS",
-        0x4750_4653 => "GPFS",
-        0x786f_4256 => "VirtualBox's shared folders",
-        0xbacb_acbc => "VMware's shared folders",
-        _ => return None,
-    })
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn network_kind(_: &Path) -> Option<&'static str> {
-    None
-}
-
 /// Looks whose file it is, without a trace: `immutable` takes no lock and makes no file beside it.
 /// (Reading the header by hand would do harm: closing any handle of a file drops all locks that
 /// this process has on it, those of other connections included. SQLite's own handles know that.)
-async fn check_header(path: &Path, length: u64) -> Result<(), Error> {
+fn check_header(path: &Path, length: u64) -> Result<(), Error> {
     let shown = path.display();
     let not_sqlite = || {
         Error::config(format!(
             "{shown} is not a SQLite database: lockkit leaves it alone; choose another path"
         ))
     };
-    match settled_header(path).await {
+    match settled_header(path) {
         // SQLite takes what is shorter than its least page for an empty database.
         Ok(_) if length < 512 => Err(not_sqlite()),
         Ok((application, version)) if application == i64::from(APPLICATION_ID) => {
@@ -179,32 +144,35 @@ async fn check_header(path: &Path, length: u64) -> Result<(), Error> {
 
 /// The header, read again for a moment where it looks damaged and there is no log: the last of its
 /// users may just be moving the log into the file, which `immutable` sees half done.
-async fn settled_header(path: &Path) -> Result<(i64, i64), sqlx::Error> {
-    let give_up = tokio::time::Instant::now() + Duration::from_secs(1);
+fn settled_header(path: &Path) -> rusqlite::Result<(i64, i64)> {
+    let give_up = Instant::now() + Duration::from_secs(1);
     loop {
-        let header = header(path).await;
+        let header = header(path);
         let unsettled = header.as_ref().is_err_and(looks_damaged) && !log_of(path).exists();
-        if !unsettled || tokio::time::Instant::now() >= give_up {
+        if !unsettled || Instant::now() >= give_up {
             return header;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 /// The application id and the version of the schema.
-async fn header(path: &Path) -> Result<(i64, i64), sqlx::Error> {
-    let looking = options(path, SqliteSynchronous::Full).immutable(true).read_only(true);
-    let mut connection = looking.connect().await?;
-    let header = sqlx::query_as(
+fn header(path: &Path) -> rusqlite::Result<(i64, i64)> {
+    const SPECIAL: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
+    // A path that is not UTF-8 cannot be in a URL; SQLite takes no other paths.
+    let path = path.to_string_lossy();
+    let url = format!("file://{}?immutable=1", utf8_percent_encode(&path, SPECIAL));
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Connection::open_with_flags(url, flags)?.query_row(
         "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version",
+        [],
+        |row| Ok((row.get(0)?, row.get(1)?)),
     )
-    .fetch_one(&mut connection)
-    .await;
-    let _ = connection.close().await;
-    header
 }
 
-fn looks_damaged(error: &sqlx::Error) -> bool {
+fn looks_damaged(error: &rusqlite::Error) -> bool {
     primary_code(error) == Some(11)
 }
 
@@ -240,7 +208,7 @@ fn check_writable(path: &Path) -> Result<(), Error> {
 
 /// Makes the file beside its place and then moves it there, so that nobody ever sees half a file:
 /// of many processes that start at once the first one's stays.
-async fn make(path: &Path, boot: &str) -> Result<(), Error> {
+fn make(path: &Path, boot: &str) -> Result<(), Error> {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     let mark = rand::rng().random::<u64>();
@@ -252,30 +220,27 @@ async fn make(path: &Path, boot: &str) -> Result<(), Error> {
         .mode(0o600)
         .open(&fresh.0)
         .map_err(|e| io_error("make a file beside", path, &e))?;
-    initialise(&fresh.0, boot).await?;
-    match fs::hard_link(&fresh.0, path) {
+    initialise(&fresh.0, boot)?;
+    match move_into_place(&fresh.0, path) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(_) => move_without_links(&fresh.0, path),
+        Err(e) => Err(io_error("make", path, &e)),
     }
 }
 
-/// For file systems without hard links.
-fn move_without_links(from: &Path, to: &Path) -> Result<(), Error> {
+/// Gives a file its name unless there is one of that name. A file system that cannot do so by
+/// moving can by a link, with two names for a moment.
+fn move_into_place(from: &Path, to: &Path) -> std::io::Result<()> {
     #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-    let moved = rustix::fs::renameat_with(
-        rustix::fs::CWD,
-        from,
-        rustix::fs::CWD,
-        to,
-        rustix::fs::RenameFlags::NOREPLACE,
-    );
-    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-    let moved: Result<(), rustix::io::Errno> = Err(rustix::io::Errno::NOSYS);
-    match moved {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(e) => Err(io_error("make", to, &e.into())),
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+        match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
+            other => return Ok(other?),
+        }
     }
+    fs::hard_link(from, to)
 }
 
 /// A file that is only on its way: gone with this value, whatever happened.
@@ -294,104 +259,84 @@ impl Drop for Fresh {
 /// Puts the schema into an empty file. Everything but the last step is one transaction in a
 /// rollback journal, so that the header is in the file itself, not only in a log, and that an
 /// empty file stays empty if this fails.
-async fn initialise(path: &Path, boot: &str) -> Result<(), Error> {
-    let source = Source::Options(Box::new(options(path, SqliteSynchronous::Full)));
-    let mut tries = Tries::new();
-    loop {
-        let mut connection = connect(&source, "").await?;
-        let done = fill(&mut connection, boot).await;
-        let _ = connection.close().await;
-        match done {
-            Ok(()) => return Ok(()),
-            Err(error) => tries.after(error, &mut None).await?,
+fn initialise(path: &Path, boot: &str) -> Result<(), Error> {
+    patiently(|| {
+        // The connection is closed after it: a failure leaves nothing open.
+        let connection = connect(path)?;
+        connection.execute_batch("PRAGMA synchronous = FULL; BEGIN EXCLUSIVE")?;
+        let count = "SELECT count(*) FROM sqlite_schema";
+        let tables: i64 = connection.query_row(count, [], |row| row.get(0))?;
+        if tables == 0 {
+            create_tables(&connection, boot)?;
+            connection.execute_batch(&format!(
+                "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}"
+            ))?;
         }
-    }
+        connection.execute_batch("COMMIT")?;
+        let wal = "PRAGMA journal_mode = WAL";
+        connection.query_row(wal, [], |_| Ok(()))?;
+        Ok(())
+    })
 }
 
-async fn fill(connection: &mut sqlx::SqliteConnection, boot: &str) -> Result<(), sqlx::Error> {
-    // The connection is this function's own and closed after it: a failure leaves nothing open.
-    connection.execute("BEGIN EXCLUSIVE").await?;
-    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema")
-        .fetch_one(&mut *connection)
-        .await?;
-    if tables == 0 {
-        create_tables(connection, boot).await?;
-        let ours = format!(
-            "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}"
-        );
-        connection.execute(AssertSqlSafe(ours)).await?;
-    }
-    connection.execute("COMMIT").await?;
-    connection.execute("PRAGMA journal_mode = WAL").await?;
-    Ok(())
-}
-
-async fn create_tables(
-    connection: &mut sqlx::SqliteConnection,
-    boot: &str,
-) -> Result<(), sqlx::Error> {
-    connection.execute(SCHEMA).await?;
-    sqlx::query(FIRST_ROW)
-        .bind(SCHEMA_VERSION)
-        .bind(boot.to_owned())
-        .bind(first_token())
-        .execute(connection)
-        .await?;
+fn create_tables(connection: &Connection, boot: &str) -> rusqlite::Result<()> {
+    connection.execute_batch(SCHEMA)?;
+    let first = first_token();
+    connection.execute(FIRST_ROW, params![SCHEMA_VERSION, boot, first])?;
     Ok(())
 }
 
 /// Tokens begin at the wall clock's microseconds, so that they grow even where somebody deletes
 /// the file: the clock is faster than any use.
-fn first_token() -> i64 {
+pub(crate) fn first_token() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as i64)
 }
 
 /// Puts the tables into a database that has others too.
-pub(crate) async fn prepare_beside(source: &Source, boot: &str) -> Result<(), Error> {
-    let mut tries = Tries::new();
-    loop {
-        let mut connection = connect(source, "").await?;
-        let done = fill_beside(&mut connection, boot).await;
-        let _ = connection.close().await;
-        match done {
-            Ok(()) => return Ok(()),
-            Err(error) => tries.after(error, &mut None).await?,
+pub(crate) fn prepare_beside(path: &Path, boot: &str) -> Result<(), Error> {
+    refuse_network(path)?;
+    refuse_second_name(path)?;
+    patiently(|| {
+        let connection = connect(path)?;
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+        let ours = "SELECT count(*) FROM sqlite_schema WHERE name = 'lockkit_meta'";
+        let there: i64 = connection.query_row(ours, [], |row| row.get(0))?;
+        if there == 0 {
+            create_tables(&connection, boot)?;
         }
-    }
-}
-
-async fn fill_beside(
-    connection: &mut sqlx::SqliteConnection,
-    boot: &str,
-) -> Result<(), sqlx::Error> {
-    connection.execute("BEGIN IMMEDIATE").await?;
-    let there: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = 'lockkit_meta'")
-            .fetch_one(&mut *connection)
-            .await?;
-    if there == 0 {
-        create_tables(connection, boot).await?;
-    }
-    connection.execute("COMMIT").await?;
-    Ok(())
+        connection.execute_batch("COMMIT")?;
+        Ok(())
+    })
 }
 
 /// The path of the file behind a pool.
-pub(crate) async fn path_of(source: &Source) -> Result<PathBuf, Error> {
-    let mut connection = connect(source, "").await?;
-    let found: Result<String, _> =
+pub(crate) async fn path_of(pool: &SqlitePool) -> Result<PathBuf, Error> {
+    let path: String =
         sqlx::query_scalar("SELECT file FROM pragma_database_list WHERE name = 'main'")
-            .fetch_one(&mut connection)
-            .await;
-    let _ = connection.close().await;
-    let path = found.map_err(explain)?;
+            .fetch_one(pool)
+            .await
+            .map_err(|error| Error::retryable(BACKEND, error))?;
     if path.is_empty() {
         return Err(Error::config(
             "this pool is on a database in memory, of which every connection has its own: use \
              `memory:` for locks within one process",
         ));
     }
-    let path = PathBuf::from(path);
-    refuse_network(&path)?;
-    Ok(path)
+    Ok(PathBuf::from(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_sqlite_is_refused_in_a_sentence() {
+        for fine in ["3.34.1", "3.46.0", "3.100.1", "4.0"] {
+            refuse_old(fine).unwrap();
+        }
+        for old in ["3.33.0", "3.9", "2.99.0", "unknown"] {
+            let told = refuse_old(old).unwrap_err().to_string();
+            assert!(told.contains(old) && told.contains("3.34 or newer"), "{told}");
+        }
+    }
 }

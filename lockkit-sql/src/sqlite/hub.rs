@@ -17,16 +17,16 @@ pub(crate) struct Hub {
 
 impl Hub {
     /// The hub of a file, shared by all drivers on it.
-    pub(crate) fn of(device: u64, inode: u64) -> Arc<Self> {
+    pub(crate) fn of(file: (u64, u64)) -> Arc<Self> {
         type Hubs = Mutex<HashMap<(u64, u64), Weak<Hub>>>;
         static HUBS: OnceLock<Hubs> = OnceLock::new();
         let mut hubs = lock(HUBS.get_or_init(Hubs::default));
         hubs.retain(|_, hub| hub.strong_count() > 0);
-        if let Some(hub) = hubs.get(&(device, inode)).and_then(Weak::upgrade) {
+        if let Some(hub) = hubs.get(&file).and_then(Weak::upgrade) {
             return hub;
         }
         let hub = Arc::new(Self::default());
-        hubs.insert((device, inode), Arc::downgrade(&hub));
+        hubs.insert(file, Arc::downgrade(&hub));
         hub
     }
 

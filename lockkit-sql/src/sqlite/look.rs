@@ -1,49 +1,32 @@
 //! What can be seen of the locks: one list, pages of lists, the file's health. Reads only.
 
-use std::collections::HashMap;
-
-use lockkit_core::state::{
-    Cursor, Finding, Health, ListRequest, LockState, Page, Severity, Standing,
-};
+use lockkit_core::state::{Cursor, Finding, Health, ListRequest, LockState, Page, Severity};
 use lockkit_core::{Error, Key};
-use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
+use rusqlite::{Row, params};
 
 use super::Inner;
-use super::link::explain;
-use super::verbs::answered;
+use super::flight::{Flight, place_of};
 use crate::rows::{ClaimRow, break_record, space_number};
 
 impl Inner {
     pub(super) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let space = space_number(key.space);
-        let rows = self
-            .reader
-            .rows(&*self.clock, |now| {
-                sqlx::query(include_str!("sql/line.sql"))
-                    .bind(key.namespace.as_str())
-                    .bind(space)
-                    .bind(key.name.as_str())
-                    .bind(now)
-            })
-            .await?;
-        let last = self
-            .reader
-            .row(&*self.clock, |_| {
-                sqlx::query(include_str!("sql/last_break.sql"))
-                    .bind(key.namespace.as_str())
-                    .bind(space)
-                    .bind(key.name.as_str())
-            })
-            .await?;
-        let now = self.now();
-        let line: Result<Vec<Standing>, Error> =
-            rows.iter().map(|row| Ok(claim_row(row)?.standing(now))).collect();
-        let last = match last {
-            Some(row) => break_record(row.try_get(0).map_err(explain)?),
-            None => None,
+        let key = key.clone();
+        let inspect = move |flight: &mut Flight<'_>| {
+            let (list, now) = (place_of(&key), flight.now());
+            let rows = flight.all(
+                include_str!("sql/line.sql"),
+                params![list.0, list.1, list.2, now],
+                claim_row,
+            )?;
+            let last: Option<String> = flight.any(
+                include_str!("sql/last_break.sql"),
+                params![list.0, list.1, list.2],
+                |row| row.get(0),
+            )?;
+            let line = rows.into_iter().map(|row| row.standing(now)).collect();
+            Ok(Ok(LockState::new(key.clone(), line, break_record(last))))
         };
-        Ok(LockState::new(key.clone(), line?, last))
+        self.reader.call(false, inspect).await
     }
 
     pub(super) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
@@ -54,42 +37,43 @@ impl Inner {
             None => (-1, String::new()),
             Some(cursor) => read_cursor(cursor)?,
         };
-        let rows = self
-            .reader
-            .rows(&*self.clock, |now| {
-                sqlx::query(include_str!("sql/page.sql"))
-                    .bind(request.namespace.as_str())
-                    .bind(request.space.map(space_number))
-                    .bind(request.prefix.as_str())
-                    .bind(end.as_str())
-                    .bind(space)
-                    .bind(name.as_str())
-                    .bind(limit as i64)
-                    .bind(now)
-            })
-            .await?;
-        let states = states(rows, self.now())?;
+        let request = request.clone();
+        let page = move |flight: &mut Flight<'_>| {
+            let now = flight.now();
+            let rows = flight.all(
+                include_str!("sql/page.sql"),
+                params![
+                    request.namespace.as_str(),
+                    request.space.map(space_number),
+                    request.prefix,
+                    end,
+                    space,
+                    name,
+                    limit as i64,
+                    now
+                ],
+                |row| Ok((claim_row(row)?, row.get("record")?)),
+            )?;
+            Ok(Ok(states(rows, now)))
+        };
+        let states = self.reader.call(false, page).await?;
         let next =
             states.last().filter(|_| states.len() == limit).map(|last| write_cursor(&last.key));
         Ok(Page { states, next })
     }
 
     pub(super) async fn health(&self) -> Result<Health, Error> {
-        let row = self
-            .reader
-            .row(&*self.clock, |_| {
-                sqlx::query(
-                    "SELECT sqlite_version(), epoch, \
-                     (SELECT journal_mode FROM pragma_journal_mode) FROM lockkit_meta",
-                )
-            })
-            .await?;
-        let row = answered(row)?;
-        let version: String = row.try_get(0).map_err(explain)?;
-        let epoch: i64 = row.try_get(1).map_err(explain)?;
-        let journal: String = row.try_get(2).map_err(explain)?;
+        let look = |flight: &mut Flight<'_>| {
+            let text = "SELECT epoch, (SELECT journal_mode FROM pragma_journal_mode) \
+                FROM lockkit_meta";
+            let found: (i64, String) =
+                flight.one(text, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            Ok(Ok(found))
+        };
+        let (epoch, journal) = self.reader.call(false, look).await?;
+        let version = rusqlite::version();
         let mut health = Health::well(format!("SQLite {version}"));
-        if epoch != self.epoch {
+        if epoch != self.site.epoch {
             health = health.with(Finding {
                 severity: Severity::Problem,
                 what: "the file was taken over by another boot or machine".to_owned(),
@@ -107,44 +91,39 @@ impl Inner {
     }
 }
 
-fn claim_row(row: &SqliteRow) -> Result<ClaimRow, Error> {
-    let read = || -> Result<ClaimRow, sqlx::Error> {
-        Ok(ClaimRow {
-            namespace: row.try_get("namespace")?,
-            space: row.try_get("space")?,
-            name: row.try_get("name")?,
-            token: row.try_get("token")?,
-            weight: row.try_get("weight")?,
-            capacity: row.try_get("capacity")?,
-            hold_ttl: row.try_get("hold_ttl")?,
-            queued: row.try_get("queued")?,
-            expires: row.try_get("expires")?,
-            held: row.try_get("held")?,
-            broken: row.try_get("broken")?,
-            identity: row.try_get("identity")?,
-            note: row.try_get("note")?,
-        })
-    };
-    read().map_err(explain)
+fn claim_row(row: &Row<'_>) -> rusqlite::Result<ClaimRow> {
+    Ok(ClaimRow {
+        namespace: row.get("namespace")?,
+        space: row.get("space")?,
+        name: row.get("name")?,
+        token: row.get("token")?,
+        weight: row.get("weight")?,
+        capacity: row.get("capacity")?,
+        hold_ttl: row.get("hold_ttl")?,
+        queued: row.get("queued")?,
+        expires: row.get("expires")?,
+        held: row.get("held")?,
+        broken: row.get("broken")?,
+        identity: row.get("identity")?,
+        note: row.get("note")?,
+    })
 }
 
 /// Gathers the rows of `page.sql`, which come list by list.
-fn states(rows: Vec<SqliteRow>, now: i64) -> Result<Vec<LockState>, Error> {
+fn states(rows: Vec<(ClaimRow, Option<String>)>, now: i64) -> Vec<LockState> {
     let mut states: Vec<LockState> = Vec::new();
-    let mut index: HashMap<Key, usize> = HashMap::new();
-    for row in rows {
-        let record: Option<String> = row.try_get("record").map_err(explain)?;
-        let claim = claim_row(&row)?;
+    for (claim, record) in rows {
         let Some(key) = claim.key() else {
             continue;
         };
-        let at = *index.entry(key.clone()).or_insert_with(|| {
+        if states.last().is_none_or(|last| last.key != key) {
             states.push(LockState::new(key, Vec::new(), break_record(record)));
-            states.len() - 1
-        });
-        states[at].line.push(claim.standing(now));
+        }
+        if let Some(last) = states.last_mut() {
+            last.line.push(claim.standing(now));
+        }
     }
-    Ok(states)
+    states
 }
 
 fn write_cursor(key: &Key) -> Cursor {

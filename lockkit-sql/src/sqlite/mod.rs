@@ -1,56 +1,38 @@
 //! Locks in a SQLite file, for the processes of one machine. This file opens it and says what it
-//! can do; `verbs` has the lock, `registers` the values, `file` the checks of the file.
+//! can do; `verbs` has the lock, `registers` the values, `flight` a transaction, `worker` the thread
+//! that carries it out, `file` and `place` the checks of the file.
 #![doc = include_str!("guide.md")]
 
 mod boot;
 mod file;
+mod flight;
 mod hub;
-mod link;
 mod look;
+mod mark;
+mod place;
 mod poller;
 mod registers;
+mod sweep;
 mod verbs;
+mod worker;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
-use lockkit_core::{Capabilities, ClaimId, Error, Key};
-use sqlx::sqlite::{SqlitePool, SqliteSynchronous};
-use sqlx::{Connection, Executor, Row};
+use lockkit_core::{Capabilities, Error};
+use sqlx::sqlite::SqlitePool;
 
-use file::SCHEMA_VERSION;
 use hub::Hub;
-use link::{FileMark, Link, Source, connect, explain, refusal};
+use mark::FileMark;
+use sweep::Sweeper;
+use worker::{Kind, Site, Worker};
 
 /// The backend's name.
 pub(crate) const BACKEND: &str = "sqlite";
-
-/// How many tokens are put on disk in advance; see the guide.
-const TOKEN_BLOCK: i64 = 1 << 20;
-
-/// What every connection of ours makes for itself, in memory: the verbs, as triggers.
-const SET_UP: &str = concat!(
-    include_str!("sql/scratch.sql"),
-    include_str!("sql/verbs/find.sql"),
-    include_str!("sql/verbs/settle.sql"),
-    include_str!("sql/verbs/look.sql"),
-    include_str!("sql/verbs/swift_acquire.sql"),
-    include_str!("sql/verbs/acquire.sql"),
-    include_str!("sql/verbs/release.sql"),
-    include_str!("sql/verbs/renew.sql"),
-    include_str!("sql/verbs/amend.sql"),
-    include_str!("sql/verbs/resize.sql"),
-    include_str!("sql/verbs/break.sql"),
-    include_str!("sql/verbs/sweep.sql"),
-    include_str!("sql/verbs/store.sql"),
-    include_str!("sql/verbs/takeover.sql"),
-);
 
 const CAPABILITIES: Capabilities = {
     let mut c = Capabilities::of(BACKEND);
@@ -129,13 +111,6 @@ impl SqliteOptions {
     fn boot_id(&self) -> Result<String, Error> {
         self.boot.clone().map_or_else(boot::boot_id, Ok)
     }
-
-    fn synchronous(&self) -> SqliteSynchronous {
-        match self.durability {
-            Durability::Needed => SqliteSynchronous::Normal,
-            Durability::Everything => SqliteSynchronous::Full,
-        }
-    }
 }
 
 /// Locks and registers in one SQLite file. Cheap to clone; clones share their connections.
@@ -146,28 +121,16 @@ pub struct SqliteDriver {
 
 impl fmt::Debug for SqliteDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteDriver")
-            .field("path", &self.inner.file.path())
-            .finish_non_exhaustive()
+        f.debug_struct("SqliteDriver").field("path", &self.path()).finish_non_exhaustive()
     }
 }
 
 #[derive(Debug)]
 struct Inner {
-    file: FileMark,
-    clock: Arc<dyn Clock>,
-    /// The boot that this driver was opened in, as the file counts them.
-    epoch: i64,
-    /// What need not be on disk when it is answered.
-    fast: Link,
-    /// What must be.
-    durable: Link,
-    /// What only looks.
-    reader: Link,
-    hub: Arc<Hub>,
+    site: Arc<Site>,
+    writer: Worker,
+    reader: Worker,
     watch: Mutex<poller::Watch>,
-    /// The lists that were found in use a moment ago, for which the swift way is not tried.
-    crowded: Mutex<HashSet<Key>>,
     sweeper: Sweeper,
 }
 
@@ -181,14 +144,9 @@ impl SqliteDriver {
     /// Dropping it leaves the file untouched or whole.
     pub async fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, Error> {
         let boot = options.boot_id()?;
-        let path = file::prepare(path.as_ref(), &boot).await?;
-        let source = |synchronous| Source::Options(Box::new(file::options(&path, synchronous)));
-        let sources = [
-            source(options.synchronous()),
-            source(SqliteSynchronous::Full),
-            source(SqliteSynchronous::Normal),
-        ];
-        Self::start(&path, sources, "", &boot, options).await
+        let path = path.as_ref().to_owned();
+        let prepare = move |boot: &str| file::prepare(&path, boot);
+        Self::start(prepare, boot, options).await
     }
 
     /// Opens what a URL names: `sqlite:relative/path`, `sqlite:/absolute/path`; `?` and `%` in a
@@ -207,53 +165,53 @@ impl SqliteDriver {
         parse_url(url).map(drop)
     }
 
-    /// Uses a database that the caller has open already, and puts lockkit's tables beside his.
+    /// Uses a database that the caller has open already, and puts lockkit's tables beside the
+    /// others.
     ///
-    /// Three connections are taken out of the pool for good, so that neither exhausts the other;
-    /// the pool makes new ones when it needs them. The journal mode stays as it is: WAL is best.
+    /// The pool says which file it is; the driver opens connections of its own to it, so that
+    /// neither exhausts the other. The journal mode stays as it is: WAL is best. An encrypted
+    /// database cannot be used, since a pool does not tell its key.
     ///
     /// # Cancel safety
     /// Dropping it leaves the database without the tables or with all of them.
     pub async fn with_pool(pool: SqlitePool, options: SqliteOptions) -> Result<Self, Error> {
         let boot = options.boot_id()?;
-        let source = Source::Pool(pool);
-        let path = file::path_of(&source).await?;
-        file::prepare_beside(&source, &boot).await?;
-        let sources = [source.clone(), source.clone(), source];
-        let pragmas = "PRAGMA busy_timeout = 0; PRAGMA foreign_keys = OFF;";
-        Self::start(&path, sources, pragmas, &boot, options).await
+        let path = file::path_of(&pool).await?;
+        let prepare = move |boot: &str| file::prepare_beside(&path, boot).map(|()| path);
+        Self::start(prepare, boot, options).await
     }
 
     /// The file, without links.
     pub fn path(&self) -> &Path {
-        self.inner.file.path()
+        self.inner.site.file.path()
     }
 
+    /// Makes sure that there is a file, on a thread where that may take its time.
     async fn start(
-        path: &Path,
-        [fast, durable, reader]: [Source; 3],
-        pragmas: &str,
-        boot: &str,
+        prepare: impl FnOnce(&str) -> Result<PathBuf, Error> + Send + 'static,
+        boot: String,
         options: SqliteOptions,
     ) -> Result<Self, Error> {
-        let mark = FileMark::of(path).map_err(|e| Error::permanent(BACKEND, e))?;
-        let synchronous = match options.durability {
-            Durability::Needed => "NORMAL",
-            Durability::Everything => "FULL",
+        let kind = match options.durability {
+            Durability::Needed => Kind::Writes,
+            Durability::Everything => Kind::WritesDurably,
         };
-        let set_up =
-            |synchronous: &str| format!("{pragmas} PRAGMA synchronous = {synchronous}; {SET_UP}");
-        let epoch = enter_boot(&durable, &set_up("FULL"), &mark, boot, &*options.clock).await?;
+        let clock = options.clock;
+        let enter = move || -> Result<Site, Error> {
+            file::refuse_old_library()?;
+            let path = prepare(&boot)?;
+            let file = FileMark::of(&path).map_err(|e| Error::permanent(BACKEND, e))?;
+            let epoch = boot::enter(&file, &boot, &*clock)?;
+            let hub = Hub::of(file.id());
+            Ok(Site { file, epoch, clock, hub })
+        };
+        let entered = tokio::task::spawn_blocking(enter).await;
+        let site = Arc::new(entered.map_err(|error| Error::permanent(BACKEND, error))??);
         let inner = Arc::new(Inner {
-            hub: Hub::of(mark.device, mark.inode),
-            clock: options.clock,
-            epoch,
-            fast: Link::new(fast, set_up(synchronous), mark.clone()),
-            durable: Link::new(durable, set_up("FULL"), mark.clone()),
-            reader: Link::new(reader, pragmas.to_owned(), mark.clone()),
-            file: mark,
+            writer: Worker::start(site.clone(), kind)?,
+            reader: Worker::start(site.clone(), Kind::Reads)?,
+            site,
             watch: Mutex::default(),
-            crowded: Mutex::default(),
             sweeper: Sweeper::default(),
         });
         let driver = Self { inner };
@@ -265,181 +223,15 @@ impl SqliteDriver {
     }
 }
 
-/// Finds out how the file counts this boot; takes the file over from an earlier one.
-async fn enter_boot(
-    source: &Source,
-    set_up: &str,
-    mark: &FileMark,
-    boot: &str,
-    clock: &dyn Clock,
-) -> Result<i64, Error> {
-    let mut connection = connect(source, set_up).await?;
-    let entered = enter_boot_on(&mut connection, mark, boot, clock).await;
-    let _ = connection.close().await;
-    entered
-}
-
-async fn enter_boot_on(
-    connection: &mut sqlx::SqliteConnection,
-    mark: &FileMark,
-    boot: &str,
-    clock: &dyn Clock,
-) -> Result<i64, Error> {
-    let mut tries = link::Tries::new();
-    loop {
-        let step = async {
-            let row = sqlx::query("SELECT version, boot, epoch FROM main.lockkit_meta")
-                .fetch_one(&mut *connection)
-                .await?;
-            let (version, known): (i64, String) = (row.try_get(0)?, row.try_get(1)?);
-            let epoch: i64 = row.try_get(2)?;
-            if version > SCHEMA_VERSION || known == boot {
-                return Ok(Some((version, epoch)));
-            }
-            sqlx::query("INSERT INTO lockkit_takeover VALUES (?1, ?2, ?3)")
-                .bind(boot)
-                .bind(clock.now().as_nanos() as i64)
-                .bind(epoch)
-                .execute(&mut *connection)
-                .await?;
-            Ok(None)
-        };
-        let entered = match step.await {
-            Ok(Some((version, epoch))) => {
-                file::check_version(mark.path(), version)?;
-                // What the first files of this version lack.
-                connection.execute(include_str!("sql/limits.sql")).await.map(|_| Some(epoch))
-            }
-            other => other.map(|_| None),
-        };
-        match entered {
-            Ok(Some(epoch)) => return Ok(epoch),
-            Ok(None) => {}
-            Err(error) => tries.after(error, &mut None).await?,
-        }
-    }
-}
-
-/// Where the sweep of what nobody visits has come to.
-#[derive(Debug, Default)]
-struct Sweeper {
-    operations: AtomicU64,
-    at: Mutex<(String, i64, String)>,
-}
-
 impl Inner {
     fn now(&self) -> i64 {
-        self.clock.now().as_nanos() as i64
-    }
-
-    /// Every so many operations, a bite of the sweep.
-    async fn sweep_in_passing(&self) {
-        const EVERY: u64 = 512;
-        let count = self.sweeper.operations.fetch_add(1, Ordering::Relaxed);
-        if count % EVERY == EVERY - 1
-            && let Err(error) = self.sweep().await
-        {
-            tracing::debug!(%error, "a sweep failed; the next one goes on");
-        }
-    }
-
-    /// Looks at some rows that nobody may visit any more, and removes what has ended.
-    async fn sweep(&self) -> Result<(), Error> {
-        const BITE: i64 = 2048;
-        let (namespace, space, name) = hub::lock(&self.sweeper.at).clone();
-        let begin = (namespace.as_str(), space, name.as_str());
-        let next = self
-            .reader
-            .row(&*self.clock, |_| {
-                sqlx::query(include_str!("sql/sweep_next.sql"))
-                    .bind(begin.0)
-                    .bind(begin.1)
-                    .bind(begin.2)
-                    .bind(BITE)
-            })
-            .await?;
-        let answer = self
-            .fast
-            .row(&*self.clock, |now| {
-                sqlx::query(concat!(
-                    "INSERT INTO lockkit_sweep VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7); ",
-                    include_str!("sql/answer.sql")
-                ))
-                .bind(begin.0)
-                .bind(begin.1)
-                .bind(begin.2)
-                .bind(BITE)
-                .bind(registers::GRACE)
-                .bind(now)
-                .bind(self.epoch)
-            })
-            .await?;
-        if let Some(row) = answer {
-            self.wake_promoted(&row)?;
-        }
-        let at = match next {
-            Some(row) => (
-                row.try_get(0).map_err(explain)?,
-                row.try_get(1).map_err(explain)?,
-                row.try_get(2).map_err(explain)?,
-            ),
-            None => Default::default(),
-        };
-        *hub::lock(&self.sweeper.at) = at;
-        Ok(())
-    }
-
-    /// Puts the next block of tokens on disk.
-    async fn reserve_tokens(&self) -> Result<(), Error> {
-        self.durable
-            .row(&*self.clock, |_| {
-                sqlx::query(include_str!("sql/reserve.sql")).bind(TOKEN_BLOCK).bind(self.epoch)
-            })
-            .await
-            .map(drop)
-    }
-
-    /// Whether this list was found in use when it was last looked at.
-    fn is_crowded(&self, key: &Key) -> bool {
-        hub::lock(&self.crowded).contains(key)
-    }
-
-    /// Remembers whether a list is in use. A wrong memory costs a statement, nothing else.
-    fn set_crowded(&self, key: &Key, crowded: bool) {
-        const MOST: usize = 1024;
-        let mut lists = hub::lock(&self.crowded);
-        if !crowded {
-            lists.remove(key);
-        } else if !lists.contains(key) {
-            if lists.len() >= MOST {
-                lists.clear();
-            }
-            lists.insert(key.clone());
-        }
-    }
-
-    /// Wakes the claims that a verb made holders, as far as they wait in this process.
-    fn wake_promoted(&self, row: &sqlx::sqlite::SqliteRow) -> Result<(), Error> {
-        let promoted: Option<String> = row.try_get("promoted").map_err(explain)?;
-        let Some(promoted) = promoted.filter(|ids| ids.len() > 2) else {
-            return Ok(());
-        };
-        let ids: Vec<String> = serde_json::from_str(&promoted).unwrap_or_default();
-        let ids = ids.iter().filter_map(|hex| ClaimId::from_hex(&hex.to_ascii_lowercase()));
-        self.hub.wake(ids);
-        Ok(())
+        self.site.clock.now().as_nanos() as i64
     }
 
     async fn close(&self) {
-        self.fast.close().await;
-        self.durable.close().await;
+        self.writer.close().await;
         self.reader.close().await;
     }
-}
-
-/// Whether a verb was refused because the block of tokens is used up.
-fn wants_tokens(error: &Error) -> bool {
-    refusal(error) == Some("ceiling")
 }
 
 /// The path and the options of a URL.

@@ -6,14 +6,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::{ClaimId, Error, Key};
-use sqlx::Row;
+use lockkit_core::line::Step;
+use lockkit_core::{ClaimId, Error, Key, Name, Namespace};
+use rusqlite::params;
 use tokio::task::JoinHandle;
 
+use super::Inner;
+use super::flight::{Flight, id_of, place_of};
 use super::hub::lock;
-use super::link::explain;
-use super::{BACKEND, Inner};
-use crate::rows::{space_number, space_of};
+use crate::rows::space_of;
 
 /// The pause between two looks. What another process did is known within this, the time of a look
 /// and what the machine adds: 50 ms are promised.
@@ -125,24 +126,21 @@ struct News {
 }
 
 async fn read_news(inner: &Inner, seen: Option<i64>) -> Result<News, Error> {
-    let rows = inner
-        .reader
-        .rows(&*inner.clock, |_| sqlx::query(include_str!("sql/news.sql")).bind(seen.unwrap_or(-1)))
-        .await?;
+    let read = move |flight: &mut Flight<'_>| {
+        let rows = flight.all(include_str!("sql/news.sql"), [seen.unwrap_or(-1)], |row| {
+            let list: (String, i64, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
+            Ok((row.get::<_, i64>(0)?, list))
+        })?;
+        Ok(Ok(rows))
+    };
+    let rows = inner.reader.call(false, read).await?;
     let mut news = News { last: seen.unwrap_or(0), lists: Vec::new(), complete: seen.is_some() };
-    for (index, row) in rows.iter().enumerate() {
-        let n: i64 = row.try_get(0).map_err(explain)?;
+    for (index, (n, (namespace, space, name))) in rows.into_iter().enumerate() {
         if index == 0 && n > news.last + 1 {
             news.complete = false;
         }
         news.last = n;
-        let namespace: &str = row.try_get(1).map_err(explain)?;
-        let name: &str = row.try_get(3).map_err(explain)?;
-        news.lists.push(Key::new(
-            lockkit_core::Namespace::new(namespace)?,
-            space_of(row.try_get(2).map_err(explain)?),
-            lockkit_core::Name::new(name)?,
-        ));
+        news.lists.push(Key::new(Namespace::new(&namespace)?, space_of(space), Name::new(&name)?));
     }
     Ok(news)
 }
@@ -158,10 +156,10 @@ async fn look_at(inner: &Arc<Inner>, key: &Key) -> Result<(), Error> {
     if let Some(list) = lock(&inner.watch).lists.get_mut(key) {
         list.due = front.ends;
     }
-    inner.hub.wake(front.holders);
+    inner.site.hub.wake(front.holders);
     if let Some(waiter) = front.waiter {
         // It may be gone: its owner finds out by looking.
-        inner.hub.wake([waiter]);
+        inner.site.hub.wake([waiter]);
     }
     Ok(())
 }
@@ -173,27 +171,23 @@ struct Front {
 }
 
 async fn read_front(inner: &Inner, key: &Key) -> Result<Front, Error> {
-    let rows = inner
-        .reader
-        .rows(&*inner.clock, |_| {
-            sqlx::query(include_str!("sql/front.sql"))
-                .bind(key.namespace.as_str())
-                .bind(space_number(key.space))
-                .bind(key.name.as_str())
-        })
-        .await?;
+    let key = key.clone();
+    let read = move |flight: &mut Flight<'_>| {
+        let list = place_of(&key);
+        let rows =
+            flight.all(include_str!("sql/front.sql"), params![list.0, list.1, list.2], |row| {
+                let holds = row.get::<_, Option<i64>>(1)?.is_some();
+                Ok((id_of(row.get_ref(0)?.as_blob()?), holds, row.get::<_, i64>(2)?))
+            })?;
+        Ok(Ok(rows))
+    };
+    let rows = inner.reader.call(false, read).await?;
     let mut front = Front { holders: Vec::new(), waiter: None, ends: i64::MAX };
-    for row in rows {
-        let id: &[u8] = row.try_get(0).map_err(explain)?;
-        let id = ClaimId::from_bytes(
-            id.try_into()
-                .map_err(|_| Error::permanent(BACKEND, "an id in the file has not 16 bytes"))?,
-        );
-        let held: Option<i64> = row.try_get(1).map_err(explain)?;
-        front.ends = front.ends.min(row.try_get(2).map_err(explain)?);
-        match held {
-            Some(_) => front.holders.push(id),
-            None => front.waiter = Some(id),
+    for (id, holds, ends) in rows {
+        front.ends = front.ends.min(ends);
+        match holds {
+            true => front.holders.push(id),
+            false => front.waiter = Some(id),
         }
     }
     Ok(front)
@@ -202,23 +196,11 @@ async fn read_front(inner: &Inner, key: &Key) -> Result<Front, Error> {
 impl Inner {
     /// Lets a list move on.
     async fn settle(&self, key: &Key) -> Result<(), Error> {
-        let row = self
-            .fast
-            .row(&*self.clock, |now| {
-                sqlx::query(concat!(
-                    "INSERT INTO lockkit_look VALUES (?1, ?2, ?3, ?4, ?5); ",
-                    include_str!("sql/answer.sql")
-                ))
-                .bind(key.namespace.as_str())
-                .bind(space_number(key.space))
-                .bind(key.name.as_str())
-                .bind(now)
-                .bind(self.epoch)
-            })
-            .await?;
-        match row {
-            Some(row) => self.wake_promoted(&row),
-            None => Ok(()),
-        }
+        let key = key.clone();
+        let look = move |flight: &mut Flight<'_>| {
+            flight.step(&key, &Step::Look, None)?;
+            Ok(Ok(()))
+        };
+        self.writer.call(false, look).await
     }
 }

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version,
+    Answered, Delete, Entry, Found, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
+    WriteId,
 };
 use lockkit_core::{Error, Token};
-use sqlx::Row;
+use rusqlite::params;
 
-use super::link::explain;
-use super::{BACKEND, Inner, SqliteDriver, wants_tokens};
+use super::flight::Flight;
+use super::worker::Failure;
+use super::{Inner, SqliteDriver};
 use crate::rows::{nanos, token_of};
 
 /// For how long (in nanoseconds) the last write of a register that is empty is remembered, so that
@@ -31,14 +33,9 @@ impl Registers for SqliteDriver {
         at: &RegisterKey,
         store: &Store,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let write = Write {
-            value: Some(&store.value),
-            expect: store.expect,
-            token: store.token,
-            write_id: &store.write_id.0,
-            ttl: store.ttl,
-        };
-        self.inner.write(at, &write).await.map(Answered::from)
+        let change =
+            Change { value: Some(store.value.clone()), rule: store.into(), ttl: store.ttl };
+        self.inner.write(at, change).await.map(Answered::from)
     }
 
     async fn delete(
@@ -46,14 +43,8 @@ impl Registers for SqliteDriver {
         at: &RegisterKey,
         delete: &Delete,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let write = Write {
-            value: None,
-            expect: delete.expect,
-            token: delete.token,
-            write_id: &delete.write_id.0,
-            ttl: None,
-        };
-        self.inner.write(at, &write).await.map(Answered::from)
+        let change = Change { value: None, rule: delete.into(), ttl: None };
+        self.inner.write(at, change).await.map(Answered::from)
     }
 
     async fn changed(
@@ -63,7 +54,7 @@ impl Registers for SqliteDriver {
     ) -> Result<Option<Entry>, Error> {
         loop {
             // Listening begins before looking, so that nothing falls in between.
-            let mut written = std::pin::pin!(self.inner.hub.registers.notified());
+            let mut written = std::pin::pin!(self.inner.site.hub.registers.notified());
             written.as_mut().enable();
             let entry = self.inner.load(at).await?;
             if entry.as_ref().map(|entry| entry.version) != after {
@@ -78,89 +69,94 @@ impl Registers for SqliteDriver {
 }
 
 /// A store or a deletion.
-struct Write<'a> {
-    value: Option<&'a [u8]>,
-    expect: Expect,
-    token: Option<Token>,
-    write_id: &'a [u8; 16],
+struct Change {
+    /// `None` for a deletion.
+    value: Option<Vec<u8>>,
+    rule: Write,
     ttl: Option<Duration>,
 }
 
 impl Inner {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        let row = self
-            .reader
-            .row(&*self.clock, |now| {
-                sqlx::query(include_str!("sql/register.sql"))
-                    .bind(at.namespace.as_str())
-                    .bind(at.name.as_str())
-                    .bind(now)
-            })
-            .await?;
-        let Some(row) = row else {
-            return Ok(None);
+        let at = at.clone();
+        let load = move |flight: &mut Flight<'_>| {
+            let entry = flight.any(
+                include_str!("sql/register.sql"),
+                params![at.namespace.as_str(), at.name.as_str(), flight.now()],
+                |row| {
+                    Ok(Entry {
+                        value: row.get(0)?,
+                        version: version(row.get(1)?),
+                        token: row.get::<_, Option<i64>>(2)?.map(token_of),
+                    })
+                },
+            )?;
+            Ok(Ok(entry))
         };
-        let highest: Option<i64> = row.try_get(2).map_err(explain)?;
-        Ok(Some(Entry {
-            value: row.try_get(0).map_err(explain)?,
-            version: version(row.try_get(1).map_err(explain)?),
-            token: highest.map(token_of),
-        }))
+        self.reader.call(false, load).await
     }
 
-    async fn write(&self, at: &RegisterKey, write: &Write<'_>) -> Result<StoreOutcome, Error> {
-        let outcome = match self.try_write(at, write).await {
-            Err(error) if wants_tokens(&error) => {
-                self.reserve_tokens().await?;
-                self.try_write(at, write).await
-            }
-            other => other,
-        }?;
+    async fn write(&self, at: &RegisterKey, change: Change) -> Result<StoreOutcome, Error> {
+        let at = at.clone();
+        let job = move |flight: &mut Flight<'_>| apply(flight, &at, &change).map(Ok);
+        let outcome = self.writer.call(true, job).await?;
         if matches!(outcome, StoreOutcome::Stored(_)) {
-            self.hub.registers.notify_waiters();
+            self.site.hub.registers.notify_waiters();
         }
         Ok(outcome)
     }
+}
 
-    async fn try_write(&self, at: &RegisterKey, write: &Write<'_>) -> Result<StoreOutcome, Error> {
-        let (expect, expected) = match write.expect {
-            Expect::Anything => (0, None),
-            Expect::Absent => (1, None),
-            // What no version can be is simply not there.
-            Expect::Version(Version(v)) => (2, Some(i64::try_from(v).unwrap_or(-1))),
-        };
-        let row = self
-            .durable
-            .row(&*self.clock, |now| {
-                sqlx::query(concat!(
-                    "INSERT INTO lockkit_store VALUES ",
-                    "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11); ",
-                    include_str!("sql/answer.sql")
-                ))
-                .bind(at.namespace.as_str())
-                .bind(at.name.as_str())
-                .bind(write.value)
-                .bind(expect)
-                .bind(expected)
-                .bind(write.token.map(Token::as_i64))
-                .bind(write.write_id.as_slice())
-                .bind(write.ttl.map(nanos))
-                .bind(GRACE)
-                .bind(now)
-                .bind(self.epoch)
+fn apply(
+    flight: &mut Flight<'_>,
+    at: &RegisterKey,
+    change: &Change,
+) -> Result<StoreOutcome, Failure> {
+    let (namespace, name) = (at.namespace.as_str(), at.name.as_str());
+    let found = flight.any(
+        "SELECT version, value IS NOT NULL AND (expires IS NULL OR expires > ?3), highest, write_id
+         FROM lockkit_registers WHERE namespace = ?1 AND name = ?2",
+        params![namespace, name, flight.now()],
+        |row| {
+            Ok(Found {
+                version: Some(version(row.get(0)?)),
+                present: row.get(1)?,
+                token: row.get::<_, Option<i64>>(2)?.map(token_of),
+                last_write: row.get_ref(3)?.as_blob()?.try_into().ok().map(WriteId),
             })
-            .await?
-            .ok_or_else(|| Error::permanent(BACKEND, "SQLite gave no answer to a statement"))?;
-        let outcome: Option<i64> = row.try_get(0).map_err(explain)?;
-        let number: Option<i64> = row.try_get(1).map_err(explain)?;
-        Ok(match (outcome, number) {
-            (Some(1), Some(number)) => StoreOutcome::Stored(version(number)),
-            (Some(2), Some(number)) => StoreOutcome::Stale { highest: token_of(number) },
-            _ => StoreOutcome::Conflict,
-        })
+        },
+    )?;
+    let never = Found { version: None, present: false, token: None, last_write: None };
+    let found = found.unwrap_or(never);
+    if let Some(outcome) = StoreOutcome::decide(&found, &change.rule) {
+        return Ok(outcome);
     }
+    let number = flight.next_version()?;
+    let (token, now) = (change.rule.token.or(found.token), flight.now());
+    let ends = change.ttl.map(|ttl| now + nanos(ttl));
+    let purge_at = match &change.value {
+        Some(_) => ends,
+        None => token.is_none().then_some(now + GRACE),
+    };
+    flight.run(
+        "INSERT OR REPLACE INTO lockkit_registers
+           (namespace, name, value, version, highest, write_id, ttl, expires, purge_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        params![
+            namespace,
+            name,
+            change.value,
+            number,
+            token.map(Token::as_i64),
+            change.rule.id.0,
+            change.ttl.map(nanos),
+            ends,
+            purge_at
+        ],
+    )?;
+    Ok(StoreOutcome::Stored(version(number)))
 }
 
 fn version(number: i64) -> Version {
-    Version(number.max(0) as u64)
+    Version(number.max(0).unsigned_abs())
 }

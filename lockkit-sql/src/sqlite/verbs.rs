@@ -1,6 +1,7 @@
-//! The lock: every verb of [`LockDriver`] as one execute of one statement. The rule stands in
-//! `sql/verbs/`; here are parameters in and answers out.
+//! The lock: every verb of [`LockDriver`] as a job of one transaction. The rule is core's; here are
+//! steps in and answers out.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,17 +11,18 @@ use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
     SetLimit,
 };
+use lockkit_core::line::{Answer, Broke, Step};
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Mode, Namespace, Space,
+    BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Lifetime, LossReason, Namespace, Space,
     Token,
 };
-use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
+use rusqlite::params;
 
-use super::link::{Link, Statement, explain, refusal};
-use super::{BACKEND, CAPABILITIES, Inner, SqliteDriver, wants_tokens};
-use crate::rows::{break_record, duration, nanos, space_number, to_json, token_of};
+use super::flight::{Flight, place_of};
+use super::worker::Failure;
+use super::{BACKEND, CAPABILITIES, Inner, SqliteDriver};
+use crate::rows::{break_record, duration, to_json, token_of};
 
 /// For how long the record of a break is shown at least.
 const KEEP_BREAKS: Duration = Duration::from_secs(60);
@@ -34,7 +36,7 @@ impl LockDriver for SqliteDriver {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock.clone()
+        self.inner.site.clock.clone()
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -46,18 +48,13 @@ impl LockDriver for SqliteDriver {
         claim: &Arc<Claim>,
         patience: Patience,
     ) -> Result<Answered<Acquisition>, Error> {
-        let answer = match self.inner.acquire(claim, patience).await {
-            Err(error) if wants_tokens(&error) => {
-                self.inner.reserve_tokens().await?;
-                self.inner.acquire(claim, patience).await
-            }
-            other => other,
-        };
-        answer.map(Answered::from).map_err(|error| limit_error(error, claim))
+        let (durable, claim) = (outlives(claim), claim.clone());
+        let acquire = move |flight: &mut Flight<'_>| acquire(flight, &claim, patience);
+        self.inner.writer.call(durable, acquire).await.map(Answered::from)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let seat = self.inner.hub.sit(claim.id);
+        let seat = self.inner.site.hub.sit(claim.id);
         let _watched = super::poller::watch(&self.inner, &claim.key);
         loop {
             if let Some(grant) = self.inner.look(claim).await? {
@@ -71,24 +68,41 @@ impl LockDriver for SqliteDriver {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        self.inner.renew(claims).await.map(|all| all.into_iter().map(Ok).collect())
+        let durable = claims.iter().any(|claim| outlives(claim));
+        let claims = claims.to_vec();
+        let renew = move |flight: &mut Flight<'_>| renew(flight, &claims).map(Ok);
+        let renewals = self.inner.writer.call(durable, renew).await?;
+        Ok(renewals.into_iter().map(Ok).collect())
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let released = self.inner.release(claim).await?;
+        let (durable, claim) = (outlives(claim), claim.clone());
+        let release = move |flight: &mut Flight<'_>| match flight.step(
+            &claim.key,
+            &Step::Release(&claim),
+            Some(&claim),
+        )? {
+            Answer::Released(released) => Ok(Ok(released)),
+            other => Ok(Err(unexpected(&other))),
+        };
+        let released = self.inner.writer.call(durable, release).await?;
         self.inner.sweep_in_passing().await;
         Ok(released)
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.inner.amend("shorten", claim, nanos(ttl)).await.map(|renewal| match renewal {
-            Renewal::Holds(grant) => Renewal::Holds(Grant { ttl, ..grant }),
-            other => other,
-        })
+        let (durable, claim) = (outlives(claim), claim.clone());
+        let shorten = move |flight: &mut Flight<'_>| {
+            amend(flight, &claim, &Step::Shorten(&claim, ttl)).map(Ok)
+        };
+        self.inner.writer.call(durable, shorten).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.inner.amend("downgrade", claim, 0).await
+        let (durable, claim) = (outlives(claim), claim.clone());
+        let downgrade =
+            move |flight: &mut Flight<'_>| amend(flight, &claim, &Step::Downgrade(&claim)).map(Ok);
+        self.inner.writer.call(durable, downgrade).await
     }
 
     async fn break_claim(
@@ -98,7 +112,19 @@ impl LockDriver for SqliteDriver {
         force: Force,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        self.inner.break_claim(key, token, force, record).await
+        let (key, record) = (key.clone(), to_json(record));
+        let break_it = move |flight: &mut Flight<'_>| match flight.step(
+            &key,
+            &Step::Break(token, force),
+            None,
+        )? {
+            Answer::Broke(broke) => {
+                broke.iter().try_for_each(|one| keep_record(flight, &key, one, &record))?;
+                Ok(Ok(!broke.is_empty()))
+            }
+            other => Ok(Err(unexpected(&other))),
+        };
+        self.inner.writer.call(true, break_it).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
@@ -115,29 +141,30 @@ impl LockDriver for SqliteDriver {
                 "a token beyond half of the range cannot be raised to: it would leave too few",
             ));
         }
-        self.inner.amend("raise", claim, token.as_i64()).await
+        let claim = claim.clone();
+        let raise = move |flight: &mut Flight<'_>| {
+            amend(flight, &claim, &Step::Raise(&claim, token)).map(Ok)
+        };
+        // A raised token must not go back, so this waits for the disk.
+        self.inner.writer.call(true, raise).await
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
         if key.space != Space::Semaphore {
             return Err(self.unsupported("resizing a semaphore"));
         }
-        self.inner.resize(key, limit).await
+        let key = key.clone();
+        self.inner.writer.call(true, move |flight| resize(flight, &key, limit)).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let base = self
-            .inner
-            .reader
-            .row(&*self.inner.clock, |_| {
-                sqlx::query("SELECT base FROM lockkit_bases WHERE namespace = ?1")
-                    .bind(namespace.as_str())
-            })
-            .await?;
-        match base {
-            Some(row) => Ok(row.try_get::<i64, _>(0).map_err(explain)?.max(0) as u64),
-            None => Ok(0),
-        }
+        let namespace = namespace.clone();
+        let base = move |flight: &mut Flight<'_>| {
+            let text = "SELECT base FROM lockkit_bases WHERE namespace = ?1";
+            let base: Option<i64> = flight.any(text, [namespace.as_str()], |row| row.get(0))?;
+            Ok(Ok(base.unwrap_or(0).max(0).unsigned_abs()))
+        };
+        self.inner.reader.call(false, base).await
     }
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
@@ -145,13 +172,14 @@ impl LockDriver for SqliteDriver {
             .ok()
             .filter(|base| *base <= HIGHEST_RAISE)
             .ok_or_else(|| Error::config("this token base would leave too few tokens"))?;
-        self.inner
-            .durable
-            .row(&*self.inner.clock, |_| {
-                sqlx::query(include_str!("sql/raise_base.sql")).bind(namespace.as_str()).bind(base)
-            })
-            .await
-            .map(drop)
+        let namespace = namespace.clone();
+        let raise = move |flight: &mut Flight<'_>| {
+            let text = "INSERT INTO lockkit_bases (namespace, base) VALUES (?1, ?2)
+                ON CONFLICT (namespace) DO UPDATE SET base = max(base, excluded.base)";
+            flight.run(text, params![namespace.as_str(), base])?;
+            Ok(Ok(()))
+        };
+        self.inner.writer.call(true, raise).await
     }
 
     async fn health(&self) -> Result<Health, Error> {
@@ -164,331 +192,149 @@ impl LockDriver for SqliteDriver {
 }
 
 impl Inner {
-    /// The connection for what concerns this claim. One that outlives its process outlives a power
-    /// failure as well.
-    fn link(&self, claim: &Claim) -> &Link {
-        match claim.lifetime {
-            Lifetime::Detached => &self.durable,
-            _ => &self.fast,
-        }
-    }
-
-    async fn acquire(&self, claim: &Claim, patience: Patience) -> Result<Acquisition, Error> {
-        let identity = to_json(&*claim.identity);
-        let link = self.link(claim);
-        let filled = |statement: Statement<'static>, now: i64| -> Statement<'static> {
-            statement
-                .bind(claim.id.as_bytes().to_vec())
-                .bind(claim.key.namespace.as_str().to_owned())
-                .bind(space_number(claim.key.space))
-                .bind(claim.key.name.as_str().to_owned())
-                .bind(i64::from(claim.mode.weight()))
-                .bind(i64::from(claim.mode.capacity()))
-                .bind(nanos(claim.hold_ttl))
-                .bind(nanos(claim.wait_ttl))
-                .bind(identity.clone())
-                .bind(claim.note.as_deref().map(str::to_owned))
-                .bind(i64::from(patience == Patience::Try))
-                .bind(now)
-                .bind(self.epoch)
-        };
-        if !self.is_crowded(&claim.key) {
-            let swift = |now| filled(sqlx::query(include_str!("sql/swift_acquire.sql")), now);
-            let done = link.change(&*self.clock, swift).await?;
-            if done.rows_affected() == 1 {
-                let ttl = nanos(claim.hold_ttl);
-                return Ok(Acquisition::Granted(grant(done.last_insert_rowid(), ttl)));
-            }
-        }
-        let full = concat!(
-            "INSERT INTO lockkit_acquire VALUES ",
-            "(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13); ",
-            include_str!("sql/answer.sql")
-        );
-        let row = link.row(&*self.clock, |now| filled(sqlx::query(full), now)).await?;
-        let row = answered(row)?;
-        self.wake_promoted(&row)?;
-        let answer = Answer::read(&row)?;
-        let standing = answer.standing();
-        let free = matches!(standing, Some(Renewal::Holds(_))) && claim.mode == Mode::Exclusive;
-        self.set_crowded(&claim.key, !free);
-        Ok(match standing {
-            Some(Renewal::Waits { ahead }) => Acquisition::Queued { ahead },
-            Some(Renewal::Holds(grant)) => Acquisition::Granted(grant),
-            Some(Renewal::Ended(_)) | None => Acquisition::Busy,
-        })
-    }
-
     /// Whether a queued claim holds by now.
-    async fn look(&self, claim: &Claim) -> Result<Option<Grant>, Error> {
-        let row = self.read_claim(claim).await?;
-        let standing: Option<(i64, Option<i64>, i64)> = match row.try_get(0).map_err(explain)? {
-            Some(token) => {
-                Some((token, row.try_get(1).map_err(explain)?, row.try_get(2).map_err(explain)?))
-            }
-            None => None,
+    async fn look(&self, claim: &Arc<Claim>) -> Result<Option<Grant>, Error> {
+        let claim = claim.clone();
+        let look = move |flight: &mut Flight<'_>| {
+            let list = place_of(&claim.key);
+            let found: Option<(i64, Option<i64>, i64)> = flight.any(
+                include_str!("sql/claim.sql"),
+                params![claim.id.as_bytes(), list.0, list.1, list.2],
+                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            )?;
+            Ok(match found {
+                Some((token, Some(_), ttl)) => Ok(Some(Grant {
+                    token: token_of(token),
+                    ttl: duration(ttl),
+                    // Its lease began with a request that was answered, or later.
+                    since: None,
+                })),
+                Some(_) => Ok(None),
+                None => Err(lost(flight, &claim.id)?),
+            })
         };
-        match standing {
-            Some((token, Some(_), hold_ttl)) => Ok(Some(grant(token, hold_ttl))),
-            Some(_) => Ok(None),
-            None => {
-                let record = break_record(row.try_get(3).map_err(explain)?);
-                let reason = record.map_or(LossReason::Expired, LossReason::Broken);
-                Err(Error::Lost { reason })
-            }
+        self.reader.call(false, look).await
+    }
+}
+
+/// Whether what concerns a claim waits for the disk: one that outlives its process outlives a power
+/// failure as well.
+fn outlives(claim: &Claim) -> bool {
+    claim.lifetime == Lifetime::Detached
+}
+
+fn acquire(
+    flight: &mut Flight<'_>,
+    claim: &Claim,
+    patience: Patience,
+) -> Result<Result<Acquisition, Error>, Failure> {
+    let given = flight.given(&claim.key)?;
+    let (weight, capacity) = (claim.mode.weight(), claim.mode.capacity());
+    if weight == 0 || (weight > capacity && given.is_none()) {
+        let message = format!("{weight} permits of {capacity}: ask for 1 to {capacity}");
+        return Ok(Err(Error::config(message)));
+    }
+    let step = Step::Acquire { claim, with: (), patience, given };
+    Ok(match flight.step(&claim.key, &step, Some(claim))? {
+        Answer::Holds(grant) => Ok(Acquisition::Granted(grant)),
+        Answer::Waits(place) => Ok(Acquisition::Queued { ahead: flight.ahead(&claim.key, place)? }),
+        Answer::Busy => Ok(Acquisition::Busy),
+        Answer::OtherLimit(in_use) => {
+            let name = claim.key.name.as_str().to_owned();
+            Err(Error::LimitMismatch { name, in_use, asked: capacity })
         }
-    }
-
-    /// The row of `claim.sql`.
-    async fn read_claim(&self, claim: &Claim) -> Result<SqliteRow, Error> {
-        let row = self
-            .reader
-            .row(&*self.clock, |_| {
-                sqlx::query(include_str!("sql/claim.sql"))
-                    .bind(claim.id.as_bytes().as_slice())
-                    .bind(claim.key.namespace.as_str())
-                    .bind(space_number(claim.key.space))
-                    .bind(claim.key.name.as_str())
-            })
-            .await?;
-        answered(row)
-    }
-
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Error> {
-        let batch: Vec<_> = claims
-            .iter()
-            .map(|c| {
-                let space = space_number(c.key.space);
-                let (namespace, name) = (c.key.namespace.as_str(), c.key.name.as_str());
-                let (hold, wait) = (nanos(c.hold_ttl), nanos(c.wait_ttl));
-                (c.id.to_hex(), hold, wait, namespace, space, name)
-            })
-            .collect();
-        let batch = to_json(&batch);
-        let durable = claims.iter().any(|c| c.lifetime == Lifetime::Detached);
-        let link = if durable { &self.durable } else { &self.fast };
-        let rows = link
-            .rows(&*self.clock, |now| {
-                sqlx::query(concat!(
-                    "INSERT INTO lockkit_renew VALUES (?1, ?2, ?3); ",
-                    include_str!("sql/renewed.sql")
-                ))
-                .bind(batch.as_str())
-                .bind(now)
-                .bind(self.epoch)
-            })
-            .await?;
-        if rows.len() != claims.len() {
-            let told = "SQLite answered for another number of claims than were asked for";
-            return Err(Error::permanent(BACKEND, told));
-        }
-        if let Some(first) = rows.first() {
-            self.wake_promoted(first)?;
-        }
-        rows.iter().map(renewal).collect()
-    }
-
-    async fn release(&self, claim: &Claim) -> Result<Released, Error> {
-        let link = self.link(claim);
-        let filled = |statement: Statement<'static>, now: i64| -> Statement<'static> {
-            statement
-                .bind(claim.id.as_bytes().to_vec())
-                .bind(claim.key.namespace.as_str().to_owned())
-                .bind(space_number(claim.key.space))
-                .bind(claim.key.name.as_str().to_owned())
-                .bind(now)
-                .bind(self.epoch)
-        };
-        if !self.is_crowded(&claim.key) {
-            let swift = |now| filled(sqlx::query(include_str!("sql/swift_release.sql")), now);
-            if link.change(&*self.clock, swift).await?.rows_affected() == 1 {
-                return Ok(Released::Removed);
-            }
-        }
-        let full = concat!(
-            "INSERT INTO lockkit_release VALUES (?1, ?2, ?3, ?4, ?5, ?6); ",
-            include_str!("sql/answer.sql")
-        );
-        let row = link.row(&*self.clock, |now| filled(sqlx::query(full), now)).await?;
-        let row = answered(row)?;
-        self.wake_promoted(&row)?;
-        let answer = Answer::read(&row)?;
-        self.set_crowded(&claim.key, answer.ahead == Some(1));
-        Ok(match answer.outcome {
-            Some(1) => Released::Removed,
-            Some(_) => Released::NotInLine,
-            None => Released::NoSuchLock,
-        })
-    }
-
-    async fn amend(&self, what: &str, claim: &Claim, value: i64) -> Result<Renewal, Error> {
-        // A raised token must not go back, so a raise waits for the disk.
-        let link = match what {
-            "raise" => &self.durable,
-            _ => self.link(claim),
-        };
-        let row = link
-            .row(&*self.clock, |now| {
-                sqlx::query(concat!(
-                    "INSERT INTO lockkit_amend VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8); ",
-                    include_str!("sql/answer.sql")
-                ))
-                .bind(what)
-                .bind(claim.id.as_bytes().as_slice())
-                .bind(claim.key.namespace.as_str())
-                .bind(space_number(claim.key.space))
-                .bind(claim.key.name.as_str())
-                .bind(value)
-                .bind(now)
-                .bind(self.epoch)
-            })
-            .await?;
-        let row = answered(row)?;
-        self.wake_promoted(&row)?;
-        let answer = Answer::read(&row)?;
-        match answer.standing() {
-            Some(standing) if answer.outcome == Some(1) => Ok(standing),
-            _ => {
-                let row = self.read_claim(claim).await?;
-                let record = break_record(row.try_get(3).map_err(explain)?);
-                Ok(Renewal::Ended(ended(record)))
-            }
-        }
-    }
-
-    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        let (always, limit) = match limit {
-            SetLimit::IfUnset(limit) => (0, limit),
-            SetLimit::To(limit) => (1, limit),
-        };
-        let row = self
-            .durable
-            .row(&*self.clock, |now| {
-                sqlx::query(concat!(
-                    "INSERT INTO lockkit_resize VALUES (?1, ?2, ?3, ?4, ?5, ?6); ",
-                    include_str!("sql/answer.sql")
-                ))
-                .bind(key.namespace.as_str())
-                .bind(key.name.as_str())
-                .bind(always)
-                .bind(i64::from(limit))
-                .bind(now)
-                .bind(self.epoch)
-            })
-            .await?;
-        let row = answered(row)?;
-        self.wake_promoted(&row)?;
-        let limit = Answer::read(&row)?.token.and_then(|limit| limit.try_into().ok());
-        limit.ok_or_else(|| Error::permanent(BACKEND, "SQLite did not say which limit there is"))
-    }
-
-    async fn break_claim(
-        &self,
-        key: &Key,
-        token: Token,
-        force: Force,
-        record: &BreakRecord,
-    ) -> Result<bool, Error> {
-        let record = to_json(record);
-        let row = self
-            .durable
-            .row(&*self.clock, |now| {
-                sqlx::query(concat!(
-                    "INSERT INTO lockkit_break VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9); ",
-                    include_str!("sql/answer.sql")
-                ))
-                .bind(key.namespace.as_str())
-                .bind(space_number(key.space))
-                .bind(key.name.as_str())
-                .bind(token.as_i64())
-                .bind(i64::from(force == Force::Immediate))
-                .bind(record.as_str())
-                .bind(nanos(KEEP_BREAKS))
-                .bind(now)
-                .bind(self.epoch)
-            })
-            .await?;
-        let row = answered(row)?;
-        self.wake_promoted(&row)?;
-        Ok(Answer::read(&row)?.outcome.is_some())
-    }
-}
-
-/// The columns of `answer.sql`.
-struct Answer {
-    outcome: Option<i64>,
-    token: Option<i64>,
-    held: Option<i64>,
-    ahead: Option<i64>,
-    ttl: Option<i64>,
-}
-
-impl Answer {
-    fn read(row: &SqliteRow) -> Result<Self, Error> {
-        let column = |index: usize| row.try_get::<Option<i64>, _>(index).map_err(explain);
-        Ok(Self {
-            outcome: column(0)?,
-            token: column(1)?,
-            held: column(2)?,
-            ahead: column(3)?,
-            ttl: column(4)?,
-        })
-    }
-
-    /// How the claim stands; `None` when it is not in line.
-    fn standing(&self) -> Option<Renewal> {
-        self.outcome?;
-        let token = self.token?;
-        Some(match self.held {
-            Some(_) => Renewal::Holds(grant(token, self.ttl.unwrap_or(0))),
-            None => Renewal::Waits { ahead: count(self.ahead) },
-        })
-    }
-}
-
-/// A grant counts from the last request that core sent: `settle.sql` says why that is safe.
-fn grant(token: i64, hold_ttl: i64) -> Grant {
-    Grant { token: token_of(token), ttl: duration(hold_ttl), since: None }
-}
-
-fn count(number: Option<i64>) -> u32 {
-    u32::try_from(number.unwrap_or(0)).unwrap_or(u32::MAX)
-}
-
-fn ended(record: Option<BreakRecord>) -> Ended {
-    record.map_or(Ended::NotInLine, Ended::Broken)
-}
-
-/// One row of `renewed.sql`.
-fn renewal(row: &SqliteRow) -> Result<Renewal, Error> {
-    let column = |name: &str| row.try_get::<Option<i64>, _>(name).map_err(explain);
-    let broken = column("broken")?.unwrap_or(0) != 0;
-    let Some(token) = column("token")?.filter(|_| !broken) else {
-        let record: Option<String> = row.try_get("record").map_err(explain)?;
-        return Ok(Renewal::Ended(ended(break_record(record))));
-    };
-    Ok(match column("held")? {
-        Some(_) => Renewal::Holds(grant(token, column("hold_ttl")?.unwrap_or(0))),
-        None => Renewal::Waits { ahead: count(column("ahead")?) },
+        Answer::Broken => Err(lost(flight, &claim.id)?),
+        other => Err(unexpected(&other)),
     })
 }
 
-/// A statement that always gives a row gave it.
-pub(super) fn answered(row: Option<SqliteRow>) -> Result<SqliteRow, Error> {
-    row.ok_or_else(|| Error::permanent(BACKEND, "SQLite gave no answer to a statement"))
+fn renew(flight: &mut Flight<'_>, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>, Failure> {
+    let mut answers = Vec::with_capacity(claims.len());
+    for claim in claims {
+        answers.push(flight.step(&claim.key, &Step::Renew(claim), Some(claim))?);
+    }
+    // The places of a list are read once, however many of its claims wait.
+    let mut lists: HashMap<&Key, Vec<u64>> = HashMap::new();
+    let renewals = claims.iter().zip(answers).map(|(claim, answer)| {
+        if let Answer::Waits(place) = answer {
+            let places = match lists.get(&claim.key) {
+                Some(places) => places,
+                None => lists.entry(&claim.key).or_insert(flight.live_places(&claim.key)?),
+            };
+            let ahead = places.partition_point(|other| *other < place);
+            return Ok(Renewal::Waits { ahead: u32::try_from(ahead).unwrap_or(u32::MAX) });
+        }
+        renewal(flight, claim, answer)
+    });
+    renewals.collect()
 }
 
-/// Tells which limit the semaphore has, where that is what was wrong.
-fn limit_error(error: Error, claim: &Claim) -> Error {
-    let in_use = refusal(&error)
-        .and_then(|refused| refused.strip_prefix("limit "))
-        .and_then(|limit| limit.parse().ok());
-    match in_use {
-        None => error,
-        Some(in_use) => Error::LimitMismatch {
-            name: claim.key.name.as_str().to_owned(),
-            in_use,
-            asked: claim.mode.capacity(),
-        },
+fn amend(flight: &mut Flight<'_>, claim: &Claim, step: &Step<'_>) -> Result<Renewal, Failure> {
+    let answer = flight.step(&claim.key, step, Some(claim))?;
+    match answer {
+        Answer::Waits(place) => Ok(Renewal::Waits { ahead: flight.ahead(&claim.key, place)? }),
+        other => renewal(flight, claim, other),
     }
+}
+
+/// Of a claim that does not wait.
+fn renewal(flight: &Flight<'_>, claim: &Claim, answer: Answer) -> Result<Renewal, Failure> {
+    Ok(match answer {
+        Answer::Holds(grant) => Renewal::Holds(grant),
+        _ => Renewal::Ended(record(flight, &claim.id)?.map_or(Ended::NotInLine, Ended::Broken)),
+    })
+}
+
+fn resize(
+    flight: &mut Flight<'_>,
+    key: &Key,
+    limit: SetLimit,
+) -> Result<Result<u32, Error>, Failure> {
+    let given = flight.given(key)?;
+    let limit = match flight.step(key, &Step::Resize { limit, given }, None)? {
+        Answer::Limit(limit) => limit,
+        other => return Ok(Err(unexpected(&other))),
+    };
+    if given != Some(limit) {
+        flight.run(
+            "INSERT INTO lockkit_limits (namespace, name, capacity) VALUES (?1, ?2, ?3)
+             ON CONFLICT (namespace, name) DO UPDATE SET capacity = excluded.capacity",
+            params![key.namespace.as_str(), key.name.as_str(), limit],
+        )?;
+        // The claims are shown with it.
+        flight.run(
+            "UPDATE lockkit_claims SET capacity = ?3
+             WHERE namespace = ?1 AND space = 1 AND name = ?2 AND capacity <> ?3",
+            params![key.namespace.as_str(), key.name.as_str(), limit],
+        )?;
+    }
+    Ok(Ok(limit))
+}
+
+/// Remembers how a claim was broken.
+fn keep_record(flight: &Flight<'_>, key: &Key, broke: &Broke, record: &str) -> Result<(), Failure> {
+    let list = place_of(key);
+    let until = broke.until.after(KEEP_BREAKS).as_nanos() as i64;
+    flight.run(
+        "INSERT INTO lockkit_breaks (namespace, space, name, id, record, expires)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        params![list.0, list.1, list.2, broke.id.as_bytes(), record, until],
+    )?;
+    Ok(())
+}
+
+/// How a claim was broken, if it was.
+fn record(flight: &Flight<'_>, id: &ClaimId) -> Result<Option<BreakRecord>, Failure> {
+    let text = "SELECT record FROM lockkit_breaks WHERE id = ?1 ORDER BY n DESC LIMIT 1";
+    let json: Option<String> = flight.any(text, [id.as_bytes()], |row| row.get(0))?;
+    Ok(break_record(json))
+}
+
+fn lost(flight: &Flight<'_>, id: &ClaimId) -> Result<Error, Failure> {
+    let reason = record(flight, id)?.map_or(LossReason::Expired, LossReason::Broken);
+    Ok(Error::Lost { reason })
+}
+
+fn unexpected(answer: &Answer) -> Error {
+    Error::permanent(BACKEND, format!("{answer:?} is no answer to this step"))
 }

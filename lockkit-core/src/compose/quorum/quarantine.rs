@@ -4,8 +4,9 @@
 //! The sign of a member is the token base of a namespace that quorums keep for themselves: the
 //! longest ttl in milliseconds, and above it the member's *epoch*. A member without it is new or
 //! came back empty. Whoever finds that takes a claim there, which would be gone if the data were
-//! lost once more, and writes the sign when the claim has stood for the longest ttl, in a greater
-//! epoch than any before. Tokens of an epoch are greater than those of all earlier ones.
+//! lost once more. When the member itself shows that this claim has stood for the longest ttl,
+//! whoever sees it writes the sign, in a greater epoch than any before: so it does not matter how
+//! short the lives of programs are. Tokens of an epoch are greater than those of all earlier ones.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,15 +17,19 @@ use futures_util::future::join_all;
 use super::{BACKEND, Shared};
 use crate::capabilities::TokenSource;
 use crate::deadline::Margin;
-use crate::driver::{Acquisition, LockDriver, Patience, Renewal};
-use crate::{Claim, Error, Identity, Key, Mode, Name, Namespace, Space, Token};
+use crate::driver::{LockDriver, Patience};
+use crate::{Claim, ClaimId, Error, Identity, Key, Lifetime, Mode, Name, Namespace, Space, Token};
 
 /// Where a member keeps its sign.
 const SIGN: &str = "lockkit.quorum";
 /// Where the members keep the greatest epoch that any of them was given.
 const GREATEST_EPOCH: &str = "lockkit.quorum.epoch";
-/// How long between two looks at a member that somebody else watches over.
+/// How long until a step of a watch that failed is taken again.
 const PAUSE: Duration = Duration::from_secs(1);
+const LEAST_PAUSE: Duration = Duration::from_millis(10);
+/// How long the watch claim stays when nobody looks after it. It is never renewed: it is to show for
+/// how long the member has had its data, also to programs that come much later.
+const WATCHED_FOR: Duration = Duration::from_secs(86_400);
 const TTL_BITS: u32 = 40;
 /// Members count their own tokens below 2^52: clocks in microseconds do until the year 2112.
 const EPOCH_AT: u32 = 52;
@@ -63,6 +68,33 @@ impl Sign {
     fn number(self) -> u64 {
         let millis = u64::try_from(self.longest_ttl.as_millis()).unwrap_or(u64::MAX);
         self.epoch << TTL_BITS | millis.clamp(1, (1 << TTL_BITS) - 1)
+    }
+}
+
+/// The claim by which a member that lost its data shows for how long it has had data since. It is the
+/// same for all programs, so that any of them can end it.
+fn watch_claim() -> Result<Arc<Claim>, Error> {
+    let key = Key::new(Namespace::new(SIGN)?, Space::Lock, Name::new("quarantine")?);
+    let identity = Arc::new(Identity::of_this_process());
+    let claim = Claim::new(key, Mode::Exclusive, WATCHED_FOR, WATCHED_FOR, identity)
+        .with_lifetime(Lifetime::Fixed)
+        .with_id(ClaimId::from_bytes(*b"lockkit.quorum.q"));
+    Ok(Arc::new(claim))
+}
+
+/// A step of a watch that is being taken.
+struct Step(tokio::sync::watch::Sender<usize>);
+
+impl Step {
+    fn begin(shared: &Shared) -> Self {
+        shared.steps.send_modify(|steps| *steps += 1);
+        Self(shared.steps.clone())
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        self.0.send_modify(|steps| *steps -= 1);
     }
 }
 
@@ -187,81 +219,90 @@ impl Shared {
     }
 
     /// Watches over a member that came back empty until it may vote, once at a time. Ends when
-    /// this driver is dropped.
+    /// this driver is dropped; other programs then go on from where this one was, since what is
+    /// waited for is told by the member.
     fn watch(self: &Arc<Self>, member: usize) {
         if self.members[member].watched.swap(true, Ordering::AcqRel) {
             return;
         }
         tracing::warn!(member, "a member of the quorum came back without its data: quarantined");
+        let mut step = Step::begin(self);
         let weak = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
                 let Some(shared) = weak.upgrade() else { return };
-                let begun = shared.begin_watch(member).await;
-                if let Ok(None) = begun {
-                    shared.members[member].watched.store(false, Ordering::Release);
-                    return;
-                }
-                drop(shared);
-                let Ok(Some((claim, wait))) = begun else {
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
+                let left = shared.watch_once(member).await;
+                drop(step);
+                let pause = match left {
+                    Ok(Some(left)) => left.max(LEAST_PAUSE),
+                    Ok(None) => {
+                        shared.members[member].watched.store(false, Ordering::Release);
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::warn!(member, %error, "the quarantine goes on");
+                        PAUSE
+                    }
                 };
-                tokio::time::sleep(wait).await;
-                // While others do not answer it cannot end; the claim stands for a while longer.
-                for _ in 0..8 {
-                    let Some(shared) = weak.upgrade() else { return };
-                    let Err(error) = shared.end_watch(member, &claim, wait).await else { break };
-                    tracing::warn!(member, %error, "the quarantine goes on");
-                    drop(shared);
-                    tokio::time::sleep(wait / 32).await;
-                }
+                drop(shared);
+                tokio::time::sleep(pause).await;
+                let Some(shared) = weak.upgrade() else { return };
+                step = Step::begin(&shared);
             }
         });
     }
 
-    /// Takes the watch claim; `None` when the member has its sign.
-    async fn begin_watch(&self, member: usize) -> Result<Option<(Arc<Claim>, Duration)>, Error> {
+    /// Lets a step of a watch that was begun come to its end: a program may live for no longer than
+    /// one such step, and so may all that follow it.
+    pub(super) async fn steps_taken(&self) {
+        let mut steps = self.steps.subscribe();
+        let taken = steps.wait_for(|steps| *steps == 0);
+        let _ = tokio::time::timeout(4 * self.options.member_limit, taken).await;
+    }
+
+    /// A step of the watch: takes the watch claim, or lets the member vote again when that has stood
+    /// for long enough. Says how long it has to stand yet; `None` when the member has its sign.
+    async fn watch_once(&self, member: usize) -> Result<Option<Duration>, Error> {
         let limit = self.options.member_limit;
         if self.sign(member, limit).await?.is_some() {
             return Ok(None);
         }
-        let longest = self.longest_elsewhere(member).await?;
-        let wait = longest + Margin::default().of(longest);
-        let key = Key::new(Namespace::new(SIGN)?, Space::Lock, Name::new("quarantine")?);
-        let lease = wait + wait / 4 + 8 * self.options.member_limit;
-        let identity = Arc::new(Identity::of_this_process());
-        let claim = Arc::new(Claim::new(key, Mode::Exclusive, lease, lease, identity));
-        let mine = claim.clone();
-        let trying = self
-            .ask(member, limit, |driver| async move { driver.acquire(&mine, Patience::Try).await });
-        match trying.await?.answer {
-            Acquisition::Granted(_) => Ok(Some((claim, wait))),
-            _ => Err(Error::retryable(BACKEND, "somebody else watches over this member")),
+        let longest_ttl = self.longest_elsewhere(member).await?;
+        let wait = longest_ttl + Margin::default().of(longest_ttl);
+        let Some(stood) = self.watch_claim_stood(member).await? else {
+            self.take_watch_claim(member).await?;
+            return Ok(Some(wait));
+        };
+        if stood < wait {
+            return Ok(Some(wait - stood));
         }
+        let epoch = self.next_epoch(member).await?;
+        // Once more: it may have lost its data again.
+        if self.watch_claim_stood(member).await?.is_none_or(|stood| stood < wait) {
+            return Ok(Some(LEAST_PAUSE));
+        }
+        self.write_sign(member, Sign { epoch, longest_ttl }).await?;
+        let claim = watch_claim()?;
+        let release = |driver: Arc<dyn LockDriver>| async move { driver.release(&claim).await };
+        let _ = self.ask(member, limit, release).await; // it does no harm, and ends by itself
+        Ok(None)
     }
 
-    /// Writes the sign if the watch claim stood all the time, and that was long enough.
-    async fn end_watch(
-        &self,
-        member: usize,
-        claim: &Arc<Claim>,
-        waited: Duration,
-    ) -> Result<(), Error> {
-        let limit = self.options.member_limit;
-        // Again: somebody may have come with a longer ttl, and counted this member before its loss.
-        let longest_ttl = self.longest_elsewhere(member).await?;
-        let epoch = self.next_epoch(member).await?;
-        let enough = longest_ttl + Margin::default().of(longest_ttl) <= waited;
-        let mine = claim.clone();
-        let renew = |driver: Arc<dyn LockDriver>| async move { driver.renew_single(&mine).await };
-        let stood = self.ask(member, limit, renew).await?;
-        if enough && matches!(stood, Renewal::Holds(_)) {
-            self.write_sign(member, Sign { epoch, longest_ttl }).await?;
-        }
-        let mine = claim.clone();
-        let release = |driver: Arc<dyn LockDriver>| async move { driver.release(&mine).await };
-        self.ask(member, limit, release).await.map(drop)
+    /// For how long the watch claim has stood at a member, by the member's clock; `None` when it is
+    /// not there.
+    async fn watch_claim_stood(&self, member: usize) -> Result<Option<Duration>, Error> {
+        let key = watch_claim()?.key.clone();
+        let look = |driver: Arc<dyn LockDriver>| async move { driver.inspect(&key).await };
+        let state = self.ask(member, self.options.member_limit, look).await?;
+        Ok(state.line.first().and_then(|standing| standing.held_for))
+    }
+
+    async fn take_watch_claim(&self, member: usize) -> Result<(), Error> {
+        let claim = watch_claim()?;
+        let take = |driver: Arc<dyn LockDriver>| async move {
+            driver.acquire(&claim, Patience::Try).await
+        };
+        self.ask(member, self.options.member_limit, take).await.map(drop)
     }
 
     /// The longest ttl that this program or another member knows of.

@@ -46,31 +46,32 @@ struct Tally {
 }
 
 impl Shared {
+    /// Renews each of these; what cannot be renewed, since too few members answered for it, is an
+    /// error of its own.
     pub(super) async fn renew(
         self: &Arc<Self>,
         claims: &[Arc<Claim>],
-    ) -> Result<Vec<Renewal>, Error> {
+    ) -> Vec<Result<Renewal, Error>> {
         let mut renewals = Vec::with_capacity(claims.len());
         let mut held = Vec::new();
         let mut rounds = Vec::new();
         for (place, claim) in claims.iter().enumerate() {
-            renewals.push(self.renew_here(place, claim, &mut held));
+            renewals.push(Ok(self.renew_here(place, claim, &mut held)));
             // Also those for whom nobody waits just now, or whose grant nobody heard, move on.
-            if let Renewal::Waits { .. } = renewals[place]
+            if let Ok(Renewal::Waits { .. }) = renewals[place]
                 && let Some(told) = self.next_round(claim)
             {
                 rounds.push(async move { (place, told.await) });
             }
         }
         let rounds = futures_util::future::join_all(rounds);
-        let (rounds, renewed) = tokio::join!(rounds, self.renew_held(held, &mut renewals));
-        renewed?;
+        let (rounds, ()) = tokio::join!(rounds, self.renew_held(held, &mut renewals));
         for (place, told) in rounds {
             if let Ok(Outcome::Granted(grant)) = told {
-                renewals[place] = Renewal::Holds(grant);
+                renewals[place] = Ok(Renewal::Holds(grant));
             }
         }
-        Ok(renewals)
+        renewals
     }
 
     /// Renews a claim that waits, which is our own matter; notes one that holds for the members.
@@ -113,10 +114,10 @@ impl Shared {
     async fn renew_held(
         self: &Arc<Self>,
         held: Vec<Held>,
-        renewals: &mut [Renewal],
-    ) -> Result<(), Error> {
+        renewals: &mut [Result<Renewal, Error>],
+    ) {
         if held.is_empty() {
-            return Ok(());
+            return;
         }
         let since = self.clock.now();
         let held = Arc::new(held);
@@ -125,31 +126,19 @@ impl Shared {
             async move { shared.renew_at(member, &held).await }
         });
         let mut tallies: Vec<Tally> = held.iter().map(|_| Tally::default()).collect();
-        let mut answered = 0;
         while let Some((member, votes)) = answers.next(self).await {
-            answered += usize::from(votes.iter().any(|vote| !matches!(vote, Vote::Unknown)));
-            for ((tally, vote), one) in tallies.iter_mut().zip(votes).zip(held.iter()) {
-                let in_time = self.clock.now() < one.until;
-                tally.add(vote, in_time, |grant| self.began(member, grant));
+            for (tally, vote) in tallies.iter_mut().zip(votes) {
+                tally.add(vote, |grant| self.began(member, grant));
             }
             if tallies.iter().all(|tally| tally.counted() >= self.majority()) {
                 answers.enough(self);
             }
         }
-        if answered < self.majority() {
-            return Err(Error::retryable(BACKEND, "no majority of the members answered"));
-        }
-        let mut undecided = false;
         for (one, tally) in held.iter().zip(tallies) {
             let renewal = self.decide(one, tally, since);
-            undecided |= renewal.is_none();
-            // As before: neither longer nor shorter.
-            renewals[one.place] = renewal.unwrap_or(Renewal::Holds(one.grant));
+            let unknown = || Error::retryable(BACKEND, "no majority of the members answered");
+            renewals[one.place] = renewal.ok_or_else(unknown);
         }
-        if undecided {
-            tokio::time::sleep(Duration::from_millis(50)).await; // core asks again at once
-        }
-        Ok(())
     }
 
     /// What the votes come to; `None` when too few members could be asked.
@@ -157,6 +146,8 @@ impl Shared {
         if let Some(record) = tally.broken {
             return Some(Renewal::Ended(Ended::Broken(record)));
         }
+        // Members where it was repaired count with the others only if a majority had it all the time
+        // until now: another claim could have come and gone in a gap.
         let now = self.clock.now();
         if tally.kept >= self.majority() || tally.counted() >= self.majority() && now < one.until {
             let ttl = tally.ttl.unwrap_or(one.grant.ttl);
@@ -310,7 +301,7 @@ impl Shared {
                 Ok(Renewal::Ended(_)) => Vote::Lost,
                 _ => Vote::Unknown,
             };
-            tally.add(vote, false, |grant| self.began(member, grant));
+            tally.add(vote, |grant| self.began(member, grant));
             if tally.kept >= self.majority() {
                 answers.enough(self);
             }
@@ -325,14 +316,13 @@ impl Tally {
         self.kept + self.repaired
     }
 
-    fn add(&mut self, vote: Vote, in_time: bool, began: impl Fn(&Grant) -> Option<Moment>) {
+    fn add(&mut self, vote: Vote, began: impl Fn(&Grant) -> Option<Moment>) {
         let grant = match vote {
             Vote::Kept(grant) => {
                 self.kept += 1;
                 grant
             }
-            // One that comes after the last majority's lease has ended may have let another in.
-            Vote::Repaired(grant) if in_time => {
+            Vote::Repaired(grant) => {
                 self.repaired += 1;
                 grant
             }
@@ -344,7 +334,7 @@ impl Tally {
                 self.broken = Some(record);
                 return;
             }
-            Vote::Repaired(_) | Vote::Unknown => return,
+            Vote::Unknown => return,
         };
         self.ttl = Some(self.ttl.map_or(grant.ttl, |ttl| ttl.min(grant.ttl)));
         self.since = self.since.into_iter().chain(began(&grant)).min();

@@ -6,11 +6,12 @@ RETURNS TABLE (value bytea, version bigint, highest bigint) LANGUAGE sql VOLATIL
     AND (r.expires IS NULL OR r.expires > {p}clock())
 $$;
 
--- Writes a register, or deletes its value. Arguments and result: `Verb::Store`.
+-- Writes a register, or deletes its value. Arguments and result: `Verb::Store`. The rule is that of
+-- `StoreOutcome::decide`.
 -- Versions are never less than the clock, so that they grow when a row was removed.
-CREATE OR REPLACE FUNCTION {p}store(p_namespace bytea, p_name bytea, p_value bytea,
+CREATE OR REPLACE FUNCTION {p}write(p_namespace bytea, p_name bytea, p_value bytea,
   p_expect bigint, p_expected bigint, p_token bigint, p_write bytea, p_ttl bigint,
-  OUT outcome bigint, OUT number bigint) LANGUAGE plpgsql VOLATILE AS $$
+  p_repeated bigint, OUT outcome bigint, OUT number bigint) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   r       record;
   v_now   bigint;
@@ -37,6 +38,10 @@ BEGIN
     number := r.highest;
   ELSIF p_expect = 1 AND v_there OR p_expect = 2 AND (NOT v_there OR r.version <> p_expected) THEN
     outcome := 0;
+  ELSIF p_repeated = 1 AND r.version > 0 AND (p_expect = 1 OR p_expect = 0 AND p_token > 0)
+    AND NOT (p_token > 0 AND p_token > coalesce(r.highest, 0)) THEN
+    -- An earlier attempt may have been applied and overwritten. (Version 0: nothing was ever written.)
+    outcome := 0;
   ELSE
     outcome := 1;
     number := greatest(r.version + 1, v_now);
@@ -50,6 +55,14 @@ BEGIN
     WHERE k.namespace = p_namespace AND k.name = p_name;
   END IF;
 END $$;
+
+-- What clients of versions 1 and 2 call, which do not say that they repeat a write.
+CREATE OR REPLACE FUNCTION {p}store(p_namespace bytea, p_name bytea, p_value bytea,
+  p_expect bigint, p_expected bigint, p_token bigint, p_write bytea, p_ttl bigint,
+  OUT outcome bigint, OUT number bigint) LANGUAGE sql VOLATILE AS $$
+  SELECT w.outcome, w.number FROM {p}write(p_namespace, p_name, p_value, p_expect, p_expected,
+                                           p_token, p_write, p_ttl, 0) AS w
+$$;
 
 -- What is added to the tokens of a namespace. `Verb::Base`, `Verb::RaiseBase`.
 CREATE OR REPLACE FUNCTION {p}base(p_namespace bytea) RETURNS TABLE (base bigint)

@@ -61,3 +61,8 @@ END $$;
 INSERT INTO {p}meta (version, floor) VALUES ({version}, 0)
 ON CONFLICT (one) DO UPDATE SET version = greatest({p}meta.version, excluded.version);
 COMMIT;
+
+-- The rights of a program that uses these tables, with the name of its user:
+-- GRANT USAGE ON SCHEMA "{schema}" TO app;
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "{schema}" TO app;
+-- GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA "{schema}" TO app;

@@ -6,7 +6,7 @@ CREATE TABLE lockkit_meta (
   one     INTEGER PRIMARY KEY CHECK (one = 1),
   version INTEGER NOT NULL,   -- of this schema
   boot    TEXT    NOT NULL,   -- whose clock the times are of
-  epoch   INTEGER NOT NULL,   -- counts the boots; every verb names the one it knows
+  epoch   INTEGER NOT NULL,   -- counts the boots; every transaction checks it
   token   INTEGER NOT NULL,   -- the floor: a list that has no row goes on above it
   ceiling INTEGER NOT NULL    -- on disk before any token up to it is given
 );

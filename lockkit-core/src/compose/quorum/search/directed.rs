@@ -7,8 +7,9 @@ use super::network::{Link, Server};
 use super::world::{TTL, break_all, claim, key, options, runtime};
 use crate::compose::quorum::QuorumDriver;
 use crate::compose::quorum::guards::Guards;
+use crate::deadline::{Margin, trusted_until};
 use crate::driver::{Acquisition, Answered, LockDriver, Patience, Released, Renewal};
-use crate::{Claim, Key, Mode, Name, Namespace, Space, Token};
+use crate::{Claim, ClaimId, Key, Mode, Name, Namespace, Space, Token};
 
 fn quorum(servers: &[Arc<Server>], seed: u64, guards: Guards) -> QuorumDriver {
     let links = servers.iter().zip(10 * seed..).map(|(s, seed)| Link::between(s, seed, 0));
@@ -288,4 +289,71 @@ fn a_renewal_never_makes_a_lease_longer_than_the_longest() {
         }
         assert!(quorum.shorten(&claim, TTL * 100).await.is_err());
     });
+}
+
+/// Every way to a lease at a quorum: at once, by renewal, after a repair.
+#[test]
+fn a_lease_counts_from_before_the_members_were_asked_however_late_they_answer() {
+    for seed in 0..50 {
+        runtime().block_on(async {
+            let servers = servers();
+            let quorum = quorum(&servers, seed, Guards::ALL);
+            quorum.shared.open().await.unwrap();
+            let claim = claim(Mode::Exclusive);
+            let asked = quorum.clock().now();
+            let answer = quorum.acquire(&claim, Patience::Try).await.unwrap().answer;
+            let Acquisition::Granted(grant) = answer else { panic!("it is free") };
+            assert!(grant.since.unwrap() <= asked, "seed {seed}");
+            servers[0].driver().release(&inner(&quorum, &claim)).await.unwrap();
+            for _ in 0..2 {
+                nap(TTL / 10).await;
+                let asked = quorum.clock().now();
+                match quorum.renew_single(&claim).await.unwrap() {
+                    Renewal::Holds(grant) => assert!(grant.since.unwrap() <= asked, "seed {seed}"),
+                    other => panic!("seed {seed}: {other:?}"),
+                }
+            }
+        });
+    }
+}
+
+/// The claim as the members have it.
+fn inner(quorum: &QuorumDriver, claim: &Claim) -> Arc<Claim> {
+    quorum.shared.hold(claim).expect("it is known").claim()
+}
+
+/// One of two members has let go of a claim, and is repaired around the end of the lease: then
+/// somebody else may have come and gone in between. Says whether it holds, and whether the lease of
+/// the last majority was over by then.
+async fn repaired_at_the_end(seed: u64) -> (bool, bool) {
+    let servers = servers();
+    let quorum = quorum(&servers, seed, Guards::ALL);
+    quorum.shared.open().await.unwrap();
+    servers[2].set_up(false);
+    let claim = claim(Mode::Exclusive);
+    let answer = quorum.acquire(&claim, Patience::Try).await.unwrap().answer;
+    let Acquisition::Granted(grant) = answer else { panic!("it is free") };
+    let until = trusted_until(grant.since.unwrap(), grant.ttl, Margin::default());
+    servers[1].driver().release(&inner(&quorum, &claim)).await.unwrap();
+    let now = quorum.clock().now();
+    nap(until.since(now) - Duration::from_millis(22)).await;
+    // The third member must not keep the answer waiting.
+    servers[2].set_up(true);
+    let taken = Arc::new(Claim::clone(&claim).with_id(ClaimId::random()));
+    servers[2].driver().acquire(&taken, Patience::Try).await.unwrap();
+    let holds = matches!(quorum.renew_single(&claim).await, Ok(Renewal::Holds(_)));
+    (holds, quorum.clock().now() >= until)
+}
+
+#[test]
+fn a_repair_that_comes_after_the_end_of_the_lease_does_not_count() {
+    let (mut in_time, mut late) = (0, 0);
+    for seed in 0..200 {
+        match runtime().block_on(repaired_at_the_end(seed)) {
+            (true, true) => panic!("seed {seed}: it holds beyond a gap"),
+            (true, false) => in_time += 1,
+            (false, over) => late += usize::from(over),
+        }
+    }
+    assert!(in_time > 0 && late > 0, "{in_time} repairs in time, and {late} that were not");
 }

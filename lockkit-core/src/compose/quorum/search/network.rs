@@ -213,8 +213,13 @@ impl LockDriver for Link {
         Err(self.unsupported("breaks in this search"))
     }
 
-    async fn inspect(&self, _: &Key) -> Result<LockState, Error> {
-        Err(self.unsupported("looking in this search"))
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        let key = key.clone();
+        self.send(move |driver| {
+            let key = key.clone();
+            async move { driver.inspect(&key).await }
+        })
+        .await
     }
 
     async fn list(&self, _: &ListRequest) -> Result<Page, Error> {

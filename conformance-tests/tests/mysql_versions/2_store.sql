@@ -1,0 +1,56 @@
+-- The register procedure of version 2; all else of version 2 is as in version 3.
+-- Writes or deletes a register.
+-- In: value (NULL: delete); expect (0 anything, 1 absent, 2 version); version; token; write_id; ttl;
+-- grace: for how long a deletion is remembered.
+-- Row: outcome 1 stored (number: the version), 2 stale (number: the highest token), 0 conflict.
+--
+-- Versions begin at the clock's microseconds, so they grow although the row of a register without a
+-- token is removed after a while; should the clock be behind, lockkit_meta remembers.
+CREATE OR REPLACE PROCEDURE lockkit_store(
+  IN p_namespace VARBINARY(128), IN p_name VARBINARY(512), IN p_value MEDIUMBLOB,
+  IN p_expect TINYINT, IN p_version BIGINT, IN p_token BIGINT, IN p_write_id BINARY(16),
+  IN p_ttl BIGINT, IN p_grace BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_now, v_version, v_highest, v_number BIGINT DEFAULT NULL;
+  DECLARE v_there, v_same TINYINT DEFAULT 0;
+  DECLARE v_outcome TINYINT DEFAULT 9;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  ROLLBACK;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  INSERT INTO lockkit_registers (namespace, name, version, write_id) VALUES
+    (p_namespace, p_name, 0, '')
+  ON DUPLICATE KEY UPDATE version = version;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+  SELECT version, highest, version > 0 AND write_id = p_write_id,
+         value IS NOT NULL AND (expires IS NULL OR expires > v_now)
+  INTO v_version, v_highest, v_same, v_there
+  FROM lockkit_registers WHERE namespace = p_namespace AND name = p_name FOR UPDATE;
+  IF v_same THEN
+    SET v_outcome = 1, v_number = v_version;
+  ELSEIF p_token < v_highest THEN
+    SET v_outcome = 2, v_number = v_highest;
+  ELSEIF (p_expect = 1 AND v_there) OR (p_expect = 2 AND NOT (v_there AND v_version = p_version))
+  THEN
+    SET v_outcome = 0;
+  END IF;
+  IF v_outcome = 9 THEN
+    IF v_version = 0 THEN
+      SET v_version = (SELECT floor FROM lockkit_meta WHERE one = 1);
+    END IF;
+    SET v_outcome = 1, v_number = GREATEST(v_version + 1, v_now);
+    UPDATE lockkit_registers
+    SET value = p_value, version = v_number, write_id = p_write_id,
+        expires = v_now + p_ttl,
+        purge_at = CASE WHEN COALESCE(p_token, v_highest) IS NOT NULL AND p_value IS NULL THEN NULL
+                        WHEN p_value IS NULL THEN v_now + p_grace
+                        ELSE v_now + p_ttl + p_grace END,
+        highest = COALESCE(p_token, v_highest)
+    WHERE namespace = p_namespace AND name = p_name;
+    COMMIT;
+  ELSE
+    ROLLBACK;
+  END IF;
+  SELECT v_outcome AS outcome, v_number AS number;
+END
