@@ -67,7 +67,7 @@ pub(crate) struct ShowArgs {
 /// `watch`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-While the backend is out of reach it goes on trying, and then shows the state again.
+While the backend is out of reach it goes on trying, and then shows what has changed.
 
 Example:
   lockkit watch --json nightly | jq --unbuffered '.holders[].identity.host'")]

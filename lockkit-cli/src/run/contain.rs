@@ -8,9 +8,10 @@
 //! | the first process | as number 1 | the launcher dies, or the command and what it left have ended |
 //! | the command | yes | the first process dies |
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, Signal as NixSignal, kill};
 use nix::unistd::Pid as NixPid;
 use rustix::process::{
-    Signal, WaitOptions, getgid, getuid, set_parent_process_death_signal, waitpid,
+    Pid, Signal, WaitOptions, getgid, getuid, kill_process, set_parent_process_death_signal,
+    waitpid,
 };
 
 use super::launch::cannot_run;
@@ -40,28 +42,26 @@ pub(super) fn launch(command: &[OsString]) -> ExitCode {
         ));
         return ExitCode::from(code::OS);
     }
-    let mut first = match role::myself("lk-first", role::FIRST).args(command).spawn() {
-        Ok(first) => first,
-        Err(error) => {
-            output::fail(format!("--contain: cannot start the first process: {error}"));
-            return ExitCode::from(code::OS);
-        }
-    };
     // Signals to the group are for the command: this process ends when the first one does. Only
-    // those that stop a job are left, so that lockkit sees a stopped job as one.
+    // those that stop a job are left, so that lockkit sees a stopped job as one. Blocked before the
+    // first process begins, so that they stay pending there until the command can have them.
     let mut deaf = SigSet::all();
     for stop in [NixSignal::SIGTSTP, NixSignal::SIGTTIN, NixSignal::SIGTTOU, NixSignal::SIGCONT] {
         deaf.remove(stop);
     }
     let _ = deaf.thread_block();
-    match first.wait() {
+    let started = role::myself("lk-first", role::FIRST).args(command).spawn();
+    let ended = started.and_then(|mut first| first.wait());
+    match ended {
         Ok(status) => {
             let killed = status.signal().map(|n| code::SIGNAL.saturating_add(n as u8));
-            ExitCode::from(
-                status.code().map(|code| code as u8).or(killed).unwrap_or(code::SOFTWARE),
-            )
+            let code = status.code().map(|code| code as u8);
+            ExitCode::from(code.or(killed).unwrap_or(code::SOFTWARE))
         }
-        Err(_) => ExitCode::from(code::SOFTWARE),
+        Err(error) => {
+            output::fail(format!("--contain: cannot start the first process: {error}"));
+            ExitCode::from(code::OS)
+        }
     }
 }
 
@@ -82,18 +82,20 @@ fn separate() -> io::Result<()> {
 pub(super) fn main(command: &[OsString]) -> ExitCode {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     show_own_processes();
-    let [program, arguments @ ..] = command else {
-        return ExitCode::from(code::SOFTWARE);
-    };
-    let child = match Command::new(program).args(arguments).spawn() {
+    let early = pending();
+    let child = match role::myself("lockkit", role::UNMASK).args(command).spawn() {
         Ok(child) => child,
         Err(error) => {
-            let failure = cannot_run(program, &error);
-            let code = failure.ending.code();
-            output::fail(failure.sentence.unwrap_or_default());
-            return ExitCode::from(code);
+            output::fail(format!("--contain: cannot start the command: {error}"));
+            return ExitCode::from(code::OS);
         }
     };
+    // What came before the command was there has reached this process alone.
+    for signal in early.into_iter().chain(pending()).collect::<BTreeSet<_>>() {
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            let _ = kill_process(Pid::from_child(&child), signal);
+        }
+    }
     let its_pid = child.id() as i32;
     let mut ended = None;
     while ended.is_none() {
@@ -109,6 +111,28 @@ pub(super) fn main(command: &[OsString]) -> ExitCode {
     }
     clear_up();
     ExitCode::from(ended.unwrap_or(code::SOFTWARE))
+}
+
+/// The process that becomes the command: it takes signals again.
+pub(super) fn unmask(command: &[OsString]) -> ExitCode {
+    let [program, arguments @ ..] = command else {
+        return ExitCode::from(code::SOFTWARE);
+    };
+    let _ = SigSet::all().thread_unblock();
+    let error = Command::new(program).args(arguments).exec();
+    let failure = cannot_run(program, &error);
+    let code = failure.ending.code();
+    output::fail(failure.sentence.unwrap_or_default());
+    ExitCode::from(code)
+}
+
+/// The signals that wait until this process takes them.
+fn pending() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let mask = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let child = Signal::CHILD.as_raw();
+    (1..=64).filter(|n| mask & (1 << (n - 1)) != 0 && *n != child).collect()
 }
 
 /// Where the system allows it, `/proc` shows the processes of the namespace, to the command alone.

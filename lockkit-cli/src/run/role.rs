@@ -22,6 +22,9 @@ pub(super) const LAUNCH: &str = "__launch";
 /// The word that makes this program the [first process](contain) of a PID namespace.
 pub(super) const FIRST: &str = "__first";
 
+/// The word that makes this program the [process](contain::unmask) that becomes a contained command.
+pub(super) const UNMASK: &str = "__unmask";
+
 /// The word that makes this program the [keeper](script) of a script's lock.
 pub(super) const KEEP: &str = "__keep";
 
@@ -38,6 +41,7 @@ pub(crate) fn play(arguments: &[OsString]) -> Option<ExitCode> {
         SUPERVISE => Some(supervise::main()),
         LAUNCH => Some(launch::main(rest)),
         FIRST => Some(contain::main(rest)),
+        UNMASK => Some(contain::unmask(rest)),
         KEEP => Some(script::keeper(rest)),
         STAND_IN => Some(script::stand_in(rest)),
         END => Some(end(rest)),

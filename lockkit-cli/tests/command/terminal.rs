@@ -121,9 +121,11 @@ fn ctrl_c_ends_the_loop_around_lockkit_as_it_does_around_sleep() {
     std::fs::write(stage.path("script"), format!("{body}; echo >>survived")).unwrap();
     let mut terminal = Terminal::open(&stage, &["bash", "--norc", "-i"]);
     for typed in [&*body, "bash script"] {
+        terminal.see("prompt> ");
         terminal.type_in(&format!("{typed}\n"));
         terminal.see("i am up");
         terminal.type_in(CTRL_C);
+        terminal.see("prompt> ");
         terminal.type_in("printf 'again %s\\n' there\n");
         terminal.see("again there");
     }
