@@ -2,7 +2,6 @@
 //! knows of the claims that it put in line. The verbs are in files of their own.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,8 +31,8 @@ pub(crate) struct Inner {
     pub(crate) tails: Tails,
     pub(crate) registers: Known,
     places: Mutex<HashMap<ClaimId, Place>>,
-    /// Whether claims are just being moved away from leases that were retired.
-    pub(crate) is_leaving: AtomicBool,
+    /// Held while claims are moved away from leases that were retired.
+    pub(crate) leaving: Arc<tokio::sync::Mutex<()>>,
     /// The token bases that were read, for fences.
     pub(crate) bases: Mutex<HashMap<String, Vec<u64>>>,
 }
@@ -103,7 +102,7 @@ impl Inner {
             registers: Known::default(),
             calls,
             places: Mutex::default(),
-            is_leaving: AtomicBool::new(false),
+            leaving: Arc::default(),
             bases: Mutex::default(),
         }
     }

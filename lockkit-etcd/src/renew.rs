@@ -8,7 +8,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use etcd_client::{LeaseTimeToLiveOptions, Txn};
@@ -277,11 +276,15 @@ impl Inner {
     /// Moves claims from a lease that was retired to another one, in the background: nothing of that
     /// is waited for. What is not moved is seen by the next renewal.
     fn leave(self: &Arc<Self>, claims: Vec<Arc<Claim>>) {
-        if claims.is_empty() || self.is_leaving.swap(true, Ordering::AcqRel) {
+        if claims.is_empty() {
             return;
         }
+        let Ok(alone) = self.leaving.clone().try_lock_owned() else {
+            return;
+        };
         let inner = self.clone();
         tokio::spawn(async move {
+            let _alone = alone;
             let leaves = |claim: Arc<Claim>| {
                 let moving = Moving::as_it_is(&claim, inner.place(claim.id)?.entry);
                 Some((claim, moving))
@@ -290,7 +293,6 @@ impl Inner {
             for (lease, _, moving) in inner.by_target(leaving, &mut Vec::new()).await {
                 inner.relocate(&lease, moving).await;
             }
-            inner.is_leaving.store(false, Ordering::Release);
         });
     }
 

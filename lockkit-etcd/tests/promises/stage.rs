@@ -59,8 +59,9 @@ pub(crate) fn last_holds(keys: &[KeyValue]) -> bool {
 }
 
 /// The leases that etcd has.
-pub(crate) async fn leases(server: &Server) -> usize {
-    client(server).await.leases().await.unwrap().leases().len()
+pub(crate) async fn leases(server: &Server) -> Vec<i64> {
+    let all = client(server).await.leases().await.unwrap();
+    all.leases().iter().map(|lease| lease.id()).collect()
 }
 
 pub(crate) async fn take(driver: &EtcdDriver, claim: &Arc<Claim>) -> Grant {
