@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkit_core::driver::{Force, Patience, Renewal};
 use lockkit_core::{Error, Guard, LockManager, LossReason, Mode, Space};
 
-use crate::bench::{Bench, MustSucceed};
+use crate::bench::{Bench, MustSucceed, undisturbed};
 use crate::worker::Crew;
 use crate::wrap::Tampered;
 use crate::wrap::tampers::Severed;
@@ -40,13 +40,17 @@ pub async fn loss_02_lost_fires_on_expiry(bench: Bench) {
 }
 
 pub async fn loss_03_a_guard_ends_by_itself_when_the_backend_is_gone(bench: Bench) {
+    let bench = &bench;
+    undisturbed(bench.short() * 3, |ttl, name| cut_off(bench, ttl, name)).await;
+}
+
+async fn cut_off(bench: &Bench, ttl: Duration, name: String) {
     let severed = Arc::new(Severed::passing());
     let driver = Tampered::new(bench.driver().await, severed.clone());
-    let ttl = bench.short() * 3;
     let manager = bench.manager_with(Arc::new(driver), |s| s.ttl(ttl).wait_ttl(ttl));
-    let guard = manager.mutex("a").lock().await.expect("it is free");
+    let guard = manager.mutex(&name).lock().await.expect("it is free");
     let other = bench.driver().await;
-    let waiter = bench.exclusive("a");
+    let waiter = bench.exclusive(&name);
     other.queue(&waiter).await;
     severed.cut();
     let told = bench.within(bench.after(ttl), "the holder knows", guard.lost());
@@ -90,29 +94,41 @@ pub async fn loss_05_lost_never_fires_on_an_orderly_release(bench: Bench) {
 }
 
 pub async fn loss_06_lost_says_why(bench: Bench) {
-    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let bench = &bench;
     for how in [Force::Immediate, Force::Polite] {
-        let guard = ours.mutex("a").ttl(bench.lively()).lock().await.expect("it is free");
-        let token = guard.token().expect("it holds");
-        let broken = theirs.break_lock(Space::Lock, "a", token, how, Some("it hangs")).await;
-        assert!(broken.expect("it works"));
-        match bench.soon("the holder is told", guard.lost()).await {
-            LossReason::Broken(record) => {
-                assert_eq!(record.reason.as_deref(), Some("it hangs"));
-                assert_eq!(record.by.pid, std::process::id());
-                assert_eq!(record.forced, how == Force::Immediate);
-                assert!(record.at_unix_ms > 0);
-            }
-            other => panic!("it was broken, not {other:?}"),
-        }
-        drop(guard);
-        let driver = bench.driver().await;
-        bench.free(&driver, &bench.key("a"), bench.after(bench.lively())).await;
+        undisturbed(bench.lively(), |ttl, name| broken(bench, how, ttl, name)).await;
     }
-    let expiring = ours.mutex("b").ttl(bench.short()).auto_renew(false).lock().await;
-    let expiring = expiring.expect("it is free");
-    let reason = bench.within(bench.after(bench.short()), "it is told", expiring.lost()).await;
-    assert_eq!(reason, LossReason::Expired);
+    undisturbed(bench.short(), |ttl, name| async move {
+        let name = format!("expiring {name}");
+        let manager = bench.manager().await;
+        let expiring = manager.mutex(&name).ttl(ttl).auto_renew(false).lock().await;
+        let expiring = expiring.expect("it is free");
+        let reason = bench.within(bench.after(ttl), "it is told", expiring.lost()).await;
+        assert_eq!(reason, LossReason::Expired);
+    })
+    .await;
+}
+
+/// One that is broken in this way hears of it before its lease ends, and why.
+async fn broken(bench: &Bench, how: Force, ttl: Duration, name: String) {
+    let name = format!("{how:?} {name}");
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let guard = ours.mutex(&name).ttl(ttl).lock().await.expect("it is free");
+    let token = guard.token().expect("it holds");
+    let broken = theirs.break_lock(Space::Lock, &name, token, how, Some("it hangs")).await;
+    assert!(broken.expect("it works"));
+    match bench.within(bench.after(ttl), "the holder is told", guard.lost()).await {
+        LossReason::Broken(record) => {
+            assert_eq!(record.reason.as_deref(), Some("it hangs"));
+            assert_eq!(record.by.pid, std::process::id());
+            assert_eq!(record.forced, how == Force::Immediate);
+            assert!(record.at_unix_ms > 0);
+        }
+        other => panic!("it was broken, not {other:?}"),
+    }
+    drop(guard);
+    let driver = bench.driver().await;
+    bench.free(&driver, &bench.key(&name), bench.after(ttl)).await;
 }
 
 pub async fn loss_07_run_stops_its_future(bench: Bench) {

@@ -44,7 +44,8 @@ fn a_ticket_can_come_from_stdin_and_only_fits_its_prefix() {
 #[test]
 fn a_ticket_that_nobody_renews_ends_with_its_ttl() {
     let stage = Stage::new();
-    let output = stage.run(&["acquire", "--local", "--json", "--ttl", "300ms", "a"]);
+    // Long enough that the ticket is printed before it ends, also on a busy machine.
+    let output = stage.run(&["acquire", "--local", "--json", "--ttl", "3s", "a"]);
     let held: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let token = held["token"].as_u64().unwrap();
     let script = "echo $LOCKKIT_TOKEN";
