@@ -45,7 +45,7 @@ async fn refuses(path: &Path, words: &[&str]) {
 #[tokio::test]
 async fn a_new_file_is_for_its_owner_only_and_nothing_else_is_left_there() {
     let folder = folder();
-    let path = folder.path().join("deep/er/locks.db");
+    let path = folder.path().join("locks.db");
     let driver = SqliteDriver::open(&path, SqliteOptions::default()).await.unwrap();
     assert_eq!(driver.path(), std::fs::canonicalize(&path).unwrap());
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
@@ -54,6 +54,15 @@ async fn a_new_file_is_for_its_owner_only_and_nothing_else_is_left_there() {
     driver.close().await;
     let left: Vec<_> = snapshot(path.parent().unwrap()).into_keys().collect();
     assert_eq!(left, ["locks.db"]);
+}
+
+#[tokio::test]
+async fn a_folder_that_is_missing_is_not_made() {
+    let folder = folder();
+    let path = folder.path().join("mis/typed/locks.db");
+    let refused = SqliteDriver::open(&path, SqliteOptions::default()).await.unwrap_err();
+    assert!(refused.to_string().contains("there is no folder"), "{refused}");
+    assert!(!folder.path().join("mis").exists());
 }
 
 #[tokio::test]
