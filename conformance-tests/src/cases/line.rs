@@ -66,6 +66,9 @@ pub async fn line_04_readers_promoted_together_hold_for_their_hold_ttls(bench: B
         }
         driver.let_go(&writer).await;
         for reader in &readers {
+            move_over(bench, driver, reader).await;
+        }
+        for reader in &readers {
             holds_on(bench, driver, reader).await;
         }
     })
@@ -163,12 +166,7 @@ async fn behind_a_dead_holder(
 /// Whoever was promoted holds for its hold ttl, without being renewed: that much is left of its lease,
 /// and when its waiting lease is long over nobody else gets the lock.
 async fn holds_on(bench: &Bench, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim>) {
-    // Where claims share leases, only the client can move one from a short one to a long one, which
-    // its first renewal does.
-    if bench.capabilities().lease_scope == LeaseScope::Shared {
-        driver.turn(claim).await;
-        driver.holds(claim).await;
-    }
+    move_over(bench, driver, claim).await;
     let other = bench.driver().await;
     let left = |token: Option<Token>| {
         let (other, key) = (other.clone(), claim.key.clone());
@@ -189,4 +187,13 @@ async fn holds_on(bench: &Bench, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim
     let token = driver.holds(claim).await.token;
     let after = left(Some(token)).await;
     assert!(after > least, "a lease of {after:?} for one that holds for {LONG:?}");
+}
+
+/// Where claims share leases, only the client can move one from a short lease to a long one, which its
+/// first renewal does.
+async fn move_over(bench: &Bench, driver: &Arc<dyn LockDriver>, claim: &Arc<Claim>) {
+    if bench.capabilities().lease_scope == LeaseScope::Shared {
+        driver.turn(claim).await;
+        driver.holds(claim).await;
+    }
 }
