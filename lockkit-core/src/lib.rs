@@ -26,6 +26,7 @@ mod name;
 mod observe;
 pub mod queue;
 mod record;
+mod registers;
 mod registry;
 mod renewer;
 mod resume;

@@ -1,0 +1,231 @@
+//! Named values beside the locks: the trait that a driver implements for them, what is written and
+//! found, and the rule that decides on a write.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::driver::Answered;
+use crate::{Error, Name, Namespace, Token};
+
+/// Named values beside the locks: state rather than turns. Optional; a backend says in
+/// [`Capabilities::registers`](crate::Capabilities::registers) whether it has them.
+///
+/// A register that is written with tokens refuses older ones: it is a resource that honours
+/// fencing, ready to use. Values have at most [`MAX_REGISTER_BYTES`]; core checks that before any
+/// I/O.
+#[async_trait]
+pub trait Registers: Send + Sync {
+    /// The entry, or `None` when there is no value (never stored, deleted, or expired).
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error>;
+
+    /// Stores a value if what is there is as expected and the token is not stale.
+    ///
+    /// # Behavior
+    /// In one atomic step, in this order:
+    /// 1. the last write that was applied bears this `write_id`: nothing is done, the answer is
+    ///    [`Stored`](StoreOutcome::Stored) (so a lost answer can be asked for again);
+    /// 2. `token` is lower than the highest seen: [`Stale`](StoreOutcome::Stale);
+    /// 3. the entry is not as expected: [`Conflict`](StoreOutcome::Conflict);
+    /// 4. the write is [`repeated`](Store::repeated), and an earlier attempt of it may have been
+    ///    applied and overwritten since: [`Conflict`](StoreOutcome::Conflict);
+    /// 5. the value is stored under a version greater than all earlier ones, and the highest token
+    ///    becomes `token`.
+    ///
+    /// [`StoreOutcome::decide`] is this rule.
+    ///
+    /// A store without a token leaves the highest token as it is. A ttl counts on the backend's
+    /// clock; without one the value stays.
+    async fn store(&self, at: &RegisterKey, store: &Store)
+    -> Result<Answered<StoreOutcome>, Error>;
+
+    /// Deletes the value under the rules of [`store`](Self::store). The highest token, if there is
+    /// one, is remembered, and so is that versions grow.
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error>;
+
+    /// Returns the entry once its version is not `after` (`None`: there is no value). Does not
+    /// miss a change that came before it asked. May skip versions.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error>;
+}
+
+/// The longest value of a register, in bytes: 64 KiB.
+pub const MAX_REGISTER_BYTES: usize = 64 * 1024;
+
+/// Where a register lives.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub struct RegisterKey {
+    pub namespace: Namespace,
+    pub name: Name,
+}
+
+/// The version of a register's value. For one name, versions only grow, across deletion too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Version(pub u64);
+
+/// The id of a write: 128 random bits, by which a repeated write is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WriteId(pub [u8; 16]);
+
+impl WriteId {
+    /// A new random id.
+    pub fn random() -> Self {
+        Self(*crate::ClaimId::random().as_bytes())
+    }
+}
+
+/// What a register holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The bytes that were stored.
+    pub value: Vec<u8>,
+    /// Their version.
+    pub version: Version,
+    /// The highest token that any write of this register bore.
+    pub token: Option<Token>,
+}
+
+/// What a write expects to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Whatever is there, or nothing.
+    Anything,
+    /// No value.
+    Absent,
+    /// The value of this version.
+    Version(Version),
+}
+
+/// A write to a register.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// At most [`MAX_REGISTER_BYTES`].
+    pub value: Vec<u8>,
+    /// What must be there.
+    pub expect: Expect,
+    /// The token of the lock that protects this register. Tokens of permits do not fence: an older
+    /// holder is legitimate.
+    pub token: Option<Token>,
+    /// The id of this write, the same when it is repeated.
+    pub write_id: WriteId,
+    /// Whether an earlier attempt of this same write may have been applied. A driver that repeats
+    /// a write by itself sets it on the copy that it sends again.
+    pub repeated: bool,
+    /// How long the value stays; for good when `None`.
+    pub ttl: Option<Duration>,
+}
+
+/// A deletion of a register's value.
+#[derive(Clone, Copy, Debug)]
+pub struct Delete {
+    /// What must be there.
+    pub expect: Expect,
+    /// As in [`Store`].
+    pub token: Option<Token>,
+    /// As in [`Store`].
+    pub write_id: WriteId,
+    /// As in [`Store`].
+    pub repeated: bool,
+}
+
+/// The answer to a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreOutcome {
+    /// Done. (Of a deletion: the version that the absence has.)
+    Stored(Version),
+    /// What was there is not what was expected. An earlier attempt of this same write may have
+    /// been applied and then overwritten by somebody else.
+    Conflict,
+    /// The token is lower than one that was seen.
+    Stale {
+        /// The highest token that was seen.
+        highest: Token,
+    },
+}
+
+/// What a write finds at its register, for [`StoreOutcome::decide`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The version of the value, or of its absence; `None` where nothing is remembered.
+    pub version: Option<Version>,
+    /// Whether there is a value.
+    pub present: bool,
+    /// The highest token seen.
+    pub token: Option<Token>,
+    /// The id of the last write that was applied.
+    pub last_write: Option<WriteId>,
+}
+
+/// What all writes have in common, for [`StoreOutcome::decide`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// As in [`Store`].
+    pub expect: Expect,
+    /// As in [`Store`].
+    pub token: Option<Token>,
+    /// As in [`Store`].
+    pub id: WriteId,
+    /// As in [`Store`].
+    pub repeated: bool,
+}
+
+impl From<&Store> for Write {
+    fn from(store: &Store) -> Self {
+        let Store { expect, token, write_id: id, repeated, .. } = *store;
+        Self { expect, token, id, repeated }
+    }
+}
+
+impl From<&Delete> for Write {
+    fn from(delete: &Delete) -> Self {
+        let Delete { expect, token, write_id: id, repeated } = *delete;
+        Self { expect, token, id, repeated }
+    }
+}
+
+impl StoreOutcome {
+    /// The rule of [`Registers::store`]: the outcome of a write that is not applied (again), or
+    /// `None` for one that is to be applied.
+    pub fn decide(found: &Found, write: &Write) -> Option<Self> {
+        if let (Some(version), true) = (found.version, found.last_write == Some(write.id)) {
+            return Some(Self::Stored(version));
+        }
+        if let (Some(highest), Some(token)) = (found.token, write.token)
+            && token < highest
+        {
+            return Some(Self::Stale { highest });
+        }
+        let as_expected = match write.expect {
+            Expect::Anything => true,
+            Expect::Absent => !found.present,
+            Expect::Version(version) => found.present && found.version == Some(version),
+        };
+        match as_expected && !(write.repeated && may_have_been_applied(found, write)) {
+            true => None,
+            false => Some(Self::Conflict),
+        }
+    }
+}
+
+/// Whether an earlier attempt of this write, whose id is not that of the last write, may have been
+/// applied and overwritten. A plain store that takes whatever is there does not mind.
+fn may_have_been_applied(found: &Found, write: &Write) -> bool {
+    let plain = write.expect == Expect::Anything && write.token.is_none();
+    // Versions only grow, so a version that is still there was not written over; and had the
+    // attempt been applied, its token would have been seen.
+    let same_version = matches!(write.expect, Expect::Version(_));
+    let token_is_news = write.token > found.token;
+    let never_written = found.version.is_none();
+    !(plain || same_version || token_is_news || never_written)
+}
