@@ -206,6 +206,7 @@ impl<'a> Attempt<'a> {
                 self.settled = self.under_way == 0;
                 return Err(error);
             }
+            self.under_way += 1; // a driver that gives up may have sent it on two connections
             if patience == Patience::Try || !error.is_retryable() {
                 return Err(error);
             }
