@@ -217,7 +217,7 @@ macro_rules! __every_case {
                 register_05_changed_wakes_on_a_store_and_misses_none: Registers,
                 register_06_a_lost_answer_is_told_from_a_conflict: Registers,
                 register_07_a_stale_holder_cannot_store: Registers,
-                register_08_a_repeated_write_never_lands_over_a_later_one: Registers,
+                register_10_a_repeated_write_never_lands_over_a_later_one: Registers,
                 register_08_a_write_whose_answer_was_lost_is_done_once: Registers,
                 register_09_a_watcher_sees_what_came_last: Registers,
             }

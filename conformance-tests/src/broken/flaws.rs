@@ -313,7 +313,7 @@ pub const FLAWS: &[Caught] = &[
     caught(
         Flaw::RegisterRepeatsOverLaterWrites,
         "applies a repeated write although somebody may have written since",
-        "register_08_a_repeated_write_never_lands_over_a_later_one",
+        "register_10_a_repeated_write_never_lands_over_a_later_one",
     ),
     caught(
         Flaw::RegisterKeepsValues,

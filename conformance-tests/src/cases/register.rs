@@ -280,7 +280,7 @@ pub async fn register_09_a_watcher_sees_what_came_last(bench: Bench) {
     assert_eq!(seen.last().map(|(_, version)| *version), last);
 }
 
-pub async fn register_08_a_repeated_write_never_lands_over_a_later_one(bench: Bench) {
+pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(bench: Bench) {
     let again = |store: &Store| Store { repeated: true, ..store.clone() };
     let register = Register::new(&bench, "deleted").await;
     let mut mine = write(b"mine");
