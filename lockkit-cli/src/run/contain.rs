@@ -51,7 +51,10 @@ pub(super) fn launch(command: &[OsString]) -> ExitCode {
     }
     let _ = deaf.thread_block();
     let started = role::myself("lk-first", role::FIRST).args(command).spawn();
-    let ended = started.and_then(|mut first| first.wait());
+    let ended = started.and_then(|mut first| {
+        hand_over(Pid::from_child(&first));
+        first.wait()
+    });
     match ended {
         Ok(status) => {
             let killed = status.signal().map(|n| code::SIGNAL.saturating_add(n as u8));
@@ -63,6 +66,21 @@ pub(super) fn launch(command: &[OsString]) -> ExitCode {
             ExitCode::from(code::OS)
         }
     }
+}
+
+/// Tells the first process what came before it was there, and that this was all.
+fn hand_over(first: Pid) {
+    for signal in pending().into_iter().filter_map(Signal::from_named_raw) {
+        let _ = kill_process(first, signal);
+    }
+    let _ = kill_process(first, Signal::URG);
+}
+
+/// Waits until the launcher has [handed over](hand_over).
+fn take_over() {
+    let mut all_told = SigSet::empty();
+    all_told.add(NixSignal::SIGURG);
+    let _ = all_told.wait();
 }
 
 /// Has the next child be the first process of a new PID namespace. Root needs nothing else; others
@@ -82,6 +100,7 @@ fn separate() -> io::Result<()> {
 pub(super) fn main(command: &[OsString]) -> ExitCode {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     show_own_processes();
+    take_over();
     let early = pending();
     let child = match role::myself("lockkit", role::UNMASK).args(command).spawn() {
         Ok(child) => child,
@@ -91,10 +110,9 @@ pub(super) fn main(command: &[OsString]) -> ExitCode {
         }
     };
     // What came before the command was there has reached this process alone.
-    for signal in early.into_iter().chain(pending()).collect::<BTreeSet<_>>() {
-        if let Some(signal) = Signal::from_named_raw(signal) {
-            let _ = kill_process(Pid::from_child(&child), signal);
-        }
+    let early: BTreeSet<_> = early.into_iter().chain(pending()).collect();
+    for signal in early.into_iter().filter_map(Signal::from_named_raw) {
+        let _ = kill_process(Pid::from_child(&child), signal);
     }
     let its_pid = child.id() as i32;
     let mut ended = None;
