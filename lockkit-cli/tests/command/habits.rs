@@ -9,7 +9,7 @@ fn a_text_for_the_shell_runs_with_c() {
     let stage = Stage::new();
     let ran = stage.run(&["run", "--local", "a", "-c", "echo $LOCKKIT_NAME | tr a b; exit 3"]);
     assert_eq!((code(&ran), &*stdout(&ran)), (3, "b\n"), "{}", stderr(&ran));
-    let script = "echo led >did; kill -INT $PPID; sleep 1000";
+    let script = "echo led >did; kill -TERM $PPID; sleep 1000";
     let led = stage.run(&["elect", "--local", "e", "-c", script]);
     assert_eq!(fs::read_to_string(stage.path("did")).unwrap(), "led\n", "{}", stderr(&led));
 }

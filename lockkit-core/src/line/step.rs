@@ -136,7 +136,7 @@ pub struct Change {
 pub enum What {
     /// It is new, and the last of the list.
     Came,
-    /// It waited and now holds.
+    /// It waited and now holds, on the lease of a holder.
     Began,
     /// It is in the list no more.
     Left,
