@@ -37,6 +37,9 @@ use crate::{Error, Lease, Mode, Token};
 ///   that is [retryable](Error::is_retryable) after that leaves open whether it was done. (Where
 ///   somebody else overwrote the value meanwhile, a plain [`store`](Self::store) may be applied
 ///   again after theirs; one that compares or is fenced never is.)
+/// - **Round trips**: one for each call on memory, SQLite, PostgreSQL, MySQL and Redis. ZooKeeper and
+///   etcd take one for a write by the process that wrote last, and two to four otherwise, as their
+///   pages say.
 /// - Any backend has registers, but a quorum and a mirror; see
 ///   [`Capabilities::registers`](crate::Capabilities::registers).
 ///
@@ -97,7 +100,7 @@ impl Register {
     }
 
     /// The value with its version and the highest token of its writers; `None` when there is none:
-    /// never stored, deleted, or over. One round trip.
+    /// never stored, deleted, or over.
     ///
     /// # Cancel safety
     /// Dropping it does nothing.
@@ -108,7 +111,7 @@ impl Register {
         Ok(entry)
     }
 
-    /// Stores a value over whatever is there. One round trip.
+    /// Stores a value over whatever is there.
     ///
     /// # Cancel safety
     /// Dropping it leaves open whether the value was stored.
@@ -117,7 +120,7 @@ impl Register {
     }
 
     /// Stores a value if what is there is as expected: the version that was read, or
-    /// [`Expect::Absent`]. One round trip.
+    /// [`Expect::Absent`].
     ///
     /// # Cancel safety
     /// As [`store`](Self::store).
@@ -131,7 +134,7 @@ impl Register {
 
     /// Stores a value under the fence of this lock, or is refused: with [`Error::Lost`] when the
     /// guard knows that the lock was lost, with [`Error::Stale`] when somebody who held it later
-    /// has written already. One round trip.
+    /// has written already.
     ///
     /// Guards of mutexes and of writers fence. Readers and holders of permits are legitimate beside
     /// each other, whatever their tokens, and are refused ([`Error::Config`]).
@@ -147,7 +150,6 @@ impl Register {
     }
 
     /// Both: fenced by this lock, and only over what is expected. A stale token is told first.
-    /// One round trip.
     ///
     /// # Cancel safety
     /// As [`store`](Self::store).
@@ -162,7 +164,7 @@ impl Register {
 
     /// As [`store_with`](Self::store_with), for who was handed the token of a lock and has no guard:
     /// another process, a service. Nobody checks here whether that lock is still held, nor whether
-    /// it was held alone. One round trip.
+    /// it was held alone.
     ///
     /// # Cancel safety
     /// As [`store`](Self::store).
@@ -176,7 +178,7 @@ impl Register {
     }
 
     /// Deletes the value; that there is none is fine. The fence stays where it is, and versions go
-    /// on growing. One round trip.
+    /// on growing.
     ///
     /// # Cancel safety
     /// Dropping it leaves open whether the value was deleted.
@@ -184,7 +186,7 @@ impl Register {
         self.write(None, Expect::Anything, Fence::None).await.map(drop)
     }
 
-    /// Deletes the value if it is as expected. One round trip.
+    /// Deletes the value if it is as expected.
     ///
     /// # Cancel safety
     /// As [`delete`](Self::delete).
@@ -192,7 +194,7 @@ impl Register {
         self.write(None, expect.into(), Fence::None).await.map(drop)
     }
 
-    /// Deletes the value under the fence of this lock. One round trip.
+    /// Deletes the value under the fence of this lock.
     ///
     /// # Cancel safety
     /// As [`delete`](Self::delete).
