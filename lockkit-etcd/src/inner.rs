@@ -326,14 +326,14 @@ fn get_last_before(list: &[u8], created: i64) -> TxnOp {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use etcd_client::ConnectOptions;
 
     use super::*;
     use crate::value::Value;
 
     /// A claim that waits on a lease of 10 s, kept alive at 100 s, and seen on it at `seen`.
-    fn waiter(inner: &Inner, seen: u64) -> (Claim, Place) {
+    pub(crate) fn waiter(inner: &Inner, seen: u64) -> (Claim, Place) {
         let name = lockkit_core::Name::new("a").unwrap();
         let key = lockkit_core::Key::new(Default::default(), lockkit_core::Space::Lock, name);
         let (hold, wait) = (Duration::from_secs(3), Duration::from_secs(10));
@@ -346,11 +346,11 @@ mod tests {
         (claim, Place::seen(entry, lease, None, at(seen)))
     }
 
-    fn at(seconds: u64) -> Moment {
+    pub(crate) fn at(seconds: u64) -> Moment {
         Moment::from_nanos(seconds * 1_000_000_000)
     }
 
-    fn nobody() -> Inner {
+    pub(crate) fn nobody() -> Inner {
         Inner::new(Calls::to(Vec::new(), &ConnectOptions::new()), Root::new(""))
     }
 

@@ -58,6 +58,20 @@ impl Inner {
         self: &Arc<Self>,
         claims: &[Arc<Claim>],
     ) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        // Who is named twice is renewed once, and answered twice.
+        let mut named = HashSet::new();
+        let once: Vec<_> = claims.iter().filter(|claim| named.insert(claim.id)).cloned().collect();
+        let answers = self.renew_once(&once).await;
+        let answer = |claim: &Arc<Claim>| match answers.get(&claim.id) {
+            Some(Ok(renewal)) => Ok(renewal.clone()),
+            Some(Err(failure)) => Err(failure.again().into()),
+            None => Err(Error::retryable(BACKEND, "etcd took its time")),
+        };
+        Ok(claims.iter().map(answer).collect())
+    }
+
+    /// Renews claims of which each is named once. Those of which nothing is told took too long.
+    async fn renew_once(self: &Arc<Self>, claims: &[Arc<Claim>]) -> HashMap<ClaimId, Answer> {
         let sent = BootClock.now();
         let places: Vec<_> = claims.iter().map(|claim| self.touch(claim.id, sent)).collect();
         // So long as each of them can wait for, so that none waits for another.
@@ -85,9 +99,7 @@ impl Inner {
         let few = join(self.promote_all(promoted, patience), self.renew_each(alone, patience));
         let (promoted, alone) = few.await;
         answers.extend(promoted.into_iter().chain(alone));
-        let late = || Err(Failure::Other(Error::retryable(BACKEND, "etcd took its time")));
-        let answer = |claim: &Arc<Claim>| answers.remove(&claim.id).unwrap_or_else(late);
-        Ok(claims.iter().map(answer).map(|answer| Ok(answer?)).collect())
+        answers
     }
 
     /// Where the claim stands, as far as is known; notes that it was asked about.
@@ -177,7 +189,12 @@ impl Inner {
         }
         if place.entry.is_holding() {
             self.is_there(claim.id, &place, seen.sent);
-            return Ok(Next::Tell(Renewal::Holds(self.grant_of(claim)?)));
+            return match self.grant_of(claim) {
+                Ok(grant) => Ok(Next::Tell(Renewal::Holds(grant))),
+                // It was released while the flight was under way.
+                Err(Failure::LeaseGone) => Ok(Next::Look),
+                Err(failure) => Err(failure),
+            };
         }
         let line = match seen.lines.get(&claim.key) {
             Some(Ok(line)) => line,
@@ -221,12 +238,15 @@ impl Inner {
         for (lease, claims, moving) in self.by_target(claims, &mut answers).await {
             let moved = timeout_at(until, self.relocate(&lease, moving)).await;
             for (claim, moved) in claims.into_iter().zip(moved.into_iter().flatten()) {
-                match moved {
-                    Ok(Moved::Done(_)) => {
-                        answers.push((claim.id, self.grant_of(&claim).map(Renewal::Holds)));
-                    }
-                    Ok(_) | Err(Failure::LeaseGone) => look.push(claim),
-                    Err(failure) => answers.push((claim.id, Err(failure))),
+                let granted = match moved {
+                    Ok(Moved::Done(_)) => self.grant_of(&claim),
+                    Ok(_) => Err(Failure::LeaseGone),
+                    Err(failure) => Err(failure),
+                };
+                match granted {
+                    // Released meanwhile, or others were at it as well.
+                    Err(Failure::LeaseGone) => look.push(claim),
+                    granted => answers.push((claim.id, granted.map(Renewal::Holds))),
                 }
             }
         }
@@ -368,5 +388,28 @@ impl Inner {
             }))
             .await;
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inner::tests::{at, nobody, waiter};
+    use crate::value::Value;
+
+    #[tokio::test]
+    async fn a_claim_that_is_released_while_it_is_asked_about_is_looked_at() {
+        let inner = nobody();
+        let (claim, mut place) = waiter(&inner, 100);
+        place.entry.value = place.entry.value.map(Value::holding);
+        let keys = HashSet::from([place.entry.key.clone()]);
+        let keys = HashMap::from([(place.lease.id, Ok(Some(keys)))]);
+        let seen = Seen { sent: at(101), keys, lines: HashMap::new() };
+        inner.note(claim.id, place.clone());
+        let next = inner.judge(&claim, Some(place.clone()), &seen).unwrap();
+        assert!(matches!(next, Next::Tell(Renewal::Holds(_))));
+        inner.forget(claim.id);
+        let next = inner.judge(&claim, Some(place), &seen).unwrap();
+        assert!(matches!(next, Next::Look));
     }
 }
