@@ -377,7 +377,7 @@ where
 }
 
 /// Notices when the machine stands still.
-struct Stalls {
+pub(crate) struct Stalls {
     worst: Arc<Mutex<(Duration, Instant)>>,
     ticker: JoinHandle<()>,
 }
@@ -385,7 +385,7 @@ struct Stalls {
 impl Stalls {
     const TICK: Duration = Duration::from_millis(20);
 
-    fn watch() -> Self {
+    pub(crate) fn watch() -> Self {
         let worst = Arc::new(Mutex::new((Duration::ZERO, Instant::now())));
         let noted = worst.clone();
         let ticker = tokio::spawn(async move {
@@ -404,7 +404,7 @@ impl Stalls {
     }
 
     /// The longest time in which a task that wanted to run did not.
-    fn worst(&self) -> Duration {
+    pub(crate) fn worst(&self) -> Duration {
         Self::tick(&self.worst);
         self.worst.lock().unwrap().0
     }
