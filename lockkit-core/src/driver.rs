@@ -107,7 +107,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// A claim that was broken politely is not renewed: it stays until its lease is over, and the
     /// answer is `Ended(Broken)`.
     ///
-    /// The answer has one item for each claim. An item that is an error concerns that claim only:
+    /// The answer has one item for each claim, also where one claim is named twice. An item that is an error concerns that claim only:
     /// the server that keeps it did not answer, say. An error of the whole means that nothing is
     /// known of any.
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error>;

@@ -108,7 +108,9 @@ pub(super) async fn install(
     // Whoever comes second finds everything done. Statements that make tables are no transaction here;
     // what was left half made is made by the next one.
     let turn = turn(&dialect.prefix);
-    let lock = AssertSqlSafe(format!("SELECT GET_LOCK({turn}, 60)"));
+    // A call ends this at its own time limit, and a connect after two minutes: an upgrade of a server
+    // that is busy takes its time.
+    let lock = AssertSqlSafe(format!("SELECT GET_LOCK({turn}, 120)"));
     let locked: Option<i64> = sqlx::query(lock).fetch_one(&mut *connection).await?.try_get(0)?;
     if locked != Some(1) {
         return Err(sqlx::Error::PoolTimedOut);
