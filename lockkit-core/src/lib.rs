@@ -15,6 +15,7 @@ pub mod compose;
 mod deadline;
 pub mod driver;
 mod error;
+mod flight;
 mod guard;
 mod lane;
 mod lease;
