@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::clock::{Clock, Moment};
+use crate::deadline::Jitter;
 use crate::driver::{Answered, LockDriver, Released};
 use crate::flight::{Flights, Replies, Reply, Step};
 use crate::lane::Lane;
@@ -29,6 +30,8 @@ pub(crate) struct Collector {
     driver: Arc<dyn LockDriver>,
     clock: Arc<dyn Clock>,
     flights: Flights,
+    /// Of the pauses before steps are repeated: what failed together is repeated together.
+    pub(crate) jitter: Jitter,
     queue: Mutex<Queue>,
     /// For a backend that carries one step at a time: acquires and releases wait for no flight, and
     /// not for each other.
@@ -79,6 +82,7 @@ impl Collector {
         Arc::new(Self {
             clock: driver.clock(),
             flights: driver.capabilities().flights,
+            jitter: Jitter::random(),
             driver,
             queue: Mutex::default(),
             acquires: Lane::new(),

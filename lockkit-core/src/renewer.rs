@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::clock::{Moment, sleep_until};
-use crate::deadline::{backoff, renewal_limit};
+use crate::deadline::renewal_limit;
 use crate::driver::{Released, Renewal};
 use crate::record::Record;
 use crate::registry::{Pending, Registry, Release};
@@ -143,7 +143,7 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
             drop(pending);
             return;
         }
-        tokio::time::sleep(backoff(round)).await;
+        tokio::time::sleep(registry.collector.jitter.backoff(round)).await;
     }
 }
 
