@@ -11,7 +11,6 @@ mod acquire;
 pub mod capabilities;
 mod claim;
 pub mod clock;
-pub mod compose;
 mod deadline;
 pub mod driver;
 mod error;

@@ -160,7 +160,7 @@ async fn release(
     }
 }
 
-/// What a request says that was given up.
-pub(crate) fn no_answer(backend: &'static str) -> Error {
+/// The error of a request that was given up because its answer did not come in time. Retryable.
+pub fn no_answer(backend: &'static str) -> Error {
     Error::retryable(backend, "the backend did not answer in time")
 }
