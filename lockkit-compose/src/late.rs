@@ -8,14 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use crate::capabilities::Capabilities;
-use crate::clock::Clock;
-use crate::deadline::backoff;
-use crate::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, SetLimit,
+use lockkit_core::capabilities::Capabilities;
+use lockkit_core::clock::Clock;
+use lockkit_core::driver::{
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, SetLimit, backoff,
 };
-use crate::state::{Health, ListRequest, LockState, Page};
-use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 /// Makes a driver; may be called again and again.
 pub(super) type Connect =

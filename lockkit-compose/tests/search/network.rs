@@ -8,13 +8,45 @@ use async_trait::async_trait;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::driver::{Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal};
-use crate::state::{Health, ListRequest, LockState, Page};
-use crate::{BreakRecord, Capabilities, Claim, Error, Key, MemoryDriver, Namespace, Token};
+use lockkit_core::capabilities::TokenSource;
+use lockkit_core::clock::{Clock, TokioClock};
+use lockkit_core::driver::{
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal,
+};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{
+    BreakRecord, Capabilities, Claim, ClaimId, Error, Key, MemoryDriver, Namespace, Token,
+};
+
+use super::world::{SIGN, TTL};
+
+/// What a member does wrong, so that a guard of the quorum has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// A try waits in line until it is granted. (Members are tried, never queued at.)
+    Queues,
+    /// A raise is answered, and not carried out. (A majority, and a member that is repaired, is
+    /// raised to the greatest token it gave.)
+    RaisesNothing,
+    /// A raise of a claim that is gone is answered as one of a live claim. (A raise counts only
+    /// when the claim was still live.)
+    RaisesTheDead,
+    /// It shows a sign although it lost its data. (A member that came back empty does not count for
+    /// the longest ttl.)
+    HidesLoss,
+    /// It says that its tokens follow its clock. (A member that lost its data comes back in a
+    /// greater epoch of tokens.)
+    NoEpochs,
+    /// It knows the claims of all rounds by one id. (Each round has a claim id of its own.)
+    OneId,
+    /// A release is answered, and not carried out. (A claim that was granted without being heard
+    /// is taken back.)
+    KeepsGhosts,
+}
 
 /// A member: a memory driver that can be down, and that can be exchanged for an empty one.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     state: Mutex<State>,
 }
 
@@ -23,24 +55,25 @@ struct State {
     driver: MemoryDriver,
     up: bool,
     mute: bool,
+    last: Option<Arc<Claim>>,
 }
 
 impl Server {
-    pub(super) fn new() -> Arc<Self> {
-        let state = State { driver: MemoryDriver::new(), up: true, mute: false };
+    pub(crate) fn new() -> Arc<Self> {
+        let state = State { driver: MemoryDriver::new(), up: true, mute: false, last: None };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
-    pub(super) fn driver(&self) -> MemoryDriver {
+    pub(crate) fn driver(&self) -> MemoryDriver {
         self.state.lock().unwrap().driver.clone()
     }
 
-    pub(super) fn set_up(&self, up: bool) {
+    pub(crate) fn set_up(&self, up: bool) {
         self.state.lock().unwrap().up = up;
     }
 
     /// From now on it acts, and nobody hears its answers.
-    pub(super) fn set_mute(&self, mute: bool) {
+    pub(crate) fn set_mute(&self, mute: bool) {
         self.state.lock().unwrap().mute = mute;
     }
 
@@ -48,7 +81,17 @@ impl Server {
         self.state.lock().unwrap().mute
     }
 
-    pub(super) fn lose_data(&self) {
+    /// Lets go of the claim that was put in line here last.
+    pub(crate) async fn release_last(&self) {
+        let last = self.state.lock().unwrap().last.clone();
+        self.driver().release(&last.expect("there was a claim")).await.unwrap();
+    }
+
+    fn remember(&self, claim: &Arc<Claim>) {
+        self.state.lock().unwrap().last = Some(claim.clone());
+    }
+
+    pub(crate) fn lose_data(&self) {
         self.state.lock().unwrap().driver = MemoryDriver::new();
     }
 
@@ -60,11 +103,13 @@ impl Server {
 
 /// One client's way to one member.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(crate) struct Link {
     server: Arc<Server>,
     rng: Mutex<StdRng>,
     /// Of a hundred messages this many have bad luck.
     trouble: u32,
+    flaws: &'static [Flaw],
+    capabilities: Capabilities,
 }
 
 /// What the network does with one request.
@@ -77,9 +122,31 @@ struct Fate {
 }
 
 impl Link {
-    pub(super) fn between(server: &Arc<Server>, seed: u64, trouble: u32) -> Arc<dyn LockDriver> {
+    pub(crate) fn between(
+        server: &Arc<Server>,
+        seed: u64,
+        trouble: u32,
+        flaws: &'static [Flaw],
+    ) -> Arc<dyn LockDriver> {
         let rng = Mutex::new(StdRng::seed_from_u64(seed));
-        Arc::new(Self { server: server.clone(), rng, trouble })
+        let mut capabilities = *server.driver().capabilities();
+        if flaws.contains(&Flaw::NoEpochs) {
+            capabilities.token_source = TokenSource::ClockCounter;
+        }
+        Arc::new(Self { server: server.clone(), rng, trouble, flaws, capabilities })
+    }
+
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaws.contains(&flaw)
+    }
+
+    /// The claim as the member knows it.
+    fn there(&self, claim: &Arc<Claim>) -> Arc<Claim> {
+        let first = claim.note.as_deref().and_then(ClaimId::from_hex);
+        match first.filter(|_| self.has(Flaw::OneId)) {
+            Some(id) => Arc::new(Claim::clone(claim).with_id(id)),
+            None => claim.clone(),
+        }
     }
 
     fn fate(&self) -> Fate {
@@ -141,13 +208,11 @@ impl Link {
 #[async_trait]
 impl LockDriver for Link {
     fn capabilities(&self) -> &Capabilities {
-        // All memory drivers say the same.
-        static SAID: std::sync::OnceLock<Capabilities> = std::sync::OnceLock::new();
-        SAID.get_or_init(|| *MemoryDriver::new().capabilities())
+        &self.capabilities
     }
 
-    fn clock(&self) -> Arc<dyn crate::clock::Clock> {
-        crate::clock::TokioClock::shared()
+    fn clock(&self) -> Arc<dyn Clock> {
+        TokioClock::shared()
     }
 
     async fn acquire(
@@ -155,16 +220,29 @@ impl LockDriver for Link {
         claim: &Arc<Claim>,
         patience: Patience,
     ) -> Result<Answered<Acquisition>, Error> {
-        let claim = claim.clone();
+        let (claim, server, queues) =
+            (self.there(claim), self.server.clone(), self.has(Flaw::Queues));
         self.send(move |driver| {
             let claim = claim.clone();
-            async move { driver.acquire(&claim, patience).await }
+            server.remember(&claim);
+            async move {
+                if !queues {
+                    return driver.acquire(&claim, patience).await;
+                }
+                match driver.acquire(&claim, Patience::Wait).await? {
+                    Answered { answer: Acquisition::Queued { .. }, .. } => {
+                        let grant = driver.granted(&claim).await?;
+                        Ok(Answered::from(Acquisition::Granted(grant)))
+                    }
+                    other => Ok(other),
+                }
+            }
         })
         .await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let claim = claim.clone();
+        let claim = self.there(claim);
         self.send(move |driver| {
             let claim = claim.clone();
             async move { driver.granted(&claim).await }
@@ -173,7 +251,7 @@ impl LockDriver for Link {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let claims = claims.to_vec();
+        let claims: Vec<_> = claims.iter().map(|claim| self.there(claim)).collect();
         self.send(move |driver| {
             let claims = claims.clone();
             async move { driver.renew(&claims).await }
@@ -182,7 +260,10 @@ impl LockDriver for Link {
     }
 
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let claim = claim.clone();
+        if self.has(Flaw::KeepsGhosts) {
+            return Ok(Released::Removed);
+        }
+        let claim = self.there(claim);
         self.send(move |driver| {
             let claim = claim.clone();
             async move { driver.release(&claim).await }
@@ -191,12 +272,19 @@ impl LockDriver for Link {
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        let claim = claim.clone();
-        self.send(move |driver| {
+        let raised = Renewal::Holds(Grant { token, ttl: claim.hold_ttl, since: None });
+        if self.has(Flaw::RaisesNothing) {
+            return Ok(raised);
+        }
+        let claim = self.there(claim);
+        let answer = self.send(move |driver| {
             let claim = claim.clone();
             async move { driver.raise(&claim, token).await }
-        })
-        .await
+        });
+        match answer.await? {
+            Renewal::Ended(_) if self.has(Flaw::RaisesTheDead) => Ok(raised),
+            answer => Ok(answer),
+        }
     }
 
     async fn downgrade(&self, _: &Arc<Claim>) -> Result<Renewal, Error> {
@@ -227,12 +315,16 @@ impl LockDriver for Link {
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let hides_loss = self.has(Flaw::HidesLoss) && namespace.as_str() == SIGN;
         let namespace = namespace.clone();
-        self.send(move |driver| {
+        let base = self.send(move |driver| {
             let namespace = namespace.clone();
             async move { driver.token_base(&namespace).await }
+        });
+        Ok(match hides_loss {
+            true => base.await?.max(TTL.as_millis() as u64),
+            false => base.await?,
         })
-        .await
     }
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
