@@ -11,7 +11,7 @@ mod acquire;
 pub mod capabilities;
 mod claim;
 pub mod clock;
-pub mod compose;
+mod collector;
 mod deadline;
 pub mod driver;
 mod error;
