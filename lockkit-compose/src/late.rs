@@ -10,9 +10,7 @@ use futures_util::future::BoxFuture;
 
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::Clock;
-use lockkit_core::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, SetLimit, backoff,
-};
+use lockkit_core::driver::{Force, Grant, LockDriver, Renewal, Replies, SetLimit, Step, backoff};
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
@@ -85,12 +83,8 @@ impl LockDriver for LateDriver {
         self.clock.clone()
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        self.driver()?.acquire(claim, patience).await
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        self.driver()?.carry(steps).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -99,10 +93,6 @@ impl LockDriver for LateDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         self.driver()?.renew(claims).await
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.driver()?.release(claim).await
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {

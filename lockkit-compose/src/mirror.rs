@@ -13,7 +13,8 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::clock::{Clock, Moment};
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal,
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal, Replies,
+    Step, one_by_one,
 };
 use lockkit_core::state::{Finding, Health, ListRequest, LockState, Page, Severity};
 use lockkit_core::{BreakRecord, Claim, ClaimId, Error, Key, Lifetime, Namespace, Token};
@@ -343,17 +344,8 @@ impl fmt::Debug for MirrorDriver {
     }
 }
 
-#[async_trait]
-impl LockDriver for MirrorDriver {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.clock.clone()
-    }
-
-    async fn acquire(
+impl MirrorDriver {
+    async fn put_in(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
@@ -381,6 +373,34 @@ impl LockDriver for MirrorDriver {
             }
         };
         Ok(Answered::after(unanswered + answered.unanswered, answered.answer))
+    }
+
+    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.stands().remove(&claim.id);
+        let (old, new) =
+            futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
+        Ok(match (old?, new?) {
+            (Released::Removed, _) | (_, Released::Removed) => Released::Removed,
+            (Released::NoSuchLock, Released::NoSuchLock) => Released::NoSuchLock,
+            _ => Released::NotInLine,
+        })
+    }
+}
+
+#[async_trait]
+impl LockDriver for MirrorDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
+        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -423,17 +443,6 @@ impl LockDriver for MirrorDriver {
             }
         });
         Ok(futures_util::future::join_all(steps).await)
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.stands().remove(&claim.id);
-        let (old, new) =
-            futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
-        Ok(match (old?, new?) {
-            (Released::Removed, _) | (_, Released::Removed) => Released::Removed,
-            (Released::NoSuchLock, Released::NoSuchLock) => Released::NoSuchLock,
-            _ => Released::NotInLine,
-        })
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {

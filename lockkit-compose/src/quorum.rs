@@ -17,7 +17,8 @@ use tokio::sync::{OnceCell, oneshot};
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::{Clock, Moment};
 use lockkit_core::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, no_answer,
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies, Step,
+    no_answer, one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
@@ -373,12 +374,14 @@ impl LockDriver for QuorumDriver {
         self.shared.clock.clone()
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        self.shared.acquire(claim, patience).await.map(Answered::from)
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let shared = &self.shared;
+        let acquire = |claim: Arc<Claim>, patience| async move {
+            shared.acquire(&claim, patience).await.map(Answered::from)
+        };
+        let release =
+            |claim: Arc<Claim>| async move { shared.release(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -387,10 +390,6 @@ impl LockDriver for QuorumDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         Ok(self.shared.renew(claims).await)
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.shared.release(claim).await
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {

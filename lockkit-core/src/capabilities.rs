@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::flight::Flights;
+
 /// What a driver does and does not do. Public facts, cheap to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -56,6 +58,8 @@ pub struct Capabilities {
     /// What the usual operations cost on a warm connection; `None` where there is no network to
     /// cross.
     pub round_trips: Option<RoundTrips>,
+    /// How many steps travel in one request, and how many requests at once.
+    pub flights: Flights,
     /// What each fault may cost; [`Capabilities::keeps`] reads it.
     pub faults: &'static [(Fault, Keeps)],
 }
@@ -83,6 +87,7 @@ impl Capabilities {
             shared_between_processes: true,
             registers: false,
             round_trips: Some(RoundTrips::BUDGET),
+            flights: Flights::SINGLE,
             faults: &[],
         }
     }

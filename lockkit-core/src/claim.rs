@@ -241,6 +241,15 @@ impl Claim {
         }
     }
 
+    /// About how many bytes a request carries for this claim: its key, its identity and its note in
+    /// the worst encoding, and 256 for the rest.
+    pub fn weight(&self) -> usize {
+        let Identity { host, program, .. } = &*self.identity;
+        let note = self.note.as_ref().map_or(0, |note| note.len());
+        let key = self.key.namespace.as_str().len() + self.key.name.as_str().len();
+        256 + 2 * (key + host.len() + program.len() + note)
+    }
+
     /// The same claim with another lifetime.
     pub fn with_lifetime(mut self, lifetime: Lifetime) -> Self {
         self.lifetime = lifetime;

@@ -38,6 +38,7 @@ use crate::state::{Health, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 pub use crate::deadline::{backoff, trusted_until};
+pub use crate::flight::{Flights, Replies, Reply, Step, one_by_one};
 pub use crate::registers::{
     Delete, Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
     Version, Write, WriteId,
@@ -65,9 +66,20 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Puts a claim at the end of its list, after having removed from the list what has ended.
+    /// Carries a flight: acquires and releases of different claims, in one request where the backend
+    /// can. Answers each step by itself, in the order given.
     ///
-    /// # Behavior
+    /// A flight has at most one step of a claim, and no more than [`Capabilities::flights`] says;
+    /// releases stand before acquires. Its steps are independent: an error of an item concerns that
+    /// claim only, and a step that has to wait at the server (for a row that somebody has locked)
+    /// holds up no other. Acquires of one key are carried out in their order.
+    ///
+    /// An error of the whole means that nothing is known of any step. Core carries the steps of a
+    /// flight that failed for good in smaller flights, so that one which the server does not take
+    /// fails alone; it may then ask again for what was carried out before.
+    ///
+    /// # Acquire
+    /// Puts a claim at the end of its list, after having removed from the list what has ended.
     /// - [`Patience::Wait`]: the claim is in line afterwards; the answer says whether it holds.
     /// - [`Patience::Try`]: if it cannot hold at once the answer is [`Acquisition::Busy`], and the
     ///   claim was never in the list, not even for a moment that another claim could have seen.
@@ -80,12 +92,37 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// - A claim for more permits than the list's limit, which only a list that was given a limit
     ///   sees, waits, or is `Busy`.
     ///
-    /// One round trip on a warm connection.
+    /// # Release
+    /// Takes a claim out of its list, holding or waiting, and lets those begin to hold who now do,
+    /// waking them and at most one other. Core takes "not there" at a first release for a lock that
+    /// was lost; [`Answered::unanswered`] says that an earlier attempt may have taken it out.
+    ///
+    /// # Round trips
+    /// One on a warm connection, for the whole flight.
+    ///
+    /// # Cancel safety
+    /// A flight that is dropped may have been carried out, may be carried out later, or not at all.
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let acquire = |claim, patience| async move { self.acquire(&claim, patience).await };
+        let release = |claim| async move { self.release(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
+    }
+
+    /// One acquire, by [`carry`](Self::carry).
     async fn acquire(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error>;
+    ) -> Result<Answered<Acquisition>, Error> {
+        let step = Step::Acquire { claim: claim.clone(), patience };
+        let answer = self.carry(&[step]).await?.pop();
+        match answer.unwrap_or_else(|| Err(self.no_reply()))? {
+            Answered { answer: Reply::Acquired(answer), unanswered } => {
+                Ok(Answered::after(unanswered, answer))
+            }
+            _ => Err(self.no_reply()),
+        }
+    }
 
     /// Returns once the queued claim holds. Core calls it after [`Acquisition::Queued`], once at a
     /// time for a claim, and renews the claim meanwhile.
@@ -114,13 +151,16 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// known of any.
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error>;
 
-    /// Takes a claim out of its list, holding or waiting, and lets those begin to hold who now do,
-    /// waking them and at most one other.
-    ///
-    /// Idempotent. One round trip when nobody waits. Core takes "not there" at a first release for
-    /// a lock that was lost: a driver that repeats a release on its own, because the first may
-    /// have acted without an answer, says [`Released::Removed`].
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error>;
+    /// One release, by [`carry`](Self::carry). "Not there", where an earlier attempt got no answer, is
+    /// [`Released::Removed`].
+    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        let answer = self.carry(&[Step::Release { claim: claim.clone() }]).await?.pop();
+        match answer.unwrap_or_else(|| Err(self.no_reply()))? {
+            Answered { answer: Reply::Released(_), unanswered: 1.. } => Ok(Released::Removed),
+            Answered { answer: Reply::Released(answer), .. } => Ok(answer),
+            _ => Err(self.no_reply()),
+        }
+    }
 
     /// Makes the lease of a holding claim end `ttl` from now, earlier or later than it would have.
     ///
@@ -246,6 +286,12 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// Lets go of connections. Called once, after the manager released everything. Claims are not
     /// the driver's to release here.
     async fn close(&self) {}
+
+    /// The error for an answer that does not answer what was asked.
+    fn no_reply(&self) -> Error {
+        let backend = self.capabilities().backend;
+        Error::permanent(backend, "the driver did not answer every step of a flight")
+    }
 
     /// The error for what this backend cannot do.
     fn unsupported(&self, operation: &'static str) -> Error {

@@ -11,7 +11,8 @@ use rand::{Rng, SeedableRng};
 use lockkit_core::capabilities::TokenSource;
 use lockkit_core::clock::{Clock, TokioClock};
 use lockkit_core::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal,
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies, Step,
+    one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
@@ -205,17 +206,8 @@ impl Link {
     }
 }
 
-#[async_trait]
-impl LockDriver for Link {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        TokioClock::shared()
-    }
-
-    async fn acquire(
+impl Link {
+    async fn put_in(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
@@ -241,6 +233,35 @@ impl LockDriver for Link {
         .await
     }
 
+    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        if self.has(Flaw::KeepsGhosts) {
+            return Ok(Released::Removed);
+        }
+        let claim = self.there(claim);
+        self.send(move |driver| {
+            let claim = claim.clone();
+            async move { driver.release(&claim).await }
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl LockDriver for Link {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        TokioClock::shared()
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
+        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
+    }
+
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         let claim = self.there(claim);
         self.send(move |driver| {
@@ -255,18 +276,6 @@ impl LockDriver for Link {
         self.send(move |driver| {
             let claims = claims.clone();
             async move { driver.renew(&claims).await }
-        })
-        .await
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        if self.has(Flaw::KeepsGhosts) {
-            return Ok(Released::Removed);
-        }
-        let claim = self.there(claim);
-        self.send(move |driver| {
-            let claim = claim.clone();
-            async move { driver.release(&claim).await }
         })
         .await
     }

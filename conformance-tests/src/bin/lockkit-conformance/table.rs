@@ -2,8 +2,7 @@
 
 use lockkit::Capabilities;
 use lockkit_conformance::broken::Caught;
-use lockkit_conformance::{Case, Outcome, Report};
-use lockkit_conformance::{promises, semantics};
+use lockkit_conformance::{Case, Outcome, Report, promises, semantics};
 use serde_json::json;
 
 /// One line a case.
