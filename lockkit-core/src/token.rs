@@ -1,0 +1,60 @@
+//! Fencing tokens.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+use serde::Serialize;
+
+/// A fencing token: the place of a claim in the order of its lock.
+///
+/// For one name, a later conflicting holder has a greater token. A resource that remembers the
+/// greatest token it has seen, and refuses lower ones, is safe from a holder that lost its lock
+/// without noticing. Fits into a signed 64-bit column. Tokens of different names, and of different
+/// backends, do not compare.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Token(NonZeroU64);
+
+impl Token {
+    /// The token of this number; `None` for 0 and for what does not fit into an `i64`.
+    pub const fn new(number: u64) -> Option<Self> {
+        match NonZeroU64::new(number) {
+            Some(n) if number <= i64::MAX as u64 => Some(Self(n)),
+            _ => None,
+        }
+    }
+
+    /// The number, from 1 to `i64::MAX`.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The number as databases keep it.
+    pub const fn as_i64(self) -> i64 {
+        self.0.get() as i64
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_positive_and_fits_a_signed_column() {
+        assert_eq!(Token::new(0), None);
+        assert_eq!(Token::new(i64::MAX as u64).unwrap().as_i64(), i64::MAX);
+        assert_eq!(Token::new(i64::MAX as u64 + 1), None);
+    }
+}
