@@ -242,6 +242,11 @@ impl fmt::Display for BreakRecord {
     }
 }
 
+/// The error of a request that was given up because its answer did not come in time. Retryable.
+pub fn no_answer(backend: &'static str) -> Error {
+    Error::retryable(backend, "the backend did not answer in time")
+}
+
 #[cfg(test)]
 mod tests {
     use std::error::Error as _;

@@ -1,19 +1,20 @@
 //! What a lock operation returns: the lock is held for as long as the guard lives, or until it is
 //! lost.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::deadline::backoff;
 use crate::driver::{Released, Renewal};
+use crate::error::no_answer;
 use crate::lease::Lease;
-use crate::manager::Core;
 use crate::record::Record;
 use crate::registry::Release;
-use crate::renewer::no_answer;
+use crate::shared::Core;
 use crate::ticket::Ticket;
 use crate::{Error, Lifetime, LossReason, Mode, observe};
 
@@ -38,7 +39,7 @@ pub(crate) struct Holding {
     /// Whether dropping this gives the lock back.
     armed: AtomicBool,
     /// Where an owner finds it to re-enter, which stays for as long as this does.
-    entrance: std::sync::OnceLock<crate::sync::Entrance>,
+    entrance: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Guard {
@@ -164,8 +165,8 @@ impl Holding {
         &self.lease
     }
 
-    pub(crate) fn set_entrance(&self, entrance: crate::sync::Entrance) {
-        let _ = self.entrance.set(entrance);
+    pub(crate) fn keep(&self, entrance: impl Any + Send + Sync) {
+        let _ = self.entrance.set(Box::new(entrance));
     }
 
     async fn release(self) -> Result<(), Error> {

@@ -18,9 +18,10 @@
 
 use std::time::Duration;
 
+use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{Force, Grant, Patience, Released, SetLimit};
-use crate::{Claim, ClaimId, Mode, Token};
+use crate::{Claim, Mode, Token};
 
 mod places;
 mod roster;

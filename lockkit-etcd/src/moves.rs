@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use etcd_client::{Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::stream::{self, StreamExt};
+use lockkit_core::Claim;
 use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::{Claim, ClaimId};
+use lockkit_core::driver::ClaimId;
 
 use crate::calls::{Failure, ranges, revision};
 use crate::inner::{Inner, Move, Place, odd, put, put_lease, unchanged};

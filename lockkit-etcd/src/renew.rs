@@ -14,8 +14,9 @@ use etcd_client::{LeaseTimeToLiveOptions, Txn};
 use futures_util::future::{join, join_all};
 use futures_util::stream::{self, StreamExt};
 use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{Ended, Renewal};
-use lockkit_core::{Claim, ClaimId, Error, Key, Lifetime};
+use lockkit_core::{Claim, Error, Key, Lifetime};
 use tokio::time::{Instant, timeout_at};
 
 use crate::calls::{BACKEND, Failure, ranges, revision};

@@ -30,7 +30,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::{Claim, ClaimId, Lifetime};
+use lockkit_core::driver::ClaimId;
+use lockkit_core::{Claim, Lifetime};
 
 use crate::keys::{digest, tail_of};
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_compose::MirrorDriver;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::LockDriver;
-use lockkit_core::{ClaimId, LockManager, Settings};
+use lockkit_core::{LockManager, Settings};
 use lockkit_lab::history::register::GuardedRegisters;
 use lockkit_lab::history::{History, Promises, judge};
 use lockkit_lab::storm::client::{self, Orders};

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{Acquisition, Answered, LockDriver, Patience, Released};
-use lockkit_core::{Claim, ClaimId, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 use lockkit_lab::proxy::Protocol;
 use lockkit_lab::{Kind, Proxy, Shared};
 use lockkit_sql::{MySqlDriver, ServerOptions};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{Force, LockDriver, Released};
 use lockkit_core::{
-    BreakRecord, ClaimId, Error, Identity, Key, LockManager, Name, Namespace, Settings, Space,
-    Token,
+    BreakRecord, Error, Identity, Key, LockManager, Name, Namespace, Settings, Space, Token,
 };
 use lockkit_lab::{Kind, Shared};
 use lockkit_zk::zookeeper_client::{

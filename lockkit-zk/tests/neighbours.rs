@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use lockkit_core::{ClaimId, LockManager};
+use lockkit_core::LockManager;
+use lockkit_core::driver::ClaimId;
 use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
 use lockkit_lab::{Kind, Shared};
 use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode, Error as ZkError};

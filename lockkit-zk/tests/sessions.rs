@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
 use lockkit_core::{
-    Claim, ClaimId, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
+    Claim, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
 };
 use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
 use lockkit_lab::{Kind, Shared};

@@ -34,7 +34,7 @@ async fn driver(hosts: impl Into<String>) -> ZkDriver {
 }
 
 fn key(name: &str) -> Key {
-    let unique = &lockkit_core::ClaimId::random().to_hex()[..8];
+    let unique = &lockkit_core::driver::ClaimId::random().to_hex()[..8];
     let namespace = Namespace::new(format!("wire-{unique}")).unwrap();
     Key::new(namespace, Space::Lock, Name::new(name).unwrap())
 }
@@ -294,7 +294,7 @@ async fn the_users_own_client_and_a_chroot_work() {
 #[tokio::test]
 async fn with_a_login_others_are_refused_and_told_so_for_good() {
     let server = Shared::server(Kind::ZooKeeper).await.unwrap();
-    let unique = lockkit_core::ClaimId::random().to_hex();
+    let unique = lockkit_core::driver::ClaimId::random().to_hex();
     let place = format!("{}/private-{unique}", server.addr());
     let mine = ZkDriver::connect(&format!("zk://me:secret@{place}")).await.unwrap();
     let key = key("a");

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{Force, Grant, Patience, Released, SetLimit};
-use crate::{Claim, ClaimId, Mode, Token};
+use crate::{Claim, Mode, Token};
 
 /// A claim as it stands in a list, with what a driver keeps beside it (`W`), such as who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,11 +12,12 @@ use super::bells::{Bells, Calls};
 use super::fading::Fading;
 use super::watchers::Watchers;
 use super::{BACKEND, used_up};
+use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{Acquisition, Ended, Force, Grant, Patience, Released, Renewal, SetLimit};
 use crate::line::{Answer, Line, Step, Tokens, What};
 use crate::state::{Cursor, ListRequest, LockState, Page, Standing};
-use crate::{BreakRecord, Claim, ClaimId, Error, Key, LossReason, Name, Namespace, Space, Token};
+use crate::{BreakRecord, Claim, Error, Key, LossReason, Name, Namespace, Space, Token};
 
 /// The last break of a list that is in use no more is shown for this long.
 const LAST_BREAK_STAYS: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use futures_util::stream::Stream;
 use super::handle::Handle;
 use crate::acquire::Wait;
 use crate::deadline::backoff;
-use crate::manager::{Core, rebased};
+use crate::shared::{Core, rebased};
 use crate::state::LockState;
 use crate::{Error, Guard, Identity, Lease, Mode, Space, Token};
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::acquire::{Request, Wait, acquire};
 use crate::guard::Guard;
-use crate::manager::Core;
 use crate::name::check_note;
 use crate::observe::Labels;
-use crate::sync::reentrant::enter;
+use crate::shared::Core;
+use crate::sync::entrance::{Owner, enter};
 use crate::{Error, Key, Lifetime, Mode, Name};
 
 #[derive(Clone)]
@@ -17,7 +17,7 @@ pub(crate) struct Handle {
     pub(crate) core: Arc<Core>,
     /// As it was given when it is not a name; then the error is made when it is used.
     name: Result<Name, Arc<str>>,
-    pub(crate) owner: Option<Arc<str>>,
+    pub(crate) owner: Option<Owner>,
     pub(crate) ttl: Duration,
     pub(crate) wait_ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
@@ -30,7 +30,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Arc<str>>) -> Self {
+    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Owner>) -> Self {
         Self {
             name: Name::new(name).map_err(|_| name.into()),
             owner,

@@ -14,7 +14,7 @@ pub use guard::{MultiGuard, MultiLease};
 
 use super::Mutex;
 use crate::acquire::Wait;
-use crate::manager::Core;
+use crate::shared::Core;
 use crate::{Error, Guard, Mode};
 
 /// Several mutexes, held together.

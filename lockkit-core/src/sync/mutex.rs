@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::handle::{Handle, options};
 use crate::acquire::Wait;
-use crate::manager::Core;
+use crate::shared::Core;
+use crate::sync::entrance::Owner;
 use crate::{Error, Guard, Lease, Mode};
 
 /// Only one at a time, across all processes that use the same backend and name.
@@ -33,7 +34,7 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Arc<str>>) -> Self {
+    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Owner>) -> Self {
         Self { handle: Handle::new(core, name, owner) }
     }
 

@@ -12,7 +12,7 @@ pub use decision::Decision;
 use super::handle::Handle;
 use super::{Mutex, Register};
 use crate::acquire::Wait;
-use crate::manager::{Core, unix_ms};
+use crate::shared::{Core, unix_ms};
 use crate::{Error, Expect, Guard, Lease, Mode};
 
 /// A job that many start and one does: a report that every host's timer begins at the same minute.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::handle::{Handle, options};
 use crate::acquire::Wait;
-use crate::manager::Core;
+use crate::shared::Core;
+use crate::sync::entrance::Owner;
 use crate::{Error, Guard, Lease, Mode, WriteGuard};
 
 /// Many readers at a time, or one writer.
@@ -33,7 +34,7 @@ pub struct RwLock {
 }
 
 impl RwLock {
-    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Arc<str>>) -> Self {
+    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Owner>) -> Self {
         Self { handle: Handle::new(core, name, owner) }
     }
 

@@ -11,7 +11,7 @@ use resizing::Heard;
 use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::driver::SetLimit;
-use crate::manager::Core;
+use crate::shared::Core;
 use crate::{Error, Guard, Key, Lease, Space};
 
 /// At most `limit` permits out at a time, across all processes.

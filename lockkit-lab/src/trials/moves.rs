@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::capabilities::Keeps;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Expect, LockDriver, RegisterKey, Registers, Store, StoreOutcome, WriteId,
 };
-use lockkit_core::{ClaimId, Error, Guard, LockManager, Name, Token};
+use lockkit_core::{Error, Guard, LockManager, Name, Token};
 
 use super::scene::{Tokens, answered, its_turn, wait_in_line, works_again};
 use super::stage::staged;

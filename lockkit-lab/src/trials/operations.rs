@@ -107,7 +107,7 @@ impl Client {
     ) -> Self {
         let bench = stage.bench().clone();
         let proxy = stage.proxy().await;
-        let name = lockkit_core::ClaimId::random().to_hex();
+        let name = lockkit_core::driver::ClaimId::random().to_hex();
         let mode = match operation {
             Operation::AcquireShared => Mode::Shared,
             _ => Mode::Exclusive,

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::Capabilities;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::*;
 use lockkit_core::state::{Health, ListRequest, LockState, Page, Standing};
-use lockkit_core::{BreakRecord, Claim, ClaimId, Error, Identity, Key, Mode, Token};
+use lockkit_core::{BreakRecord, Claim, Error, Identity, Key, Mode, Token};
 use lockkit_lab::raw::resp::{Connection, Reply};
 use tokio::sync::Mutex as AsyncMutex;
 

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey,
     Registers, Released, Renewal, Replies, SetLimit, Step, Store, StoreOutcome, Version, WriteId,
     one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Namespace, Token};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
 /// What it does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! The rows of `lockkit_claims`: how they are read and written. Knows no rule.
 
 use lockkit_core::clock::Moment;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::line::Entry;
-use lockkit_core::{Claim, ClaimId, Key, Token};
+use lockkit_core::{Claim, Key, Token};
 use rusqlite::{Row, named_params, params};
 
 use super::flight::Flight;

@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 
+use lockkit_core::driver::ClaimId;
 use lockkit_core::line::{Answer, Applied, Line, Step, Stop, Tokens, What};
-use lockkit_core::{Claim, ClaimId, Error, Key, Space};
+use lockkit_core::{Claim, Error, Key, Space};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row, params};
 
 use super::BACKEND;

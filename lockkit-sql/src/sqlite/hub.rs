@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use lockkit_core::ClaimId;
+use lockkit_core::driver::ClaimId;
 use tokio::sync::Notify;
 
 /// The waiters of one file in this process.

@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::driver::ClaimId;
 use lockkit_core::line::Step;
-use lockkit_core::{ClaimId, Error, Key, Name, Namespace};
+use lockkit_core::{Error, Key, Name, Namespace};
 use rusqlite::params;
 use tokio::task::JoinHandle;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
     SetLimit,
@@ -14,8 +15,7 @@ use lockkit_core::driver::{
 use lockkit_core::line::{Answer, Broke, Step};
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Lifetime, LossReason, Namespace, Space,
-    Token,
+    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Space, Token,
 };
 use rusqlite::params;
 
