@@ -1,6 +1,5 @@
--- What changed of a claim.
--- Parameters: the columns.
+-- What changed of a claim. Parameters: the columns.
 UPDATE lockkit_claims
-SET token = :token, weight = :weight, hold_ttl = :hold_ttl, wait_ttl = :wait_ttl, asked = :asked,
-    expires = :expires, held = :held, broken = :broken
-WHERE namespace = :namespace AND space = :space AND name = :name AND place = :place;
+SET token = ?5, weight = ?6, hold_ttl = ?7, wait_ttl = ?8, asked = ?9, expires = ?10, held = ?11,
+    broken = ?12
+WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4;
