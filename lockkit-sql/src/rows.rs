@@ -88,8 +88,7 @@ impl ClaimRow {
     /// How it stands at `now`, on the clock of the row.
     pub(crate) fn standing(self, now: i64) -> Standing {
         let mode = mode_of(space_of(self.space), self.weight, self.capacity);
-        let identity = serde_json::from_str(&self.identity).unwrap_or_else(|_| unknown());
-        let mut standing = Standing::new(token_of(self.token), mode, identity);
+        let mut standing = Standing::new(token_of(self.token), mode, identity_of(&self.identity));
         standing.ttl = duration(self.hold_ttl);
         standing.note = self.note;
         standing.expires_in = duration(self.expires - now);
@@ -100,9 +99,11 @@ impl ClaimRow {
     }
 }
 
-/// Who a row does not name.
-fn unknown() -> Identity {
-    Identity { host: "unknown".to_owned(), pid: 0, program: "unknown".to_owned() }
+/// Whom the text of a row names.
+pub(crate) fn identity_of(json: &str) -> Identity {
+    let unknown = || "unknown".to_owned();
+    let nobody = |_| Identity { host: unknown(), pid: 0, program: unknown() };
+    serde_json::from_str(json).unwrap_or_else(nobody)
 }
 
 /// The text of an identity or a break record.

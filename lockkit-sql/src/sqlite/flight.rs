@@ -319,7 +319,8 @@ impl<'c> Flight<'c> {
         count: usize,
     ) -> rusqlite::Result<(Vec<Entry>, Option<u64>)> {
         let (namespace, space, name) = columns(key);
-        let text = concat!(include_str!("sql/entries.sql"), "AND place > ?4 ORDER BY place LIMIT ?5");
+        let text =
+            concat!(include_str!("sql/entries.sql"), "AND place > ?4 ORDER BY place LIMIT ?5");
         let values = params![namespace, space, name, after, count as i64 + 1];
         let mut entries = self.all(text, values, |row| entry(row, key.space, ()))?;
         let more = entries.len() > count;
@@ -343,7 +344,8 @@ impl<'c> Flight<'c> {
         let read = |row: &Row<'_>| entry(row, key.space, ());
         let named = match (step, claim) {
             (Step::Break(token, _), _) => {
-                let text = concat!(include_str!("sql/entries.sql"), "AND token = ?4 AND expires > 0");
+                let text =
+                    concat!(include_str!("sql/entries.sql"), "AND token = ?4 AND expires > 0");
                 self.all(text, params![namespace, space, name, token.as_i64()], read)?
             }
             (_, Some(claim)) if list.line.find(&claim.id).is_none() => {

@@ -56,7 +56,7 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let renewals = self.inner.amend(claims, false, line::Step::Renew).await?;
+        let renewals = self.inner.amend(claims, false, |claim| line::Step::Renew(claim)).await?;
         Ok(renewals.into_iter().map(Ok).collect())
     }
 
@@ -65,7 +65,7 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.inner.amend_one(claim, false, line::Step::Downgrade).await
+        self.inner.amend_one(claim, false, |claim| line::Step::Downgrade(claim)).await
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {

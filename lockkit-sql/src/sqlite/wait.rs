@@ -157,7 +157,8 @@ impl Inner {
         let after = *seen;
         let read = move |flight: &mut Flight<'_>| {
             let text = "SELECT namespace, space, name, n FROM lockkit_news WHERE n > ?1 ORDER BY n";
-            let rows = flight.all(text, [after], |row| Ok((key_of(row)?, row.get::<_, i64>(3)?)))?;
+            let rows =
+                flight.all(text, [after], |row| Ok((key_of(row)?, row.get::<_, i64>(3)?)))?;
             Ok(rows)
         };
         let news = self.reader.call(false, read).await?;
