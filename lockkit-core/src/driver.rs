@@ -101,15 +101,9 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// # Cancel safety
     /// A flight that is dropped may have been carried out, may be carried out later, or not at all.
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        Ok(one_by_one(steps, |step| async move {
-            match &step {
-                Step::Acquire { claim, patience } => {
-                    Ok(self.acquire(claim, *patience).await?.map(Reply::Acquired))
-                }
-                Step::Release { claim } => Ok(Reply::Released(self.release(claim).await?).into()),
-            }
-        })
-        .await)
+        let acquire = |claim, patience| async move { self.acquire(&claim, patience).await };
+        let release = |claim| async move { self.release(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
     }
 
     /// One acquire, by [`carry`](Self::carry).
