@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 use lockkit_core::state::Standing;
-use lockkit_core::{BreakRecord, Identity, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, Identity, Mode, Space, Token};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use lockkit_core::{Key, Name, Namespace};
 
 /// A stretch of time in the nanoseconds of a column. What is longer than a hundred years is a
 /// hundred years, so that sums stay far from the end of an `i64`.
@@ -60,6 +63,7 @@ pub(crate) fn token_of(number: i64) -> Token {
 }
 
 /// A row of `lockkit_claims` as people may see it, which is without its id.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 #[derive(Debug)]
 pub(crate) struct ClaimRow {
     pub(crate) namespace: String,
@@ -77,6 +81,7 @@ pub(crate) struct ClaimRow {
     pub(crate) note: Option<String>,
 }
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 impl ClaimRow {
     /// The list it stands in; `None` when the row is damaged.
     pub(crate) fn key(&self) -> Option<Key> {
