@@ -2,16 +2,17 @@
 //! [`lockkit_core::line`]'s; here are rows in and rows out.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use lockkit_core::clock::Moment;
-use lockkit_core::line::{Answer, Applied, Entry, Line, Step, Stop, Tokens, What};
-use lockkit_core::{Claim, ClaimId, Error, Key, Name, Namespace, Space};
+use lockkit_core::line::{self, Answer, Applied, Stop, Tokens, What};
+use lockkit_core::{ClaimId, Error, Key, Name, Namespace, Space};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row, params};
 
 use super::BACKEND;
 use super::registers::GRACE;
 use super::worker::{Failure, Site};
-use crate::rows::{duration, mode_of, nanos, space_number, space_of, to_json, token_of};
+use crate::rows::{duration, mode_of, nanos, space_number, space_of, token_of};
 
 /// How many tokens are put on disk in advance; see the guide.
 pub(crate) const TOKEN_BLOCK: i64 = 1 << 20;
@@ -21,6 +22,12 @@ const FRONT: usize = 8;
 const KNOWN: usize = 1024;
 /// How much news is kept.
 const NEWS: i64 = 1024;
+
+/// Whose a claim is: its identity as JSON, and its note.
+type Who = Arc<(String, Option<String>)>;
+pub(super) type Step<'a> = line::Step<'a, Who>;
+pub(super) type Line = line::Line<Who>;
+type Entry = line::Entry<Who>;
 
 /// A transaction on its way.
 pub(crate) struct Flight<'c> {
@@ -141,28 +148,22 @@ impl<'c> Flight<'c> {
         batch(self.connection, sql, self.now)
     }
 
-    /// Applies a step to a list, and writes what changed. `claim` is the one that the step is
-    /// about.
-    pub(crate) fn step(
-        &mut self,
-        key: &Key,
-        step: &Step<'_>,
-        claim: Option<&Claim>,
-    ) -> Result<Answer, Failure> {
+    /// Applies a step to a list, and writes what changed.
+    pub(crate) fn step(&mut self, key: &Key, step: &Step<'_>) -> Result<Answer, Failure> {
         self.steps += 1;
         // Out of the map while it is worked on: a failure ends the transaction, and what is known.
         let (key, mut list) = match self.known.lists.remove_entry(key) {
             Some(known) => known,
             None => (key.clone(), self.load(key)?),
         };
-        self.load_named(&key, step, claim, &mut list)?;
+        self.load_named(&key, step, &mut list)?;
         let mut applied = self.apply(&key, step, &mut list)?;
         while applied.more {
             let Applied { changes, more, .. } = self.apply(&key, &Step::Look, &mut list)?;
             applied.changes.extend(changes);
             applied.more = more;
         }
-        self.write(&key, &applied, claim, &mut list)?;
+        self.write(&key, &applied, &mut list)?;
         let is_news = |what| matches!(what, What::Began | What::Broken | What::Left);
         let news = applied.changes.iter().any(|change| is_news(change.what));
         if !list.line.is_empty() && (news || matches!(step, Step::Shorten(..))) {
@@ -312,7 +313,7 @@ impl<'c> Flight<'c> {
     }
 
     /// So many claims behind a place, and how far they go where there are more.
-    fn load_after(
+    pub(super) fn load_after(
         &self,
         key: &Key,
         after: i64,
@@ -322,7 +323,7 @@ impl<'c> Flight<'c> {
         let text =
             concat!(include_str!("sql/entries.sql"), "AND place > ?4 ORDER BY place LIMIT ?5");
         let values = params![namespace, space, name, after, count as i64 + 1];
-        let mut entries = self.all(text, values, |row| entry(row, key.space, ()))?;
+        let mut entries = self.all(text, values, |row| entry(row, key.space))?;
         let more = entries.len() > count;
         entries.truncate(count);
         let known_to = entries.last().filter(|_| more).map(|last| last.place);
@@ -330,19 +331,13 @@ impl<'c> Flight<'c> {
     }
 
     /// What a step is about, if it is not in the window: a waiter, or the claims of a token.
-    fn load_named(
-        &self,
-        key: &Key,
-        step: &Step<'_>,
-        claim: Option<&Claim>,
-        list: &mut List,
-    ) -> rusqlite::Result<()> {
+    fn load_named(&self, key: &Key, step: &Step<'_>, list: &mut List) -> rusqlite::Result<()> {
         let Some(known_to) = list.line.known_to() else {
             return Ok(());
         };
         let (namespace, space, name) = columns(key);
-        let read = |row: &Row<'_>| entry(row, key.space, ());
-        let named = match (step, claim) {
+        let read = |row: &Row<'_>| entry(row, key.space);
+        let named = match (step, step.claim()) {
             (Step::Break(token, _), _) => {
                 let text =
                     concat!(include_str!("sql/entries.sql"), "AND token = ?4 AND expires > 0");
@@ -359,13 +354,7 @@ impl<'c> Flight<'c> {
     }
 
     /// Writes what changed: a row for each claim that did.
-    fn write(
-        &mut self,
-        key: &Key,
-        applied: &Applied,
-        claim: Option<&Claim>,
-        list: &mut List,
-    ) -> rusqlite::Result<()> {
+    fn write(&mut self, key: &Key, applied: &Applied, list: &mut List) -> rusqlite::Result<()> {
         let changes = &applied.changes;
         let came = changes.iter().any(|change| change.what == What::Came);
         for (at, change) in changes.iter().enumerate() {
@@ -378,23 +367,22 @@ impl<'c> Flight<'c> {
             if matches!(change.what, What::Came | What::Left) {
                 list.places.clear();
             }
-            match (list.line.get(change.place), claim) {
-                (Some(entry), Some(claim)) if change.what == What::Came => {
-                    if let Some(place) = list.remembered.take() {
-                        self.delete(key, place)?;
+            match list.line.get(change.place) {
+                Some(entry) => {
+                    if change.what == What::Came {
+                        list.last_row = entry.place;
+                        if let Some(place) = list.remembered.take() {
+                            self.delete(key, place)?;
+                        }
                     }
-                    list.last_row = entry.place;
-                    self.insert(key, entry, claim)?;
+                    self.put(key, entry, list.given)?;
                 }
-                (Some(entry), _) => self.update(key, entry)?,
-                (None, _) if came || change.place != list.last_row => {
-                    self.delete(key, change.place)?;
-                }
-                (None, _) if list.line.is_empty() => {
+                None if came || change.place != list.last_row => self.delete(key, change.place)?,
+                None if list.line.is_empty() => {
                     self.remember(key, change.place)?;
                     list.remembered = Some(change.place);
                 }
-                (None, _) => {
+                None => {
                     self.delete(key, change.place)?;
                     self.raise_floor(change.place as i64)?;
                 }
@@ -403,28 +391,8 @@ impl<'c> Flight<'c> {
         Ok(())
     }
 
-    fn insert(&self, key: &Key, entry: &Entry, claim: &Claim) -> rusqlite::Result<()> {
-        let (namespace, space, name) = columns(key);
-        let values = params![
-            namespace,
-            space,
-            name,
-            entry.place as i64,
-            entry.id.as_bytes(),
-            entry.mode.weight(),
-            entry.mode.capacity(),
-            nanos(entry.hold_ttl),
-            nanos(entry.wait_ttl),
-            self.now,
-            stored(entry.expires),
-            entry.held_since.map(stored),
-            to_json(&*claim.identity),
-            claim.note.as_deref(),
-        ];
-        self.run(include_str!("sql/insert.sql"), values)
-    }
-
-    fn update(&self, key: &Key, entry: &Entry) -> rusqlite::Result<()> {
+    /// Writes a claim's row, new or not.
+    fn put(&self, key: &Key, entry: &Entry, given: Option<u32>) -> rusqlite::Result<()> {
         let (namespace, space, name) = columns(key);
         let values = params![
             namespace,
@@ -432,15 +400,20 @@ impl<'c> Flight<'c> {
             name,
             entry.place as i64,
             entry.token.as_i64(),
+            entry.id.as_bytes(),
             entry.mode.weight(),
+            given.unwrap_or(entry.mode.capacity()),
             nanos(entry.hold_ttl),
             nanos(entry.wait_ttl),
+            stored(entry.queued_at),
             stored(entry.asked_at),
             stored(entry.expires),
             entry.held_since.map(stored),
             entry.broken,
+            entry.with.0,
+            entry.with.1,
         ];
-        self.run(include_str!("sql/update.sql"), values)
+        self.run(include_str!("sql/put.sql"), values)
     }
 
     fn delete(&self, key: &Key, place: u64) -> rusqlite::Result<()> {
@@ -498,7 +471,7 @@ pub(crate) fn key_of(row: &Row<'_>) -> rusqlite::Result<Option<Key>> {
 }
 
 /// The columns of `entries.sql`.
-pub(crate) fn entry<W>(row: &Row<'_>, space: Space, with: W) -> rusqlite::Result<Entry<W>> {
+fn entry(row: &Row<'_>, space: Space) -> rusqlite::Result<Entry> {
     let time = |index: usize| row.get(index).map(moment);
     let ttl = |index: usize| row.get(index).map(duration);
     // A damaged id is nobody's.
@@ -515,7 +488,7 @@ pub(crate) fn entry<W>(row: &Row<'_>, space: Space, with: W) -> rusqlite::Result
         expires: time(9)?,
         held_since: row.get::<_, Option<i64>>(10)?.map(moment),
         broken: row.get(11)?,
-        with,
+        with: Arc::new((row.get(12)?, row.get(13)?)),
     })
 }
 

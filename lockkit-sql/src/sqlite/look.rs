@@ -1,28 +1,23 @@
 //! What can be seen of the locks: one list, pages of lists, the file's health. Reads only.
 
-use lockkit_core::line::Line;
 use lockkit_core::state::{Cursor, Finding, Health, ListRequest, LockState, Page, Severity};
 use lockkit_core::{Error, Key};
 use rusqlite::params;
 
 use super::Inner;
-use super::flight::{Flight, columns, entry, key_of, moment};
+use super::flight::{Flight, Line, columns, key_of, moment};
 use crate::rows::{break_record, identity_of, space_number};
 
 impl Flight<'_> {
     /// A list as it is.
     pub(super) fn inspect(&self, key: &Key) -> rusqlite::Result<LockState> {
-        let text = concat!(include_str!("sql/entries.sql"), "ORDER BY place");
-        let entries = self.all(text, columns(key), |row| {
-            let who = (row.get::<_, String>(12)?, row.get::<_, Option<String>>(13)?);
-            entry(row, key.space, who)
-        })?;
+        let (entries, _) = self.load_after(key, -1, i32::MAX as usize)?;
         let line = Line::window(entries, None, self.given(key)?);
-        let who = |(who, note): &(String, Option<String>)| (identity_of(who), note.clone());
+        let standings =
+            line.standings(moment(self.now()), |who| (identity_of(&who.0), who.1.clone()));
         let text = "SELECT record FROM lockkit_breaks
             WHERE namespace = ?1 AND space = ?2 AND name = ?3 ORDER BY n DESC LIMIT 1";
         let last = self.any(text, columns(key), |row| row.get(0))?;
-        let standings = line.standings(moment(self.now()), who);
         Ok(LockState::new(key.clone(), standings, break_record(last)))
     }
 }

@@ -214,28 +214,24 @@ impl SqliteDriver {
 
 /// The path and the options of a URL.
 fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions), Error> {
-    let rest = url
-        .strip_prefix("sqlite:")
-        .ok_or_else(|| Error::config(format!("{url:?} does not begin with `sqlite:`")))?;
+    let rest = url.strip_prefix("sqlite:");
+    let rest =
+        rest.ok_or_else(|| Error::config(format!("{url:?} does not begin with `sqlite:`")))?;
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let path = path.strip_prefix("//").unwrap_or(path);
-    let path = percent_encoding::percent_decode_str(path)
-        .decode_utf8()
-        .map_err(|_| Error::config("the path of a `sqlite:` URL is UTF-8"))?
-        .into_owned();
-    if path.is_empty() {
-        return Err(Error::config(
-            "`sqlite:` needs a path: `sqlite:locks.db`, `sqlite:/var/lib/app/locks.db`",
-        ));
-    }
-    if path == ":memory:" || path.starts_with(":memory:") {
-        return Err(Error::config(
+    let path = percent_encoding::percent_decode_str(path.strip_prefix("//").unwrap_or(path));
+    let path = path.decode_utf8();
+    let path = path.map_err(|_| Error::config("the path of a `sqlite:` URL is UTF-8"))?;
+    let wrong = match &*path {
+        "" => "`sqlite:` needs a path: `sqlite:locks.db`, `sqlite:/var/lib/app/locks.db`",
+        path if path.starts_with(":memory:") => {
             "a SQLite database in memory is seen by one connection only: use `memory:` for locks \
-             within one process, `sqlite:PATH` between processes",
-        ));
-    }
-    if path.contains('\0') {
-        return Err(Error::config("a path has no NUL byte"));
+             within one process, `sqlite:PATH` between processes"
+        }
+        path if path.contains('\0') => "a path has no NUL byte",
+        _ => "",
+    };
+    if !wrong.is_empty() {
+        return Err(Error::config(wrong));
     }
     let mut options = SqliteOptions::default();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -250,5 +246,5 @@ fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions), Error> {
             }
         };
     }
-    Ok((PathBuf::from(path), options))
+    Ok((PathBuf::from(&*path), options))
 }

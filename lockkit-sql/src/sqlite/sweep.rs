@@ -1,10 +1,9 @@
 //! Removes what nobody visits any more: a bite at a time, in passing.
 
 use lockkit_core::Key;
-use lockkit_core::line::Step;
 use rusqlite::params;
 
-use super::flight::{Flight, columns, key_of};
+use super::flight::{Flight, Step, columns, key_of};
 use super::worker::{Desk, Failure};
 
 /// How many steps there are for each bite.
@@ -48,7 +47,7 @@ fn sweep(flight: &mut Flight<'_>, after: Option<&Key>) -> Result<Option<Key>, Fa
     rows.retain(|row| row.1 <= flight.now());
     rows.dedup_by(|a, b| a.0 == b.0);
     for key in rows.iter().filter_map(|row| row.0.as_ref()) {
-        flight.step(key, &Step::Look, None)?;
+        flight.step(key, &Step::Look)?;
         flight.forget_place(key)?;
     }
     flight.batch(include_str!("sql/sweep.sql"))?;

@@ -10,7 +10,7 @@ use lockkit_core::driver::{
     Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Renewal, Replies, Reply,
     SetLimit, Step,
 };
-use lockkit_core::line::{self, Answer};
+use lockkit_core::line::Answer;
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Lifetime, LossReason, Namespace, Space,
@@ -18,7 +18,7 @@ use lockkit_core::{
 };
 use rusqlite::params;
 
-use super::flight::{Flight, columns, unsigned};
+use super::flight::{self, Flight, columns, unsigned};
 use super::worker::Failure;
 use super::{BACKEND, CAPABILITIES, Inner, SqliteDriver};
 use crate::rows::{break_record, to_json};
@@ -56,22 +56,22 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let renewals = self.inner.amend(claims, false, |claim| line::Step::Renew(claim)).await?;
+        let renewals = self.inner.amend(claims, false, |claim| flight::Step::Renew(claim)).await?;
         Ok(renewals.into_iter().map(Ok).collect())
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.inner.amend_one(claim, false, move |claim| line::Step::Shorten(claim, ttl)).await
+        self.inner.amend_one(claim, false, move |claim| flight::Step::Shorten(claim, ttl)).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.inner.amend_one(claim, false, |claim| line::Step::Downgrade(claim)).await
+        self.inner.amend_one(claim, false, |claim| flight::Step::Downgrade(claim)).await
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         check_raise(token.get())?;
         // A raised token must not go back, so this waits for the disk.
-        self.inner.amend_one(claim, true, move |claim| line::Step::Raise(claim, token)).await
+        self.inner.amend_one(claim, true, move |claim| flight::Step::Raise(claim, token)).await
     }
 
     async fn break_claim(
@@ -83,7 +83,7 @@ impl LockDriver for SqliteDriver {
     ) -> Result<bool, Error> {
         let (key, record) = (key.clone(), to_json(record));
         let break_it = move |flight: &mut Flight<'_>| {
-            let answer = flight.step(&key, &line::Step::Break(token, force), None)?;
+            let answer = flight.step(&key, &flight::Step::Break(token, force))?;
             let Answer::Broke(broke) = answer else {
                 return Err(unexpected(&answer));
             };
@@ -155,13 +155,13 @@ impl Inner {
         &self,
         claims: &[Arc<Claim>],
         durable: bool,
-        step: impl for<'a> Fn(&'a Claim) -> line::Step<'a> + Send + 'static,
+        step: impl for<'a> Fn(&'a Claim) -> flight::Step<'a> + Send + 'static,
     ) -> Result<Vec<Renewal>, Error> {
         let durable = durable || claims.iter().any(|claim| outlives(claim));
         let claims = claims.to_vec();
         let amend = move |flight: &mut Flight<'_>| {
             let amend = |claim: &Arc<Claim>| {
-                Ok(match flight.step(&claim.key, &step(claim), Some(claim))? {
+                Ok(match flight.step(&claim.key, &step(claim))? {
                     Answer::Holds(grant) => Renewal::Holds(grant),
                     Answer::Waits(place) => {
                         Renewal::Waits { ahead: flight.ahead(&claim.key, place)? }
@@ -181,7 +181,7 @@ impl Inner {
         &self,
         claim: &Arc<Claim>,
         durable: bool,
-        step: impl for<'a> Fn(&'a Claim) -> line::Step<'a> + Send + 'static,
+        step: impl for<'a> Fn(&'a Claim) -> flight::Step<'a> + Send + 'static,
     ) -> Result<Renewal, Error> {
         let renewals = self.amend(std::slice::from_ref(claim), durable, step).await?;
         Ok(renewals.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine)))
@@ -205,7 +205,7 @@ fn reply(flight: &mut Flight<'_>, step: &Step) -> Result<Result<Reply, Error>, F
     let claim = step.claim();
     let answer = match step {
         Step::Acquire { patience, .. } => return acquire(flight, claim, *patience),
-        _ => flight.step(&claim.key, &line::Step::Release(claim), Some(claim))?,
+        _ => flight.step(&claim.key, &flight::Step::Release(claim))?,
     };
     match answer {
         Answer::Released(released) => Ok(Ok(Reply::Released(released))),
@@ -224,8 +224,9 @@ fn acquire(
         let message = format!("{weight} permits of {capacity}: ask for 1 to {capacity}");
         return Ok(Err(Error::config(message)));
     }
-    let step = line::Step::Acquire { claim, with: (), patience, given };
-    let acquired = match flight.step(&claim.key, &step, Some(claim))? {
+    let with = Arc::new((to_json(&*claim.identity), claim.note.as_deref().map(str::to_owned)));
+    let step = flight::Step::Acquire { claim, with, patience, given };
+    let acquired = match flight.step(&claim.key, &step)? {
         Answer::Holds(grant) => Acquisition::Granted(grant),
         Answer::Waits(place) => Acquisition::Queued { ahead: flight.ahead(&claim.key, place)? },
         Answer::Busy => Acquisition::Busy,
@@ -241,7 +242,7 @@ fn acquire(
 
 fn resize(flight: &mut Flight<'_>, key: &Key, limit: SetLimit) -> Result<u32, Failure> {
     let given = flight.given(key)?;
-    let limit = match flight.step(key, &line::Step::Resize { limit, given }, None)? {
+    let limit = match flight.step(key, &flight::Step::Resize { limit, given })? {
         Answer::Limit(limit) => limit,
         other => return Err(unexpected(&other)),
     };

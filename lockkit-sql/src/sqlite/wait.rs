@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use lockkit_core::driver::Grant;
-use lockkit_core::line::Step;
 use lockkit_core::{Claim, ClaimId, Error, Key};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::Inner;
-use super::flight::{Flight, key_of};
+use super::flight::{Flight, Step, key_of};
 use super::verbs::lost;
+use super::worker::Failure;
 
 /// The pause between two looks. What another process did is known within this, the time of a look
 /// and what the machine adds: 50 ms are promised.
@@ -119,8 +119,9 @@ impl Inner {
     /// Whether a queued claim holds by now.
     async fn look(&self, claim: &Arc<Claim>) -> Result<Option<Grant>, Error> {
         let claim = claim.clone();
+        let waits = "SELECT 1 FROM lockkit_claims WHERE id = ?1 AND held IS NULL";
         let look = move |flight: &mut Flight<'_>| {
-            flight.step(&claim.key, &Step::Look, Some(&claim))?;
+            flight.step(&claim.key, &Step::Look)?;
             let line = flight.line(&claim.key);
             match line.and_then(|line| line.get(line.find(&claim.id)?)) {
                 // Its lease began with a request that was answered, or later.
@@ -128,6 +129,8 @@ impl Inner {
                     Ok(Some(Grant { token: e.token, ttl: e.hold_ttl, since: None }))
                 }
                 Some(_) => Ok(None),
+                // Beyond the window there are only waiters.
+                None if flight.any(waits, [claim.id.as_bytes()], |_| Ok(()))?.is_some() => Ok(None),
                 None => Err(lost(flight, &claim.id)?.into()),
             }
         };
@@ -194,8 +197,8 @@ impl Inner {
 
 impl Flight<'_> {
     /// Lets a list move on, wakes who holds, and says when its first lease ends.
-    fn look_at(&mut self, key: &Key) -> Result<i64, super::worker::Failure> {
-        self.step(key, &Step::Look, None)?;
+    fn look_at(&mut self, key: &Key) -> Result<i64, Failure> {
+        self.step(key, &Step::Look)?;
         let Some(line) = self.line(key) else {
             return Ok(i64::MAX);
         };

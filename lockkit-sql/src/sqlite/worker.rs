@@ -114,12 +114,10 @@ impl Desk {
         mut work: impl FnMut(&mut Flight<'_>) -> Result<T, Failure>,
     ) -> Result<T, Error> {
         let mut durable = durable || self.site.durable;
-        patiently(|| match self.transact(durable, &mut work) {
-            Err(Failure::NotDurable) if !durable => {
-                durable = true;
-                self.transact(durable, &mut work)
-            }
-            other => other,
+        patiently(|| {
+            let done = self.transact(durable, &mut work);
+            durable |= matches!(done, Err(Failure::NotDurable));
+            done
         })
     }
 
@@ -184,17 +182,20 @@ pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
 /// Why a transaction was not committed.
 #[derive(Debug)]
 pub(crate) enum Failure {
+    /// Busy, in any of its kinds, or locked by a neighbour in a shared cache.
+    Busy,
     /// It has to wait for the disk, and did not.
     NotDurable,
-    /// SQLite refused something.
-    Sqlite(rusqlite::Error),
     /// What a caller should know.
     Told(Error),
 }
 
 impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Sqlite(error)
+        match primary_code(&error) {
+            Some(5 | 6) => Self::Busy,
+            _ => Self::Told(explain(error)),
+        }
     }
 }
 
@@ -210,14 +211,17 @@ pub(crate) fn patiently<T>(mut work: impl FnMut() -> Result<T, Failure>) -> Resu
     loop {
         match work() {
             Ok(done) => return Ok(done),
-            Err(Failure::Sqlite(e)) if is_busy(&e) && begun.elapsed() < PATIENCE => {
+            Err(Failure::Told(error)) => return Err(error),
+            Err(_) if begun.elapsed() < PATIENCE => {
                 std::thread::sleep(rand::rng().random_range(pause / 4..=pause));
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
-            Err(Failure::Sqlite(error)) => return Err(explain(error)),
-            Err(Failure::Told(error)) => return Err(error),
-            Err(Failure::NotDurable) => {
-                return Err(Error::permanent(BACKEND, "a transaction did not wait for the disk"));
+            Err(_) => {
+                return Err(Error::retryable(
+                    BACKEND,
+                    "another process has kept the file locked for 5 s; find who writes to it (lockkit \
+                 itself needs some microseconds at a time)",
+                ));
             }
         }
     }
@@ -228,21 +232,9 @@ pub(crate) fn primary_code(error: &rusqlite::Error) -> Option<i32> {
     error.sqlite_error().map(|error| error.extended_code & 0xff)
 }
 
-/// Busy, in any of its kinds, or locked by a neighbour in a shared cache.
-fn is_busy(error: &rusqlite::Error) -> bool {
-    matches!(primary_code(error), Some(5 | 6))
-}
-
 /// The error of a caller, with advice where there is any.
 pub(crate) fn explain(error: rusqlite::Error) -> Error {
     let advice = match primary_code(&error) {
-        Some(5 | 6) => {
-            return Error::retryable(
-                BACKEND,
-                "another process has kept the file locked for 5 s; find who writes to it (lockkit \
-                 itself needs some microseconds at a time)",
-            );
-        }
         Some(8) => "the file or its folder is read-only: make both writable for this user",
         Some(11 | 26) => {
             "the file is damaged, or is not SQLite's: stop all who use it, move it away, and \
