@@ -80,14 +80,11 @@ impl<'c> Flight<'c> {
         let (partly, woken) = (Vec::new(), Vec::new());
         let flight = Self { connection, now, durable, known, partly, woken, steps: 0 };
         if writes {
-            let version = Some(flight.one("PRAGMA data_version", [], |row| row.get(0))?);
+            let version = flight.any("PRAGMA data_version", [], |row| row.get(0))?;
             if flight.known.version != version {
-                let meta = "SELECT epoch, token, ceiling FROM lockkit_meta";
-                let (epoch, floor, ceiling): (i64, _, _) =
-                    flight.one(meta, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-                if epoch != site.epoch {
-                    return Err(taken_over().into());
-                }
+                let meta = "SELECT token, ceiling FROM lockkit_meta WHERE epoch = ?1";
+                let meta = flight.any(meta, [site.epoch], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                let (floor, ceiling) = meta.ok_or_else(taken_over)?;
                 *flight.known = Known { version, floor, ceiling, lists: HashMap::new() };
             }
         }
@@ -116,22 +113,13 @@ impl<'c> Flight<'c> {
         self.prepare(sql)?.execute(params).map(drop)
     }
 
-    pub(crate) fn one<T>(
-        &self,
-        sql: &str,
-        params: impl Params,
-        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> rusqlite::Result<T> {
-        self.prepare(sql)?.query_row(params, read)
-    }
-
     pub(crate) fn any<T>(
         &self,
         sql: &str,
         params: impl Params,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<Option<T>> {
-        self.one(sql, params, read).optional()
+        self.prepare(sql)?.query_row(params, read).optional()
     }
 
     pub(crate) fn all<T>(
@@ -296,7 +284,7 @@ impl<'c> Flight<'c> {
             self.partly.push(key.clone());
             let text = "SELECT max(place) FROM lockkit_claims
                 WHERE namespace = ?1 AND space = ?2 AND name = ?3";
-            last_row = self.one(text, columns(key), |row| row.get(0).map(unsigned))?;
+            last_row = self.any(text, columns(key), |row| row.get(0).map(unsigned))?.unwrap_or(0);
         }
         let remembered = entries.pop_if(|entry| entry.expires == moment(0)).map(|last| last.place);
         let line = Line::window(entries, known_to, given);
@@ -330,26 +318,20 @@ impl<'c> Flight<'c> {
         Ok((entries, known_to))
     }
 
-    /// What a step is about, if it is not in the window: a waiter, or the claims of a token.
+    /// What a step is about, if it is not in the window: a waiter, or whoever has a token.
     fn load_named(&self, key: &Key, step: &Step<'_>, list: &mut List) -> rusqlite::Result<()> {
-        let Some(known_to) = list.line.known_to() else {
-            return Ok(());
-        };
-        let (namespace, space, name) = columns(key);
-        let read = |row: &Row<'_>| entry(row, key.space);
-        let named = match (step, step.claim()) {
-            (Step::Break(token, _), _) => {
-                let text =
-                    concat!(include_str!("sql/entries.sql"), "AND token = ?4 AND expires > 0");
-                self.all(text, params![namespace, space, name, token.as_i64()], read)?
-            }
-            (_, Some(claim)) if list.line.find(&claim.id).is_none() => {
-                let text = concat!(include_str!("sql/entries.sql"), "AND id = ?4 AND held IS NULL");
-                self.all(text, params![namespace, space, name, claim.id.as_bytes()], read)?
-            }
-            _ => return Ok(()),
-        };
-        list.line.extend(named, Some(known_to));
+        while matches!(step, Step::Break(..)) && list.line.known_to().is_some() {
+            self.load_more(key, list)?;
+        }
+        if let (Some(known_to), Some(claim)) = (list.line.known_to(), step.claim())
+            && list.line.find(&claim.id).is_none()
+        {
+            let (namespace, space, name) = columns(key);
+            let text = concat!(include_str!("sql/entries.sql"), "AND id = ?4 AND held IS NULL");
+            let values = params![namespace, space, name, claim.id.as_bytes()];
+            let waiter = self.all(text, values, |row| entry(row, key.space))?;
+            list.line.extend(waiter, Some(known_to));
+        }
         Ok(())
     }
 

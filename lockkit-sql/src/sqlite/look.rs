@@ -56,7 +56,7 @@ impl Inner {
         let look = |flight: &mut Flight<'_>| {
             let text = "SELECT epoch, (SELECT journal_mode FROM pragma_journal_mode) \
                 FROM lockkit_meta";
-            Ok(flight.one(text, [], |row| Ok((row.get(0)?, row.get(1)?)))?)
+            Ok(flight.any(text, [], |row| Ok((row.get(0)?, row.get(1)?)))?.unwrap_or_default())
         };
         let (epoch, journal): (i64, String) = self.reader.call(false, look).await?;
         let mut health = Health::well(format!("SQLite {}", rusqlite::version()));

@@ -1,6 +1,7 @@
 //! The lock: every verb of [`LockDriver`] as one transaction. The rule is core's; here are steps in
 //! and answers out.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,17 +62,26 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.inner.amend_one(claim, false, move |claim| flight::Step::Shorten(claim, ttl)).await
+        self.inner
+            .amend(from_ref(claim), false, move |claim| flight::Step::Shorten(claim, ttl))
+            .await
+            .map(one)
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.inner.amend_one(claim, false, |claim| flight::Step::Downgrade(claim)).await
+        self.inner
+            .amend(from_ref(claim), false, |claim| flight::Step::Downgrade(claim))
+            .await
+            .map(one)
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         check_raise(token.get())?;
         // A raised token must not go back, so this waits for the disk.
-        self.inner.amend_one(claim, true, move |claim| flight::Step::Raise(claim, token)).await
+        self.inner
+            .amend(from_ref(claim), true, move |claim| flight::Step::Raise(claim, token))
+            .await
+            .map(one)
     }
 
     async fn break_claim(
@@ -176,16 +186,11 @@ impl Inner {
         };
         self.writer.call(durable, amend).await
     }
+}
 
-    async fn amend_one(
-        &self,
-        claim: &Arc<Claim>,
-        durable: bool,
-        step: impl for<'a> Fn(&'a Claim) -> flight::Step<'a> + Send + 'static,
-    ) -> Result<Renewal, Error> {
-        let renewals = self.amend(std::slice::from_ref(claim), durable, step).await?;
-        Ok(renewals.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine)))
-    }
+/// The only one.
+fn one(renewals: Vec<Renewal>) -> Renewal {
+    renewals.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine))
 }
 
 /// Whether what concerns a claim waits for the disk: one that outlives its process outlives a power
