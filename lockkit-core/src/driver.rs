@@ -37,11 +37,13 @@ use crate::clock::{BootClock, Clock, Moment};
 use crate::state::{Health, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
+pub use crate::deadline::{backoff, trusted_until};
 pub use crate::flight::{Flights, Replies, Reply, Step, one_by_one};
 pub use crate::registers::{
     Delete, Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
     Version, Write, WriteId,
 };
+pub use crate::renewer::no_answer;
 
 /// Lists of claims, kept by a backend.
 ///
