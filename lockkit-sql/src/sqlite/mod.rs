@@ -48,7 +48,7 @@ const CAPABILITIES: Capabilities = {
     c.resize = true;
     c.lease_clock = LeaseClock::Machine;
     c.round_trips = None;
-    c.flights = Flights::of(64, 2);
+    c.flights = Flights::of(64, 4);
     c.flights.same_key = true;
     c.faults = &[
         (Fault::ConnectionCut, Keeps::Impossible),
