@@ -351,11 +351,9 @@ impl<'c> Flight<'c> {
             }
             match list.line.get(change.place) {
                 Some(entry) => {
-                    if change.what == What::Came {
-                        list.last_row = entry.place;
-                        if let Some(place) = list.remembered.take() {
-                            self.delete(key, place)?;
-                        }
+                    list.last_row = list.last_row.max(entry.place);
+                    if let Some(place) = list.remembered.take() {
+                        self.delete(key, place)?;
                     }
                     self.put(key, entry, list.given)?;
                 }
