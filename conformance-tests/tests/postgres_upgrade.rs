@@ -111,7 +111,7 @@ async fn try_permits(old: &mut PgConnection, id: u8, limit: u32) -> (i64, Option
 #[tokio::test]
 async fn a_client_of_version_1_is_bound_to_a_limit_that_a_later_one_gave() {
     let (mut scene, _) = upgraded("a").await;
-    let pool = scene.new.resizable("pool", 3);
+    let pool = scene.new.semaphore("pool", 3).resizable();
     pool.resize(2).await.unwrap();
     assert_eq!(try_permits(&mut scene.old, 2, 3).await, (3, Some(2)), "another limit");
     let one = pool.try_acquire().await.unwrap().expect("two are free");

@@ -229,7 +229,7 @@ impl<'a> Attempt<'a> {
             }
             observe::acquire_failed(&self.claim, &error);
             failures += 1;
-            tokio::time::sleep(backoff(failures)).await;
+            tokio::time::sleep(core.registry.collector.jitter.backoff(failures)).await;
         }
     }
 

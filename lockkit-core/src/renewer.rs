@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::clock::{Moment, sleep_until};
-use crate::deadline::{backoff, renewal_limit};
+use crate::deadline::renewal_limit;
 use crate::driver::{Released, Renewal};
 use crate::record::Record;
 use crate::registry::{Pending, Registry, Release};
@@ -143,11 +143,11 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
             drop(pending);
             return;
         }
-        tokio::time::sleep(backoff(round)).await;
+        tokio::time::sleep(registry.collector.jitter.backoff(round)).await;
     }
 }
 
-/// What a request says that was given up.
-pub(crate) fn no_answer(backend: &'static str) -> Error {
+/// The error of a request that was given up because its answer did not come in time. Retryable.
+pub fn no_answer(backend: &'static str) -> Error {
     Error::retryable(backend, "the backend did not answer in time")
 }
