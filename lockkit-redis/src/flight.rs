@@ -78,7 +78,7 @@ impl Shared {
     async fn acquire(&self, asked: &[Asked<'_>]) -> Result<Replies, Error> {
         let (at, clock) = (BootClock.now(), self.link.clock());
         let now = clock.and_then(|clock| clock.at_most(at));
-        let (mut locks, mut args) = (Vec::new(), Vec::new());
+        let (mut locks, mut args, mut hows) = (Vec::new(), Vec::new(), Vec::new());
         let mut proposals = Vec::with_capacity(asked.len());
         for (claim, patience) in asked {
             if *patience == Patience::Wait {
@@ -88,11 +88,12 @@ impl Shared {
             let token = self.seen.propose(bucket, now);
             proposals.push((bucket, token));
             locks.extend([lock, keys::counter(bucket)]);
-            args.extend([
-                keys::claim(claim, token, &self.wakes.client),
-                keys::millis(claim.hold_ttl).to_string(),
-                keys::how(claim, *patience, now.is_some()),
-            ]);
+            args.push(keys::claim(claim, token, &self.wakes.client));
+            args.push(keys::millis(claim.hold_ttl).to_string());
+            hows.push(keys::how(claim, *patience, now.is_some()));
+        }
+        if hows.iter().any(|how| !how.is_empty()) {
+            args.append(&mut hows);
         }
         let sent = self.run_counting(&script::ACQUIRE, &locks, &args, None).await?;
         let mut replies = reply::to_each(sent, asked.len(), |i, answer| {

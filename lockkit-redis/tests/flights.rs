@@ -149,8 +149,7 @@ async fn a_flight_is_one_round_trip_and_its_tokens_are_distinct_and_grow() {
     let (mut held, mut last) = (Vec::new(), 0);
     for count in [1, 2, most, most, most] {
         let next = claims(count);
-        let steps: Vec<_> =
-            held.iter().map(release).chain(next.iter().map(waits)).collect();
+        let steps: Vec<_> = held.iter().map(release).chain(next.iter().map(waits)).collect();
         while proxy.counts().pushes < 1 {
             tokio::time::sleep(Duration::from_millis(10)).await; // the subscription stands
         }

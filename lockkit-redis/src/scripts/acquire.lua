@@ -1,12 +1,12 @@
 -- Puts claims at the ends of their lists, in this order, or says that they cannot hold.
 --
 -- KEYS[2i-1]  the lock of the i-th claim    KEYS[2i]  the counter of tokens of its bucket
--- ARGV[3i-2]  the claim as a string: "ID TOKEN HOLD_MS WAIT_MS CLIENT SHOWN". TOKEN, 19 digits, is
+-- ARGV[2i-1]  the claim as a string: "ID TOKEN HOLD_MS WAIT_MS CLIENT SHOWN". TOKEN, 19 digits, is
 --             what the client proposes: greater than every token that it has seen
--- ARGV[3i-1]  its hold ttl in ms
--- ARGV[3i]    "[t][!][ MODE WEIGHT CAPACITY]": "t" for a try, "!" when the client does not know the
---             server's clock and the server is to choose the token, MODE ("s" or "p") unless the
---             claim is exclusive
+-- ARGV[2i]    its hold ttl in ms
+-- ARGV[2n+i]  of n claims; absent when empty for all: "[t][!][ MODE WEIGHT CAPACITY]", with "t" for a
+--             try, "!" when the client does not know the server's clock and the server is to choose
+--             the token, and MODE ("s" or "p") unless the claim is exclusive
 --
 -- 1, when each of them holds with the token proposed; otherwise an answer to each:
 --   1                       it holds, with the token proposed
@@ -22,17 +22,18 @@
 -- The fast path costs two commands: a claim that finds no key takes the lock, and then the counter
 -- says whether the proposed token is greater than all before it. If not (the counter is new, the
 -- data were lost, another client was faster), the server chooses.
+local count = (#KEYS - #KEYS % 2) / 2 -- in a cluster there is one more key
 local rest, sharing
-for i = 1, #ARGV / 3 do
-  local key, text, how = KEYS[2 * i - 1], ARGV[3 * i - 2], ARGV[3 * i]
+for i = 1, count do
+  local key, text, how = KEYS[2 * i - 1], ARGV[2 * i - 1], ARGV[2 * count + i]
   local taken, last, holds
-  if #how > 2 then
+  if how and #how > 2 then
     sharing = sharing or {}
     sharing[key] = true -- who comes to this list later stays behind it
   elseif not (sharing and sharing[key])
-    and redis.call('SET', key, text, 'NX', 'PX', ARGV[3 * i - 1]) then
+    and redis.call('SET', key, text, 'NX', 'PX', ARGV[2 * i]) then
     taken = true
-    if how == '' or how == 't' then
+    if not how or how == '' or how == 't' then
       local mine = string.sub(text, 34, 52)
       last = redis.call('GETSET', KEYS[2 * i], mine)
       holds = last and last < mine
@@ -50,18 +51,19 @@ redis.call('SETRANGE', KEYS[2], 0, '') -- changes nothing, and is refused when m
 -- #include line.lua
 
 local function acquire(i, taken, last)
-  local key, counter, text, ttl = KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * i - 2], ARGV[3 * i - 1]
+  local key, counter, text, ttl = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], ARGV[2 * i]
   local id, token, hold, wait, client, shown =
     string.match(text, '^(%x+) (%d+) (%d+) (%d+) (%S+) (.*)$')
-  local try, open_, mode = string.match(ARGV[3 * i], '^(t?)(!?) ?(%a?)')
-  local weight, capacity = string.match(ARGV[3 * i], '(%d+) (%d+)$')
+  local how = ARGV[2 * count + i] or ''
+  local try, unclocked, mode = string.match(how, '^(t?)(!?) ?(%a?)')
+  local weight, capacity = string.match(how, '(%d+) (%d+)$')
   local exclusive = mode == ''
   weight, capacity = tonumber(weight or CAPACITY), tonumber(capacity or CAPACITY)
   try = try == 't'
 
   -- The lock as one string, with a token of the server's choice.
   local function take_alone()
-    local chosen = next_token(counter, open_ .. token, last)
+    local chosen = next_token(counter, unclocked .. token, last)
     redis.call('SET', key, table.concat({ id, chosen, hold, wait, client, shown }, ' '), 'PX', ttl)
     return { 'holds', chosen, now_us }
   end
@@ -97,8 +99,8 @@ local function acquire(i, taken, last)
     return answer
   end
 
-  local count = redis.call('ZCARD', list.line)
-  if count == 0 then
+  local length = redis.call('ZCARD', list.line)
+  if length == 0 then
     redis.call('DEL', list.key, list.line, list.ends)
     if exclusive then return take_alone() end
     local given = mode == 'p' and redis.call('GET', list.limit)
@@ -110,12 +112,12 @@ local function acquire(i, taken, last)
     return { 'limit', in_use }
   end
 
-  if try and (count > list.holders or list.weight + weight > capacity) then
+  if try and (length > list.holders or list.weight + weight > capacity) then
     close(list)
     return { 'busy' }
   end
 
-  local chosen = next_token(counter, open_ .. token)
+  local chosen = next_token(counter, unclocked .. token)
   write_claim(list, id, { mode = exclusive and 'x' or mode, token = chosen, weight = weight, hold = hold,
                           wait = wait, client = client, queued = now_us, held = '0',
                           broken = '0', shown = shown })
@@ -123,7 +125,7 @@ local function acquire(i, taken, last)
   set_end(list, id, wait)
   promote(list, id)
   local answer
-  if count < list.holders then
+  if length < list.holders then
     answer = { 'holds', chosen }
   else
     local state = renew(list, id, hold, wait)
@@ -134,6 +136,6 @@ local function acquire(i, taken, last)
 end
 
 local answers = {}
-for i = 1, #ARGV / 3 do answers[i] = 1 end
+for i = 1, count do answers[i] = 1 end
 for _, claim in ipairs(rest) do answers[claim[1]] = attempt(acquire, unpack(claim)) end
 return answers
