@@ -138,4 +138,4 @@ end
 local answers = {}
 for i = 1, count do answers[i] = 1 end
 for _, claim in ipairs(rest) do answers[claim[1]] = attempt(acquire, unpack(claim)) end
-return answers
+return refused or answers

@@ -26,14 +26,17 @@ local clock = redis.call('TIME')
 local now_us = string.format('%s%06d', clock[1], clock[2])
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
--- What fails for one claim costs no other: its error is its answer. Not that the server is a replica
--- by now, which nobody wrote to then, and which is no place to ask for more.
+-- What fails for one claim costs no other: its error is its answer. Not so when this server is a
+-- replica by now, which nobody could write to: then that is the answer to all.
+local refused
 local function attempt(step, ...)
   local done, answer = pcall(step, ...)
   if done then return answer end
-  local message = type(answer) == 'table' and answer.err or 'ERR ' .. tostring(answer)
-  if string.find(message, 'READONLY', 1, true) then error(answer, 0) end
-  return { err = message }
+  local message = type(answer) == 'table' and answer.err or answer
+  if not string.find(message, '^%u+ ') then message = 'ERR ' .. message end
+  answer = { err = message }
+  if string.find(message, 'READONLY', 1, true) then refused = answer end
+  return answer
 end
 
 local function written(digits)

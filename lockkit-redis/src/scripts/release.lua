@@ -33,4 +33,4 @@ end
 local answers = {}
 for i = 1, #ARGV do answers[i] = 1 end
 for _, i in ipairs(rest) do answers[i] = attempt(release, i) end
-return answers
+return refused or answers

@@ -35,4 +35,4 @@ for key, list in pairs(lists) do
     if KEYS[i] == key then answers[i] = failed end
   end
 end
-return answers
+return refused or answers
