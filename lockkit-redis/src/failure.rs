@@ -15,18 +15,6 @@ pub(crate) fn to_error(error: RedisError) -> Error {
     }
 }
 
-/// The same error for another claim.
-pub(crate) fn copy(error: &Error) -> Error {
-    let message = match error {
-        Error::Backend { source, .. } => source.to_string(),
-        other => other.to_string(),
-    };
-    match error.is_retryable() {
-        true => Error::retryable(crate::BACKEND, message),
-        false => Error::permanent(crate::BACKEND, message),
-    }
-}
-
 /// What a server says that is full, cannot save, has too few replicas, is busy with a script, is
 /// loading, follows another one, or is in a cluster that is not in order just now. Servers before
 /// Redis 7 say it of a script's command within a longer sentence.

@@ -4,18 +4,15 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join;
+use futures_util::future::{join, join_all};
 use lockkit_core::clock::{BootClock, Clock};
-use lockkit_core::driver::{
-    Acquisition, Flights, Patience, Released, Replies, Reply, Step, one_by_one,
-};
+use lockkit_core::driver::{Acquisition, Flights, Patience, Released, Replies, Reply, Step};
 use lockkit_core::{Claim, Error};
 use redis::Value;
 
 use crate::driver::Shared;
-use crate::failure::copy;
 use crate::link::Link;
-use crate::{BACKEND, keys, reply, script};
+use crate::{keys, reply, script};
 
 /// What one call carries. The server does nothing else meanwhile: 0.1 ms for claims that are alone in
 /// their lists, some 2 ms when all of them are in lists where others wait.
@@ -31,8 +28,9 @@ impl Shared {
     pub(crate) async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         if matches!(self.link, Link::Cluster(_)) && steps.len() > 1 {
             // The keys of a call have to be in one slot, and no claim waits for another's node.
-            let alone = |step| async move { self.carry_all(&[step]).await?.remove(0) };
-            return Ok(one_by_one(steps, alone).await);
+            let alone = steps.iter().map(|step| self.carry_all(std::slice::from_ref(step)));
+            let replies = join_all(alone).await.into_iter().map(|replies| replies?.remove(0));
+            return Ok(replies.collect());
         }
         self.carry_all(steps).await
     }
@@ -43,7 +41,6 @@ impl Shared {
             match step {
                 Step::Release { claim } => releases.push(claim),
                 Step::Acquire { claim, patience } => acquires.push((claim, *patience)),
-                _ => return Err(Error::Unsupported { operation: "a step", backend: BACKEND }),
             }
         }
         if acquires.is_empty() {
@@ -142,7 +139,7 @@ impl Shared {
 /// as a whole: it may be that one of them is what the server does not take.
 fn each(replies: Result<Replies, Error>, count: usize) -> Result<Replies, Error> {
     match replies {
-        Err(error) if error.is_retryable() => Ok((0..count).map(|_| Err(copy(&error))).collect()),
+        Err(error) if error.is_retryable() => Ok((0..count).map(|_| Err(error.clone())).collect()),
         replies => replies,
     }
 }

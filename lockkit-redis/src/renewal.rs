@@ -10,7 +10,6 @@ use lockkit_core::{Claim, Error};
 use redis::Value;
 
 use crate::driver::Shared;
-use crate::failure::copy;
 use crate::link::Link;
 use crate::{BACKEND, keys, reply, script};
 
@@ -50,7 +49,7 @@ impl Shared {
                 Ok(renewed) => {
                     group.iter().zip(renewed).for_each(|(i, renewal)| answers[*i] = renewal)
                 }
-                Err(error) => group.iter().for_each(|i| answers[*i] = Err(copy(&error))),
+                Err(error) => group.iter().for_each(|i| answers[*i] = Err(error.clone())),
             }
         }
         answers

@@ -11,7 +11,7 @@ use redis::Value;
 
 use crate::cluster::Cluster;
 use crate::driver::Shared;
-use crate::failure::{Failed, copy, to_error};
+use crate::failure::{Failed, to_error};
 use crate::own::Own;
 use crate::source::Source;
 use crate::{BACKEND, keys, reply};
@@ -97,7 +97,7 @@ impl Shared {
         let Some(replicas) = &self.replicas else { return Vec::new() };
         let confirmed = match replicas.confirm(claims).await {
             Ok(confirmed) => confirmed,
-            Err(error) => claims.iter().map(|_| Err(copy(&error))).collect(),
+            Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
         };
         let each = claims.iter().zip(&confirmed);
         let failed: Vec<_> = each.filter(|(_, it)| it.is_err()).map(|(claim, _)| *claim).collect();

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::proxy::{Counts, Fault, Protocol, Proxy, When};
-use lockkit_conformance::lab::raw::resp;
-use lockkit_conformance::lab::{Group, Kind, Layout, Server};
 use lockkit_core::driver::{
     Acquisition, Answered, LockDriver, Patience, Released, Replies, Reply, Step,
 };
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{Claim, Error, Identity, Key, Mode, Name, Namespace};
+use lockkit_lab::proxy::{Counts, Fault, Protocol, Proxy, When};
+use lockkit_lab::raw::resp;
+use lockkit_lab::{Group, Kind, Layout, Server};
 use lockkit_redis::RedisDriver;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;

@@ -2,7 +2,7 @@
 //! (`INFO cpu`), which counts what it reads and writes, too.
 
 use lockkit_bench::{Way, median};
-use lockkit_conformance::lab::Server;
+use lockkit_lab::Server;
 
 use crate::{ask, cpu, field, info, rates};
 
