@@ -221,6 +221,10 @@ impl Calls {
             };
             match &error {
                 Failure::Other(e) if e.is_retryable() => self.leave(at),
+                // Not "nothing was done": an attempt before may have done it.
+                Failure::LeaseGone if unanswered > 0 => {
+                    return Err(Failure::Other(error.into()));
+                }
                 _ => return Err(error),
             }
             unanswered += 1;
