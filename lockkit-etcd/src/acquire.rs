@@ -141,6 +141,25 @@ impl Inner {
         }
     }
 
+    /// Notes a claim for whose answer nobody has waited: core has it released, or forgets it, and
+    /// then it is swept.
+    pub(crate) fn note_left(&self, entering: &Entering, said: &Said) -> Failure {
+        let Entering { claim, key, hold, value, .. } = entering;
+        let shown = ranges(&said.txn);
+        let entry = match said.txn.succeeded() {
+            true => Some(made(key.clone(), value.clone().holding(), claim, hold.id, said.revision)),
+            false => shown.iter().flat_map(|r| r.kvs()).find(|kv| kv.key() == key).map(Entry::of),
+        };
+        // (What is not known for certain to have been sent once stands on a lease that is left.)
+        if let Some(entry) = entry.filter(|_| said.sure)
+            && let Some(lease) = self.leases.known(entry.lease)
+        {
+            let place = Place::seen(entry, lease, None, said.sent);
+            self.places().entry(claim.id).or_insert(place);
+        }
+        odd()
+    }
+
     /// The answer about a claim that was put in just now: where nobody was, or into this line.
     async fn answer(
         self: &Arc<Self>,

@@ -16,6 +16,7 @@ use futures_util::future::{join, join_all};
 use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::{Answered, Flights, Replies, Reply, Step};
+use tokio::sync::oneshot;
 
 use crate::acquire::Entering;
 use crate::calls::{self, BACKEND, Failure, revision};
@@ -33,6 +34,9 @@ pub(crate) const FLIGHTS: Flights = {
 };
 /// How often a step is sent anew because its lease had ended, or others changed its list.
 const ROUNDS: usize = 32;
+
+/// Who is told.
+type Waiting = oneshot::Sender<Result<Replies, Error>>;
 
 /// What a step sends, and what is known for reading the answer.
 pub(crate) enum Plan {
@@ -74,14 +78,20 @@ impl Plan {
 }
 
 impl Inner {
-    /// Whoever drops this does not end it: it goes on until it is answered, so that it is known what
-    /// became of it.
+    /// Whoever drops this does not end what was sent: that goes on until it is answered, so that it
+    /// is known what became of it. Nothing else is sent then.
     pub(crate) async fn carry(self: &Arc<Self>, steps: &[Step]) -> Result<Replies, Error> {
-        let flight = tokio::spawn(self.clone().fly(steps.to_vec()));
-        flight.await.unwrap_or_else(|gone| Err(Error::retryable(BACKEND, gone)))
+        let (to, replies) = oneshot::channel();
+        let (inner, steps) = (self.clone(), steps.to_vec());
+        tokio::spawn(async move {
+            let replies = inner.fly(&steps, &to).await;
+            let _ = to.send(replies);
+        });
+        let ended = |_| Err(Error::retryable(BACKEND, "the runtime of a flight has ended"));
+        replies.await.unwrap_or_else(ended)
     }
 
-    async fn fly(self: Arc<Self>, steps: Vec<Step>) -> Result<Replies, Error> {
+    async fn fly(self: &Arc<Self>, steps: &[Step], to: &Waiting) -> Result<Replies, Error> {
         let changing = || Err(Error::retryable(BACKEND, "others keep changing this list"));
         let mut replies: Replies = steps.iter().map(|_| changing()).collect();
         let mut due: Vec<_> = (0..steps.len()).map(|at| (at, None)).collect();
@@ -95,7 +105,8 @@ impl Inner {
                     Err(failure) => replies[at] = Err(failure.into()),
                 }
             }
-            if plans.is_empty() {
+            if plans.is_empty() || to.is_closed() {
+                plans.iter().for_each(|(_, plan)| plan.abandon());
                 break;
             }
             let sent = BootClock.now();
@@ -119,8 +130,7 @@ impl Inner {
             let parts = parts(answer.answer, plans.len())?;
             let read = plans.into_iter().zip(parts).map(|((at, plan), txn)| {
                 let said = Said { txn, revision, sent, sure };
-                let inner = &self;
-                async move { (at, inner.read(plan, said).await) }
+                async move { (at, self.read(plan, said, to).await) }
             });
             for (at, next) in join_all(read).await {
                 match next {
@@ -182,8 +192,9 @@ impl Inner {
         reply
     }
 
-    async fn read(self: &Arc<Self>, plan: Plan, said: Said) -> Result<Next, Failure> {
+    async fn read(self: &Arc<Self>, plan: Plan, said: Said, to: &Waiting) -> Result<Next, Failure> {
         match plan {
+            Plan::Enter(entering) if to.is_closed() => Err(self.note_left(&entering, &said)),
             Plan::Enter(entering) => self.entered(entering, said).await,
             Plan::Leave(leaving) => self.left_line(leaving, said).await,
         }
