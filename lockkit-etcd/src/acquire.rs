@@ -143,7 +143,7 @@ impl Inner {
 
     /// Notes a claim for whose answer nobody has waited: core has it released, or forgets it, and
     /// then it is swept.
-    pub(crate) fn note_left(&self, entering: &Entering, said: &Said) -> Failure {
+    pub(crate) fn note_left(&self, entering: &Entering, said: &Said) {
         let Entering { claim, key, hold, value, .. } = entering;
         let shown = ranges(&said.txn);
         let entry = match said.txn.succeeded() {
@@ -157,7 +157,6 @@ impl Inner {
             let place = Place::seen(entry, lease, None, said.sent);
             self.places().entry(claim.id).or_insert(place);
         }
-        odd()
     }
 
     /// The answer about a claim that was put in just now: where nobody was, or into this line.

@@ -194,7 +194,10 @@ impl Inner {
 
     async fn read(self: &Arc<Self>, plan: Plan, said: Said, to: &Waiting) -> Result<Next, Failure> {
         match plan {
-            Plan::Enter(entering) if to.is_closed() => Err(self.note_left(&entering, &said)),
+            Plan::Enter(entering) if to.is_closed() => {
+                self.note_left(&entering, &said);
+                Err(Failure::LeaseGone) // nobody hears of it
+            }
             Plan::Enter(entering) => self.entered(entering, said).await,
             Plan::Leave(leaving) => self.left_line(leaving, said).await,
         }
