@@ -3,13 +3,14 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
 
-use crate::{Key, Space};
+use crate::{Error, Key, Space};
 
 /// The secret name of a claim: 128 random bits, made by the client.
 ///
@@ -68,8 +69,8 @@ impl fmt::Debug for ClaimId {
 /// greatest token it has seen, and refuses lower ones, is safe from a holder that lost its lock
 /// without noticing. Fits into a signed 64-bit column. Tokens of different names, and of different
 /// backends, do not compare.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct Token(NonZeroU64);
 
 impl Token {
@@ -89,6 +90,32 @@ impl Token {
     /// The number as databases keep it.
     pub const fn as_i64(self) -> i64 {
         self.0.get() as i64
+    }
+}
+
+impl TryFrom<u64> for Token {
+    type Error = Error;
+
+    fn try_from(number: u64) -> Result<Self, Error> {
+        let range = i64::MAX;
+        let error = || Error::Config(format!("{number} is no token: they go from 1 to {range}"));
+        Self::new(number).ok_or_else(error)
+    }
+}
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        token.get()
+    }
+}
+
+/// Reads the decimal number that [`Display`](fmt::Display) shows.
+impl FromStr for Token {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let error = |_| Error::Config(format!("{text:?} is no token: it is a decimal number"));
+        text.parse().map_err(error).and_then(|number: u64| Self::try_from(number))
     }
 }
 

@@ -121,7 +121,7 @@ impl Inner {
                 }
                 Err(failure) if round == 0 => return Err(failure.into()),
                 Err(failure) => {
-                    plans.iter().for_each(|(at, _)| replies[*at] = Err(failure.again().into()));
+                    plans.iter().for_each(|(at, _)| replies[*at] = Err(failure.clone().into()));
                     break;
                 }
             };

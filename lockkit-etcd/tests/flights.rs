@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkit_conformance::lab::proxy::{Counts, Fault, Protocol, When};
-use lockkit_conformance::lab::{Kind, Proxy, Server};
+use lockkit_lab::proxy::{Counts, Fault, Protocol, When};
+use lockkit_lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{
     Acquisition, Answered, LockDriver, Patience, Released, Renewal, Reply, SetLimit, Step,
 };

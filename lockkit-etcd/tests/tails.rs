@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::proxy::{Fault, Protocol, When};
-use lockkit_conformance::lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{Acquisition, Ended, Force, LockDriver, Patience, Released, Renewal};
 use lockkit_core::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space, Token};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, CompactionOptions, GetOptions};
+use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::{Kind, Proxy, Server};
 
 /// Long enough for a machine that stalls; never waited out.
 const PATIENCE: Duration = Duration::from_secs(60);

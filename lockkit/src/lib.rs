@@ -3,7 +3,7 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit::Error> {
 //! let locks = lockkit::connect("memory:").await?;
-//! locks.mutex("invoice/42").run(|lock| async move {
+//! locks.mutex("invoice/42").run(async |lock| {
 //!     let token = lock.token()?; // give it along with every write
 //!     Ok::<_, lockkit::Error>(())
 //! }).await
@@ -31,6 +31,9 @@ mod connect;
 
 pub use connect::{connect, connect_with, schema};
 pub use lockkit_core::*;
+
+/// Drivers made of drivers: a quorum of independent backends, and a mirror of two.
+pub use lockkit_compose as compose;
 
 /// The etcd driver, for clients that a URL cannot name, and for fencing inside of etcd.
 #[cfg(feature = "etcd")]

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use lockkit::{Guard, LockManager, Space};
-use lockkit_conformance::lab::Server;
-use lockkit_conformance::lab::proxy::{Counts, Protocol, Proxy};
+use lockkit_lab::Server;
+use lockkit_lab::proxy::{Counts, Protocol, Proxy};
 
 use crate::{ask, field, info};
 

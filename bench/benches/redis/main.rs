@@ -12,8 +12,8 @@ mod server_time;
 
 use std::net::SocketAddr;
 
-use lockkit_conformance::lab::raw::resp::{self, Reply};
-use lockkit_conformance::lab::{Kind, Server};
+use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::{Kind, Server};
 use tokio::runtime::{Builder, Runtime};
 
 fn main() {

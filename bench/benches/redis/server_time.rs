@@ -1,7 +1,7 @@
 //! What a lock and its release cost the server, by its own clock (`INFO commandstats`).
 
 use lockkit_bench::{Way, median};
-use lockkit_conformance::lab::Server;
+use lockkit_lab::Server;
 
 use crate::{ask, field, info, rates};
 

@@ -1,0 +1,441 @@
+//! A lock driver made of independent ones: a claim holds while a majority of the members keeps it.
+//! The argument that this excludes, and that tokens grow, stands in `docs/quorum.md`.
+//!
+//! It does no I/O of its own. What belongs to one round stands in `quorum/round.rs`, renewal and
+//! repair in `quorum/renewal.rs`, members that lost their data in `quorum/quarantine.rs`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::iter::repeat_n;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{OnceCell, oneshot};
+
+use lockkit_core::capabilities::Capabilities;
+use lockkit_core::clock::{Clock, Moment};
+use lockkit_core::driver::{
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies, Step,
+    no_answer, one_by_one,
+};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{
+    BreakRecord, Claim, ClaimId, Error, Key, Lifetime, LossReason, Mode, Namespace, Token,
+};
+
+mod connect;
+mod hold;
+mod listing;
+mod options;
+mod quarantine;
+mod renewal;
+mod round;
+mod view;
+
+pub use connect::QuorumMember;
+pub use options::QuorumOptions;
+
+use hold::{Hold, Phase};
+use options::{BACKEND, capabilities_of};
+use round::Outcome;
+
+/// The longest pause between two rounds of a claim that waits.
+const PATIENT_ROUNDS: u32 = 3;
+
+/// A lock over independent backends, of which a minority may fail in any way.
+///
+/// Locks are exclusive or shared. There are no semaphores and no registers: majorities meet in
+/// pairs, they do not count. Waiting is a matter of the client alone, who tries again: so there is
+/// no order among those who wait, and nobody else sees them. Of several who try at once, all may
+/// find it busy.
+///
+/// Clones are not needed: a manager shares it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use lockkit_compose::{QuorumDriver, QuorumOptions};
+/// use lockkit_core::driver::LockDriver;
+/// use lockkit_core::{LockManager, MemoryDriver};
+///
+/// let member = || -> Arc<dyn LockDriver> { Arc::new(MemoryDriver::new()) };
+/// let members = vec![member(), member(), member()];
+/// let locks = LockManager::new(QuorumDriver::new(members, QuorumOptions::default())?);
+/// # Ok::<(), lockkit_core::Error>(())
+/// ```
+pub struct QuorumDriver {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    members: Vec<Member>,
+    options: QuorumOptions,
+    capabilities: Capabilities,
+    clock: Arc<dyn Clock>,
+    holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
+    opened: OnceCell<()>,
+    listing: listing::Listing,
+    /// How many steps of watches are being taken.
+    steps: tokio::sync::watch::Sender<usize>,
+}
+
+struct Member {
+    driver: Arc<dyn LockDriver>,
+    /// Whether its quarantine is being watched over.
+    watched: AtomicBool,
+    /// The epoch of its tokens, as last seen.
+    epoch: AtomicU64,
+}
+
+impl QuorumDriver {
+    /// A quorum of these members, in any order. All programs that use it name the same members.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when there are fewer than three, or one that cannot
+    /// [`raise`](LockDriver::raise).
+    pub fn new(members: Vec<Arc<dyn LockDriver>>, options: QuorumOptions) -> Result<Self, Error> {
+        let capabilities = capabilities_of(&members, options)?;
+        let clock = members[0].clock();
+        let member =
+            |driver| Member { driver, watched: AtomicBool::new(false), epoch: AtomicU64::new(0) };
+        let shared = Shared {
+            members: members.into_iter().map(member).collect(),
+            options,
+            capabilities,
+            clock,
+            holds: Mutex::default(),
+            opened: OnceCell::new(),
+            listing: listing::Listing::default(),
+            steps: tokio::sync::watch::Sender::new(0),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+}
+
+impl fmt::Debug for QuorumDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let members = self.shared.members.iter().map(|m| &m.driver);
+        f.debug_struct("QuorumDriver").field("members", &Vec::from_iter(members)).finish()
+    }
+}
+
+impl Shared {
+    fn majority(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+
+    /// How long to wait before something that failed so many times is tried again.
+    fn pause(&self, failures: u32) -> Duration {
+        (self.options.pause)(failures)
+    }
+
+    /// How long a member may take for one answer.
+    fn limit(&self, ttl: Duration) -> Duration {
+        self.options.member_limit.min(ttl / 4)
+    }
+
+    /// Asks a member, and waits for its answer for this long. What takes longer is not dropped: by
+    /// limits of its own a driver notices that a connection is dead, and makes another one.
+    async fn ask<T, F>(
+        &self,
+        member: usize,
+        limit: Duration,
+        verb: impl FnOnce(Arc<dyn LockDriver>) -> F,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let asking = tokio::spawn(verb(self.members[member].driver.clone()));
+        match tokio::time::timeout(limit, asking).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Error::retryable(BACKEND, "the runtime is going down")),
+            Err(_) => Err(no_answer(BACKEND)),
+        }
+    }
+
+    /// From when on a member's lease counts, where it says so, on our clock.
+    fn began(&self, member: usize, grant: &Grant) -> Option<Moment> {
+        let since = grant.since?;
+        let ago = self.members[member].driver.clock().now().since(since);
+        Some(self.clock.now().before(ago))
+    }
+
+    fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Hold>>> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(&self, claim: &Claim) -> Option<Arc<Hold>> {
+        self.holds().get(&claim.id).cloned()
+    }
+
+    /// The claim as the members are to see it in the next round.
+    fn for_members(&self, claim: &Claim) -> Arc<Claim> {
+        Arc::new(claim.clone().with_id(ClaimId::random()))
+    }
+
+    /// Refuses what a quorum cannot do, before any I/O.
+    fn check(&self, claim: &Claim) -> Result<(), Error> {
+        let unsupported = |operation| Err(Error::Unsupported { operation, backend: BACKEND });
+        if matches!(claim.mode, Mode::Permits { .. }) {
+            return unsupported("semaphores");
+        }
+        if claim.lifetime == Lifetime::Detached {
+            return unsupported("claims that outlive their process");
+        }
+        let longest = self.options.longest_ttl;
+        if claim.hold_ttl > longest {
+            let message = format!(
+                "this quorum keeps leases of {longest:?} at most: use a shorter ttl, or give all \
+                 its users a greater longest_ttl"
+            );
+            return Err(Error::Config(message));
+        }
+        Ok(())
+    }
+
+    /// What is there already of a claim that is put in line (again).
+    async fn acquire_again(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        hold: &Arc<Hold>,
+        patience: Patience,
+    ) -> Result<Option<Acquisition>, Error> {
+        let phase = hold.state().phase;
+        match phase {
+            Phase::Over => Ok(None),
+            Phase::Held { .. } => match self.renew(std::slice::from_ref(claim)).await.pop() {
+                Some(Ok(Renewal::Holds(grant))) => Ok(Some(Acquisition::Granted(grant))),
+                Some(Err(error)) => Err(error),
+                _ => Err(Error::Lost { reason: LossReason::Expired }),
+            },
+            _ if patience == Patience::Wait => {
+                self.renew(std::slice::from_ref(claim)).await;
+                Ok(Some(Acquisition::Queued { ahead: 1 }))
+            }
+            _ => {
+                self.release(claim).await?;
+                Ok(Some(Acquisition::Busy))
+            }
+        }
+    }
+
+    async fn acquire(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Acquisition, Error> {
+        self.check(claim)?;
+        self.open().await?;
+        if let Some(hold) = self.hold(claim)
+            && let Some(answer) = self.acquire_again(claim, &hold, patience).await?
+        {
+            return Ok(answer);
+        }
+        let now = self.clock.now();
+        let until = (patience == Patience::Wait).then(|| now.after(claim.wait_ttl));
+        let hold = Arc::new(Hold::new(self.for_members(claim), self.members.len(), until));
+        self.keep(claim.id, &hold);
+        match self.begin(&hold).await {
+            Ok(Outcome::Granted(grant)) => Ok(Acquisition::Granted(grant)),
+            Ok(Outcome::Busy) if patience == Patience::Wait => Ok(Acquisition::Queued { ahead: 1 }),
+            Ok(Outcome::Busy) => {
+                self.holds().remove(&claim.id);
+                Ok(Acquisition::Busy)
+            }
+            Ok(Outcome::Failed(error)) => {
+                self.holds().remove(&claim.id);
+                Err(error)
+            }
+            Err(_) => Err(Error::retryable(BACKEND, "the runtime is going down")),
+        }
+    }
+
+    /// Remembers a claim, and forgets those whose leases are over at all members.
+    fn keep(&self, id: ClaimId, hold: &Arc<Hold>) {
+        let now = self.clock.now();
+        let mut holds = self.holds();
+        if holds.len().is_power_of_two() {
+            holds.retain(|_, hold| {
+                let state = hold.state();
+                match state.phase {
+                    Phase::Trying { .. } => true,
+                    Phase::Waiting { until } => now < until,
+                    Phase::Held { until, .. } => now < until.after(state.claim.hold_ttl),
+                    Phase::Over => false,
+                }
+            });
+        }
+        holds.insert(id, hold.clone());
+    }
+
+    async fn granted(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let lost = || Error::Lost { reason: LossReason::Expired };
+        let mut rounds = 0;
+        loop {
+            tokio::time::sleep(self.pause(rounds.min(PATIENT_ROUNDS))).await;
+            rounds += 1;
+            let hold = self.hold(claim).ok_or_else(lost)?;
+            let phase = hold.state().phase;
+            match phase {
+                Phase::Held { grant, .. } => return Ok(grant),
+                Phase::Over => return Err(lost()),
+                Phase::Trying { .. } => continue,
+                Phase::Waiting { until } if until <= self.clock.now() => return Err(lost()),
+                Phase::Waiting { .. } => {}
+            }
+            let Some(told) = self.next_round(claim) else { continue };
+            if let Ok(Outcome::Granted(grant)) = told.await {
+                return Ok(grant);
+            }
+        }
+    }
+
+    /// Begins another round for a claim that waits.
+    fn next_round(self: &Arc<Self>, claim: &Claim) -> Option<oneshot::Receiver<Outcome>> {
+        let hold = self.hold(claim)?;
+        let mut state = hold.state();
+        let Phase::Waiting { until } = state.phase else {
+            return None;
+        };
+        state.phase = Phase::Trying { until: Some(until) };
+        state.claim = self.for_members(&state.claim);
+        state.seats.fill(hold::Seat::default());
+        drop(state);
+        Some(self.begin(&hold))
+    }
+
+    async fn release(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Released, Error> {
+        let Some(hold) = self.holds().remove(&claim.id) else {
+            return self.released_by_others(claim).await;
+        };
+        let (phase, inner) = {
+            let mut state = hold.state();
+            (std::mem::replace(&mut state.phase, Phase::Over), state.claim.clone())
+        };
+        if let Phase::Waiting { .. } = phase {
+            return Ok(Released::Removed);
+        }
+        let clear = |answers: &[_]| self.is_clear(answers);
+        let answers = self.give_back_and_hear(&inner, hold.ghosts(), clear).await;
+        match phase {
+            Phase::Held { .. } => self.sum_up(&answers),
+            // The round that is under way gives back what it still gets.
+            _ => Ok(Released::Removed),
+        }
+    }
+
+    /// The claim is unknown here: says whether anybody has the lock.
+    async fn released_by_others(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Released, Error> {
+        let all = (0..self.members.len()).map(|member| (member, None));
+        let clear = |answers: &[_]| self.is_clear(answers);
+        let answers = self.give_back_and_hear(claim, all.collect(), clear).await;
+        self.sum_up(&answers)
+    }
+
+    /// Whether it is known what a release did, whatever those say who have not answered yet.
+    fn is_clear(&self, answers: &[Result<Released, Error>]) -> bool {
+        let missing = self.members.len() - answers.len();
+        let heard = answers.iter().flatten().copied();
+        let if_all_said = |what| {
+            let all: Vec<_> = heard.clone().chain(repeat_n(what, missing)).map(Ok).collect();
+            self.sum_up(&all).ok()
+        };
+        let removed = if_all_said(Released::Removed);
+        [Released::NotInLine, Released::NoSuchLock].map(if_all_said) == [removed; 2]
+    }
+
+    fn sum_up(&self, answers: &[Result<Released, Error>]) -> Result<Released, Error> {
+        let count = |what| answers.iter().flatten().filter(|r| **r == what).count();
+        let answered = answers.iter().flatten().count();
+        if answered < self.majority() {
+            return Err(Error::retryable(BACKEND, "no majority of the members answered"));
+        }
+        let removed = count(Released::Removed);
+        let silent = self.members.len() - answered;
+        Ok(if removed > 0 && removed + silent >= self.majority() {
+            Released::Removed
+        } else if count(Released::NoSuchLock) >= self.majority() {
+            Released::NoSuchLock
+        } else {
+            Released::NotInLine
+        })
+    }
+}
+
+#[async_trait]
+impl LockDriver for QuorumDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &self.shared.capabilities
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.shared.clock.clone()
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let shared = &self.shared;
+        let acquire = |claim: Arc<Claim>, patience| async move {
+            shared.acquire(&claim, patience).await.map(Answered::from)
+        };
+        let release =
+            |claim: Arc<Claim>| async move { shared.release(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        self.shared.granted(claim).await
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        Ok(self.shared.renew(claims).await)
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        if !self.shared.capabilities.shorten {
+            return Err(self.unsupported("shortening a lease at the server"));
+        }
+        self.shared.shorten(claim, ttl).await
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.shared.downgrade(claim).await
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        self.shared.break_claim(key, token, force, record).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        self.shared.inspect(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.shared.list(request).await
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.shared.token_base(namespace).await
+    }
+
+    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        self.shared.raise_token_base(namespace, base).await
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        self.shared.health().await
+    }
+
+    async fn close(&self) {
+        self.shared.steps_taken().await;
+        let closing = self.shared.members.iter().map(|m| m.driver.close());
+        futures_util::future::join_all(closing).await;
+    }
+}

@@ -1,0 +1,96 @@
+//! What this process knows of one claim on its quorum: how far it got, and at which members it
+//! counts. No I/O.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::Grant;
+use lockkit_core::{Claim, Token};
+
+pub(super) struct Hold {
+    state: Mutex<State>,
+}
+
+pub(super) struct State {
+    /// As the members see it: under an id that no other round used, so that what an earlier round
+    /// sent, and what arrives late, touches no later one.
+    pub(super) claim: Arc<Claim>,
+    pub(super) phase: Phase,
+    pub(super) seats: Vec<Seat>,
+}
+
+/// What is known of the claim at one member.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Seat {
+    /// It was raised there, and the member was found to have its data: it counts.
+    pub(super) counts: bool,
+    /// A request that was not answered may yet put it in line there, until this moment.
+    pub(super) ghost_until: Option<Moment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Between two rounds. Nothing of it is at any member.
+    Waiting {
+        /// When it is given up, unless it is renewed.
+        until: Moment,
+    },
+    /// In a round.
+    Trying {
+        /// As above; a claim that will not wait has none.
+        until: Option<Moment>,
+    },
+    Held {
+        grant: Grant,
+        /// Until when a majority certainly keeps it.
+        until: Moment,
+    },
+    /// Given back, or lost.
+    Over,
+}
+
+impl Hold {
+    pub(super) fn new(claim: Arc<Claim>, members: usize, until: Option<Moment>) -> Self {
+        let seats = vec![Seat::default(); members];
+        let state = State { claim, phase: Phase::Trying { until }, seats };
+        Self { state: Mutex::new(state) }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn claim(&self) -> Arc<Claim> {
+        self.state().claim.clone()
+    }
+
+    /// The token with which it is held under this very claim.
+    pub(super) fn token_of(&self, claim: &Claim) -> Option<Token> {
+        let state = self.state();
+        match state.phase {
+            Phase::Held { grant, .. } if state.claim.id == claim.id => Some(grant.token),
+            _ => None,
+        }
+    }
+
+    /// All members, each with the moment until which a request that was not answered may yet put
+    /// the claim in line there.
+    pub(super) fn ghosts(&self) -> Vec<(usize, Option<Moment>)> {
+        self.state().seats.iter().map(|seat| seat.ghost_until).enumerate().collect()
+    }
+
+    /// Remembers that the claim counts at this member, unless it is over or another by now.
+    pub(super) fn seat(&self, claim: &Claim, member: usize) {
+        let mut state = self.state();
+        if state.claim.id == claim.id {
+            state.seats[member].counts = true;
+        }
+    }
+
+    pub(super) fn unseat(&self, claim: &Claim, member: usize) {
+        let mut state = self.state();
+        if state.claim.id == claim.id {
+            state.seats[member].counts = false;
+        }
+    }
+}

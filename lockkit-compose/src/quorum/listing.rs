@@ -1,0 +1,125 @@
+//! Listing the locks of a quorum. Members list in orders of their own, so only the whole can be put
+//! together: it is read once, and its pages are shown from that for a few seconds.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::Shared;
+use lockkit_core::clock::Moment;
+use lockkit_core::state::{Cursor, ListRequest, LockState, Page};
+use lockkit_core::{Error, Namespace, Space};
+
+/// How many lists are asked of a member at once.
+const PAGE: usize = 1_000;
+/// How old the whole may be that a page is taken from.
+const FRESH: Duration = Duration::from_secs(3);
+
+type Place = (Space, String);
+
+/// The whole that was read last.
+#[derive(Default)]
+pub(super) struct Listing(Mutex<Option<Arc<Whole>>>);
+
+struct Whole {
+    read: Moment,
+    of: (Namespace, Option<Space>, String),
+    states: BTreeMap<Place, LockState>,
+}
+
+impl Shared {
+    pub(super) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let after = request.after.as_ref().map(read_cursor).transpose()?;
+        let known = after.is_some().then(|| self.listing.known(self.clock.now(), request));
+        let whole = match known.flatten() {
+            Some(whole) => whole,
+            None => self.read_whole(request).await?,
+        };
+        let limit = request.limit.max(1);
+        let from = match after {
+            Some(place) => std::ops::Bound::Excluded(place),
+            None => std::ops::Bound::Unbounded,
+        };
+        let mut states = whole.states.range((from, std::ops::Bound::Unbounded)).map(|(_, s)| s);
+        let shown: Vec<_> = states.by_ref().take(limit).cloned().collect();
+        let next = states.next().and(shown.last()).map(write_cursor);
+        Ok(Page { states: shown, next })
+    }
+
+    async fn read_whole(&self, request: &ListRequest) -> Result<Arc<Whole>, Error> {
+        let read = self.clock.now();
+        let reading = (0..self.members.len()).map(|member| self.list_at(member, request));
+        let (lists, epochs) = tokio::join!(join_all(reading), self.present_epochs());
+        let mut by_name: BTreeMap<Place, Vec<(usize, LockState)>> = BTreeMap::new();
+        for (member, states) in self.enough(lists)? {
+            for state in states {
+                let place = (state.key.space, state.key.name.as_str().to_owned());
+                by_name.entry(place).or_default().push((member, state));
+            }
+        }
+        let states = by_name.into_iter().map(|(place, states)| {
+            let key = states[0].1.key.clone();
+            (place, self.merge(key, states, &epochs))
+        });
+        let states = states.filter(|(_, state)| !state.is_free()).collect();
+        let whole = Arc::new(Whole { read, of: of(request), states });
+        self.listing.keep(&whole);
+        Ok(whole)
+    }
+
+    async fn list_at(&self, member: usize, request: &ListRequest) -> Result<Vec<LockState>, Error> {
+        let mut request = ListRequest { after: None, limit: PAGE, ..request.clone() };
+        let mut states = Vec::new();
+        loop {
+            let asked = request.clone();
+            let listing = self.ask(member, Duration::from_secs(5), |driver| async move {
+                driver.list(&asked).await
+            });
+            let page = listing.await?;
+            states.extend(page.states);
+            request.after = page.next;
+            if request.after.is_none() {
+                return Ok(states);
+            }
+        }
+    }
+}
+
+impl Listing {
+    /// What was read for an earlier page of this listing, if it is not old.
+    fn known(&self, now: Moment, request: &ListRequest) -> Option<Arc<Whole>> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = last.take().filter(|whole| now.since(whole.read) < FRESH);
+        last.clone().filter(|whole| whole.of == of(request))
+    }
+
+    fn keep(&self, whole: &Arc<Whole>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(whole.clone());
+    }
+}
+
+fn of(request: &ListRequest) -> (Namespace, Option<Space>, String) {
+    (request.namespace.clone(), request.space, request.prefix.clone())
+}
+
+fn write_cursor(state: &LockState) -> Cursor {
+    let space = match state.key.space {
+        Space::Lock => b'l',
+        Space::Semaphore => b's',
+    };
+    Cursor(std::iter::once(space).chain(state.key.name.as_str().bytes()).collect())
+}
+
+fn read_cursor(cursor: &Cursor) -> Result<Place, Error> {
+    let parts = cursor.0.split_first().and_then(|(space, name)| {
+        let space = match space {
+            b'l' => Space::Lock,
+            b's' => Space::Semaphore,
+            _ => return None,
+        };
+        Some((space, String::from_utf8(name.to_vec()).ok()?))
+    });
+    parts.ok_or_else(|| Error::config("this cursor is not of a quorum's listing"))
+}

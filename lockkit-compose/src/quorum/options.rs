@@ -1,0 +1,139 @@
+//! What a user of a quorum decides, and what follows from its members for its capabilities.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::capabilities::{
+    Capabilities, Fault, Keeps, LeaseClock, RoundTrips, TokenSource, WakeUp,
+};
+use lockkit_core::driver::{LockDriver, backoff};
+use lockkit_core::{Error, parse_duration};
+
+pub(super) const BACKEND: &str = "quorum";
+
+/// What a quorum is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct QuorumOptions {
+    pub(super) longest_ttl: Duration,
+    pub(super) member_limit: Duration,
+    pub(super) pause: fn(u32) -> Duration,
+}
+
+impl QuorumOptions {
+    /// The longest lease that anybody takes here, 60 s by default. Longer ones are refused.
+    ///
+    /// A member that lost its data grants nothing for this long, so it is a choice between long
+    /// leases and a quick return. Give all programs that share the quorum the same.
+    pub fn longest_ttl(mut self, ttl: Duration) -> Self {
+        self.longest_ttl = ttl;
+        self
+    }
+
+    /// How long a member may take for one answer, 500 ms by default and never more than a quarter
+    /// of the lease. What a member that hangs costs at most.
+    pub fn member_limit(mut self, limit: Duration) -> Self {
+        self.member_limit = limit;
+        self
+    }
+
+    /// How long a claim waits before its next try, given how many tries have failed;
+    /// [`backoff`] by default.
+    ///
+    /// The pauses of programs that try at once must differ, or none of them gets a majority. A
+    /// simulation that is to run twice in the same way gives pauses of its own.
+    pub fn pause(mut self, pause: fn(u32) -> Duration) -> Self {
+        self.pause = pause;
+        self
+    }
+}
+
+impl QuorumOptions {
+    /// Takes the options of a quorum out of a URL's query: `longest_ttl` and `member_limit`, both
+    /// durations. Gives the options, and what is not one of them.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for what is no duration, or is zero.
+    pub fn parse<'a>(
+        query: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(Self, Vec<&'a str>), Error> {
+        let (mut options, mut others) = (Self::default(), Vec::new());
+        for option in query {
+            match option.split_once('=').unwrap_or((option, "")) {
+                ("longest_ttl", value) => options.longest_ttl = parse_duration(value)?,
+                ("member_limit", value) => options.member_limit = parse_duration(value)?,
+                _ => others.push(option),
+            }
+        }
+        options.check()?;
+        Ok((options, others))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.member_limit.is_zero() || self.longest_ttl.is_zero() {
+            let message = "a quorum's longest_ttl and member_limit are longer than zero";
+            return Err(Error::config(message));
+        }
+        Ok(())
+    }
+}
+
+impl Default for QuorumOptions {
+    fn default() -> Self {
+        Self {
+            longest_ttl: Duration::from_secs(60),
+            member_limit: Duration::from_millis(500),
+            pause: backoff,
+        }
+    }
+}
+
+/// What may go wrong *at a minority of the members at a time*, and what it costs then.
+const FAULTS: &[(Fault, Keeps)] = &[
+    // The member comes back with old data, which nothing tells from new data.
+    (Fault::WritesLost, Keeps::Nothing),
+    (Fault::Failover, Keeps::Nothing),
+    (Fault::SplitBrain, Keeps::Nothing),
+    (Fault::ServerClockSteps, Keeps::Tokens),
+    (Fault::BrokenByForce, Keeps::Tokens),
+];
+
+/// Refuses members that cannot make a quorum; says what the others can do together.
+pub(super) fn capabilities_of(
+    members: &[Arc<dyn LockDriver>],
+    options: QuorumOptions,
+) -> Result<Capabilities, Error> {
+    if members.len() < 3 {
+        return Err(Error::config("a quorum has three members at least, better an odd number"));
+    }
+    options.check()?;
+    let all = || members.iter().map(|m| m.capabilities());
+    if let Some(member) = all().find(|c| !c.raise) {
+        let message =
+            format!("{} cannot raise tokens, so it cannot be in a quorum", member.backend);
+        return Err(Error::Config(message));
+    }
+    let mut c = Capabilities::of(BACKEND);
+    c.granularity = all().map(|m| m.granularity).max().unwrap_or_default();
+    c.least_ttl = all().map(|m| m.least_ttl).max().unwrap_or_default();
+    let slack = all().map(|m| m.expiry_slack).max().unwrap_or_default();
+    c.expiry_slack = slack + options.member_limit;
+    c.wake_up = WakeUp::Poll { within: Duration::from_secs(1) };
+    c.fifo = false;
+    c.token_source = TokenSource::Counter;
+    c.permits = false;
+    c.shorten = all().all(|m| m.shorten);
+    c.raise = false;
+    c.detached = false;
+    c.shared_between_processes = all().all(|m| m.shared_between_processes);
+    c.registers = false;
+    c.resize = false;
+    c.lease_clock = LeaseClock::Members;
+    // Members are asked side by side. Who is granted raises a majority to the greatest token, also
+    // when it was woken.
+    let mut trips = RoundTrips::BUDGET;
+    trips.acquire = 2;
+    trips.once_woken = 2;
+    c.round_trips = all().any(|m| m.round_trips.is_some()).then_some(trips);
+    c.faults = FAULTS;
+    Ok(c)
+}

@@ -1,0 +1,360 @@
+//! How a member that lost its data is known, and kept from voting until every lease that it may
+//! have forgotten is over; and how its tokens go on growing afterwards.
+//!
+//! The sign of a member is the token base of a namespace that quorums keep for themselves: the
+//! longest ttl in milliseconds, and above it the member's *epoch*. A member without it is new or
+//! came back empty. Whoever finds that takes a claim there, which would be gone if the data were
+//! lost once more. When the member itself shows that this claim has stood for the longest ttl,
+//! whoever sees it writes the sign, in a greater epoch than any before: so it does not matter how
+//! short the lives of programs are. Tokens of an epoch are greater than those of all earlier ones.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::{BACKEND, Shared};
+use lockkit_core::capabilities::TokenSource;
+use lockkit_core::driver::{LockDriver, Patience};
+use lockkit_core::{
+    Claim, ClaimId, Error, Identity, Key, Lifetime, Margin, Mode, Name, Namespace, Space, Token,
+};
+
+/// Where a member keeps its sign.
+const SIGN: &str = "lockkit.quorum";
+/// Where the members keep the greatest epoch that any of them was given.
+const GREATEST_EPOCH: &str = "lockkit.quorum.epoch";
+/// How long until a step of a watch that failed is taken again.
+const PAUSE: Duration = Duration::from_secs(1);
+const LEAST_PAUSE: Duration = Duration::from_millis(10);
+/// How long the watch claim stays when nobody looks after it. It is never renewed: it is to show for
+/// how long the member has had its data, also to programs that come much later.
+const WATCHED_FOR: Duration = Duration::from_secs(86_400);
+const TTL_BITS: u32 = 40;
+/// Members count their own tokens below 2^52: clocks in microseconds do until the year 2112.
+const EPOCH_AT: u32 = 52;
+const LAST_EPOCH: u64 = (1 << (63 - EPOCH_AT)) - 1;
+
+/// What a member's tokens are counted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Epoch(u64);
+
+impl Epoch {
+    /// A member's token among those of the quorum.
+    pub(super) fn outward(self, token: Token) -> Option<Token> {
+        Token::new(token.get().checked_add(self.0 << EPOCH_AT)?)
+    }
+
+    /// The least token of the member that is this one or more among those of the quorum.
+    pub(super) fn inward(self, token: Token) -> Token {
+        let number = token.get().saturating_sub(self.0 << EPOCH_AT);
+        Token::new(number.max(1)).unwrap_or(token)
+    }
+}
+
+/// What a member that has its data says of itself.
+#[derive(Clone, Copy)]
+struct Sign {
+    epoch: u64,
+    longest_ttl: Duration,
+}
+
+impl Sign {
+    fn read(number: u64) -> Option<Self> {
+        let longest_ttl = Duration::from_millis(number & ((1 << TTL_BITS) - 1));
+        (number > 0).then_some(Self { epoch: number >> TTL_BITS, longest_ttl })
+    }
+
+    fn number(self) -> u64 {
+        let millis = u64::try_from(self.longest_ttl.as_millis()).unwrap_or(u64::MAX);
+        self.epoch << TTL_BITS | millis.clamp(1, (1 << TTL_BITS) - 1)
+    }
+}
+
+/// The claim by which a member that lost its data shows for how long it has had data since. It is the
+/// same for all programs, so that any of them can end it.
+fn watch_claim() -> Result<Arc<Claim>, Error> {
+    let key = Key::new(Namespace::new(SIGN)?, Space::Lock, Name::new("quarantine")?);
+    let identity = Arc::new(Identity::of_this_process());
+    let claim = Claim::new(key, Mode::Exclusive, WATCHED_FOR, WATCHED_FOR, identity)
+        .with_lifetime(Lifetime::Fixed)
+        .with_id(ClaimId::from_bytes(*b"lockkit.quorum.q"));
+    Ok(Arc::new(claim))
+}
+
+/// A step of a watch that is being taken.
+struct Step(tokio::sync::watch::Sender<usize>);
+
+impl Step {
+    fn begin(shared: &Shared) -> Self {
+        shared.steps.send_modify(|steps| *steps += 1);
+        Self(shared.steps.clone())
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        self.0.send_modify(|steps| *steps -= 1);
+    }
+}
+
+impl Shared {
+    /// Looks at all members once. When all of them answer and none has the sign, this is a new
+    /// quorum, which has nothing to forget.
+    pub(super) async fn open(&self) -> Result<(), Error> {
+        let opening = async {
+            let members = 0..self.members.len();
+            let signs = self.learn_epochs().await;
+            let answered = signs.iter().flatten().count();
+            if answered < self.majority() {
+                return Err(Error::retryable(BACKEND, "no majority of the members answers"));
+            }
+            if signs.iter().flatten().any(Option::is_some) {
+                return Ok(());
+            }
+            if answered < self.members.len() {
+                let message = "a new quorum begins when all its members answer";
+                return Err(Error::retryable(BACKEND, message));
+            }
+            let new = Sign { epoch: 0, longest_ttl: self.options.longest_ttl };
+            join_all(members.map(|m| self.write_sign(m, new))).await;
+            Ok(())
+        };
+        self.opened.get_or_try_init(|| opening).await.copied()
+    }
+
+    /// Reads the signs of all members, and takes note of the epochs of their tokens.
+    async fn learn_epochs(&self) -> Vec<Result<Option<Sign>, Error>> {
+        let limit = self.options.member_limit;
+        let signs = join_all((0..self.members.len()).map(|m| self.sign(m, limit))).await;
+        for (member, sign) in self.members.iter().zip(&signs) {
+            if let Ok(Some(sign)) = sign {
+                member.epoch.store(sign.epoch, Ordering::Release);
+            }
+        }
+        signs
+    }
+
+    /// The epochs as last seen.
+    pub(super) fn epochs(&self) -> Vec<Epoch> {
+        self.members.iter().map(|m| Epoch(m.epoch.load(Ordering::Acquire))).collect()
+    }
+
+    /// The epochs as they are now, for those who look and do not vote.
+    pub(super) async fn present_epochs(&self) -> Vec<Epoch> {
+        if !self.counts_by_clock() {
+            self.learn_epochs().await;
+        }
+        self.epochs()
+    }
+
+    /// An error when the member may not vote for a lease of this ttl, or when its tokens are not
+    /// of this epoch.
+    pub(super) async fn check_sign(
+        self: &Arc<Self>,
+        m: usize,
+        ttl: Duration,
+        epoch: Epoch,
+    ) -> Result<(), Error> {
+        let Some(sign) = self.sign(m, self.limit(ttl)).await? else {
+            self.watch(m);
+            let message = format!("member {m} came back without its data and is in quarantine");
+            return Err(Error::retryable(BACKEND, message));
+        };
+        self.members[m].epoch.store(sign.epoch, Ordering::Release);
+        if epoch != Epoch(sign.epoch) {
+            return Err(Error::retryable(BACKEND, "a member has begun another epoch"));
+        }
+        if sign.longest_ttl < ttl {
+            // Another program said a shorter longest ttl: so that who watches over a member that
+            // lost its data waits for ours, ours is written before anything counts.
+            let longest_ttl = self.options.longest_ttl;
+            self.write_sign(m, Sign { longest_ttl, ..sign }).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the member may vote, for people.
+    pub(super) async fn has_sign(&self, member: usize) -> Result<bool, Error> {
+        let limit = self.options.member_limit;
+        Ok(self.sign(member, limit).await?.is_some())
+    }
+
+    async fn sign(&self, member: usize, limit: Duration) -> Result<Option<Sign>, Error> {
+        self.base_of(member, &Namespace::new(SIGN)?, limit).await.map(Sign::read)
+    }
+
+    pub(super) async fn base_of(
+        &self,
+        m: usize,
+        namespace: &Namespace,
+        limit: Duration,
+    ) -> Result<u64, Error> {
+        let namespace = namespace.clone();
+        self.ask(m, limit, |driver| async move { driver.token_base(&namespace).await }).await
+    }
+
+    async fn write_sign(&self, member: usize, sign: Sign) -> Result<(), Error> {
+        self.raise_base_of(member, &Namespace::new(SIGN)?, sign.number()).await
+    }
+
+    pub(super) async fn raise_base_of(
+        &self,
+        member: usize,
+        namespace: &Namespace,
+        to: u64,
+    ) -> Result<(), Error> {
+        let (limit, namespace) = (self.options.member_limit, namespace.clone());
+        let raise = |driver: Arc<dyn LockDriver>| async move {
+            driver.raise_token_base(&namespace, to).await
+        };
+        self.ask(member, limit, raise).await
+    }
+
+    /// Watches over a member that came back empty until it may vote, once at a time. Ends when
+    /// this driver is dropped; other programs then go on from where this one was, since what is
+    /// waited for is told by the member.
+    fn watch(self: &Arc<Self>, member: usize) {
+        if self.members[member].watched.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::warn!(member, "a member of the quorum came back without its data: quarantined");
+        let mut step = Step::begin(self);
+        let weak = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                let Some(shared) = weak.upgrade() else { return };
+                let left = shared.watch_once(member).await;
+                drop(step);
+                let pause = match left {
+                    Ok(Some(left)) => left.max(LEAST_PAUSE),
+                    Ok(None) => {
+                        shared.members[member].watched.store(false, Ordering::Release);
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::warn!(member, %error, "the quarantine goes on");
+                        PAUSE
+                    }
+                };
+                drop(shared);
+                tokio::time::sleep(pause).await;
+                let Some(shared) = weak.upgrade() else { return };
+                step = Step::begin(&shared);
+            }
+        });
+    }
+
+    /// Lets a step of a watch that was begun come to its end: a program may live for no longer than
+    /// one such step, and so may all that follow it.
+    pub(super) async fn steps_taken(&self) {
+        let mut steps = self.steps.subscribe();
+        let taken = steps.wait_for(|steps| *steps == 0);
+        let _ = tokio::time::timeout(4 * self.options.member_limit, taken).await;
+    }
+
+    /// A step of the watch: takes the watch claim, or lets the member vote again when that has stood
+    /// for long enough. Says how long it has to stand yet; `None` when the member has its sign.
+    async fn watch_once(&self, member: usize) -> Result<Option<Duration>, Error> {
+        let limit = self.options.member_limit;
+        if self.sign(member, limit).await?.is_some() {
+            return Ok(None);
+        }
+        let longest_ttl = self.longest_elsewhere(member).await?;
+        let wait = longest_ttl + Margin::default().of(longest_ttl);
+        let Some(stood) = self.watch_claim_stood(member).await? else {
+            self.take_watch_claim(member).await?;
+            return Ok(Some(wait));
+        };
+        if stood < wait {
+            return Ok(Some(wait - stood));
+        }
+        let epoch = self.next_epoch(member).await?;
+        // Once more: it may have lost its data again.
+        if self.watch_claim_stood(member).await?.is_none_or(|stood| stood < wait) {
+            return Ok(Some(LEAST_PAUSE));
+        }
+        self.write_sign(member, Sign { epoch, longest_ttl }).await?;
+        let claim = watch_claim()?;
+        let release = |driver: Arc<dyn LockDriver>| async move { driver.release(&claim).await };
+        let _ = self.ask(member, limit, release).await; // it does no harm, and ends by itself
+        Ok(None)
+    }
+
+    /// For how long the watch claim has stood at a member, by the member's clock; `None` when it is
+    /// not there.
+    async fn watch_claim_stood(&self, member: usize) -> Result<Option<Duration>, Error> {
+        let key = watch_claim()?.key.clone();
+        let look = |driver: Arc<dyn LockDriver>| async move { driver.inspect(&key).await };
+        let state = self.ask(member, self.options.member_limit, look).await?;
+        Ok(state.line.first().and_then(|standing| standing.held_for))
+    }
+
+    async fn take_watch_claim(&self, member: usize) -> Result<(), Error> {
+        let claim = watch_claim()?;
+        let take = |driver: Arc<dyn LockDriver>| async move {
+            driver.acquire(&claim, Patience::Try).await
+        };
+        self.ask(member, self.options.member_limit, take).await.map(drop)
+    }
+
+    /// The longest ttl that this program or another member knows of.
+    async fn longest_elsewhere(&self, member: usize) -> Result<Duration, Error> {
+        let limit = self.options.member_limit;
+        let signs = join_all(self.others(member).map(|m| self.sign(m, limit))).await;
+        let signs = self.with_data(signs)?;
+        let known = signs.iter().map(|sign| sign.longest_ttl).max().unwrap_or_default();
+        Ok(self.options.longest_ttl.max(known))
+    }
+
+    /// An epoch greater than any before, and remembered by all others as that. Members whose
+    /// tokens follow their clocks need none: the clock has gone on since.
+    async fn next_epoch(&self, member: usize) -> Result<u64, Error> {
+        if self.counts_by_clock() {
+            return Ok(0);
+        }
+        let limit = self.options.member_limit;
+        let greatest = self.others(member).map(|m| async move {
+            let sign = self.sign(m, limit).await?;
+            let greatest = self.base_of(m, &Namespace::new(GREATEST_EPOCH)?, limit).await?;
+            Ok(sign.map(|sign| greatest.max(sign.epoch)))
+        });
+        let epoch = 1 + self.with_data(join_all(greatest).await)?.into_iter().max().unwrap_or(0);
+        if epoch > LAST_EPOCH {
+            return Err(Error::permanent(
+                BACKEND,
+                "members lost their data too often: a new quorum",
+            ));
+        }
+        let all = 0..self.members.len();
+        let place = Namespace::new(GREATEST_EPOCH)?;
+        let told = join_all(all.map(|m| self.raise_base_of(m, &place, epoch))).await;
+        // The member itself is told as well, and does not count.
+        if told.iter().flatten().count() <= self.majority() && told.iter().any(Result::is_err) {
+            return Err(Error::retryable(BACKEND, "too few members could be told of an epoch"));
+        }
+        Ok(epoch)
+    }
+
+    fn counts_by_clock(&self) -> bool {
+        let source = |m: &super::Member| m.driver.capabilities().token_source;
+        self.members.iter().all(|m| source(m) == TokenSource::ClockCounter)
+    }
+
+    fn others(&self, member: usize) -> impl Iterator<Item = usize> {
+        (0..self.members.len()).filter(move |other| *other != member)
+    }
+
+    /// What those of the other members say who have their data. A majority must, since any
+    /// majority that granted something has one of them in it; unless all answered, so that it is
+    /// certain that more than a minority lost their data: then this is the best that can be done.
+    fn with_data<T>(&self, answers: Vec<Result<Option<T>, Error>>) -> Result<Vec<T>, Error> {
+        let all = answers.iter().all(Result::is_ok);
+        let some: Vec<T> = answers.into_iter().flatten().flatten().collect();
+        if some.len() < self.majority() && !all {
+            return Err(Error::retryable(BACKEND, "too few of the other members answer"));
+        }
+        Ok(some)
+    }
+}

@@ -1,0 +1,337 @@
+//! What is done to claims that hold: renewed at a majority, repaired where a member does not have
+//! them, shortened, downgraded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hold::{Hold, Phase};
+use super::round::{Answers, Outcome};
+use super::{BACKEND, Shared};
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::{Acquisition, Ended, Grant, LockDriver, Renewal, trusted_until};
+use lockkit_core::{BreakRecord, Claim, Error, Margin, Mode};
+
+/// One claim that holds, at the beginning of a renewal.
+#[derive(Clone)]
+struct Held {
+    /// Its place in what was asked.
+    place: usize,
+    hold: Arc<Hold>,
+    claim: Arc<Claim>,
+    grant: Grant,
+    until: Moment,
+}
+
+/// What one member says of one claim.
+enum Vote {
+    /// It was there all the time, and counts.
+    Kept(Grant),
+    /// It is there anew.
+    Repaired(Grant),
+    Broken(BreakRecord),
+    Lost,
+    Unknown,
+}
+
+/// The votes on one claim.
+#[derive(Default)]
+struct Tally {
+    kept: usize,
+    repaired: usize,
+    lost: usize,
+    ttl: Option<Duration>,
+    since: Option<Moment>,
+    broken: Option<BreakRecord>,
+}
+
+impl Shared {
+    /// Renews each of these; what cannot be renewed, since too few members answered for it, is an
+    /// error of its own.
+    pub(super) async fn renew(
+        self: &Arc<Self>,
+        claims: &[Arc<Claim>],
+    ) -> Vec<Result<Renewal, Error>> {
+        let mut renewals = Vec::with_capacity(claims.len());
+        let mut held = Vec::new();
+        let mut rounds = Vec::new();
+        for (place, claim) in claims.iter().enumerate() {
+            renewals.push(Ok(self.renew_here(place, claim, &mut held)));
+            // Also those for whom nobody waits just now, or whose grant nobody heard, move on.
+            if let Ok(Renewal::Waits { .. }) = renewals[place]
+                && let Some(told) = self.next_round(claim)
+            {
+                rounds.push(async move { (place, told.await) });
+            }
+        }
+        let rounds = futures_util::future::join_all(rounds);
+        let (rounds, ()) = tokio::join!(rounds, self.renew_held(held, &mut renewals));
+        for (place, told) in rounds {
+            if let Ok(Outcome::Granted(grant)) = told {
+                renewals[place] = Ok(Renewal::Holds(grant));
+            }
+        }
+        renewals
+    }
+
+    /// Renews a claim that waits, which is our own matter; notes one that holds for the members.
+    fn renew_here(&self, place: usize, claim: &Arc<Claim>, held: &mut Vec<Held>) -> Renewal {
+        let gone = Renewal::Ended(Ended::NotInLine);
+        let Some(hold) = self.hold(claim) else {
+            return gone;
+        };
+        let now = self.clock.now();
+        let later = now.after(claim.wait_ttl);
+        let mut state = hold.state();
+        let state = &mut *state;
+        match &mut state.phase {
+            Phase::Waiting { until } if *until <= now => gone,
+            Phase::Waiting { until } | Phase::Trying { until: Some(until) } => {
+                *until = later.max(*until);
+                Renewal::Waits { ahead: 1 }
+            }
+            Phase::Trying { until: None } => Renewal::Waits { ahead: 1 },
+            Phase::Held { grant, until } => {
+                let (grant, until) = (*grant, *until);
+                let ttl = claim.hold_ttl.min(self.options.longest_ttl);
+                if ttl > state.claim.hold_ttl {
+                    // Members must hear of the longer ttl before they count again.
+                    state.seats.iter_mut().for_each(|seat| seat.counts = false);
+                }
+                if ttl != state.claim.hold_ttl {
+                    let mut other = Claim::clone(&state.claim);
+                    other.hold_ttl = ttl;
+                    state.claim = Arc::new(other);
+                }
+                let claim = state.claim.clone();
+                held.push(Held { place, hold: hold.clone(), claim, grant, until });
+                gone
+            }
+            Phase::Over => gone,
+        }
+    }
+
+    async fn renew_held(
+        self: &Arc<Self>,
+        held: Vec<Held>,
+        renewals: &mut [Result<Renewal, Error>],
+    ) {
+        if held.is_empty() {
+            return;
+        }
+        let since = self.clock.now();
+        let held = Arc::new(held);
+        let mut answers = Answers::of(self, 0..self.members.len(), |member| {
+            let (shared, held) = (self.clone(), held.clone());
+            async move { shared.renew_at(member, &held).await }
+        });
+        let mut tallies: Vec<Tally> = held.iter().map(|_| Tally::default()).collect();
+        while let Some((member, votes)) = answers.next(self).await {
+            for (tally, vote) in tallies.iter_mut().zip(votes) {
+                tally.add(vote, |grant| self.began(member, grant));
+            }
+            if tallies.iter().all(|tally| tally.counted() >= self.majority()) {
+                answers.enough(self);
+            }
+        }
+        for (one, tally) in held.iter().zip(tallies) {
+            let renewal = self.decide(one, tally, since);
+            let unknown = || Error::retryable(BACKEND, "no majority of the members answered");
+            renewals[one.place] = renewal.ok_or_else(unknown);
+        }
+    }
+
+    /// What the votes come to; `None` when too few members could be asked.
+    fn decide(self: &Arc<Self>, one: &Held, tally: Tally, since: Moment) -> Option<Renewal> {
+        if let Some(record) = tally.broken {
+            return Some(Renewal::Ended(Ended::Broken(record)));
+        }
+        // Members where it was repaired count with the others only if a majority had it all the time
+        // until now: another claim could have come and gone in a gap.
+        let now = self.clock.now();
+        if tally.kept >= self.majority() || tally.counted() >= self.majority() && now < one.until {
+            let ttl = tally.ttl.unwrap_or(one.grant.ttl);
+            let since = tally.since.map_or(since, |earlier| earlier.min(since));
+            let until = trusted_until(since, ttl, Margin::default());
+            let grant = Grant { ttl, since: Some(since), ..one.grant };
+            let mut state = one.hold.state();
+            let Phase::Held { until: before, .. } = state.phase else {
+                return Some(Renewal::Ended(Ended::NotInLine));
+            };
+            state.phase = Phase::Held { grant, until: until.max(before) };
+            return Some(Renewal::Holds(grant));
+        }
+        let lost = tally.lost > self.members.len() - self.majority();
+        if !lost && now < one.until {
+            return None;
+        }
+        one.hold.state().phase = Phase::Over;
+        let (shared, one) = (self.clone(), one.clone());
+        tokio::spawn(async move {
+            shared.give_back(&one.claim, one.hold.ghosts()).await;
+        });
+        Some(Renewal::Ended(Ended::NotInLine))
+    }
+
+    /// Renews all these claims at one member, and repairs those that it does not have.
+    async fn renew_at(self: Arc<Self>, member: usize, held: &[Held]) -> Vec<Vote> {
+        let claims: Vec<_> = held.iter().map(|one| one.claim.clone()).collect();
+        let ttl = claims.iter().map(|claim| claim.hold_ttl).min().unwrap_or_default();
+        let renewing =
+            self.ask(member, self.limit(ttl), |driver| async move { driver.renew(&claims).await });
+        let answers = match renewing.await {
+            Ok(answers) if answers.len() == held.len() => answers,
+            _ => return held.iter().map(|_| Vote::Unknown).collect(),
+        };
+        let votes = held.iter().zip(answers).map(|(one, answer)| self.vote(member, one, answer));
+        futures_util::future::join_all(votes).await
+    }
+
+    async fn vote(
+        self: &Arc<Self>,
+        member: usize,
+        one: &Held,
+        answer: Result<Renewal, Error>,
+    ) -> Vote {
+        let counts = one.hold.state().seats[member].counts;
+        match answer {
+            Ok(Renewal::Holds(grant)) if counts => Vote::Kept(grant),
+            Ok(Renewal::Holds(grant)) => self.repair(member, one, grant).await,
+            Ok(Renewal::Ended(Ended::Broken(record))) => Vote::Broken(record),
+            Err(_) => Vote::Unknown,
+            _ => {
+                one.hold.unseat(&one.claim, member);
+                let limit = self.limit(one.claim.hold_ttl);
+                if one.hold.token_of(&one.claim).is_none() || self.clock.now() >= one.until {
+                    return Vote::Lost;
+                }
+                match self.try_at(member, &one.hold, &one.claim, limit).await {
+                    Ok(Acquisition::Granted(grant)) => self.repair(member, one, grant).await,
+                    Ok(_) => Vote::Lost,
+                    Err(_) => {
+                        self.forget_ghost(&one.hold, &one.claim, member).await;
+                        Vote::Unknown
+                    }
+                }
+            }
+        }
+    }
+
+    /// The member has the claim, but it was not raised there yet.
+    async fn repair(self: &Arc<Self>, member: usize, one: &Held, grant: Grant) -> Vote {
+        if one.hold.token_of(&one.claim).is_none() {
+            self.give_back(&one.claim, vec![(member, None)]).await;
+            return Vote::Lost;
+        }
+        let epoch = self.epochs()[member];
+        let raise = (one.grant.token, epoch);
+        match self.raise_at(member, &one.hold, &one.claim, raise).await {
+            Ok(()) => Vote::Repaired(grant),
+            Err(_) => Vote::Unknown,
+        }
+    }
+
+    pub(super) async fn shorten(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        ttl: Duration,
+    ) -> Result<Renewal, Error> {
+        let longest = self.options.longest_ttl;
+        if ttl > longest {
+            return Err(Error::Config(format!("this quorum keeps leases of {longest:?} at most")));
+        }
+        // Before it is sent: from then on a majority may keep it no longer.
+        if let Some(hold) = self.hold(claim)
+            && let Phase::Held { until, .. } = &mut hold.state().phase
+        {
+            *until = trusted_until(self.clock.now(), ttl, Margin::default()).min(*until);
+        }
+        let renewal = self.at_all(claim, move |driver, claim| {
+            let (driver, claim) = (driver.clone(), claim.clone());
+            async move { driver.shorten(&claim, ttl).await }
+        });
+        renewal.await
+    }
+
+    pub(super) async fn downgrade(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        let renewal = self.at_all(claim, |driver, claim| {
+            let (driver, claim) = (driver.clone(), claim.clone());
+            async move { driver.downgrade(&claim).await }
+        });
+        let renewal = renewal.await?;
+        if let (Renewal::Holds(_), Some(hold)) = (&renewal, self.hold(claim)) {
+            let mut state = hold.state();
+            state.claim = Arc::new(Claim::clone(&state.claim).with_mode(Mode::Shared));
+        }
+        Ok(renewal)
+    }
+
+    /// Does something to a claim that holds at all members where it counts; says what a majority
+    /// says.
+    async fn at_all<F>(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        verb: impl Fn(&Arc<dyn LockDriver>, &Arc<Claim>) -> F,
+    ) -> Result<Renewal, Error>
+    where
+        F: Future<Output = Result<Renewal, Error>> + Send + 'static,
+    {
+        let since = self.clock.now();
+        let mut held = Vec::new();
+        let here = self.hold(claim).map(|_| self.renew_here(0, claim, &mut held));
+        let Some(one) = held.pop() else {
+            return Ok(here.unwrap_or(Renewal::Ended(Ended::NotInLine)));
+        };
+        let limit = self.limit(one.claim.hold_ttl);
+        let mut answers = Answers::of(self, 0..self.members.len(), |member| {
+            let shared = self.clone();
+            let asking = verb(&self.members[member].driver, &one.claim);
+            async move { shared.ask(member, limit, |_| asking).await }
+        });
+        let mut tally = Tally::default();
+        while let Some((member, answer)) = answers.next(self).await {
+            let counts = one.hold.state().seats[member].counts;
+            let vote = match answer {
+                Ok(Renewal::Holds(grant)) if counts => Vote::Kept(grant),
+                Ok(Renewal::Ended(Ended::Broken(record))) => Vote::Broken(record),
+                Ok(Renewal::Ended(_)) => Vote::Lost,
+                _ => Vote::Unknown,
+            };
+            tally.add(vote, |grant| self.began(member, grant));
+            if tally.kept >= self.majority() {
+                answers.enough(self);
+            }
+        }
+        let renewal = self.decide(&one, tally, since);
+        renewal.ok_or_else(|| Error::retryable(BACKEND, "no majority of the members answered"))
+    }
+}
+
+impl Tally {
+    fn counted(&self) -> usize {
+        self.kept + self.repaired
+    }
+
+    fn add(&mut self, vote: Vote, began: impl Fn(&Grant) -> Option<Moment>) {
+        let grant = match vote {
+            Vote::Kept(grant) => {
+                self.kept += 1;
+                grant
+            }
+            Vote::Repaired(grant) => {
+                self.repaired += 1;
+                grant
+            }
+            Vote::Lost => {
+                self.lost += 1;
+                return;
+            }
+            Vote::Broken(record) => {
+                self.broken = Some(record);
+                return;
+            }
+            Vote::Unknown => return,
+        };
+        self.ttl = Some(self.ttl.map_or(grant.ttl, |ttl| ttl.min(grant.ttl)));
+        self.since = self.since.into_iter().chain(began(&grant)).min();
+    }
+}

@@ -1,0 +1,396 @@
+//! One round for one claim: try all members, raise a majority to the greatest token it gave, check
+//! that time is left; or give everything back. Runs as a task of its own, so that whoever asked
+//! may go away at any moment.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::hold::{Hold, Phase};
+use super::quarantine::Epoch;
+use super::{BACKEND, Shared};
+use lockkit_core::clock::{Moment, sleep_until};
+use lockkit_core::driver::{
+    Acquisition, Grant, LockDriver, Patience, Released, Renewal, trusted_until,
+};
+use lockkit_core::{Claim, Error, Margin, Token};
+
+pub(super) enum Outcome {
+    Granted(Grant),
+    Busy,
+    Failed(Error),
+}
+
+/// What the members said to a try.
+struct Votes {
+    granted: Vec<(usize, Grant)>,
+    /// Those who may have granted, for all that is known.
+    unknown: Vec<usize>,
+    /// What it is if the grants are no majority.
+    outcome: Outcome,
+}
+
+/// What came of raising.
+#[derive(Default)]
+struct Raised {
+    /// To this token; `None` when nobody granted.
+    token: Option<Token>,
+    counted: Vec<usize>,
+    failed: Option<Error>,
+    /// A member's tokens turned out to be of another epoch than was thought.
+    other_epoch: bool,
+}
+
+/// Answers of members, in the order in which they come.
+pub(super) struct Answers<T> {
+    coming: mpsc::UnboundedReceiver<(usize, T)>,
+    since: Moment,
+    /// Once enough have answered, the others get as long again and no more.
+    grace: Option<Moment>,
+}
+
+impl<T: Send + 'static> Answers<T> {
+    /// Asks these members at once, each in a task of its own: an answer that comes when nobody
+    /// listens any more has still been acted upon.
+    pub(super) fn of<F>(
+        shared: &Arc<Shared>,
+        members: impl IntoIterator<Item = usize>,
+        ask: impl Fn(usize) -> F,
+    ) -> Self
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let (send, coming) = mpsc::unbounded_channel();
+        for member in members {
+            let (asking, send) = (ask(member), send.clone());
+            tokio::spawn(async move {
+                let answer = asking.await;
+                let _ = send.send((member, answer)); // whoever asked may be gone
+            });
+        }
+        Self { coming, since: shared.clock.now(), grace: None }
+    }
+
+    /// The next answer; `None` when all have come, or the time for stragglers is over.
+    pub(super) async fn next(&mut self, shared: &Shared) -> Option<(usize, T)> {
+        let Some(grace) = self.grace else {
+            return self.coming.recv().await;
+        };
+        tokio::select! {
+            biased;
+            answer = self.coming.recv() => answer,
+            () = sleep_until(&*shared.clock, grace) => None,
+        }
+    }
+
+    pub(super) fn enough(&mut self, shared: &Shared) {
+        let now = shared.clock.now();
+        let took = now.since(self.since);
+        self.grace.get_or_insert(now.after(took + Duration::from_millis(1)));
+    }
+
+    async fn late(&mut self) -> Option<(usize, T)> {
+        self.coming.recv().await
+    }
+}
+
+impl Shared {
+    /// Begins a round for a claim that is [`Phase::Trying`].
+    pub(super) fn begin(self: &Arc<Self>, hold: &Arc<Hold>) -> oneshot::Receiver<Outcome> {
+        let (tell, told) = oneshot::channel();
+        let (shared, hold, claim) = (self.clone(), hold.clone(), hold.claim());
+        tokio::spawn(async move { shared.round(&hold, &claim, tell).await });
+        told
+    }
+
+    async fn round(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        claim: &Arc<Claim>,
+        tell: oneshot::Sender<Outcome>,
+    ) {
+        let since = self.clock.now();
+        let limit = self.limit(claim.hold_ttl);
+        let mut answers = Answers::of(self, 0..self.members.len(), |member| {
+            let (shared, claim, hold) = (self.clone(), claim.clone(), hold.clone());
+            async move { shared.try_at(member, &hold, &claim, limit).await }
+        });
+        let Votes { granted, unknown, mut outcome } = self.first_majority(&mut answers).await;
+        if granted.len() >= self.majority() {
+            outcome = self.settle(hold, claim, since, &granted).await;
+        }
+        if !matches!(outcome, Outcome::Granted(_)) {
+            let is_granted = |member: usize| granted.iter().any(|(other, _)| *other == member);
+            let (held, others): (Vec<_>, Vec<_>) =
+                hold.ghosts().into_iter().partition(|(member, _)| is_granted(*member));
+            // Also where a driver asked twice, and only one of its requests was answered.
+            let perhaps = |(member, ghost): &(usize, Option<Moment>)| {
+                ghost.is_some() || unknown.contains(member)
+            };
+            for (member, _) in others.into_iter().filter(perhaps) {
+                // It has taken its time already: nobody waits for it once more.
+                let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
+                tokio::spawn(async move { shared.forget_ghost(&hold, &claim, member).await });
+            }
+            self.give_back(claim, held).await;
+            let mut state = hold.state();
+            state.phase = match state.phase {
+                Phase::Trying { until: Some(until) } => Phase::Waiting { until },
+                _ => Phase::Over,
+            };
+        }
+        let _ = tell.send(outcome);
+        while let Some((member, answer)) = answers.late().await {
+            match answer {
+                Ok(Acquisition::Granted(_)) => self.welcome(hold, claim, member).await,
+                Ok(_) if hold.ghosts()[member].1.is_none() => {}
+                _ => self.forget_ghost(hold, claim, member).await,
+            }
+        }
+    }
+
+    /// Until when a request for this claim that has not been answered by now is watched for.
+    fn ghost_until(&self, claim: &Claim) -> Moment {
+        self.clock.now().after(claim.hold_ttl)
+    }
+
+    /// A member did not answer: unless the claim holds (then its end takes care of it), what may
+    /// be there, or on its way there, is taken back.
+    pub(super) async fn forget_ghost(
+        self: &Arc<Self>,
+        hold: &Hold,
+        claim: &Arc<Claim>,
+        member: usize,
+    ) {
+        if hold.token_of(claim).is_none() {
+            self.give_back(claim, vec![(member, Some(self.ghost_until(claim)))]).await;
+        }
+    }
+
+    /// Collects answers until a majority has granted, or cannot any more.
+    async fn first_majority(&self, answers: &mut Answers<Result<Acquisition, Error>>) -> Votes {
+        let (mut granted, mut unknown) = (Vec::new(), Vec::new());
+        let (mut busy, mut failed) = (0, None);
+        while let Some((member, answer)) = answers.next(self).await {
+            match answer {
+                Ok(Acquisition::Granted(grant)) => granted.push((member, grant)),
+                Ok(_) => busy += 1,
+                Err(error) => {
+                    unknown.push(member);
+                    failed = Some(error);
+                }
+            }
+            let lost = busy + unknown.len() > self.members.len() - self.majority();
+            if granted.len() >= self.majority() || lost {
+                answers.enough(self);
+            }
+        }
+        let outcome = match failed {
+            Some(error) if busy + granted.len() < self.majority() => {
+                let message = format!("no majority of the members answered; one said: {error}");
+                Outcome::Failed(Error::retryable(BACKEND, message))
+            }
+            _ => Outcome::Busy,
+        };
+        Votes { granted, unknown, outcome }
+    }
+
+    /// Raises those who granted, and makes it a grant if a majority of them counts in time.
+    async fn settle(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        claim: &Arc<Claim>,
+        since: Moment,
+        granted: &[(usize, Grant)],
+    ) -> Outcome {
+        let mut raised = self.raise_all(hold, claim, granted).await;
+        if raised.counted.len() < self.majority() && raised.other_epoch {
+            raised = self.raise_all(hold, claim, granted).await;
+        }
+        let Raised { token: Some(token), counted, failed, .. } = raised else {
+            return Outcome::Busy;
+        };
+        let by_counted = granted.iter().filter(|(member, _)| counted.contains(member));
+        let since = by_counted
+            .clone()
+            .filter_map(|(member, grant)| self.began(*member, grant))
+            .fold(since, Moment::min);
+        let ttl = by_counted.map(|(_, grant)| grant.ttl).min().unwrap_or_default();
+        let until = trusted_until(since, ttl, Margin::default());
+        if counted.len() < self.majority() || self.clock.now() >= until {
+            let why = failed.map_or("it took too long".to_owned(), |error| error.to_string());
+            let message = format!("the grants of a majority did not count: {why}");
+            return Outcome::Failed(Error::retryable(BACKEND, message));
+        }
+        let grant = Grant { token, ttl, since: Some(since) };
+        let mut state = hold.state();
+        if !matches!(state.phase, Phase::Trying { .. }) {
+            return Outcome::Busy; // it was given back meanwhile
+        }
+        state.phase = Phase::Held { grant, until };
+        Outcome::Granted(grant)
+    }
+
+    /// Raises those who granted to the greatest token among them, and waits for a majority.
+    async fn raise_all(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        claim: &Arc<Claim>,
+        granted: &[(usize, Grant)],
+    ) -> Raised {
+        // As of now, for the whole round: another one may learn of a new epoch meanwhile.
+        let epochs = self.epochs();
+        let tokens = granted.iter().filter_map(|(member, g)| epochs[*member].outward(g.token));
+        let mut raised = Raised { token: tokens.max(), ..Raised::default() };
+        let Some(token) = raised.token else { return raised };
+        let mut raises = Answers::of(self, granted.iter().map(|(member, _)| *member), |member| {
+            let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
+            let epoch = epochs[member];
+            async move { shared.raise_at(member, &hold, &claim, (token, epoch)).await }
+        });
+        while let Some((member, answer)) = raises.next(self).await {
+            match answer {
+                Ok(()) => raised.counted.push(member),
+                Err(error) => raised.failed = Some(error),
+            }
+            if raised.counted.len() >= self.majority() {
+                raises.enough(self);
+            }
+        }
+        raised.other_epoch = self.epochs() != epochs;
+        raised
+    }
+
+    /// Puts a claim in line at a member if it can hold there at once.
+    pub(super) async fn try_at(
+        &self,
+        member: usize,
+        hold: &Hold,
+        claim: &Arc<Claim>,
+        limit: Duration,
+    ) -> Result<Acquisition, Error> {
+        let mine = claim.clone();
+        // Never queued: of two that wait for each other's members, neither would get a majority.
+        let trying = self
+            .ask(member, limit, |driver| async move { driver.acquire(&mine, Patience::Try).await });
+        let answered = trying.await;
+        let mut state = hold.state();
+        let certain = answered.as_ref().is_ok_and(|answered| answered.unanswered == 0);
+        if !certain && state.claim.id == claim.id {
+            state.seats[member].ghost_until = Some(self.ghost_until(claim));
+        }
+        answered.map(|answered| answered.answer)
+    }
+
+    /// Raises a claim that a member has just granted, and makes sure that the member is not one
+    /// that came back empty. Only then does it count.
+    ///
+    /// The sign is looked for *after* the grant: a member that lost its data before granting has
+    /// lost its sign as well.
+    pub(super) async fn raise_at(
+        self: &Arc<Self>,
+        member: usize,
+        hold: &Hold,
+        claim: &Arc<Claim>,
+        (token, epoch): (Token, Epoch),
+    ) -> Result<(), Error> {
+        let limit = self.limit(claim.hold_ttl);
+        let raising = async {
+            let (token, mine) = (epoch.inward(token), claim.clone());
+            let raise =
+                |driver: Arc<dyn LockDriver>| async move { driver.raise(&mine, token).await };
+            match self.ask(member, limit, raise).await? {
+                Renewal::Holds(grant) if grant.token >= token => Ok(()),
+                _ => Err(Error::retryable(BACKEND, "a member lost the claim while it was raised")),
+            }
+        };
+        let (raised, sign) = tokio::join!(raising, self.check_sign(member, claim.hold_ttl, epoch));
+        raised.and(sign)?;
+        hold.seat(claim, member);
+        Ok(())
+    }
+
+    /// A member granted late: it joins those who hold, or the claim is given back there.
+    async fn welcome(self: &Arc<Self>, hold: &Arc<Hold>, claim: &Arc<Claim>, member: usize) {
+        if let Some(token) = hold.token_of(claim) {
+            let epoch = self.epochs()[member];
+            let _ = self.raise_at(member, hold, claim, (token, epoch)).await; // a renewal tries again
+        }
+        if hold.token_of(claim).is_none() {
+            self.give_back(claim, vec![(member, None)]).await;
+        }
+    }
+
+    /// Releases a claim at these members. What is not answered in time is released on in the
+    /// background; and so is, until the moment given, what may yet arrive there.
+    pub(super) async fn give_back(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        members: Vec<(usize, Option<Moment>)>,
+    ) {
+        self.give_back_and_hear(claim, members, |_| true).await;
+    }
+
+    /// The same, and what they answer. The last ones are not waited for once a majority has
+    /// answered and `clear` says that they change nothing.
+    pub(super) async fn give_back_and_hear(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        members: Vec<(usize, Option<Moment>)>,
+        clear: impl Fn(&[Result<Released, Error>]) -> bool + Send,
+    ) -> Vec<Result<Released, Error>> {
+        let ghosts: HashMap<_, _> = members.iter().copied().collect();
+        let mut all = Vec::with_capacity(members.len());
+        let mut answers =
+            Answers::of(self, members.into_iter().map(|(member, _)| member), |member| {
+                let (shared, claim, ghost) = (self.clone(), claim.clone(), ghosts[&member]);
+                async move {
+                    let answer = shared.release_at(member, &claim).await;
+                    shared.sweep(member, &claim, ghost, &answer);
+                    answer
+                }
+            });
+        while let Some((_, answer)) = answers.next(self).await {
+            all.push(answer);
+            if all.iter().flatten().count() >= self.majority() && clear(&all) {
+                answers.enough(self);
+            }
+        }
+        all
+    }
+
+    async fn release_at(&self, member: usize, claim: &Arc<Claim>) -> Result<Released, Error> {
+        let (limit, mine) = (self.limit(claim.hold_ttl), claim.clone());
+        self.ask(member, limit, |driver| async move { driver.release(&mine).await }).await
+    }
+
+    /// Goes on releasing while something of the claim may be at the member, or on its way there.
+    fn sweep(
+        self: &Arc<Self>,
+        member: usize,
+        claim: &Arc<Claim>,
+        ghost: Option<Moment>,
+        answer: &Result<Released, Error>,
+    ) {
+        let until = match (answer, ghost) {
+            (Err(_), _) => self.ghost_until(claim),
+            (Ok(Released::Removed), _) | (_, None) => return,
+            (_, Some(until)) => until,
+        };
+        let (shared, claim, failed) = (self.clone(), claim.clone(), answer.is_err());
+        tokio::spawn(async move {
+            let mut tries = 1;
+            while shared.clock.now() < until {
+                tokio::time::sleep(shared.pause(tries)).await;
+                tries += 1;
+                match shared.release_at(member, &claim).await {
+                    Ok(Released::Removed) => return,
+                    Ok(_) if failed && ghost.is_none() => return,
+                    _ => {}
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,246 @@
+//! What a quorum shows: what a majority of its members agree on. And breaking, which begins with
+//! looking.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::quarantine::Epoch;
+use super::{BACKEND, Shared};
+use lockkit_core::driver::{Force, LockDriver};
+use lockkit_core::state::{Finding, Health, LockState, Severity, Standing};
+use lockkit_core::{BreakRecord, Error, Key, Mode, Namespace, Token};
+
+impl Shared {
+    pub(super) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        let (states, epochs) = self.look(key).await?;
+        Ok(self.merge(key.clone(), states, &epochs))
+    }
+
+    async fn look(&self, key: &Key) -> Result<(Vec<(usize, LockState)>, Vec<Epoch>), Error> {
+        let looking = (0..self.members.len()).map(|member| {
+            let key = key.clone();
+            self.ask(member, self.options.member_limit, |driver| async move {
+                driver.inspect(&key).await
+            })
+        });
+        let (states, epochs) = tokio::join!(join_all(looking), self.present_epochs());
+        Ok((self.enough(states)?, epochs))
+    }
+
+    /// The answers with their members, if they are of a majority.
+    pub(super) fn enough<T>(
+        &self,
+        answers: Vec<Result<T, Error>>,
+    ) -> Result<Vec<(usize, T)>, Error> {
+        let some = answers.into_iter().enumerate().filter_map(|(m, a)| Some((m, a.ok()?)));
+        let some: Vec<_> = some.collect();
+        match some.len() >= self.majority() {
+            true => Ok(some),
+            false => Err(Error::retryable(BACKEND, "no majority of the members answered")),
+        }
+    }
+
+    /// One list as a majority has it. What only a minority has is on its way in or out.
+    pub(super) fn merge(
+        &self,
+        key: Key,
+        states: Vec<(usize, LockState)>,
+        epochs: &[Epoch],
+    ) -> LockState {
+        let mut last_break = None;
+        for (_, state) in &states {
+            last_break = last_break.max_by_time(state.last_break.clone());
+        }
+        let groups = self.groups(states, epochs).into_iter();
+        let mut line: Vec<_> = groups.map(|group| self.sum(group)).collect();
+        line.sort_by_key(|standing| standing.token);
+        LockState::new(key, line, last_break)
+    }
+
+    /// What is said of each claim that a majority has.
+    fn groups(&self, states: Vec<(usize, LockState)>, epochs: &[Epoch]) -> Vec<Vec<Seen>> {
+        let mut groups: Vec<Vec<Seen>> = Vec::new();
+        for (member, state) in states {
+            for mut standing in state.line.into_iter().filter(Standing::holds) {
+                let inner = standing.token;
+                standing.token = epochs[member].outward(inner).unwrap_or(inner);
+                let seen = Seen { member, inner, standing };
+                match groups.iter_mut().find(|group| group.iter().all(|one| seen.goes_with(one))) {
+                    Some(group) => group.push(seen),
+                    None => groups.push(vec![seen]),
+                }
+            }
+        }
+        groups.retain(|group| group.len() >= self.majority());
+        groups
+    }
+
+    /// One claim, from what a majority says of it.
+    fn sum(&self, group: Vec<Seen>) -> Standing {
+        let token = self.token_of(&group);
+        // With less than that it is not raised yet, or one before it that is not away yet.
+        let sure = group.into_iter().map(|seen| seen.standing).filter(|s| s.token >= token);
+        let mut group: Vec<_> = sure.collect();
+        group.sort_by_key(|standing| std::cmp::Reverse(standing.expires_in));
+        // It holds for as long as a majority keeps it.
+        let expires_in = group[self.majority() - 1].expires_in;
+        let broken = group.iter().any(|standing| standing.broken);
+        let held_for = group.iter().filter_map(|standing| standing.held_for).max();
+        let queued_for = group.iter().map(|standing| standing.queued_for).max();
+        let mut one = group.swap_remove(0);
+        one.token = token;
+        one.queued_for = queued_for.unwrap_or(Duration::ZERO);
+        (one.expires_in, one.broken, one.held_for) = (expires_in, broken, held_for);
+        one
+    }
+
+    /// The token of a claim that a majority has: the greatest that a majority has not less than.
+    fn token_of(&self, group: &[Seen]) -> Token {
+        let mut tokens: Vec<_> = group.iter().map(|seen| seen.standing.token).collect();
+        tokens.sort_unstable();
+        tokens[tokens.len() - self.majority()]
+    }
+
+    pub(super) async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        let (states, epochs) = self.look(key).await?;
+        // A member that was repaired may have given it a greater one than the others; but a smaller
+        // one may be that of a claim before it.
+        let has_token = |group: &Vec<Seen>| {
+            token >= self.token_of(group) && group.iter().any(|seen| seen.standing.token == token)
+        };
+        let Some(aim) = self.groups(states, &epochs).into_iter().find(has_token) else {
+            return Ok(false);
+        };
+        let limit = self.options.member_limit;
+        let breaking = aim.into_iter().map(|seen| {
+            let (key, record) = (key.clone(), record.clone());
+            self.ask(seen.member, limit, move |driver| async move {
+                driver.break_claim(&key, seen.inner, force, &record).await
+            })
+        });
+        let answers = join_all(breaking).await;
+        if answers.iter().flatten().count() >= self.majority() {
+            return Ok(answers.iter().flatten().any(|broken| *broken));
+        }
+        Err(Error::retryable(BACKEND, "no majority of the members answered"))
+    }
+
+    pub(super) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let limit = self.options.member_limit;
+        let asking = (0..self.members.len()).map(|member| self.base_of(member, namespace, limit));
+        let bases = self.enough(join_all(asking).await)?;
+        let greatest = bases.iter().map(|(_, base)| *base).max().unwrap_or(0);
+        // A member that lost its data has lost this as well, and is told; it is no harm if not.
+        let behind = bases.iter().filter(|(_, base)| *base < greatest);
+        join_all(behind.map(|(m, _)| self.raise_base_of(*m, namespace, greatest))).await;
+        Ok(greatest)
+    }
+
+    pub(super) async fn raise_token_base(
+        &self,
+        namespace: &Namespace,
+        base: u64,
+    ) -> Result<(), Error> {
+        // All of them, not a majority: the next to read it may meet one that lost its data and one
+        // that was not told.
+        let all = 0..self.members.len();
+        let raised = join_all(all.map(|m| self.raise_base_of(m, namespace, base))).await;
+        match raised.into_iter().collect::<Result<(), Error>>() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let message = format!("all members must take a new token base; one said: {error}");
+                Err(Error::retryable(BACKEND, message))
+            }
+        }
+    }
+
+    pub(super) async fn health(&self) -> Result<Health, Error> {
+        let limit = self.options.member_limit;
+        let asking = (0..self.members.len()).map(|member| async move {
+            let health = |driver: Arc<dyn LockDriver>| async move { driver.health().await };
+            Ok((self.ask(member, limit, health).await?, self.has_sign(member).await?))
+        });
+        let answers = join_all(asking).await;
+        let mut findings = Vec::new();
+        for (member, answer) in answers.iter().enumerate() {
+            let own =
+                |f: &Finding| Finding { what: format!("Member {member}: {}", f.what), ..f.clone() };
+            match answer {
+                Ok((health, has_sign)) => {
+                    findings.extend(health.findings.iter().map(own));
+                    if !has_sign {
+                        findings.push(quarantined(member));
+                    }
+                }
+                Err(error) => findings.push(silent(member, error)),
+            }
+        }
+        let answered = self.enough(answers)?.len();
+        let server = format!("quorum: {answered} of {} members answer", self.members.len());
+        if self.members.len() & 1 == 0 {
+            findings.push(Finding {
+                severity: Severity::Note,
+                what: "The number of members is even.".to_owned(),
+                advice: "One member fewer survives as many failures.".to_owned(),
+            });
+        }
+        Ok(findings.into_iter().fold(Health::well(server), Health::with))
+    }
+}
+
+/// A claim as one member shows it.
+struct Seen {
+    member: usize,
+    /// Its token there; that of the standing is one of the quorum's.
+    inner: Token,
+    standing: Standing,
+}
+
+impl Seen {
+    /// Whether two members speak of one claim, as far as can be seen without its id.
+    fn goes_with(&self, other: &Self) -> bool {
+        let (a, b) = (&self.standing, &other.standing);
+        let alike =
+            a.mode == b.mode && a.identity == b.identity && a.note == b.note && a.ttl == b.ttl;
+        let one = self.member != other.member && alike;
+        one && (a.mode == Mode::Exclusive || a.token == b.token)
+    }
+}
+
+trait Later {
+    fn max_by_time(self, other: Self) -> Self;
+}
+
+impl Later for Option<BreakRecord> {
+    fn max_by_time(self, other: Self) -> Self {
+        match (self, other) {
+            (Some(a), Some(b)) if b.at_unix_ms > a.at_unix_ms => Some(b),
+            (Some(a), _) => Some(a),
+            (None, b) => b,
+        }
+    }
+}
+
+fn quarantined(member: usize) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        what: format!("Member {member} has no data of this quorum and grants nothing for now."),
+        advice: "It joins by itself after the longest ttl; find out why its data went.".to_owned(),
+    }
+}
+
+fn silent(member: usize, error: &Error) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        what: format!("Member {member} does not answer: {error}"),
+        advice: "Bring it back before another one fails.".to_owned(),
+    }
+}
