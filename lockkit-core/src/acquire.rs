@@ -7,8 +7,9 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::clock::Moment;
+use crate::collector::{Answer, Passenger};
 use crate::deadline::backoff;
-use crate::driver::{Acquisition, Answered, Patience};
+use crate::driver::{Acquisition, Answered, Patience, Reply, Step};
 use crate::guard::Guard;
 use crate::manager::Core;
 use crate::observe::{self, Labels, Outcome};
@@ -126,9 +127,9 @@ async fn attempt(
             Err(error) => return Err(error),
         };
         match Attempt::new(core, request, base).run(patience).await? {
-            Answer::Granted(guard) => return Ok(Some(guard)),
-            Answer::Busy => return Ok(None),
-            Answer::Again => late += 1,
+            Came::Granted(guard) => return Ok(Some(guard)),
+            Came::Busy => return Ok(None),
+            Came::Again => late += 1,
         }
         if patience == Patience::Try && late == TRIES {
             let backend = core.driver().capabilities().backend;
@@ -140,7 +141,7 @@ async fn attempt(
     }
 }
 
-enum Answer {
+enum Came {
     Granted(Guard),
     Busy,
     /// The claim was lost in line, or granted too late: ask with another one.
@@ -156,8 +157,10 @@ struct Attempt<'a> {
     record: Option<Arc<Record>>,
     /// Requests that were sent, and not answered: they may yet put the claim in line.
     under_way: u32,
+    /// The request that is under way.
+    asking: Option<Passenger>,
     /// A shutdown waits for it, from the first request to the claim's being in the registry.
-    asking: Option<Pending>,
+    pending: Option<Pending>,
     /// Whether nothing is in line that would have to be taken out.
     settled: bool,
 }
@@ -176,29 +179,43 @@ impl<'a> Attempt<'a> {
         let Request { renew, max_hold, labels, .. } = *request;
         let how = How { margin, base, renew, max_hold, labels };
         let claim = Arc::new(claim);
-        Self { core, claim, how, record: None, under_way: 0, asking: None, settled: true }
+        Self {
+            core,
+            claim,
+            how,
+            record: None,
+            under_way: 0,
+            asking: None,
+            pending: None,
+            settled: true,
+        }
     }
 
-    async fn run(mut self, patience: Patience) -> Result<Answer, Error> {
+    async fn run(mut self, patience: Patience) -> Result<Came, Error> {
         let core = self.core;
         let first = core.clock().now();
         let mut failures = 0;
         loop {
-            let turn = core.registry.acquires.turn().await?;
-            let asked = core.clock().now();
-            if failures > 0 && asked.since(first) >= self.claim.wait_ttl {
-                return Ok(Answer::Again); // it may have been in line, and ended there
-            }
-            self.asking.get_or_insert_with(|| core.registry.asking(&self.claim));
+            // Later it may have been in line, and ended there.
+            let latest = (failures > 0).then(|| first.after(self.claim.wait_ttl));
+            self.pending.get_or_insert_with(|| core.registry.asking(&self.claim));
             core.check_open()?; // counted before it looks: so a shutdown waits, or is seen here
+            let step = Step::Acquire { claim: self.claim.clone(), patience };
+            let asking = self.asking.insert(core.registry.collector.step(step, latest));
+            let answer = asking.answer().await?;
+            self.asking = None;
+            let Some(Answer { departed, reply }) = answer else {
+                return Ok(Came::Again);
+            };
             self.under_way += 1;
             self.settled = false;
-            let error = match turn.ask(core.driver().acquire(&self.claim, patience)).await {
-                Ok(Answered { answer, unanswered }) => {
+            let error = match reply {
+                Ok(Answered { answer: Reply::Acquired(answer), unanswered }) => {
                     self.under_way += unanswered;
                     self.under_way -= 1;
-                    return self.answered(answer, asked, patience).await;
+                    return self.answered(answer, departed, patience).await;
                 }
+                Ok(_) => core.driver().no_reply(),
                 Err(error) => error,
             };
             if !matches!(error, Error::Backend { .. }) {
@@ -212,7 +229,7 @@ impl<'a> Attempt<'a> {
             }
             observe::acquire_failed(&self.claim, &error);
             failures += 1;
-            tokio::time::sleep(backoff(failures)).await;
+            tokio::time::sleep(core.registry.collector.jitter.backoff(failures)).await;
         }
     }
 
@@ -221,11 +238,11 @@ impl<'a> Attempt<'a> {
         answer: Acquisition,
         asked: Moment,
         patience: Patience,
-    ) -> Result<Answer, Error> {
+    ) -> Result<Came, Error> {
         match answer {
             Acquisition::Busy => {
                 self.settled = self.under_way == 0;
-                Ok(Answer::Busy)
+                Ok(Came::Busy)
             }
             Acquisition::Granted(grant) => {
                 let record = self.enlist(asked);
@@ -233,7 +250,7 @@ impl<'a> Attempt<'a> {
                     return Box::pin(self.too_late(patience)).await;
                 }
                 self.register(&record)?;
-                Ok(Answer::Granted(self.into_guard(record)))
+                Ok(Came::Granted(self.into_guard(record)))
             }
             Acquisition::Queued { .. } => {
                 let record = self.enlist(asked);
@@ -254,13 +271,13 @@ impl<'a> Attempt<'a> {
     /// Has the registry take care of the claim; an error after a shutdown.
     fn register(&mut self, record: &Arc<Record>) -> Result<(), Error> {
         self.core.registry.insert(self.claim.id, record)?;
-        self.asking = None;
+        self.pending = None;
         Ok(())
     }
 
     /// The lease was over, or nearly so, when word of it came: never a guard of that. Gives it back,
     /// so that the next claim does not stand behind it.
-    async fn too_late(mut self, patience: Patience) -> Result<Answer, Error> {
+    async fn too_late(mut self, patience: Patience) -> Result<Came, Error> {
         observe::granted_too_late(&self.claim);
         match self.core.registry.give_back(&self.claim).await {
             Ok(_) => self.settled = self.under_way == 0,
@@ -268,11 +285,11 @@ impl<'a> Attempt<'a> {
             Err(error) if patience == Patience::Try => return Err(error),
             Err(_) => {}
         }
-        Ok(Answer::Again)
+        Ok(Came::Again)
     }
 
     /// Waits until the claim holds: told by the driver, or by a renewal.
-    async fn wait(self, record: Arc<Record>) -> Result<Answer, Error> {
+    async fn wait(self, record: Arc<Record>) -> Result<Came, Error> {
         let mut failures = 0;
         loop {
             let heard = tokio::select! {
@@ -296,12 +313,12 @@ impl<'a> Attempt<'a> {
         match record.loss() {
             None => {
                 self.core.registry.sooner(record.next_event());
-                Ok(Answer::Granted(self.into_guard(record)))
+                Ok(Came::Granted(self.into_guard(record)))
             }
             Some(reason @ LossReason::Broken(_)) => Err(Error::Lost { reason }),
             Some(LossReason::ShutDown) => Err(Error::Closed),
             // Lost in line; or granted, and over before this task ran.
-            Some(_) => Ok(Answer::Again),
+            Some(_) => Ok(Came::Again),
         }
     }
 
@@ -330,6 +347,10 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
+        if self.asking.take().is_some_and(|mut asking| !asking.withdraw()) {
+            self.under_way += 1;
+            self.settled = false;
+        }
         if self.settled {
             return;
         }

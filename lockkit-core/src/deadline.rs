@@ -74,8 +74,24 @@ pub(crate) fn renewal_limit(left: Duration) -> Duration {
 /// How long to wait after the `failures`-th failure in a row (1 is the first): from 25 ms, doubled
 /// up to a second, of which a random half is taken off so that clients do not march in step.
 pub(crate) fn backoff(failures: u32) -> Duration {
-    let full = Duration::from_millis(25 << failures.clamp(1, 6).min(6)).min(Duration::from_secs(1));
-    full.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+    Jitter::random().backoff(failures)
+}
+
+/// How much is taken off the pauses of one who repeats. Steps of one manager that fail together have
+/// one in common, so that they are repeated together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Jitter(f64);
+
+impl Jitter {
+    pub(crate) fn random() -> Self {
+        Self(0.5 + rand::random::<f64>() / 2.0)
+    }
+
+    /// As [`backoff`].
+    pub(crate) fn backoff(self, failures: u32) -> Duration {
+        let full = Duration::from_millis(25 << failures.clamp(1, 6));
+        full.min(Duration::from_secs(1)).mul_f64(self.0)
+    }
 }
 
 #[cfg(test)]

@@ -137,9 +137,7 @@ impl Holding {
         registry.remove(claim.id, record);
         record.close();
         // From here to the answer, dropping this future drops `self`, which is still armed.
-        let answer = tokio::time::timeout(RELEASE, async {
-            registry.releases_by_hand.turn().await?.ask(registry.driver.release(&claim)).await
-        });
+        let answer = tokio::time::timeout(RELEASE, registry.collector.release(&claim));
         let answer =
             answer.await.unwrap_or_else(|_| Err(no_answer(registry.driver.capabilities().backend)));
         let (under_way, until) = record.under_way();

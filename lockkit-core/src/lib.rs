@@ -11,6 +11,7 @@ mod acquire;
 pub mod capabilities;
 mod claim;
 pub mod clock;
+mod collector;
 pub mod compose;
 mod deadline;
 pub mod driver;

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, Moment};
+use crate::collector::Collector;
 use crate::driver::{LockDriver, Released};
-use crate::lane::Lane;
 use crate::record::{NEVER, Record};
 use crate::renewer::{self, Running};
 use crate::{Claim, ClaimId, Error, observe};
@@ -30,9 +30,8 @@ pub(crate) struct Registry {
     asking: Arc<Open>,
     /// The longest lease that was asked for, in nanoseconds.
     longest: AtomicU64,
-    /// In which acquires and releases leave; what the renewer sends waits for neither.
-    pub(crate) acquires: Lane,
-    pub(crate) releases_by_hand: Lane,
+    /// Acquires and releases travel together; renewals wait for neither.
+    pub(crate) collector: Arc<Collector>,
     /// Tells the renewer that there is something new.
     wake: Notify,
     /// The renewer sleeps until this moment (in nanoseconds), unless it is woken.
@@ -101,14 +100,13 @@ impl Registry {
     pub(crate) fn new(driver: Arc<dyn LockDriver>) -> Arc<Self> {
         Arc::new(Self {
             clock: driver.clock(),
+            collector: Collector::new(driver.clone()),
             driver,
             records: Mutex::default(),
             releases: Mutex::default(),
             pending: Arc::default(),
             asking: Arc::default(),
             longest: AtomicU64::new(0),
-            acquires: Lane::new(),
-            releases_by_hand: Lane::new(),
             wake: Notify::new(),
             sleeps_until: AtomicU64::new(u64::MAX),
             task: Mutex::default(),
@@ -154,14 +152,14 @@ impl Registry {
     /// Ends all claims and takes no more: what is left to be released is returned.
     pub(crate) fn close(&self) -> Vec<Arc<Record>> {
         self.closed.store(true, Ordering::SeqCst);
-        self.acquires.close();
+        self.collector.close();
         locked(&self.records).drain().map(|(_, record)| record).collect()
     }
 
     /// Takes a claim out of its list, in bounded time.
     pub(crate) async fn give_back(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         let limit = Duration::from_secs(5);
-        let answer = tokio::time::timeout(limit, self.driver.release(claim)).await;
+        let answer = tokio::time::timeout(limit, self.collector.release(claim)).await;
         answer.unwrap_or_else(|_| Err(renewer::no_answer(self.driver.capabilities().backend)))
     }
 

@@ -8,17 +8,13 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::Semaphore;
 
 use crate::clock::{Moment, sleep_until};
-use crate::deadline::{backoff, renewal_limit};
+use crate::deadline::renewal_limit;
 use crate::driver::{Released, Renewal};
 use crate::record::Record;
 use crate::registry::{Pending, Registry, Release};
 use crate::{Error, observe};
-
-/// Releases under way at once.
-const RELEASES_AT_ONCE: usize = 64;
 
 enum Job {
     Renewal,
@@ -29,7 +25,6 @@ enum Job {
 /// ends.
 pub(crate) async fn run(registry: Arc<Registry>, _running: Running) {
     let mut jobs: FuturesUnordered<BoxFuture<'static, Job>> = FuturesUnordered::new();
-    let places = Arc::new(Semaphore::new(RELEASES_AT_ONCE));
     let mut renewing = false;
     let mut next = Moment::from_nanos(0);
     loop {
@@ -48,7 +43,7 @@ pub(crate) async fn run(registry: Arc<Registry>, _running: Running) {
             next = registry.plan_sleep(soonest);
         }
         for (order, pending) in registry.take_releases() {
-            let job = release(registry.clone(), places.clone(), order, pending);
+            let job = release(registry.clone(), order, pending);
             jobs.push(job.map(|()| Job::Release).boxed());
         }
         if registry.is_orphaned() && jobs.is_empty() {
@@ -122,22 +117,14 @@ fn renewed(registry: &Registry, record: &Arc<Record>, answer: &Renewal, sent: Mo
 
 /// Releases a claim until the backend says that it did, or until its lease is over anyway; when
 /// its acquire may still be under way, again and again until then, so that it leaves no ghost.
-async fn release(
-    registry: Arc<Registry>,
-    places: Arc<Semaphore>,
-    order: Release,
-    pending: Pending,
-) {
+async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
     let Release { claim, not_before, give_up, mut under_way } = order;
     let mut pending = Some(pending);
     sleep_until(&*registry.clock, not_before).await;
     let mut round = 0;
     loop {
         round += 1;
-        let answer = {
-            let _place = places.acquire().await;
-            registry.give_back(&claim).await
-        };
+        let answer = registry.give_back(&claim).await;
         match &answer {
             // A claim that was found uses up one of the requests that may put it in.
             Ok(Released::Removed) => under_way = under_way.saturating_sub(1),
@@ -156,7 +143,7 @@ async fn release(
             drop(pending);
             return;
         }
-        tokio::time::sleep(backoff(round)).await;
+        tokio::time::sleep(registry.collector.jitter.backoff(round)).await;
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod acquire;
 mod deadlines;
+mod flights;
 mod moody;
 mod primitives;
 mod reading;

@@ -45,18 +45,44 @@ pub(crate) struct Moody {
     calls: Arc<Mutex<Vec<(&'static str, usize)>>>,
     under_way: Arc<Mutex<HashMap<&'static str, UnderWay>>>,
     twice: Arc<AtomicBool>,
+    capabilities: Capabilities,
+    flights: Arc<Mutex<Vec<Vec<Step>>>>,
+    /// A flight with a step about this name fails as a whole, for good.
+    poison: Option<&'static str>,
 }
 
 impl Moody {
     pub(crate) fn new(inner: MemoryDriver) -> Self {
+        let capabilities = *inner.capabilities();
         Self {
             inner,
+            capabilities,
+            flights: Arc::default(),
+            poison: None,
             moods: Arc::default(),
             always: Arc::default(),
             calls: Arc::default(),
             under_way: Arc::default(),
             twice: Arc::default(),
         }
+    }
+
+    /// The same, and carries several steps in one call, of the verb `flight`.
+    pub(crate) fn carrying(flights: Flights) -> Self {
+        let mut driver = Self::new(MemoryDriver::new());
+        driver.capabilities.flights = flights;
+        driver
+    }
+
+    /// The same, and refuses flights with a step about this name.
+    pub(crate) fn refusing(mut self, name: &'static str) -> Self {
+        self.poison = Some(name);
+        self
+    }
+
+    /// The flights that departed, in their order.
+    pub(crate) fn flights(&self) -> Vec<Vec<Step>> {
+        self.flights.lock().unwrap().clone()
     }
 
     /// From now on it sends twice what it sends, as after a connection that broke before the first
@@ -175,27 +201,33 @@ fn lost_answer() -> Error {
 #[async_trait]
 impl LockDriver for Moody {
     fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+        &self.capabilities
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.inner.clock()
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        let (inner, claim, twice) = (self.inner.clone(), claim.clone(), self.sends_twice());
-        let act = async move {
-            let answered = inner.acquire(&claim, patience).await?;
-            match twice {
-                true => Ok(Answered::after(1, inner.acquire(&claim, patience).await?.answer)),
-                false => Ok(answered),
-            }
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let verb = match steps {
+            _ if self.capabilities.flights.steps > 1 => "flight",
+            [Step::Release { .. }] => "release",
+            _ => "acquire",
         };
-        self.call("acquire", 1, act).await
+        self.flights.lock().unwrap().push(steps.to_vec());
+        if steps.iter().any(|step| Some(step.claim().key.name.as_str()) == self.poison) {
+            return Err(Error::permanent("moody", "one of them is too much"));
+        }
+        let (inner, steps, twice) = (self.inner.clone(), steps.to_vec(), self.sends_twice());
+        let act = async move {
+            let mut replies = inner.carry(&steps).await?;
+            if twice && verb != "release" {
+                replies = inner.carry(&steps).await?;
+                replies.iter_mut().flatten().for_each(|reply| reply.unanswered += 1);
+            }
+            Ok(replies)
+        };
+        self.call(verb, 1, act).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -206,11 +238,6 @@ impl LockDriver for Moody {
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let (inner, claims) = (self.inner.clone(), claims.to_vec());
         self.call("renew", claims.len(), async move { inner.renew(&claims).await }).await
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let (inner, claim) = (self.inner.clone(), claim.clone());
-        self.call("release", 1, async move { inner.release(&claim).await }).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {

@@ -1,0 +1,460 @@
+//! Gathers the acquires and releases of a manager's tasks into flights; [`flight`](crate::flight) says
+//! when one departs. Renewals do not come here: they leave in calls of their own, at once.
+//!
+//! A step that is alone is carried by the future that asked, in place. Flights of several are carried
+//! by tasks of their own, so that nobody waits for a future that its owner does not poll.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::clock::{Clock, Moment};
+use crate::deadline::Jitter;
+use crate::driver::{Answered, LockDriver, Released};
+use crate::flight::{Flights, Replies, Reply, Step};
+use crate::lane::Lane;
+use crate::{Claim, Error};
+
+/// A flight that has no answer after this makes room for another: what is stuck at one node, or
+/// behind one row, must not hold up the rest. Drivers end their attempts after some seconds, so that a
+/// few times [`Flights::at_once`] are under way at most.
+const SLOW: Duration = Duration::from_secs(1);
+/// How far behind the first step one looks for more that may depart with it, as a multiple of the
+/// steps in a flight.
+const SIGHT: usize = 4;
+
+pub(crate) struct Collector {
+    driver: Arc<dyn LockDriver>,
+    clock: Arc<dyn Clock>,
+    flights: Flights,
+    /// Of the pauses before steps are repeated: what failed together is repeated together.
+    pub(crate) jitter: Jitter,
+    queue: Mutex<Queue>,
+    /// For a backend that carries one step at a time: acquires and releases wait for no flight, and
+    /// not for each other.
+    acquires: Lane,
+    releases: Lane,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Releases depart first.
+    releases: BTreeMap<u64, Waiting>,
+    acquires: BTreeMap<u64, Waiting>,
+    next: u64,
+    /// Flights under way in tasks of their own.
+    out: usize,
+    /// Whether a single step is under way in place.
+    alone: bool,
+    closed: bool,
+}
+
+/// A step that has not departed.
+struct Waiting {
+    step: Step,
+    /// Not to depart after this.
+    latest: Option<Moment>,
+    told: oneshot::Sender<Told>,
+}
+
+enum Told {
+    Answer(Answer),
+    /// Its time to depart is over; nothing was sent.
+    TooLate,
+    /// The manager was shut down; nothing was sent.
+    Closed,
+    /// The runtime of the flights ended; nothing was sent: ask again.
+    Again,
+}
+
+/// What came of a step that departed.
+pub(crate) struct Answer {
+    /// When its flight departed.
+    pub(crate) departed: Moment,
+    pub(crate) reply: Result<Answered<Reply>, Error>,
+}
+
+impl Collector {
+    pub(crate) fn new(driver: Arc<dyn LockDriver>) -> Arc<Self> {
+        Arc::new(Self {
+            clock: driver.clock(),
+            flights: driver.capabilities().flights,
+            jitter: Jitter::random(),
+            driver,
+            queue: Mutex::default(),
+            acquires: Lane::new(),
+            releases: Lane::new(),
+        })
+    }
+
+    /// A step that is about to depart. It does when it is polled.
+    pub(crate) fn step(self: &Arc<Self>, step: Step, latest: Option<Moment>) -> Passenger {
+        Passenger { collector: self.clone(), step, latest, state: State::Ashore }
+    }
+
+    /// Takes a claim out of its list. "Not there" after an attempt that got no answer is taken for
+    /// the end of that attempt.
+    pub(crate) async fn release(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Released, Error> {
+        let step = Step::Release { claim: claim.clone() };
+        match self.step(step, None).answer().await?.map(|answer| answer.reply) {
+            Some(Ok(Answered { answer: Reply::Released(_), unanswered: 1.. })) => {
+                Ok(Released::Removed)
+            }
+            Some(Ok(Answered { answer: Reply::Released(answer), .. })) => Ok(answer),
+            Some(Err(error)) => Err(error),
+            _ => Err(self.unanswered()),
+        }
+    }
+
+    /// No acquire departs any more.
+    pub(crate) fn close(&self) {
+        self.acquires.close();
+        let waiting = {
+            let mut queue = self.queue();
+            queue.closed = true;
+            std::mem::take(&mut queue.acquires)
+        };
+        waiting.into_values().for_each(|waiting| drop(waiting.told.send(Told::Closed)));
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a step in line, unless nothing may depart any more.
+    fn enqueue(
+        &self,
+        step: Step,
+        latest: Option<Moment>,
+    ) -> Result<(Place, oneshot::Receiver<Told>), Error> {
+        let (told, hears) = oneshot::channel();
+        let mut queue = self.queue();
+        let place = Place { number: queue.next, release: matches!(step, Step::Release { .. }) };
+        if queue.closed && !place.release {
+            return Err(Error::Closed);
+        }
+        queue.next += 1;
+        let waiting = Waiting { step, latest, told };
+        queue.lane(place).insert(place.number, waiting);
+        Ok((place, hears))
+    }
+
+    /// Called when a step was in line while others ran. `true`: it is alone, and is carried in place.
+    /// Otherwise it has departed, or will with the next flight.
+    fn depart(self: &Arc<Self>, place: Place) -> bool {
+        let batch = {
+            let mut queue = self.queue();
+            if !queue.lane(place).contains_key(&place.number) {
+                return false;
+            }
+            let only = queue.releases.len() + queue.acquires.len() == 1;
+            if only && queue.out == 0 && !queue.alone {
+                queue.alone = true;
+                queue.lane(place).remove(&place.number);
+                return true;
+            }
+            if queue.out >= self.flights.at_once {
+                return false;
+            }
+            queue.out += 1;
+            self.batch(&mut queue)
+        };
+        tokio::spawn(Flight { collector: self.clone(), counted: true }.fly(batch));
+        false
+    }
+
+    /// Who departs next, together: releases first, each claim once, and each key where the backend
+    /// asks for that.
+    fn batch(&self, queue: &mut Queue) -> Vec<Waiting> {
+        let Flights { steps, bytes, same_key, .. } = self.flights;
+        let sight = steps.saturating_mul(SIGHT);
+        let (mut claims, mut keys) = (HashSet::new(), HashSet::new());
+        let (mut numbers, mut weight) = (Vec::new(), 0_usize);
+        let Queue { releases, acquires, .. } = queue;
+        for (release, lane) in [(true, &*releases), (false, &*acquires)] {
+            for (number, waiting) in lane.iter().take(sight) {
+                let claim = waiting.step.claim();
+                let heavier = weight.saturating_add(claim.weight());
+                if numbers.len() == steps || (heavier > bytes && !numbers.is_empty()) {
+                    break;
+                }
+                let repeated = !release && !same_key && keys.contains(&claim.key);
+                if repeated || !claims.insert(claim.id) {
+                    continue;
+                }
+                if !release && !same_key {
+                    keys.insert(claim.key.clone());
+                }
+                weight = heavier;
+                numbers.push((release, *number));
+            }
+        }
+        let taken = numbers.into_iter().filter_map(|(release, number)| match release {
+            true => releases.remove(&number),
+            false => acquires.remove(&number),
+        });
+        taken.collect()
+    }
+
+    /// Carries a flight, and tells each step what came of it.
+    async fn carry(&self, batch: Vec<Waiting>) {
+        let mut parts = vec![(batch, 0)];
+        while let Some((mut batch, unanswered)) = parts.pop() {
+            let departed = self.clock.now();
+            let late = |waiting: &mut Waiting| waiting.latest.is_some_and(|it| it <= departed);
+            for late in batch.extract_if(.., late) {
+                let _ = late.told.send(Told::TooLate);
+            }
+            if batch.is_empty() {
+                continue;
+            }
+            let steps: Vec<_> = batch.iter().map(|waiting| waiting.step.clone()).collect();
+            let replies = match self.driver.carry(&steps).await {
+                Ok(replies) if replies.len() == steps.len() => replies,
+                Ok(_) => copies(self.unanswered(), steps.len()),
+                // One of them may be what the backend does not take: let it fail by itself.
+                Err(error) if !error.is_retryable() && batch.len() > 1 => {
+                    let half = batch.split_off(batch.len() / 2);
+                    parts.push((half, unanswered + 1));
+                    parts.push((batch, unanswered + 1));
+                    continue;
+                }
+                Err(error) => copies(error, steps.len()),
+            };
+            for (waiting, reply) in batch.into_iter().zip(replies) {
+                let reply = reply.map(|mut reply| {
+                    reply.unanswered += unanswered;
+                    reply
+                });
+                let _ = waiting.told.send(Told::Answer(Answer { departed, reply }));
+            }
+        }
+    }
+
+    fn unanswered(&self) -> Error {
+        let backend = self.driver.capabilities().backend;
+        Error::permanent(backend, "the driver did not answer every step of a flight")
+    }
+}
+
+/// The failure of a whole flight, for each of its steps.
+fn copies(error: Error, steps: usize) -> Replies {
+    let Error::Backend { backend, source, retryable } = error else {
+        // No driver fails a whole flight by anything else.
+        let message = error.to_string();
+        return (0..steps).map(|_| Err(Error::config(message.as_str()))).collect();
+    };
+    let source: Arc<dyn std::error::Error + Send + Sync> = Arc::from(source);
+    let copy = || Error::Backend { backend, source: Box::new(Shared(source.clone())), retryable };
+    (0..steps).map(|_| Err(copy())).collect()
+}
+
+/// What failed for several steps.
+#[derive(Debug)]
+struct Shared(Arc<dyn std::error::Error + Send + Sync>);
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Shared {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl Queue {
+    fn lane(&mut self, place: Place) -> &mut BTreeMap<u64, Waiting> {
+        match place.release {
+            true => &mut self.releases,
+            false => &mut self.acquires,
+        }
+    }
+}
+
+/// Where a step stands that has not departed.
+#[derive(Clone, Copy)]
+struct Place {
+    number: u64,
+    release: bool,
+}
+
+/// A flight of several steps, one after the other as long as there are any.
+struct Flight {
+    collector: Arc<Collector>,
+    /// Whether it counts as under way.
+    counted: bool,
+}
+
+impl Flight {
+    async fn fly(mut self, mut batch: Vec<Waiting>) {
+        loop {
+            let collector = self.collector.clone();
+            let mut carried = std::pin::pin!(collector.carry(batch));
+            tokio::select! {
+                biased;
+                () = carried.as_mut() => {}
+                () = tokio::time::sleep(SLOW) => {
+                    self.make_room();
+                    return carried.await;
+                }
+            }
+            // Those who were answered come back with their next steps.
+            tokio::task::yield_now().await;
+            let mut queue = collector.queue();
+            batch = collector.batch(&mut queue);
+            if batch.is_empty() {
+                queue.out -= 1;
+                self.counted = false;
+                return;
+            }
+        }
+    }
+
+    /// Counts no longer, so that another may depart.
+    fn make_room(&mut self) {
+        let mut queue = self.collector.queue();
+        self.counted = false;
+        let batch = self.collector.batch(&mut queue);
+        if batch.is_empty() {
+            queue.out -= 1;
+            return;
+        }
+        drop(queue);
+        tokio::spawn(Flight { collector: self.collector.clone(), counted: true }.fly(batch));
+    }
+}
+
+impl Drop for Flight {
+    /// Its runtime ended, or the driver panicked: who waits sees to itself, in its own runtime.
+    fn drop(&mut self) {
+        if !self.counted {
+            return;
+        }
+        let (releases, acquires) = {
+            let mut queue = self.collector.queue();
+            queue.out -= 1;
+            (std::mem::take(&mut queue.releases), std::mem::take(&mut queue.acquires))
+        };
+        let waiting = releases.into_values().chain(acquires.into_values());
+        waiting.for_each(|waiting| drop(waiting.told.send(Told::Again)));
+    }
+}
+
+/// One step on its way. Dropped before it departed, it never does.
+pub(crate) struct Passenger {
+    collector: Arc<Collector>,
+    step: Step,
+    latest: Option<Moment>,
+    state: State,
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    Ashore,
+    InLine(Place),
+    /// Under way, or answered.
+    Departed,
+}
+
+impl Passenger {
+    /// What came of the step; `None` when it was too late to depart. An error says that it did not
+    /// depart either. To be asked for once.
+    ///
+    /// # Cancel safety
+    /// [`withdraw`](Self::withdraw) says whether it had departed.
+    pub(crate) async fn answer(&mut self) -> Result<Option<Answer>, Error> {
+        if self.collector.flights.steps <= 1 {
+            return self.by_itself().await;
+        }
+        loop {
+            let (place, hears) = self.collector.enqueue(self.step.clone(), self.latest)?;
+            self.state = State::InLine(place);
+            tokio::task::yield_now().await;
+            if self.collector.depart(place) {
+                self.state = State::Ashore;
+                let _alone = Alone(&self.collector);
+                return Ok(
+                    carry_alone(&self.collector, &mut self.state, &self.step, self.latest).await
+                );
+            }
+            let told = hears.await;
+            self.state = match told {
+                Ok(Told::Answer(_)) | Err(_) => State::Departed,
+                Ok(_) => State::Ashore,
+            };
+            match told {
+                Ok(Told::Answer(answer)) => return Ok(Some(answer)),
+                Ok(Told::TooLate) => return Ok(None),
+                Ok(Told::Closed) => return Err(Error::Closed),
+                Ok(Told::Again) => {}
+                // Its flight ended without a word: what it did is unknown.
+                Err(_) => {
+                    let backend = self.collector.driver.capabilities().backend;
+                    let reply = Err(Error::retryable(backend, "the runtime of the request ended"));
+                    return Ok(Some(Answer { departed: self.collector.clock.now(), reply }));
+                }
+            }
+        }
+    }
+
+    /// For a backend that carries one step at a time.
+    async fn by_itself(&mut self) -> Result<Option<Answer>, Error> {
+        let collector = &self.collector;
+        let turn = match self.step {
+            Step::Acquire { .. } => collector.acquires.turn().await?,
+            Step::Release { .. } => collector.releases.turn().await?,
+        };
+        Ok(turn.ask(carry_alone(collector, &mut self.state, &self.step, self.latest)).await)
+    }
+
+    /// Takes it out of the line; says whether it will never depart.
+    pub(crate) fn withdraw(&mut self) -> bool {
+        match self.state {
+            State::Ashore => true,
+            State::InLine(place) => {
+                self.collector.queue().lane(place).remove(&place.number).is_some()
+            }
+            State::Departed => false,
+        }
+    }
+}
+
+impl Drop for Passenger {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
+}
+
+/// Carries a single step, unless it is too late.
+async fn carry_alone(
+    collector: &Collector,
+    state: &mut State,
+    step: &Step,
+    latest: Option<Moment>,
+) -> Option<Answer> {
+    let departed = collector.clock.now();
+    if latest.is_some_and(|latest| departed >= latest) {
+        return None;
+    }
+    *state = State::Departed;
+    let reply = match collector.driver.carry(std::slice::from_ref(step)).await {
+        Ok(mut replies) => replies.pop().unwrap_or_else(|| Err(collector.unanswered())),
+        Err(error) => Err(error),
+    };
+    Some(Answer { departed, reply })
+}
+
+/// A single step is under way in place, for as long as this lives.
+struct Alone<'a>(&'a Collector);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.queue().alone = false;
+    }
+}

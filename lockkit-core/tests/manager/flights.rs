@@ -1,0 +1,325 @@
+//! Steps of many tasks that travel together: when a flight departs, who is in it, and that nothing
+//! which befalls one step, one flight or one task costs the others.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{Flights, Step};
+use lockkit_core::{Error, LockManager, Settings};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::moody::{Mood, Moody};
+use crate::{MS, SECOND, begin, claims, manager_of, settle};
+
+/// At most this many steps, one flight at a time.
+fn carrying(steps: usize) -> (Moody, LockManager) {
+    let driver = Moody::carrying(Flights::of(steps, 1));
+    let locks = manager_of(&driver);
+    (driver, locks)
+}
+
+fn names(flight: &[Step]) -> Vec<String> {
+    flight.iter().map(|step| step.claim().key.name.as_str().to_owned()).collect()
+}
+
+fn sizes(driver: &Moody) -> Vec<usize> {
+    driver.flights().iter().map(Vec::len).collect()
+}
+
+/// Locks these names at once, each in a task of its own.
+fn lock_all(locks: &LockManager, names: impl Iterator<Item = String>) -> JoinSet<Outcome> {
+    let mut tasks = JoinSet::new();
+    for name in names {
+        let mutex = locks.mutex(name);
+        tasks.spawn(async move { mutex.lock().await });
+    }
+    tasks
+}
+
+type Outcome = Result<lockkit_core::Guard, Error>;
+
+fn numbered(prefix: &str, from: usize, to: usize) -> impl Iterator<Item = String> {
+    (from..to).map(move |i| format!("{prefix}{i}"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_is_alone_departs_by_itself() {
+    let (driver, locks) = carrying(64);
+    let guard = locks.mutex("a").lock().await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(sizes(&driver), [1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_in_step_share_every_flight() {
+    let (driver, locks) = carrying(64);
+    driver.always("flight", Mood::Late(MS));
+    let mut tasks = JoinSet::new();
+    for i in 0..64 {
+        let locks = locks.clone();
+        tasks.spawn(async move {
+            for _ in 0..20 {
+                let guard = locks.mutex(format!("a{i}")).lock().await.unwrap();
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    let sizes = sizes(&driver);
+    assert_eq!(sizes.iter().sum::<usize>(), 64 * 20 * 2);
+    assert!(sizes.len() <= 2 * 20 + 4, "{sizes:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_while_a_flight_is_under_way_departs_with_the_next_releases_first() {
+    let (driver, locks) = carrying(8);
+    let held: Vec<_> = lock_all(&locks, numbered("held", 0, 3)).join_all().await;
+    let before = driver.flights().len();
+    driver.next("flight", Mood::Late(MS));
+    let mut tasks = lock_all(&locks, numbered("first", 0, 2));
+    settle().await;
+    for i in 0..6 {
+        let mutex = locks.mutex(format!("next{i}"));
+        tasks.spawn(async move { mutex.lock().await });
+    }
+    settle().await;
+    let mut releases = JoinSet::new();
+    held.into_iter().for_each(|guard| drop(releases.spawn(guard.unwrap().release())));
+    assert!(tasks.join_all().await.iter().all(Result::is_ok));
+    assert!(releases.join_all().await.iter().all(Result::is_ok));
+    let flights = driver.flights().split_off(before);
+    assert_eq!(names(&flights[0]), ["first0", "first1"]);
+    let second = names(&flights[1]);
+    assert!(second[..3].iter().all(|name| name.starts_with("held")), "{second:?}");
+    assert_eq!(second[3..], ["next0", "next1", "next2", "next3", "next4"]);
+    assert_eq!(names(&flights[2])[..1], ["next5"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flight_has_each_key_once_where_the_backend_asks_for_that() {
+    let (driver, locks) = carrying(64);
+    driver.next("flight", Mood::Late(MS));
+    let first = lock_all(&locks, numbered("other", 0, 2));
+    settle().await;
+    let mut crowd = JoinSet::new();
+    for i in 0..10 {
+        let mutex = locks.mutex(format!("a{}", i % 2));
+        crowd.spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() });
+    }
+    crowd.join_all().await;
+    first.join_all().await;
+    for flight in driver.flights() {
+        let acquires = flight.iter().filter(|step| matches!(step, Step::Acquire { .. }));
+        let mut keys = HashSet::new();
+        for step in acquires {
+            assert!(keys.insert(step.claim().key.clone()), "{:?}", names(&flight));
+        }
+    }
+    assert_eq!(names(&driver.flights()[1]), ["a0", "a1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flight_weighs_no_more_than_the_backend_takes() {
+    let mut flights = Flights::of(64, 1);
+    flights.bytes = 4000;
+    let driver = Moody::carrying(flights);
+    let locks = manager_of(&driver);
+    assert!(lock_all(&locks, numbered("a", 0, 64)).join_all().await.iter().all(Result::is_ok));
+    let weight = |flight: &Vec<Step>| flight.iter().map(|step| step.claim().weight()).sum();
+    let weights: Vec<usize> = driver.flights().iter().map(weight).collect();
+    let (last, full) = weights.split_last().unwrap();
+    assert!(*last <= 4000 && full.iter().all(|w| (3000..=4000).contains(w)), "{weights:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_dropped_before_its_flight_departed_is_never_sent() {
+    let (driver, locks) = carrying(64);
+    driver.next("flight", Mood::Late(10 * MS));
+    let flying = lock_all(&locks, numbered("first", 0, 2));
+    settle().await;
+    let mutex = locks.mutex("dropped");
+    let mut dropped = Box::pin(mutex.lock());
+    begin(dropped.as_mut()).await;
+    settle().await;
+    drop(dropped);
+    flying.join_all().await;
+    sleep(SECOND).await;
+    let sent: Vec<_> = driver.flights().iter().flat_map(|flight| names(flight)).collect();
+    assert!(!sent.contains(&"dropped".to_owned()), "{sent:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_dropped_while_its_flight_was_under_way_is_taken_back() {
+    for mood in [Mood::Late(10 * MS), Mood::Slow(10 * MS), Mood::StuckFor(300 * MS)] {
+        let (driver, locks) = carrying(64);
+        driver.next("flight", mood);
+        let other = lock_all(&locks, numbered("other", 0, 2));
+        let mutex = locks.mutex("dropped");
+        let mut dropped = Box::pin(mutex.lock());
+        begin(dropped.as_mut()).await;
+        settle().await;
+        drop(dropped);
+        let others = other.join_all().await;
+        assert!(others.iter().all(Result::is_ok));
+        sleep(2 * SECOND).await;
+        assert_eq!(claims(&driver, "dropped").await, 0, "{mood:?}");
+        assert_eq!(claims(&driver, "other0").await, 1, "{mood:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_counts_from_the_departure_of_the_flight() {
+    let (driver, locks) = carrying(64);
+    driver.next("flight", Mood::Late(300 * MS));
+    driver.next("flight", Mood::Late(400 * MS));
+    let first = lock_all(&locks, numbered("first", 0, 2));
+    settle().await;
+    let asked = Instant::now();
+    let mut ttl_ten = JoinSet::new();
+    for i in 0..2 {
+        let mutex = locks.mutex(format!("a{i}")).ttl(10 * SECOND);
+        ttl_ten.spawn(async move { mutex.lock().await });
+    }
+    let guards = ttl_ten.join_all().await;
+    assert_eq!(asked.elapsed(), 700 * MS);
+    for guard in guards {
+        // 300 ms in line, departed, 400 ms under way: the lease began at its departure at the
+        // earliest, and 102 ms of ten seconds are the margin.
+        let left = guard.unwrap().remaining();
+        assert_eq!(left, 10 * SECOND - 400 * MS - 102 * MS);
+    }
+    first.join_all().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn flights_without_an_answer_hold_up_no_renewal_and_others_not_for_long() {
+    let (driver, locks) = carrying(64);
+    let held = locks.mutex("held").lock().await.unwrap();
+    for _ in 0..3 {
+        driver.next("flight", Mood::Silent);
+    }
+    let _stuck = lock_all(&locks, numbered("stuck", 0, 3 * 64));
+    settle().await;
+    let begun = Instant::now();
+    let mutex = locks.mutex("other");
+    let other = timeout(10 * SECOND, mutex.lock()).await.expect("not for long").unwrap();
+    assert!(begun.elapsed() < 4 * SECOND, "{:?}", begun.elapsed());
+    sleep(60 * SECOND).await;
+    assert!(held.is_valid() && other.is_valid(), "they were renewed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_nobody_polls_holds_up_nobody() {
+    let (_, locks) = carrying(64);
+    let mutexes: Vec<_> = (0..10).map(|i| locks.mutex(format!("idle{i}"))).collect();
+    let mut idle: Vec<_> = mutexes.iter().map(|mutex| Box::pin(mutex.lock())).collect();
+    for polls in 0..4 {
+        // Left at every point of its way: in line, alone under way, waiting for its flight.
+        for future in &mut idle {
+            if polls == 0 {
+                begin(future.as_mut()).await;
+            }
+        }
+        let name = format!("other{polls}");
+        let others = lock_all(&locks, numbered(&name, 0, 5));
+        let others = timeout(SECOND, others.join_all()).await.expect("not held up");
+        assert!(others.iter().all(Result::is_ok));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_step_that_the_backend_refuses_fails_alone() {
+    let driver = Moody::carrying(Flights::of(64, 1)).refusing("poison");
+    let locks = manager_of(&driver);
+    let mut names: Vec<_> = numbered("a", 0, 40).collect();
+    names.insert(17, "poison".to_owned());
+    let answers = lock_all(&locks, names.into_iter()).join_all().await;
+    let (granted, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    assert_eq!((granted.len(), failed.len()), (40, 1));
+    let error = failed.into_iter().next().unwrap().expect_err("it was refused");
+    assert!(error.to_string().contains("too much"), "{error}");
+    assert!(driver.flights().len() <= 14, "{:?}", sizes(&driver));
+    drop(granted);
+    sleep(2 * SECOND).await;
+    assert_eq!(claims(&driver, "a3").await, 0, "also what was carried more than once is released");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flight_whose_answer_was_lost_is_followed_by_one_flight() {
+    let (driver, locks) = carrying(64);
+    driver.next("flight", Mood::FailAfter);
+    let answers = lock_all(&locks, numbered("a", 0, 40)).join_all().await;
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!(sizes(&driver), [40, 40]);
+    let releases: Vec<_> = answers.into_iter().map(|guard| guard.unwrap().release()).collect();
+    for release in releases {
+        release.await.unwrap();
+    }
+    sleep(2 * SECOND).await;
+    assert_eq!(claims(&driver, "a7").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_whose_answer_was_lost_is_no_loss() {
+    let (driver, locks) = carrying(64);
+    driver.send_twice();
+    let guards = lock_all(&locks, numbered("a", 0, 4)).join_all().await;
+    let mut releases = JoinSet::new();
+    guards.into_iter().for_each(|guard| drop(releases.spawn(guard.unwrap().release())));
+    for released in releases.join_all().await {
+        released.expect("the first attempt took it out");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_refuses_what_has_not_departed() {
+    let (driver, locks) = carrying(64);
+    driver.next("flight", Mood::Late(100 * MS));
+    let flying = lock_all(&locks, numbered("first", 0, 2));
+    settle().await;
+    let waiting = lock_all(&locks, numbered("later", 0, 3));
+    settle().await;
+    locks.shutdown().await;
+    for answer in waiting.join_all().await {
+        assert!(matches!(answer, Err(Error::Closed)), "{answer:?}");
+    }
+    for answer in flying.join_all().await {
+        assert!(matches!(answer, Err(Error::Closed)), "{answer:?}");
+    }
+    let sent: Vec<_> = driver.flights().iter().flat_map(|flight| names(flight)).collect();
+    assert!(!sent.iter().any(|name| name.starts_with("later")), "{sent:?}");
+    assert_eq!(claims(&driver, "first0").await, 0, "what was under way was released");
+}
+
+/// On the real clock, with two runtimes: the one in which the flights are under way ends.
+#[test]
+fn flights_go_on_when_their_runtime_ends() {
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    };
+    let (ends, stays) = (runtime(), runtime());
+    let driver = Moody::carrying(Flights::of(64, 1));
+    let locks = LockManager::with(Arc::new(driver.clone()), Settings::default()).unwrap();
+    driver.next("flight", Mood::Silent);
+    ends.block_on(async {
+        let _flying = lock_all(&locks, numbered("first", 0, 2));
+        while driver.flights().is_empty() {
+            sleep(MS).await;
+        }
+        // The set is dropped here, and the flight is under way.
+    });
+    let begun = std::time::Instant::now();
+    let waiting = stays.spawn({
+        let locks = locks.clone();
+        async move { lock_all(&locks, numbered("later", 0, 3)).join_all().await }
+    });
+    std::thread::sleep(100 * MS);
+    ends.shutdown_background();
+    let answers = stays.block_on(async { timeout(5 * SECOND, waiting).await });
+    let answers = answers.expect("they see to themselves").unwrap();
+    assert!(answers.iter().all(Result::is_ok));
+    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+    stays.block_on(locks.shutdown());
+}
