@@ -210,6 +210,7 @@ impl Dialect for MySql {
         match verb {
             Verb::Acquire => self.acquire(connection, args).await,
             Verb::Release => self.release(connection, args).await,
+            Verb::Carry => Err(wrong_arguments()),
             Verb::Renew => self.batch(connection, &texts.renew, args).await,
             Verb::Look => self.batch(connection, &texts.look, args).await,
             Verb::Amend => {

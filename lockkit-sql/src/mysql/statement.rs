@@ -28,7 +28,7 @@ impl Statement {
                 Arg::Int(number) => query.bind(*number),
                 Arg::Bytes(bytes) => query.bind(bytes.to_vec()),
                 Arg::Null => query.bind(None::<Vec<u8>>),
-                Arg::Ints(_) | Arg::Many(_) => {
+                Arg::Ints(_) | Arg::Many(_) | Arg::Maybe(_) => {
                     return Err(sqlx::Error::Protocol("MySQL has no lists of arguments".into()));
                 }
             };
