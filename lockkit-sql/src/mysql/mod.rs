@@ -3,6 +3,7 @@
 #![doc = include_str!("guide.md")]
 
 mod fence;
+mod flight;
 mod memory;
 mod schema;
 mod statement;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
+use lockkit_core::driver::Flights;
 use lockkit_core::{Capabilities, Error};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{ConnectOptions, Executor};
@@ -19,6 +21,7 @@ use sqlx::{ConnectOptions, Executor};
 use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
 use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
 pub use fence::TOKENS_TABLE;
+use flight::Flight;
 use memory::Memory;
 use schema::Step;
 use statement::{Statement, text};
@@ -52,6 +55,7 @@ const CAPABILITIES: Capabilities = {
     c.detached = true;
     c.registers = true;
     c.resize = true;
+    c.flights = Flights::of(128, 4);
     c.faults = FAULTS;
     c
 };
@@ -87,6 +91,7 @@ struct Statements {
     acquire: Arc<str>,
     swift_acquire: Arc<str>,
     release: Arc<str>,
+    carry: Arc<str>,
     swift_release: Arc<str>,
     renew: Arc<str>,
     look: Arc<str>,
@@ -110,6 +115,7 @@ impl Statements {
             acquire: of("CALL lockkit_acquire(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
             swift_acquire: of(include_str!("sql/swift_acquire.sql")),
             release: of("CALL lockkit_release(?, ?, ?, ?)"),
+            carry: of("CALL lockkit_carry(?, ?, ?, ?, ?, ?, ?)"),
             swift_release: of(include_str!("sql/swift_release.sql")),
             renew: of("CALL lockkit_renew(?)"),
             look: of(include_str!("sql/look.sql")),
@@ -134,7 +140,7 @@ impl Dialect for MySql {
     type Db = sqlx::MySql;
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit_";
-    const VERSION: i64 = 3;
+    const VERSION: i64 = 4;
     const PUSHES: bool = false;
     const ANCHORS: bool = true;
 
@@ -195,7 +201,7 @@ impl Dialect for MySql {
     async fn open(&self, options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
         let mut connection = options.connect().await?;
         // A verb whose caller has given up must not wait on for the server's 50 s, and act then.
-        let set = "SET SESSION innodb_lock_wait_timeout = 3, autocommit = 1";
+        let set = "SET SESSION innodb_lock_wait_timeout = 1, autocommit = 1";
         connection.execute(sqlx::raw_sql(set)).await?;
         Ok(connection)
     }
@@ -210,7 +216,7 @@ impl Dialect for MySql {
         match verb {
             Verb::Acquire => self.acquire(connection, args).await,
             Verb::Release => self.release(connection, args).await,
-            Verb::Carry => Err(wrong_arguments()),
+            Verb::Carry => self.carry(connection, args).await,
             Verb::Renew => self.batch(connection, &texts.renew, args).await,
             Verb::Look => self.batch(connection, &texts.look, args).await,
             Verb::Amend => {
@@ -247,8 +253,9 @@ impl Dialect for MySql {
             };
         };
         match database.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
-            // Deadlock, a lock not to be had, a record that changed (Galera, MariaDB's snapshots).
-            Some(1213 | 1205 | 1020) => Verdict::Again,
+            // Deadlock, a record that changed (Galera, MariaDB's snapshots).
+            Some(1213 | 1020) => Verdict::Again,
+            Some(1205) => Verdict::HeldUp,
             // Ended by an administrator or for idleness; a statement that was cancelled may have
             // left a transaction open, which ends with its connection.
             Some(1053 | 1077 | 1079 | 1152 | 1153 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => {
@@ -298,10 +305,11 @@ impl MySql {
         }
         let full = [ns, space, name, id, weight, capacity, hold, wait, identity, note, patience];
         let rows = Statement::new(&self.statements.acquire, full)?.fetch(connection).await?;
-        if rows.first().and_then(|row| row.int(6)) == Some(1) {
+        let [row] = <[Row; 1]>::try_from(rows).map_err(|_| wrong_arguments())?;
+        if row.int(6) == Some(1) {
             self.alone.learn(args);
         }
-        Ok(rows)
+        Ok(vec![cut(row, 6)])
     }
 
     async fn release(
@@ -317,10 +325,23 @@ impl MySql {
             self.alone.forget(args);
         }
         let rows = plain(connection, &self.statements.release, args).await?;
-        if rows.first().is_some_and(|row| row.int(0) == Some(1) && row.int(2) == Some(0)) {
+        let [row] = <[Row; 1]>::try_from(rows).map_err(|_| wrong_arguments())?;
+        if row.int(0) == Some(1) && row.int(2) == Some(0) {
             self.alone.learn(args);
         }
-        Ok(rows)
+        Ok(vec![cut(row, 2)])
+    }
+
+    async fn carry(
+        &self,
+        connection: &mut MySqlConnection,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let flight = Flight::new(args, &self.alone).ok_or_else(wrong_arguments)?;
+        let packed = flight.arguments();
+        let rows = plain(connection, &self.statements.carry, &packed.bind()).await?;
+        let answer = rows.first().and_then(|row| flight.rows(row, &self.alone));
+        answer.ok_or_else(wrong_arguments)
     }
 
     async fn batch(
@@ -404,6 +425,12 @@ fn granted(token: i64, hold_ttl: &Arg<'_>) -> Row {
 fn released() -> Row {
     use crate::server::dialect::Cell;
     Row(vec![Cell::Int(1), Cell::Null])
+}
+
+/// The columns that the verb has: a procedure may tell more.
+fn cut(mut row: Row, columns: usize) -> Row {
+    row.0.truncate(columns);
+    row
 }
 
 fn wrong_arguments() -> sqlx::Error {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, LockDriver as _, Patience, Released, Renewal, Replies, Reply, Step,
+    Acquisition, Answered, Ended, LockDriver as _, Patience, Released, Renewal, Replies, Reply,
+    Step,
 };
 use lockkit_core::{Claim, Error};
 use tokio::time::Instant;
@@ -203,9 +204,7 @@ impl<D: Dialect> ServerDriver<D> {
         match row.int(0) {
             Some(0) => Ok(Reply::Acquired(Acquisition::Busy)),
             Some(1) => Ok(Reply::Acquired(Acquisition::Granted(grant::<D>(row, 1)?))),
-            Some(2) => {
-                Ok(Reply::Acquired(Acquisition::Queued { ahead: count(row.int(3)) }))
-            }
+            Some(2) => Ok(Reply::Acquired(Acquisition::Queued { ahead: count(row.int(3)) })),
             Some(3) => Err(Error::LimitMismatch {
                 name: claim.key.name.as_str().to_owned(),
                 in_use: count(row.int(1)),

@@ -7,8 +7,8 @@
 -- not as believed, none, and they go the way of the rest, name by name.
 -- In: held: which names the swift releases are about, as the text of a condition, with the claims' ids;
 -- helds: how many they are; free: the names of the swift acquires, in the same way; frees: how many;
--- rows: their VALUES, for the columns that stand below. These texts have names of columns, numbers, and
--- hexadecimal literals. rest: the other steps; every: all steps, both sorted by key, step after step:
+-- rows: their VALUES, for the columns that stand below. These texts are made of names of columns, numbers
+-- and hexadecimal literals. rest: the other steps; every: all steps, both sorted by key, step after step:
 --    1 what: 0 release, 1 acquire, 2 try; 5 number of the step; 1 space; 3 length of the namespace; 3
 --      length of the name; namespace; name; 16 id; and for an acquire
 --    10 weight; 10 capacity; 19 hold_ttl; 19 wait_ttl; 10 length of the identity; 10 length of the note,
@@ -24,13 +24,13 @@ CREATE PROCEDURE lockkit_carry(
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_at, v_namespaces, v_names, v_identities, v_notes INT DEFAULT 1;
-  DECLARE v_token, v_ttl, v_ahead, v_look BIGINT;
+  DECLARE v_token, v_ttl, v_ahead, v_look, v_weight, v_capacity, v_hold_ttl, v_wait_ttl BIGINT;
   DECLARE v_what, v_space, v_there, v_outcome, v_alone TINYINT;
   DECLARE v_namespace VARBINARY(128);
   DECLARE v_name VARBINARY(512);
   DECLARE v_id BINARY(16);
   DECLARE v_number CHAR(5) CHARACTER SET ascii;
-  DECLARE v_note BLOB;
+  DECLARE v_identity, v_note BLOB;
   -- The key of the last step that was left out.
   DECLARE v_locked VARBINARY(647) DEFAULT '';
   DECLARE v_woken BLOB;
@@ -72,12 +72,12 @@ BEGIN
   IF p_frees > 0 THEN
     SET @lockkit_text = CONCAT(
       'INSERT INTO lockkit_names (namespace, space, name, id, weight, capacity, hold_ttl, wait_ttl,
-         identity, note, last, since, expires)
+         identity, note, last)
        VALUES ', p_rows,
       ' ON DUPLICATE KEY UPDATE id = VALUES(id), weight = VALUES(weight),
          capacity = VALUES(capacity), hold_ttl = VALUES(hold_ttl), wait_ttl = VALUES(wait_ttl),
-         identity = VALUES(identity), note = VALUES(note), last = VALUES(last),
-         since = VALUES(since), expires = VALUES(expires)');
+         identity = VALUES(identity), note = VALUES(note),
+         last = @lockkit_now, since = @lockkit_now, expires = @lockkit_now + VALUES(hold_ttl)');
     PREPARE lockkit_statement FROM @lockkit_text;
     EXECUTE lockkit_statement;
   END IF;
@@ -105,23 +105,23 @@ BEGIN
     END IF;
     SET v_at = v_at + 29 + v_namespaces + v_names;
     IF v_what > 0 THEN
-      SET v_identities = SUBSTR(p_rest, v_at + 58, 10), v_notes = 0, v_note = NULL;
+      -- Variables: a statement is written out with the values that it has, before it runs.
+      SET v_weight = SUBSTR(p_rest, v_at, 10), v_capacity = SUBSTR(p_rest, v_at + 10, 10),
+          v_hold_ttl = SUBSTR(p_rest, v_at + 20, 19), v_wait_ttl = SUBSTR(p_rest, v_at + 39, 19),
+          v_identities = SUBSTR(p_rest, v_at + 58, 10),
+          v_identity = SUBSTR(p_rest, v_at + 78, v_identities), v_notes = 0, v_note = NULL;
       IF SUBSTR(p_rest, v_at + 68, 1) <> '-' THEN
         SET v_notes = SUBSTR(p_rest, v_at + 68, 10),
             v_note = SUBSTR(p_rest, v_at + 78 + v_identities, v_notes);
       END IF;
+      SET v_at = v_at + 78 + v_identities + v_notes;
     END IF;
     IF v_outcome IS NULL AND v_what = 0 THEN
       CALL lockkit_remove(v_namespace, v_space, v_name, v_id, v_outcome, v_woken, v_alone);
     ELSEIF v_outcome IS NULL THEN
       CALL lockkit_put(
-        v_namespace, v_space, v_name, v_id, SUBSTR(p_rest, v_at, 10), SUBSTR(p_rest, v_at + 10, 10),
-        SUBSTR(p_rest, v_at + 20, 19), SUBSTR(p_rest, v_at + 39, 19),
-        SUBSTR(p_rest, v_at + 78, v_identities), v_note, v_what = 2,
-        v_outcome, v_token, v_ttl, v_ahead, v_look, v_woken, v_alone);
-    END IF;
-    IF v_what > 0 THEN
-      SET v_at = v_at + 78 + v_identities + v_notes;
+        v_namespace, v_space, v_name, v_id, v_weight, v_capacity, v_hold_ttl, v_wait_ttl, v_identity,
+        v_note, v_what = 2, v_outcome, v_token, v_ttl, v_ahead, v_look, v_woken, v_alone);
     END IF;
     SET v_told = CONCAT(
       v_told, v_number, ',', v_outcome, ',', COALESCE(v_token, ''), ',', COALESCE(v_ttl, ''), ',',
