@@ -9,6 +9,7 @@ pub mod cancel;
 mod contention;
 pub mod election;
 pub mod exclusion;
+pub mod flight;
 pub mod inspect;
 pub mod latch;
 pub mod lease;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey,
-    Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version,
+    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers,
+    Renewal, Replies, Reply, SetLimit, Step, Store, StoreOutcome, Version,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
@@ -141,23 +141,37 @@ impl<T: Tamper> Tampered<T> {
         answer
     }
 
-    async fn ask(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
+    async fn ask(&self, steps: &[Step]) -> Result<Replies, Error> {
         let sent = now();
         let call = async {
-            let answer = self.inner.acquire(claim, patience).await?;
-            self.tamper.heard(Heard::Acquired(claim, &answer.answer), sent);
-            Ok(answer)
+            let replies = self.inner.carry(steps).await?;
+            for (step, reply) in steps.iter().zip(&replies) {
+                self.tamper.heard(
+                    match reply {
+                        Ok(Answered { answer: Reply::Acquired(answer), .. }) => {
+                            Heard::Acquired(step.claim(), answer)
+                        }
+                        Ok(_) => continue,
+                        Err(error) => Heard::Failed(verb(step), error),
+                    },
+                    sent,
+                );
+            }
+            Ok(replies)
         };
-        self.around(Verb::Acquire, call).await
+        self.around(steps.first().map_or(Verb::Acquire, verb), call).await
     }
 
     fn own_registers(&self) -> &dyn Registers {
         let registers = self.inner.registers();
         registers.expect("asked only when the driver has registers")
+    }
+}
+
+fn verb(step: &Step) -> Verb {
+    match step {
+        Step::Release { .. } => Verb::Release,
+        _ => Verb::Acquire,
     }
 }
 
@@ -191,16 +205,13 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         self.inner.registers().is_some().then_some(self)
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        if !self.tamper.carries_on(Verb::Acquire) {
-            return self.ask(claim, patience).await;
+    /// What happens to a flight is what happens to a call of the verb of its first step.
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        if !self.tamper.carries_on(steps.first().map_or(Verb::Acquire, verb)) {
+            return self.ask(steps).await;
         }
-        let (this, claim) = (self.clone(), claim.clone());
-        let going_on = tokio::spawn(async move { this.ask(&claim, patience).await });
+        let (this, steps) = (self.clone(), steps.to_vec());
+        let going_on = tokio::spawn(async move { this.ask(&steps).await });
         going_on.await.unwrap_or_else(|e| Err(Error::retryable("tampered", e)))
     }
 
@@ -224,10 +235,6 @@ impl<T: Tamper> LockDriver for Tampered<T> {
             Ok(answers)
         };
         self.around(Verb::Renew, call).await
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.around(Verb::Release, self.inner.release(claim)).await
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use lockkit_compose::{QuorumDriver, QuorumOptions};
 use lockkit_conformance::lab::{Group, Kind, Layout, Shared};
 use lockkit_conformance::{promises, semantics};
-use lockkit_core::compose::{QuorumDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Capabilities, MemoryDriver};
 use lockkit_redis::RedisDriver;

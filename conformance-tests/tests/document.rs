@@ -10,7 +10,8 @@ use lockkit_conformance::Harness;
 use lockkit_core::capabilities::{LeaseClock, WakeUp};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal,
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal, Replies,
+    Step as FlightStep, one_by_one,
 };
 use lockkit_core::line::{Answer, Entry, Line, Step, Tokens};
 use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page, Standing};
@@ -119,13 +120,8 @@ impl DocumentDriver {
     }
 }
 
-#[async_trait]
-impl LockDriver for DocumentDriver {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    async fn acquire(
+impl DocumentDriver {
+    async fn put_in(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
@@ -149,6 +145,26 @@ impl LockDriver for DocumentDriver {
         Ok(acquired.into())
     }
 
+    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        match self.step(&claim.key, &Step::Release(claim), None)?.0 {
+            Answer::Released(released) => Ok(released),
+            other => Err(Error::permanent("document", format!("{other:?}"))),
+        }
+    }
+}
+
+#[async_trait]
+impl LockDriver for DocumentDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn carry(&self, steps: &[FlightStep]) -> Result<Replies, Error> {
+        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
+        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
+    }
+
     /// Polls. Whoever polls lets the list move on.
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         loop {
@@ -167,13 +183,6 @@ impl LockDriver for DocumentDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         Ok(claims.iter().map(|claim| self.renewal(claim, &Step::Renew(claim))).collect())
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        match self.step(&claim.key, &Step::Release(claim), None)?.0 {
-            Answer::Released(released) => Ok(released),
-            other => Err(Error::permanent("document", format!("{other:?}"))),
-        }
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use lockkit_compose::MirrorDriver;
 use lockkit_conformance::{Harness, Time};
-use lockkit_core::compose::MirrorDriver;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, MemoryDriver};
 

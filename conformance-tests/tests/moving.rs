@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_compose::MirrorDriver;
 use lockkit_conformance::history::register::GuardedRegisters;
 use lockkit_conformance::history::{History, Promises, judge};
 use lockkit_conformance::lab::{Kind, Shared};
 use lockkit_conformance::storm::client::{self, Orders};
-use lockkit_core::compose::MirrorDriver;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{ClaimId, LockManager, Settings};
 use lockkit_redis::RedisDriver;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockkit_compose::{QuorumDriver, QuorumOptions};
 use lockkit_conformance::{Harness, Time};
-use lockkit_core::compose::{QuorumDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, MemoryDriver};
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockkit_compose::{QuorumDriver, QuorumOptions};
 use lockkit_conformance::Harness;
 use lockkit_conformance::lab::{Kind, Server};
 use lockkit_core::clock::BootClock;
-use lockkit_core::compose::{QuorumDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, MemoryDriver};
 use lockkit_redis::RedisDriver;

@@ -50,7 +50,7 @@ impl Default for Margin {
 }
 
 /// Until when a lease of this ttl may be trusted whose request was sent at `sent`.
-pub(crate) fn trusted_until(sent: Moment, ttl: Duration, margin: Margin) -> Moment {
+pub fn trusted_until(sent: Moment, ttl: Duration, margin: Margin) -> Moment {
     sent.after(ttl.saturating_sub(margin.of(ttl)))
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn renewal_limit(left: Duration) -> Duration {
 
 /// How long to wait after the `failures`-th failure in a row (1 is the first): from 25 ms, doubled
 /// up to a second, of which a random half is taken off so that clients do not march in step.
-pub(crate) fn backoff(failures: u32) -> Duration {
+pub fn backoff(failures: u32) -> Duration {
     Jitter::random().backoff(failures)
 }
 

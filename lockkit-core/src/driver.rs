@@ -37,11 +37,13 @@ use crate::clock::{BootClock, Clock, Moment};
 use crate::state::{Health, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
+pub use crate::deadline::{backoff, trusted_until};
 pub use crate::flight::{Flights, Replies, Reply, Step, one_by_one};
 pub use crate::registers::{
     Delete, Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
     Version, Write, WriteId,
 };
+pub use crate::renewer::no_answer;
 
 /// Lists of claims, kept by a backend.
 ///
@@ -101,15 +103,9 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// # Cancel safety
     /// A flight that is dropped may have been carried out, may be carried out later, or not at all.
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        Ok(one_by_one(steps, |step| async move {
-            match &step {
-                Step::Acquire { claim, patience } => {
-                    Ok(self.acquire(claim, *patience).await?.map(Reply::Acquired))
-                }
-                Step::Release { claim } => Ok(Reply::Released(self.release(claim).await?).into()),
-            }
-        })
-        .await)
+        let acquire = |claim, patience| async move { self.acquire(&claim, patience).await };
+        let release = |claim| async move { self.release(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
     }
 
     /// One acquire, by [`carry`](Self::carry).

@@ -83,13 +83,25 @@ impl Flights {
     }
 }
 
-/// Carries every step by itself, all at once: for a driver whose backend takes one at a time.
-pub async fn one_by_one<F>(steps: &[Step], carry: impl Fn(Step) -> F) -> Replies
+/// Carries every step by itself, all at once: for a driver whose backend takes one at a time. It says
+/// how a claim is put in line, and how it is taken out.
+pub async fn one_by_one<A, R>(
+    steps: &[Step],
+    acquire: impl Fn(Arc<Claim>, Patience) -> A,
+    release: impl Fn(Arc<Claim>) -> R,
+) -> Replies
 where
-    F: Future<Output = Result<Answered<Reply>, Error>>,
+    A: Future<Output = Result<Answered<Acquisition>, Error>>,
+    R: Future<Output = Result<Answered<Released>, Error>>,
 {
+    let carry = async |step: &Step| match step {
+        Step::Acquire { claim, patience } => {
+            Ok(acquire(claim.clone(), *patience).await?.map(Reply::Acquired))
+        }
+        Step::Release { claim } => Ok(release(claim.clone()).await?.map(Reply::Released)),
+    };
     match steps {
-        [step] => vec![carry(step.clone()).await],
-        steps => join_all(steps.iter().cloned().map(carry)).await,
+        [step] => vec![carry(step).await],
+        steps => join_all(steps.iter().map(carry)).await,
     }
 }

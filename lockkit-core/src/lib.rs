@@ -12,7 +12,6 @@ pub mod capabilities;
 mod claim;
 pub mod clock;
 mod collector;
-pub mod compose;
 mod deadline;
 pub mod driver;
 mod error;

@@ -195,7 +195,7 @@ impl LockManager {
 
     /// Makes every token of this prefix here greater than any that `old` gave under its own, as
     /// when a fleet moves from there to here; returns what is added to the backend's tokens from
-    /// now on. See [`MirrorDriver`](crate::compose::MirrorDriver) for the steps of a move.
+    /// now on. `MirrorDriver` of `lockkit-compose` has the steps of a move.
     ///
     /// Managers read that number once, so who uses this backend connects afterwards; the mirror
     /// reads it with every lock. It leaves room for 2^50 more tokens there: 35 years, where tokens

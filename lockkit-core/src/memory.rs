@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 use crate::capabilities::{Capabilities, Fault, Keeps, LeaseClock, WakeUp};
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
-    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, MAX_REGISTER_BYTES, Patience,
-    RegisterKey, Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version,
+    Answered, Delete, Entry, Force, Grant, LockDriver, MAX_REGISTER_BYTES, RegisterKey, Registers,
+    Renewal, Replies, Reply, SetLimit, Step, Store, StoreOutcome, Version,
 };
-use crate::line::Step;
+use crate::line;
 use crate::state::{Finding, Health, ListRequest, LockState, Page, Severity};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
@@ -183,14 +183,18 @@ impl LockDriver for MemoryDriver {
         Some(self)
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        self.shared
-            .on_lines(|lines, now, calls| lines.acquire(claim, patience, now, calls))?
-            .map(Answered::from)
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        self.shared.on_lines(|lines, now, calls| {
+            let carry = |step: &Step| {
+                Ok(Answered::from(match step {
+                    Step::Acquire { claim, patience } => {
+                        Reply::Acquired(lines.acquire(claim, *patience, now, calls)?)
+                    }
+                    Step::Release { claim } => Reply::Released(lines.release(claim, now, calls)?),
+                }))
+            };
+            steps.iter().map(carry).collect()
+        })
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -210,25 +214,22 @@ impl LockDriver for MemoryDriver {
         let mut renewals = Vec::with_capacity(claims.len());
         for some in claims.chunks(RENEWED_AT_ONCE) {
             self.shared.on_lines(|lines, now, calls| {
-                let renew =
-                    |claim: &Arc<Claim>| lines.on_claim(claim, &Step::Renew(claim), now, calls);
+                let renew = |claim: &Arc<Claim>| {
+                    lines.on_claim(claim, &line::Step::Renew(claim), now, calls)
+                };
                 renewals.extend(some.iter().map(renew));
             })?;
         }
         Ok(renewals)
     }
 
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.shared.on_lines(|lines, now, calls| lines.release(claim, now, calls))?
-    }
-
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        let step = Step::Shorten(claim, ttl);
+        let step = line::Step::Shorten(claim, ttl);
         self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        let step = Step::Downgrade(claim);
+        let step = line::Step::Downgrade(claim);
         self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 
@@ -266,7 +267,7 @@ impl LockDriver for MemoryDriver {
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        let step = Step::Raise(claim, token);
+        let step = line::Step::Raise(claim, token);
         self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 

@@ -147,7 +147,7 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
     }
 }
 
-/// What a request says that was given up.
-pub(crate) fn no_answer(backend: &'static str) -> Error {
+/// The error of a request that was given up because its answer did not come in time. Retryable.
+pub fn no_answer(backend: &'static str) -> Error {
     Error::retryable(backend, "the backend did not answer in time")
 }

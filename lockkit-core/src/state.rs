@@ -113,8 +113,8 @@ impl Standing {
         self.held_for.is_some()
     }
 
-    /// Takes what is not the user's out of the note.
-    pub(crate) fn unmark(&mut self) {
+    /// Removes from the note what a composed driver added to it, from the last [`MARK`] on.
+    pub fn unmark(&mut self) {
         if let Some(note) = &mut self.note
             && let Some(at) = note.rfind(MARK)
         {

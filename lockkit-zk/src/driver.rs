@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use lockkit_core::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
-    SetLimit,
+    Answered, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step, one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
@@ -208,16 +207,17 @@ impl LockDriver for ZkDriver {
         Some(self)
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        if claim.lifetime == Lifetime::Detached {
-            return Err(self.unsupported("claims that outlive their process"));
-        }
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         self.inner.watch_leases();
-        self.inner.acquire(claim, patience).await.map(Answered::from)
+        let acquire = |claim: Arc<Claim>, patience| async move {
+            if claim.lifetime == Lifetime::Detached {
+                return Err(self.unsupported("claims that outlive their process"));
+            }
+            self.inner.acquire(&claim, patience).await.map(Answered::from)
+        };
+        let release =
+            |claim: Arc<Claim>| async move { self.inner.release(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -226,10 +226,6 @@ impl LockDriver for ZkDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         Ok(self.inner.renew(claims).await)
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.inner.release(claim).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 #[cfg(doc)]
-use lockkit_core::compose::{MirrorDriver, QuorumOptions};
+use lockkit_compose::{MirrorDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, LockManager, MemoryDriver, Settings};
 

@@ -32,6 +32,9 @@ mod connect;
 pub use connect::{connect, connect_with, schema};
 pub use lockkit_core::*;
 
+/// Drivers made of drivers: a quorum of independent backends, and a mirror of two.
+pub use lockkit_compose as compose;
+
 /// The etcd driver, for clients that a URL cannot name, and for fencing inside of etcd.
 #[cfg(feature = "etcd")]
 pub use lockkit_etcd as etcd;

@@ -68,6 +68,8 @@ pub enum Flaw {
     ExpiresLate,
     HidesABreak,
     FailsNowAndThen,
+    AnswersFlightsBackwards,
+    OneStepFailsItsFlight,
 }
 
 /// A flaw, what it is, and the case that was made for it.
@@ -394,5 +396,15 @@ pub const FLAWS: &[Caught] = &[
         Flaw::FailsNowAndThen,
         "fails one call in five, and works when it is asked again",
         "exclusion_05_tasks_are_never_inside_together",
+    ),
+    caught(
+        Flaw::AnswersFlightsBackwards,
+        "answers the steps of a flight in another order",
+        "flight_01_every_step_is_answered_in_its_order",
+    ),
+    caught(
+        Flaw::OneStepFailsItsFlight,
+        "a step that fails takes its flight along",
+        "flight_02_a_step_that_fails_fails_alone",
     ),
 ];

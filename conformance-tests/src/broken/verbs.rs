@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
-    SetLimit,
+    Replies, SetLimit, Step, one_by_one,
 };
 use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Mode, Token};
@@ -17,25 +17,8 @@ use tokio::task::yield_now;
 use super::Flaw;
 use super::toy::{Entry, Line, Toy};
 
-#[async_trait]
-impl LockDriver for Toy {
-    fn capabilities(&self) -> &Capabilities {
-        self.facts()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        TokioClock::shared()
-    }
-
-    fn registers(&self) -> Option<&dyn Registers> {
-        Some(self)
-    }
-
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
+impl Toy {
+    async fn put_in(&self, claim: &Arc<Claim>, patience: Patience) -> Result<Acquisition, Error> {
         self.called()?;
         yield_now().await;
         let mut claim = Claim::clone(claim);
@@ -56,7 +39,56 @@ impl LockDriver for Toy {
             let entries = lines.values_mut().flat_map(|line| &mut line.entries);
             entries.filter(|e| e.claim.id == known_as).for_each(|e| e.claim.id = id);
         }
-        answer.map(Answered::from)
+        answer
+    }
+
+    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        yield_now().await;
+        let answer = self.on_line(&claim.key, |line, _| self.leave(line, claim));
+        yield_now().await;
+        match answer {
+            Released::NotInLine if self.is(Flaw::SaysNoSuchLockToStrangers) => {
+                Ok(Released::NoSuchLock)
+            }
+            Released::Removed => Ok(answer),
+            _ if self.is(Flaw::ReleaseFailsTheSecondTime) => {
+                Err(Error::permanent("toy", "released already"))
+            }
+            _ => Ok(answer),
+        }
+    }
+}
+
+#[async_trait]
+impl LockDriver for Toy {
+    fn capabilities(&self) -> &Capabilities {
+        self.facts()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        TokioClock::shared()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        Some(self)
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let acquire = |claim, patience| async move {
+            self.put_in(&claim, patience).await.map(Answered::from)
+        };
+        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        let mut replies = one_by_one(steps, acquire, release).await;
+        if self.is(Flaw::AnswersFlightsBackwards) {
+            replies.reverse();
+        }
+        match replies.iter().position(Result::is_err) {
+            Some(at) if self.is(Flaw::OneStepFailsItsFlight) => {
+                replies.swap_remove(at)?;
+                Ok(Vec::new())
+            }
+            _ => Ok(replies),
+        }
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -98,22 +130,6 @@ impl LockDriver for Toy {
         let answers = claims.iter().map(renew).map(Ok).collect();
         yield_now().await;
         Ok(answers)
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        yield_now().await;
-        let answer = self.on_line(&claim.key, |line, _| self.leave(line, claim));
-        yield_now().await;
-        match answer {
-            Released::NotInLine if self.is(Flaw::SaysNoSuchLockToStrangers) => {
-                Ok(Released::NoSuchLock)
-            }
-            Released::Removed => Ok(answer),
-            _ if self.is(Flaw::ReleaseFailsTheSecondTime) => {
-                Err(Error::permanent("toy", "released already"))
-            }
-            _ => Ok(answer),
-        }
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {

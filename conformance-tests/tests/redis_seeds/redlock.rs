@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use lockkit_compose::{QuorumDriver, QuorumOptions};
 use lockkit_conformance::lab::raw::resp::Connection;
 use lockkit_conformance::lab::{Data, Server};
 use lockkit_core::LockManager;
-use lockkit_core::compose::{QuorumDriver, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_redis::RedisDriver;
 

@@ -63,13 +63,8 @@ fn grant(claim: &Claim) -> Grant {
     Grant { token: Token::new(1).unwrap(), ttl: claim.hold_ttl, since: None }
 }
 
-#[async_trait]
-impl LockDriver for SetNx {
-    fn capabilities(&self) -> &Capabilities {
-        &CAPABILITIES
-    }
-
-    async fn acquire(
+impl SetNx {
+    async fn put_in(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
@@ -80,6 +75,27 @@ impl LockDriver for SetNx {
             (false, Patience::Wait) => Acquisition::Queued { ahead: 1 },
         };
         Ok(answer.into())
+    }
+
+    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        if self.believed.lock().unwrap().remove(&claim.id) {
+            self.call(&["DEL", &self.name(&claim.key)]).await?;
+            return Ok(Released::Removed);
+        }
+        Ok(Released::NotInLine)
+    }
+}
+
+#[async_trait]
+impl LockDriver for SetNx {
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
+        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -97,14 +113,6 @@ impl LockDriver for SetNx {
             false => Renewal::Waits { ahead: 1 },
         };
         Ok(claims.iter().map(state).map(Ok).collect())
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        if self.believed.lock().unwrap().remove(&claim.id) {
-            self.call(&["DEL", &self.name(&claim.key)]).await?;
-            return Ok(Released::Removed);
-        }
-        Ok(Released::NotInLine)
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {

@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
     Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey,
-    Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version, WriteId,
+    Registers, Released, Renewal, Replies, SetLimit, Step, Store, StoreOutcome, Version, WriteId,
+    one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Namespace, Token};
@@ -105,21 +106,8 @@ impl Wrong {
     }
 }
 
-#[async_trait]
-impl LockDriver for Wrong {
-    fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
-    }
-
-    fn registers(&self) -> Option<&dyn Registers> {
-        self.inner.registers().is_some().then_some(self)
-    }
-
-    async fn acquire(
+impl Wrong {
+    async fn put_in(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
@@ -137,6 +125,31 @@ impl LockDriver for Wrong {
             Acquisition::Granted(grant) => Acquisition::Granted(self.told(grant)),
             other => other,
         }))
+    }
+
+    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.passed(self.inner.release(&self.known(claim))).await
+    }
+}
+
+#[async_trait]
+impl LockDriver for Wrong {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.inner.registers().is_some().then_some(self)
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
+        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -162,10 +175,6 @@ impl LockDriver for Wrong {
         }
         let answers = self.passed(self.inner.renew(&claims)).await?;
         Ok(answers.into_iter().map(|answer| answer.map(|answer| self.told_of(answer))).collect())
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.passed(self.inner.release(&self.known(claim))).await
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {

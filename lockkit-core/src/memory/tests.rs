@@ -3,6 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
+use crate::driver::{Acquisition, Patience};
 use crate::driver::{Expect, WriteId};
 use crate::{Identity, Mode, Name, Space};
 

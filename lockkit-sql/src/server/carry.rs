@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, LockDriver as _, Patience, Released, Renewal, Replies, Reply,
-    Step,
+    Acquisition, Answered, Ended, Patience, Released, Renewal, Replies, Reply, Step,
 };
 use lockkit_core::{Claim, Error};
 use tokio::time::Instant;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkit_core::compose::{MirrorDriver, QuorumDriver, QuorumMember, QuorumOptions};
+use lockkit_compose::{MirrorDriver, QuorumDriver, QuorumMember, QuorumOptions};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{BackendUrl, Error, Settings};
 

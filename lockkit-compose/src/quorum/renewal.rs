@@ -7,10 +7,9 @@ use std::time::Duration;
 use super::hold::{Hold, Phase};
 use super::round::{Answers, Outcome};
 use super::{BACKEND, Shared};
-use crate::clock::Moment;
-use crate::deadline::{Margin, trusted_until};
-use crate::driver::{Acquisition, Ended, Grant, LockDriver, Renewal};
-use crate::{BreakRecord, Claim, Error, Mode};
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::{Acquisition, Ended, Grant, LockDriver, Renewal, trusted_until};
+use lockkit_core::{BreakRecord, Claim, Error, Margin, Mode};
 
 /// One claim that holds, at the beginning of a renewal.
 #[derive(Clone)]
@@ -225,11 +224,7 @@ impl Shared {
         }
         let epoch = self.epochs()[member];
         let raise = (one.grant.token, epoch);
-        let counts = match self.guards.repair_raises {
-            true => self.raise_at(member, &one.hold, &one.claim, raise).await,
-            false => self.check_sign(member, one.claim.hold_ttl, epoch).await,
-        };
-        match counts {
+        match self.raise_at(member, &one.hold, &one.claim, raise).await {
             Ok(()) => Vote::Repaired(grant),
             Err(_) => Vote::Unknown,
         }

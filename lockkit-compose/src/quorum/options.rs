@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::capabilities::{
+use lockkit_core::capabilities::{
     Capabilities, Fault, Keeps, LeaseClock, RoundTrips, TokenSource, WakeUp,
 };
-use crate::driver::LockDriver;
-use crate::{Error, parse_duration};
+use lockkit_core::driver::{LockDriver, backoff};
+use lockkit_core::{Error, parse_duration};
 
 pub(super) const BACKEND: &str = "quorum";
 
 /// What a quorum is made with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct QuorumOptions {
     pub(super) longest_ttl: Duration,
     pub(super) member_limit: Duration,
+    pub(super) pause: fn(u32) -> Duration,
 }
 
 impl QuorumOptions {
@@ -32,6 +33,16 @@ impl QuorumOptions {
     /// of the lease. What a member that hangs costs at most.
     pub fn member_limit(mut self, limit: Duration) -> Self {
         self.member_limit = limit;
+        self
+    }
+
+    /// How long a claim waits before its next try, given how many tries have failed;
+    /// [`backoff`] by default.
+    ///
+    /// The pauses of programs that try at once must differ, or none of them gets a majority. A
+    /// simulation that is to run twice in the same way gives pauses of its own.
+    pub fn pause(mut self, pause: fn(u32) -> Duration) -> Self {
+        self.pause = pause;
         self
     }
 }
@@ -68,7 +79,11 @@ impl QuorumOptions {
 
 impl Default for QuorumOptions {
     fn default() -> Self {
-        Self { longest_ttl: Duration::from_secs(60), member_limit: Duration::from_millis(500) }
+        Self {
+            longest_ttl: Duration::from_secs(60),
+            member_limit: Duration::from_millis(500),
+            pause: backoff,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lockkit_core::compose::MirrorDriver;
+use lockkit_compose::MirrorDriver;
 use lockkit_core::driver::{Force, LockDriver};
 use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Settings, Space};
 use rand::{Rng, SeedableRng, rngs::StdRng};

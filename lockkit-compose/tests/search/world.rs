@@ -7,70 +7,91 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::ledger::Ledger;
-use super::network::{Link, Server};
-use crate::clock::{Clock, Moment, TokioClock};
-use crate::compose::quorum::guards::Guards;
-use crate::compose::quorum::{QuorumDriver, QuorumOptions};
-use crate::deadline::{Margin, trusted_until};
-use crate::driver::{Acquisition, Answered, Force, Grant, LockDriver, Patience, Renewal};
-use crate::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space};
+use super::network::{Flaw, Link, Server};
+use lockkit_compose::{QuorumDriver, QuorumOptions};
+use lockkit_core::clock::{Clock, Moment, TokioClock};
+use lockkit_core::driver::{
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Renewal, trusted_until,
+};
+use lockkit_core::{BreakRecord, Claim, Identity, Key, Margin, Mode, Name, Namespace, Space};
 
-pub(super) const TTL: Duration = Duration::from_millis(1_000);
+pub(crate) const TTL: Duration = Duration::from_millis(1_000);
+/// The namespace whose token base is the sign of a member.
+pub(crate) const SIGN: &str = "lockkit.quorum";
 const CLIENTS: u64 = 3;
 const RUN: Duration = Duration::from_secs(6);
 
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
-    pub(super) members: usize,
-    pub(super) faults: Faults,
-    pub(super) guards: Guards,
+pub(crate) struct Plan {
+    pub(crate) members: usize,
+    pub(crate) faults: Faults,
+    /// Of all members, as the clients reach them.
+    pub(crate) flaws: &'static [Flaw],
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     /// Of a hundred messages so many have bad luck.
-    pub(super) trouble: u32,
-    pub(super) restarts: bool,
-    pub(super) data_loss: bool,
-    pub(super) breaks: bool,
+    pub(crate) trouble: u32,
+    pub(crate) restarts: bool,
+    pub(crate) data_loss: bool,
+    pub(crate) breaks: bool,
 }
 
 impl Faults {
-    pub(super) const NETWORK: Self =
+    pub(crate) const NETWORK: Self =
         Self { trouble: 3, restarts: true, data_loss: false, breaks: false };
 }
 
-pub(super) fn key() -> Key {
-    let name = Name::new("a").unwrap();
-    Key::new(Namespace::default(), Space::Lock, name)
+pub(crate) fn named(name: &str) -> Key {
+    Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap())
 }
 
-pub(super) fn claim(mode: Mode) -> Arc<Claim> {
+pub(crate) fn key() -> Key {
+    named("a")
+}
+
+pub(crate) fn claim(mode: Mode) -> Arc<Claim> {
+    claim_on(key(), mode)
+}
+
+/// A claim that has its id in its note, for [`Flaw::OneId`].
+pub(crate) fn claim_on(key: Key, mode: Mode) -> Arc<Claim> {
     let identity = Arc::new(Identity { host: String::new(), pid: 0, program: String::new() });
-    Arc::new(Claim::new(key(), mode, TTL, TTL, identity))
+    let claim = Claim::new(key, mode, TTL, TTL, identity);
+    let id = claim.id.to_hex();
+    Arc::new(claim.with_note(Some(id.into())))
 }
 
-pub(super) fn options() -> QuorumOptions {
-    QuorumOptions::default().longest_ttl(TTL).member_limit(Duration::from_millis(100))
+/// The pauses are not random, so that a seed always gives the same run.
+pub(crate) fn options() -> QuorumOptions {
+    let pause = |failures: u32| Duration::from_millis(30) * failures.max(1);
+    QuorumOptions::default().longest_ttl(TTL).member_limit(Duration::from_millis(100)).pause(pause)
 }
 
-pub(super) fn now() -> Moment {
+/// Uses a quorum once, so that its members have their signs and it has read them.
+pub(crate) async fn open(quorum: &QuorumDriver) {
+    let claim = claim_on(named("opening"), Mode::Exclusive);
+    quorum.acquire(&claim, Patience::Try).await.unwrap();
+    quorum.release(&claim).await.unwrap();
+}
+
+pub(crate) fn now() -> Moment {
     TokioClock.now()
 }
 
-pub(super) fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_time().start_paused(true).build().unwrap()
 }
 
 /// How many grants there were, or what went wrong.
-pub(super) fn run(seed: u64, plan: Plan) -> Result<u64, String> {
+pub(crate) fn run(seed: u64, plan: Plan) -> Result<u64, String> {
     runtime().block_on(async {
         let servers: Vec<_> = (0..plan.members).map(|_| Server::new()).collect();
         // A quorum that has been in use: its members have their signs.
-        let quiet = servers.iter().map(|s| Link::between(s, 0, 0)).collect();
-        let first = QuorumDriver::guarded(quiet, options(), Guards::ALL).unwrap();
-        first.shared.open().await.unwrap();
+        let quiet = servers.iter().map(|s| Link::between(s, 0, 0, &[])).collect();
+        open(&QuorumDriver::new(quiet, options()).unwrap()).await;
         let ledger = Arc::new(Ledger::default());
         let mut clients = Vec::new();
         for client in 0..CLIENTS {
@@ -90,8 +111,9 @@ pub(super) fn run(seed: u64, plan: Plan) -> Result<u64, String> {
 async fn work(seed: u64, plan: Plan, servers: Vec<Arc<Server>>, ledger: Arc<Ledger>) {
     let mut rng = StdRng::seed_from_u64(seed);
     let links = servers.iter().enumerate();
-    let links = links.map(|(m, s)| Link::between(s, seed + 1 + m as u64, plan.faults.trouble));
-    let quorum = QuorumDriver::guarded(links.collect(), options(), plan.guards).unwrap();
+    let links =
+        links.map(|(m, s)| Link::between(s, seed + 1 + m as u64, plan.faults.trouble, plan.flaws));
+    let quorum = QuorumDriver::new(links.collect(), options()).unwrap();
     let end = now().after(RUN);
     while now() < end && !ledger.is_decided() {
         let idle = rng.random_range(0..150);
@@ -157,7 +179,7 @@ async fn hold(
 /// One member after the other goes down, and perhaps loses its data, never two at a time.
 async fn befall(seed: u64, plan: Plan, servers: Vec<Arc<Server>>) {
     let mut rng = StdRng::seed_from_u64(seed * 1_000 + 999);
-    let sign = Namespace::new("lockkit.quorum").unwrap();
+    let sign = Namespace::new(SIGN).unwrap();
     loop {
         let pause = rng.random_range(100..1_500);
         tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -178,7 +200,7 @@ async fn befall(seed: u64, plan: Plan, servers: Vec<Arc<Server>>) {
         victim.set_up(true);
         // The next may fail once this one is whole again; nobody whole is lost meanwhile.
         while lost
-            && plan.guards.quarantine
+            && !plan.flaws.contains(&Flaw::HidesLoss)
             && victim.driver().token_base(&sign).await.unwrap() == 0
         {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -189,7 +211,7 @@ async fn befall(seed: u64, plan: Plan, servers: Vec<Arc<Server>>) {
 }
 
 /// Somebody breaks by force what stands at one member.
-pub(super) async fn break_all(server: &Server) {
+pub(crate) async fn break_all(server: &Server) {
     let by = Identity { host: String::new(), pid: 0, program: String::new() };
     let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
     let driver = server.driver();

@@ -15,10 +15,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::{BACKEND, Shared};
-use crate::capabilities::TokenSource;
-use crate::deadline::Margin;
-use crate::driver::{LockDriver, Patience};
-use crate::{Claim, ClaimId, Error, Identity, Key, Lifetime, Mode, Name, Namespace, Space, Token};
+use lockkit_core::capabilities::TokenSource;
+use lockkit_core::driver::{LockDriver, Patience};
+use lockkit_core::{
+    Claim, ClaimId, Error, Identity, Key, Lifetime, Margin, Mode, Name, Namespace, Space, Token,
+};
 
 /// Where a member keeps its sign.
 const SIGN: &str = "lockkit.quorum";
@@ -102,9 +103,6 @@ impl Shared {
     /// Looks at all members once. When all of them answer and none has the sign, this is a new
     /// quorum, which has nothing to forget.
     pub(super) async fn open(&self) -> Result<(), Error> {
-        if !self.guards.quarantine {
-            return Ok(());
-        }
         let opening = async {
             let members = 0..self.members.len();
             let signs = self.learn_epochs().await;
@@ -145,7 +143,7 @@ impl Shared {
 
     /// The epochs as they are now, for those who look and do not vote.
     pub(super) async fn present_epochs(&self) -> Vec<Epoch> {
-        if self.guards.quarantine && !self.counts_by_clock() {
+        if !self.counts_by_clock() {
             self.learn_epochs().await;
         }
         self.epochs()
@@ -159,17 +157,13 @@ impl Shared {
         ttl: Duration,
         epoch: Epoch,
     ) -> Result<(), Error> {
-        if !self.guards.quarantine {
-            return Ok(());
-        }
         let Some(sign) = self.sign(m, self.limit(ttl)).await? else {
             self.watch(m);
             let message = format!("member {m} came back without its data and is in quarantine");
             return Err(Error::retryable(BACKEND, message));
         };
-        let seen = Epoch(self.members[m].epoch.swap(sign.epoch, Ordering::AcqRel));
-        let counted_from = if self.guards.epoch_of_the_round { epoch } else { seen };
-        if counted_from != Epoch(sign.epoch) {
+        self.members[m].epoch.store(sign.epoch, Ordering::Release);
+        if epoch != Epoch(sign.epoch) {
             return Err(Error::retryable(BACKEND, "a member has begun another epoch"));
         }
         if sign.longest_ttl < ttl {
@@ -184,7 +178,7 @@ impl Shared {
     /// Whether the member may vote, for people.
     pub(super) async fn has_sign(&self, member: usize) -> Result<bool, Error> {
         let limit = self.options.member_limit;
-        Ok(!self.guards.quarantine || self.sign(member, limit).await?.is_some())
+        Ok(self.sign(member, limit).await?.is_some())
     }
 
     async fn sign(&self, member: usize, limit: Duration) -> Result<Option<Sign>, Error> {
@@ -317,7 +311,7 @@ impl Shared {
     /// An epoch greater than any before, and remembered by all others as that. Members whose
     /// tokens follow their clocks need none: the clock has gone on since.
     async fn next_epoch(&self, member: usize) -> Result<u64, Error> {
-        if self.counts_by_clock() || !self.guards.epochs {
+        if self.counts_by_clock() {
             return Ok(0);
         }
         let limit = self.options.member_limit;

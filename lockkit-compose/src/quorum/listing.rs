@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Shared;
-use crate::clock::Moment;
-use crate::state::{Cursor, ListRequest, LockState, Page};
-use crate::{Error, Namespace, Space};
+use lockkit_core::clock::Moment;
+use lockkit_core::state::{Cursor, ListRequest, LockState, Page};
+use lockkit_core::{Error, Namespace, Space};
 
 /// How many lists are asked of a member at once.
 const PAGE: usize = 1_000;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::BACKEND;
-use crate::driver::{Ended, Grant, LockDriver, Renewal};
-use crate::{Claim, Error, LossReason, Token};
+use lockkit_core::driver::{Ended, Grant, LockDriver, Renewal};
+use lockkit_core::{Claim, Error, LossReason, Token};
 
 /// Where a claim stands, as far as answers told; in the new line with the mark of this token base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub(super) fn lost(why: Ended) -> Error {
     let reason = match why {
         Ended::Broken(record) => LossReason::Broken(record),
         Ended::SessionEnded => LossReason::SessionEnded,
-        Ended::NotInLine => LossReason::Expired,
+        _ => LossReason::Expired,
     };
     Error::Lost { reason }
 }

@@ -3,17 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::network::{Link, Server};
-use super::world::{TTL, break_all, claim, key, options, runtime};
-use crate::compose::quorum::QuorumDriver;
-use crate::compose::quorum::guards::Guards;
-use crate::deadline::{Margin, trusted_until};
-use crate::driver::{Acquisition, Answered, LockDriver, Patience, Released, Renewal};
-use crate::{Claim, ClaimId, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_compose::QuorumDriver;
+use lockkit_core::driver::{
+    Acquisition, Answered, LockDriver, Patience, Released, Renewal, trusted_until,
+};
+use lockkit_core::{Claim, ClaimId, Margin, Mode, Namespace, Token};
 
-fn quorum(servers: &[Arc<Server>], seed: u64, guards: Guards) -> QuorumDriver {
-    let links = servers.iter().zip(10 * seed..).map(|(s, seed)| Link::between(s, seed, 0));
-    QuorumDriver::guarded(links.collect(), options(), guards).unwrap()
+use super::network::{Flaw, Link, Server};
+use super::world::{SIGN, TTL, break_all, claim, claim_on, key, named, open, options, runtime};
+
+type Flaws = &'static [Flaw];
+
+/// A program's own quorum of these members, to which they show these flaws.
+fn quorum(servers: &[Arc<Server>], seed: u64, flaws: Flaws) -> QuorumDriver {
+    let links = servers.iter().zip(10 * seed..).map(|(s, seed)| Link::between(s, seed, 0, flaws));
+    QuorumDriver::new(links.collect(), options()).unwrap()
 }
 
 fn servers() -> Vec<Arc<Server>> {
@@ -31,13 +35,26 @@ async fn nap(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
+/// Another program uses another lock while a member is empty, and watches over that member until it
+/// votes again. It raises nothing, so that no member hears of a token in this way.
+async fn watch_over(servers: &[Arc<Server>], empty: usize, flaws: Flaws) {
+    let other = quorum(servers, 7, flaws);
+    let sign = Namespace::new(SIGN).unwrap();
+    while servers[empty].driver().token_base(&sign).await.unwrap() == 0 {
+        let claim = claim_on(named("other"), Mode::Exclusive);
+        let _ = other.acquire(&claim, Patience::Try).await;
+        let _ = other.release(&claim).await;
+        nap(TTL / 10).await;
+    }
+}
+
 /// A lock wanders: first at members 0 and 1, then member 2 is repaired while it is held, member 0
 /// loses its data, and the next holder meets 0 and 2. What remembers the token is member 2 alone.
-async fn wander(guards: Guards) -> (Token, Token) {
+async fn wander(flaws: Flaws) -> (Token, Token) {
     let servers = servers();
-    let quorum = quorum(&servers, 0, guards);
+    let quorum = quorum(&servers, 0, flaws);
     // Use the members unevenly, so that their counters differ.
-    quorum.shared.open().await.unwrap();
+    open(&quorum).await;
     servers[2].set_up(false);
     for _ in 0..20 {
         let other = claim(Mode::Exclusive);
@@ -62,18 +79,17 @@ async fn wander(guards: Guards) -> (Token, Token) {
     servers[1].set_up(false);
     nap(TTL * 2).await;
     let next = claim(Mode::Exclusive);
-    (token, take(&quorum, &next).await)
+    (token, take(&self::quorum(&servers, 1, &[]), &next).await)
 }
 
 #[test]
 fn a_repaired_member_that_counts_before_its_raise_forgets_the_token() {
-    let without_epochs = Guards { epochs: false, ..Guards::ALL };
-    let (first, next) = runtime().block_on(wander(without_epochs));
+    let (first, next) = runtime().block_on(wander(&[Flaw::NoEpochs]));
     assert!(next > first, "the raise alone suffices here: {next} after {first}");
-    let unguarded = Guards { repair_raises: false, ..without_epochs };
-    let (first, next) = runtime().block_on(wander(unguarded));
+    // The first two members had given as many tokens each, so a raise of these changes nothing.
+    let (first, next) = runtime().block_on(wander(&[Flaw::NoEpochs, Flaw::RaisesNothing]));
     assert!(next <= first, "without it tokens go back: {next} after {first}");
-    let (first, next) = runtime().block_on(wander(Guards::ALL));
+    let (first, next) = runtime().block_on(wander(&[]));
     assert!(next > first);
 }
 
@@ -83,7 +99,7 @@ fn a_release_says_what_the_members_know_whoever_of_them_is_slow() {
     for seed in 0..100 {
         let released = runtime().block_on(async {
             let servers = servers();
-            let quorum = quorum(&servers, seed, Guards::ALL);
+            let quorum = quorum(&servers, seed, &[]);
             let claim = claim(Mode::Exclusive);
             take(&quorum, &claim).await;
             servers[1].lose_data();
@@ -96,12 +112,12 @@ fn a_release_says_what_the_members_know_whoever_of_them_is_slow() {
 
 /// Two come at once while one member is down, so that each may get one of the other two. Says
 /// whether either holds within half a lease.
-async fn split_vote(seed: u64, guards: Guards) -> bool {
+async fn split_vote(seed: u64, flaws: Flaws) -> bool {
     let servers = servers();
-    quorum(&servers, 0, guards).shared.open().await.unwrap();
+    open(&quorum(&servers, 0, &[])).await;
     servers[2].set_up(false);
     let waits = async |seed: u64| {
-        let quorum = quorum(&servers, seed, guards);
+        let quorum = quorum(&servers, seed, flaws);
         let claim = claim(Mode::Exclusive);
         match quorum.acquire(&claim, Patience::Wait).await {
             Ok(Answered { answer: Acquisition::Granted(_), .. }) => true,
@@ -120,20 +136,19 @@ async fn split_vote(seed: u64, guards: Guards) -> bool {
 
 #[test]
 fn a_split_vote_is_decided_soon_and_never_if_members_are_queued_at() {
-    let decided = |seed, guards| runtime().block_on(split_vote(seed, guards));
-    assert!((0..200).all(|seed| decided(seed, Guards::ALL)));
-    let queueing = Guards { never_queue: false, ..Guards::ALL };
-    assert!((0..200).any(|seed| !decided(seed, queueing)), "each waits for the other");
+    let decided = |seed, flaws: Flaws| runtime().block_on(split_vote(seed, flaws));
+    assert!((0..200).all(|seed| decided(seed, &[])));
+    assert!((0..200).any(|seed| !decided(seed, &[Flaw::Queues])), "each waits for the other");
 }
 
 /// A holder at members 0 and 1 gives the lock back, member 0 loses its data, and the next holder
 /// meets 0 and 2: nobody there has heard of the first token.
-async fn forget(guards: Guards) -> (Token, Token) {
+async fn forget(flaws: Flaws, to_watchers: Flaws) -> (Token, Token) {
     let servers = servers();
-    let quorum = quorum(&servers, 0, guards);
-    quorum.shared.open().await.unwrap();
+    let quorum = quorum(&servers, 0, flaws);
+    open(&quorum).await;
     servers[2].set_up(false);
-    for _ in 0..20 {
+    for _ in 0..40 {
         let other = claim(Mode::Exclusive);
         take(&quorum, &other).await;
         quorum.release(&other).await.unwrap();
@@ -143,11 +158,7 @@ async fn forget(guards: Guards) -> (Token, Token) {
     quorum.release(&first).await.unwrap();
     servers[0].lose_data();
     servers[2].set_up(true);
-    // Others find it empty, and watch over it until it votes again.
-    for _ in 0..40 {
-        let _ = quorum.shared.check_sign(0, TTL, quorum.shared.epochs()[0]).await;
-        nap(TTL / 10).await;
-    }
+    watch_over(&servers, 0, to_watchers).await;
     servers[1].set_up(false);
     let next = claim(Mode::Exclusive);
     (token, take(&quorum, &next).await)
@@ -155,19 +166,19 @@ async fn forget(guards: Guards) -> (Token, Token) {
 
 #[test]
 fn a_member_that_lost_its_data_and_keeps_its_epoch_forgets_the_token() {
-    let (first, next) = runtime().block_on(forget(Guards::ALL));
+    let (first, next) = runtime().block_on(forget(&[], &[Flaw::RaisesNothing]));
     assert!(next > first, "{next} after {first}");
-    let unguarded = Guards { epochs: false, ..Guards::ALL };
-    let (first, next) = runtime().block_on(forget(unguarded));
+    let to_watchers = &[Flaw::NoEpochs, Flaw::RaisesNothing];
+    let (first, next) = runtime().block_on(forget(&[Flaw::NoEpochs], to_watchers));
     assert!(next <= first, "without epochs tokens go back: {next} after {first}");
 }
 
 /// A claim is broken by force at member 0 between its grant there and its raise, which makes the
 /// token that member 1 gave the greatest. Gives the tokens of those who got through.
-async fn broken_before_the_raise(guards: Guards) -> (Option<Token>, Token) {
+async fn broken_before_the_raise(flaws: Flaws) -> (Option<Token>, Token) {
     let servers = servers();
-    let quorum = quorum(&servers, 0, guards);
-    quorum.shared.open().await.unwrap();
+    let quorum = quorum(&servers, 0, flaws);
+    open(&quorum).await;
     for _ in 0..20 {
         let (driver, other) = (servers[1].driver(), claim(Mode::Exclusive));
         driver.acquire(&other, Patience::Try).await.unwrap();
@@ -194,19 +205,18 @@ async fn broken_before_the_raise(guards: Guards) -> (Option<Token>, Token) {
 
 #[test]
 fn a_raise_of_a_claim_that_is_gone_does_not_count() {
-    let (first, _) = runtime().block_on(broken_before_the_raise(Guards::ALL));
+    let (first, _) = runtime().block_on(broken_before_the_raise(&[]));
     assert_eq!(first, None, "it was not there any more");
-    let unguarded = Guards { raise_only_live: false, ..Guards::ALL };
-    let (first, next) = runtime().block_on(broken_before_the_raise(unguarded));
+    let (first, next) = runtime().block_on(broken_before_the_raise(&[Flaw::RaisesTheDead]));
     assert!(first.is_some_and(|first| first >= next), "tokens go back: {next} after {first:?}");
 }
 
 /// A try is refused by a majority while another member grants it and its answer gets lost. Says
 /// whether that member is free half a lease later.
-async fn ghost(guards: Guards) -> bool {
+async fn ghost(flaws: Flaws) -> bool {
     let servers = servers();
-    let quorum = quorum(&servers, 0, guards);
-    quorum.shared.open().await.unwrap();
+    let quorum = quorum(&servers, 0, flaws);
+    open(&quorum).await;
     servers[0].set_up(false);
     take(&quorum, &claim(Mode::Exclusive)).await;
     servers[0].set_up(true);
@@ -220,40 +230,31 @@ async fn ghost(guards: Guards) -> bool {
 
 #[test]
 fn what_a_member_granted_without_being_heard_is_taken_back() {
-    assert!(runtime().block_on(ghost(Guards::ALL)));
-    let unguarded = Guards { ghosts: false, ..Guards::ALL };
-    assert!(!runtime().block_on(ghost(unguarded)), "it stays until its lease ends");
+    assert!(runtime().block_on(ghost(&[])));
+    assert!(!runtime().block_on(ghost(&[Flaw::KeepsGhosts])), "it stays until its lease ends");
 }
 
 /// A member is in a new epoch, of which a program hears in two rounds at once: the first to hear
 /// must not vouch for the tokens of the other. Gives the token of a holder before, and of those
 /// who hold next.
-async fn two_rounds_at_once(guards: Guards) -> (Token, Vec<Token>) {
+async fn two_rounds_at_once(seed: u64) -> (Token, Vec<Token>) {
     let servers = servers();
-    let (before, after) = (quorum(&servers, 0, guards), quorum(&servers, 1, guards));
-    before.shared.open().await.unwrap();
-    after.shared.open().await.unwrap();
+    let (before, after) = (quorum(&servers, 0, &[]), quorum(&servers, seed, &[]));
+    open(&before).await;
+    open(&after).await;
     servers[0].lose_data();
-    for _ in 0..40 {
-        let _ = before.shared.check_sign(0, TTL, before.shared.epochs()[0]).await;
-        nap(TTL / 10).await;
-    }
+    watch_over(&servers, 0, &[Flaw::RaisesNothing]).await;
     servers[2].set_up(false);
-    let named = |name: &str| {
-        let mut claim = Claim::clone(&claim(Mode::Exclusive));
-        claim.key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-        Arc::new(claim)
-    };
-    let names = ["a", "b"];
+    let names = ["a", "b"].map(named);
     let mut first = Vec::new();
-    for name in names {
-        let claim = named(name);
+    for name in &names {
+        let claim = claim_on(name.clone(), Mode::Exclusive);
         first.push(take(&before, &claim).await);
         before.release(&claim).await.unwrap();
     }
     servers[2].set_up(true);
     servers[1].set_up(false);
-    let claims = names.map(named);
+    let claims = names.map(|name| claim_on(name, Mode::Exclusive));
     let rounds = claims.each_ref().map(|claim| after.acquire(claim, Patience::Try));
     let granted = futures_util::future::join_all(rounds).await.into_iter().map(|got| match got {
         Ok(Answered { answer: Acquisition::Granted(grant), .. }) => grant.token,
@@ -264,11 +265,10 @@ async fn two_rounds_at_once(guards: Guards) -> (Token, Vec<Token>) {
 
 #[test]
 fn a_round_counts_with_the_epochs_that_it_began_with() {
-    let (first, next) = runtime().block_on(two_rounds_at_once(Guards::ALL));
-    assert!(next.iter().all(|next| *next > first), "{next:?} after {first}");
-    let unguarded = Guards { epoch_of_the_round: false, ..Guards::ALL };
-    let (first, next) = runtime().block_on(two_rounds_at_once(unguarded));
-    assert!(next.iter().any(|next| *next <= first), "tokens go back: {next:?} after {first}");
+    for seed in 0..20 {
+        let (first, next) = runtime().block_on(two_rounds_at_once(seed));
+        assert!(next.iter().all(|next| *next > first), "seed {seed}: {next:?} after {first}");
+    }
 }
 
 /// A renewal may ask for more than the quorum keeps; members are asked for no more than that.
@@ -276,7 +276,7 @@ fn a_round_counts_with_the_epochs_that_it_began_with() {
 fn a_renewal_never_makes_a_lease_longer_than_the_longest() {
     runtime().block_on(async {
         let servers = servers();
-        let quorum = quorum(&servers, 0, Guards::ALL);
+        let quorum = quorum(&servers, 0, &[]);
         let claim = claim(Mode::Exclusive);
         take(&quorum, &claim).await;
         let mut greedy = Claim::clone(&claim);
@@ -297,14 +297,14 @@ fn a_lease_counts_from_before_the_members_were_asked_however_late_they_answer() 
     for seed in 0..50 {
         runtime().block_on(async {
             let servers = servers();
-            let quorum = quorum(&servers, seed, Guards::ALL);
-            quorum.shared.open().await.unwrap();
+            let quorum = quorum(&servers, seed, &[]);
+            open(&quorum).await;
             let claim = claim(Mode::Exclusive);
             let asked = quorum.clock().now();
             let answer = quorum.acquire(&claim, Patience::Try).await.unwrap().answer;
             let Acquisition::Granted(grant) = answer else { panic!("it is free") };
             assert!(grant.since.unwrap() <= asked, "seed {seed}");
-            servers[0].driver().release(&inner(&quorum, &claim)).await.unwrap();
+            servers[0].release_last().await;
             for _ in 0..2 {
                 nap(TTL / 10).await;
                 let asked = quorum.clock().now();
@@ -317,24 +317,19 @@ fn a_lease_counts_from_before_the_members_were_asked_however_late_they_answer() 
     }
 }
 
-/// The claim as the members have it.
-fn inner(quorum: &QuorumDriver, claim: &Claim) -> Arc<Claim> {
-    quorum.shared.hold(claim).expect("it is known").claim()
-}
-
 /// One of two members has let go of a claim, and is repaired around the end of the lease: then
 /// somebody else may have come and gone in between. Says whether it holds, and whether the lease of
 /// the last majority was over by then.
 async fn repaired_at_the_end(seed: u64) -> (bool, bool) {
     let servers = servers();
-    let quorum = quorum(&servers, seed, Guards::ALL);
-    quorum.shared.open().await.unwrap();
+    let quorum = quorum(&servers, seed, &[]);
+    open(&quorum).await;
     servers[2].set_up(false);
     let claim = claim(Mode::Exclusive);
     let answer = quorum.acquire(&claim, Patience::Try).await.unwrap().answer;
     let Acquisition::Granted(grant) = answer else { panic!("it is free") };
     let until = trusted_until(grant.since.unwrap(), grant.ttl, Margin::default());
-    servers[1].driver().release(&inner(&quorum, &claim)).await.unwrap();
+    servers[1].release_last().await;
     let now = quorum.clock().now();
     nap(until.since(now) - Duration::from_millis(22)).await;
     // The third member must not keep the answer waiting.

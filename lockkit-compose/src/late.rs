@@ -8,14 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
-use crate::capabilities::Capabilities;
-use crate::clock::Clock;
-use crate::deadline::backoff;
-use crate::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, SetLimit,
-};
-use crate::state::{Health, ListRequest, LockState, Page};
-use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
+use lockkit_core::capabilities::Capabilities;
+use lockkit_core::clock::Clock;
+use lockkit_core::driver::{Force, Grant, LockDriver, Renewal, Replies, SetLimit, Step, backoff};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 /// Makes a driver; may be called again and again.
 pub(super) type Connect =
@@ -86,12 +83,8 @@ impl LockDriver for LateDriver {
         self.clock.clone()
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        self.driver()?.acquire(claim, patience).await
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        self.driver()?.carry(steps).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -100,10 +93,6 @@ impl LockDriver for LateDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         self.driver()?.renew(claims).await
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.driver()?.release(claim).await
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::state::{MARK, Standing};
-use crate::{Claim, Token};
+use lockkit_core::state::{MARK, Standing};
+use lockkit_core::{Claim, Token};
 
 /// The mark of a claim that came through a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

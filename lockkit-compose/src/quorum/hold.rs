@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::clock::Moment;
-use crate::driver::Grant;
-use crate::{Claim, Token};
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::Grant;
+use lockkit_core::{Claim, Token};
 
 pub(super) struct Hold {
     state: Mutex<State>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockkit_core::compose::{QuorumDriver, QuorumMember, QuorumOptions};
+use lockkit_compose::{QuorumDriver, QuorumMember, QuorumOptions};
 use lockkit_core::driver::{Acquisition, Force, LockDriver, Patience};
 use lockkit_core::{
     BreakRecord, Claim, Error, Identity, LockManager, LossReason, MemoryDriver, Mode, Settings,

@@ -8,9 +8,9 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::{BACKEND, QuorumDriver, QuorumOptions};
-use crate::Error;
-use crate::compose::late::{Connect, LONGEST_ATTEMPT, LateDriver};
-use crate::driver::LockDriver;
+use crate::late::{Connect, LONGEST_ATTEMPT, LateDriver};
+use lockkit_core::Error;
+use lockkit_core::driver::{LockDriver, no_answer};
 
 /// How long the others may take once a majority is connected.
 const GRACE: Duration = Duration::from_secs(2);
@@ -96,11 +96,10 @@ async fn reach(members: &[QuorumMember]) -> Result<Vec<Reached>, Error> {
         .enumerate()
         .map(|(at, member)| async move {
             let attempt = tokio::time::timeout(LONGEST_ATTEMPT, (member.connect)()).await;
-            (at, attempt.unwrap_or_else(|_| Err(crate::renewer::no_answer(BACKEND))))
+            (at, attempt.unwrap_or_else(|_| Err(no_answer(BACKEND))))
         })
         .collect();
-    let mut reached: Vec<_> =
-        members.iter().map(|_| Reached::Away(crate::renewer::no_answer(BACKEND))).collect();
+    let mut reached: Vec<_> = members.iter().map(|_| Reached::Away(no_answer(BACKEND))).collect();
     let mut here = 0;
     loop {
         let next = match here > members.len() / 2 {

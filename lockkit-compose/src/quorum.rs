@@ -14,32 +14,29 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{OnceCell, oneshot};
 
-use crate::capabilities::Capabilities;
-use crate::clock::{Clock, Moment};
-use crate::deadline::backoff;
-use crate::driver::{Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal};
-use crate::renewer::no_answer;
-use crate::state::{Health, ListRequest, LockState, Page};
-use crate::{
+use lockkit_core::capabilities::Capabilities;
+use lockkit_core::clock::{Clock, Moment};
+use lockkit_core::driver::{
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies, Step,
+    no_answer, one_by_one,
+};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{
     BreakRecord, Claim, ClaimId, Error, Key, Lifetime, LossReason, Mode, Namespace, Token,
 };
 
 mod connect;
-mod guards;
 mod hold;
 mod listing;
 mod options;
 mod quarantine;
 mod renewal;
 mod round;
-#[cfg(test)]
-mod search;
 mod view;
 
 pub use connect::QuorumMember;
 pub use options::QuorumOptions;
 
-use guards::Guards;
 use hold::{Hold, Phase};
 use options::{BACKEND, capabilities_of};
 use round::Outcome;
@@ -58,7 +55,7 @@ const PATIENT_ROUNDS: u32 = 3;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use lockkit_core::compose::{QuorumDriver, QuorumOptions};
+/// use lockkit_compose::{QuorumDriver, QuorumOptions};
 /// use lockkit_core::driver::LockDriver;
 /// use lockkit_core::{LockManager, MemoryDriver};
 ///
@@ -79,7 +76,6 @@ struct Shared {
     holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
     opened: OnceCell<()>,
     listing: listing::Listing,
-    guards: Guards,
     /// How many steps of watches are being taken.
     steps: tokio::sync::watch::Sender<usize>,
 }
@@ -99,14 +95,6 @@ impl QuorumDriver {
     /// [`Error::Config`] when there are fewer than three, or one that cannot
     /// [`raise`](LockDriver::raise).
     pub fn new(members: Vec<Arc<dyn LockDriver>>, options: QuorumOptions) -> Result<Self, Error> {
-        Self::guarded(members, options, Guards::ALL)
-    }
-
-    fn guarded(
-        members: Vec<Arc<dyn LockDriver>>,
-        options: QuorumOptions,
-        guards: Guards,
-    ) -> Result<Self, Error> {
         let capabilities = capabilities_of(&members, options)?;
         let clock = members[0].clock();
         let member =
@@ -119,7 +107,6 @@ impl QuorumDriver {
             holds: Mutex::default(),
             opened: OnceCell::new(),
             listing: listing::Listing::default(),
-            guards,
             steps: tokio::sync::watch::Sender::new(0),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -136,6 +123,11 @@ impl fmt::Debug for QuorumDriver {
 impl Shared {
     fn majority(&self) -> usize {
         self.members.len() / 2 + 1
+    }
+
+    /// How long to wait before something that failed so many times is tried again.
+    fn pause(&self, failures: u32) -> Duration {
+        (self.options.pause)(failures)
     }
 
     /// How long a member may take for one answer.
@@ -180,11 +172,7 @@ impl Shared {
 
     /// The claim as the members are to see it in the next round.
     fn for_members(&self, claim: &Claim) -> Arc<Claim> {
-        let claim = claim.clone();
-        Arc::new(match self.guards.fresh_ids {
-            true => claim.with_id(ClaimId::random()),
-            false => claim,
-        })
+        Arc::new(claim.clone().with_id(ClaimId::random()))
     }
 
     /// Refuses what a quorum cannot do, before any I/O.
@@ -286,7 +274,7 @@ impl Shared {
         let lost = || Error::Lost { reason: LossReason::Expired };
         let mut rounds = 0;
         loop {
-            tokio::time::sleep(pause(rounds.min(PATIENT_ROUNDS))).await;
+            tokio::time::sleep(self.pause(rounds.min(PATIENT_ROUNDS))).await;
             rounds += 1;
             let hold = self.hold(claim).ok_or_else(lost)?;
             let phase = hold.state().phase;
@@ -376,15 +364,6 @@ impl Shared {
     }
 }
 
-/// A random pause between two tries. The search must be able to repeat what it found, and draws
-/// its own times.
-fn pause(failures: u32) -> Duration {
-    match cfg!(test) {
-        true => Duration::from_millis(30) * failures.max(1),
-        false => backoff(failures),
-    }
-}
-
 #[async_trait]
 impl LockDriver for QuorumDriver {
     fn capabilities(&self) -> &Capabilities {
@@ -395,12 +374,14 @@ impl LockDriver for QuorumDriver {
         self.shared.clock.clone()
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        self.shared.acquire(claim, patience).await.map(Answered::from)
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let shared = &self.shared;
+        let acquire = |claim: Arc<Claim>, patience| async move {
+            shared.acquire(&claim, patience).await.map(Answered::from)
+        };
+        let release =
+            |claim: Arc<Claim>| async move { shared.release(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -409,10 +390,6 @@ impl LockDriver for QuorumDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         Ok(self.shared.renew(claims).await)
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.shared.release(claim).await
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {

@@ -2,11 +2,11 @@
 
 use std::sync::Mutex;
 
-use crate::clock::Moment;
-use crate::{Mode, Token};
+use lockkit_core::clock::Moment;
+use lockkit_core::{Mode, Token};
 
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     inner: Mutex<Inner>,
 }
 
@@ -25,7 +25,7 @@ struct Entry {
 
 impl Ledger {
     /// Somebody begins to hold. Judges it by those who held before.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &self,
         mode: Mode,
         token: Token,
@@ -54,20 +54,20 @@ impl Ledger {
         inner.entries.len() - 1
     }
 
-    pub(super) fn extend(&self, entry: usize, until: Moment) {
+    pub(crate) fn extend(&self, entry: usize, until: Moment) {
         let mut inner = self.inner.lock().unwrap();
         let entry = &mut inner.entries[entry];
         entry.until = entry.until.max(until);
     }
 
-    pub(super) fn end(&self, entry: usize, now: Moment) {
+    pub(crate) fn end(&self, entry: usize, now: Moment) {
         let mut inner = self.inner.lock().unwrap();
         let entry = &mut inner.entries[entry];
         entry.until = entry.until.min(now);
     }
 
     /// How many held, or what went wrong.
-    pub(super) fn verdict(&self) -> Result<u64, String> {
+    pub(crate) fn verdict(&self) -> Result<u64, String> {
         let inner = self.inner.lock().unwrap();
         match &inner.found {
             Some(found) => Err(found.clone()),
@@ -75,7 +75,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn is_decided(&self) -> bool {
+    pub(crate) fn is_decided(&self) -> bool {
         self.inner.lock().unwrap().found.is_some()
     }
 }

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::capabilities::{Capabilities, Fault, Keeps, LeaseScope, TokenSource, WakeUp};
-use crate::clock::{Clock, Moment};
-use crate::driver::{
-    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal,
+use lockkit_core::capabilities::{Capabilities, Fault, Keeps, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::clock::{Clock, Moment};
+use lockkit_core::driver::{
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal, Replies,
+    Step, one_by_one,
 };
-use crate::state::{Finding, Health, ListRequest, LockState, Page, Severity};
-use crate::{BreakRecord, Claim, ClaimId, Error, Key, Lifetime, Namespace, Token};
+use lockkit_core::state::{Finding, Health, ListRequest, LockState, Page, Severity};
+use lockkit_core::{BreakRecord, Claim, ClaimId, Error, Key, Lifetime, Namespace, Token};
 
 mod marks;
 mod stand;
@@ -52,10 +53,10 @@ const FAULTS: &[(Fault, Keeps)] = &[
 /// trips after another, a release one. While either backend is away nothing is granted. There are
 /// no registers, and no claims that outlive their process: those stay behind or are moved by hand.
 ///
-/// [`LockManager::take_over_tokens`]: crate::LockManager::take_over_tokens
+/// [`LockManager::take_over_tokens`]: lockkit_core::LockManager::take_over_tokens
 ///
 /// ```
-/// use lockkit_core::compose::MirrorDriver;
+/// use lockkit_compose::MirrorDriver;
 /// use lockkit_core::{LockManager, MemoryDriver};
 /// use std::sync::Arc;
 ///
@@ -89,14 +90,13 @@ impl MirrorDriver {
         c.least_ttl = a.least_ttl.max(b.least_ttl);
         c.longest_ttl = a.longest_ttl.min(b.longest_ttl);
         c.expiry_slack = a.expiry_slack.max(b.expiry_slack);
-        c.wake_up = match (a.wake_up, b.wake_up) {
-            (WakeUp::Push, WakeUp::Push) => WakeUp::Push,
-            (WakeUp::Poll { within }, WakeUp::Push) | (WakeUp::Push, WakeUp::Poll { within }) => {
-                WakeUp::Poll { within }
-            }
-            (WakeUp::Poll { within: a }, WakeUp::Poll { within: b }) => {
-                WakeUp::Poll { within: a + b }
-            }
+        let polling = |wake_up| match wake_up {
+            WakeUp::Poll { within } => Some(within),
+            _ => None,
+        };
+        c.wake_up = match (polling(a.wake_up), polling(b.wake_up)) {
+            (None, None) => WakeUp::Push,
+            (a, b) => WakeUp::Poll { within: a.unwrap_or_default() + b.unwrap_or_default() },
         };
         c.fifo = false;
         c.token_source = TokenSource::Counter;
@@ -344,17 +344,8 @@ impl fmt::Debug for MirrorDriver {
     }
 }
 
-#[async_trait]
-impl LockDriver for MirrorDriver {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.clock.clone()
-    }
-
-    async fn acquire(
+impl MirrorDriver {
+    async fn put_in(
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
@@ -382,6 +373,34 @@ impl LockDriver for MirrorDriver {
             }
         };
         Ok(Answered::after(unanswered + answered.unanswered, answered.answer))
+    }
+
+    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.stands().remove(&claim.id);
+        let (old, new) =
+            futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
+        Ok(match (old?, new?) {
+            (Released::Removed, _) | (_, Released::Removed) => Released::Removed,
+            (Released::NoSuchLock, Released::NoSuchLock) => Released::NoSuchLock,
+            _ => Released::NotInLine,
+        })
+    }
+}
+
+#[async_trait]
+impl LockDriver for MirrorDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
+        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -424,17 +443,6 @@ impl LockDriver for MirrorDriver {
             }
         });
         Ok(futures_util::future::join_all(steps).await)
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.stands().remove(&claim.id);
-        let (old, new) =
-            futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
-        Ok(match (old?, new?) {
-            (Released::Removed, _) | (_, Released::Removed) => Released::Removed,
-            (Released::NoSuchLock, Released::NoSuchLock) => Released::NoSuchLock,
-            _ => Released::NotInLine,
-        })
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {

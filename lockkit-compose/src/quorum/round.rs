@@ -10,11 +10,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::hold::{Hold, Phase};
 use super::quarantine::Epoch;
-use super::{BACKEND, Shared, pause};
-use crate::clock::{Moment, sleep_until};
-use crate::deadline::{Margin, trusted_until};
-use crate::driver::{Acquisition, Answered, Grant, LockDriver, Patience, Released, Renewal};
-use crate::{Claim, Error, Token};
+use super::{BACKEND, Shared};
+use lockkit_core::clock::{Moment, sleep_until};
+use lockkit_core::driver::{
+    Acquisition, Grant, LockDriver, Patience, Released, Renewal, trusted_until,
+};
+use lockkit_core::{Claim, Error, Margin, Token};
 
 pub(super) enum Outcome {
     Granted(Grant),
@@ -163,7 +164,7 @@ impl Shared {
         claim: &Arc<Claim>,
         member: usize,
     ) {
-        if hold.token_of(claim).is_none() && self.guards.ghosts {
+        if hold.token_of(claim).is_none() {
             self.give_back(claim, vec![(member, Some(self.ghost_until(claim)))]).await;
         }
     }
@@ -218,8 +219,7 @@ impl Shared {
             .fold(since, Moment::min);
         let ttl = by_counted.map(|(_, grant)| grant.ttl).min().unwrap_or_default();
         let until = trusted_until(since, ttl, Margin::default());
-        let in_time = self.clock.now() < until || !self.guards.time_left;
-        if counted.len() < self.majority() || !in_time {
+        if counted.len() < self.majority() || self.clock.now() >= until {
             let why = failed.map_or("it took too long".to_owned(), |error| error.to_string());
             let message = format!("the grants of a majority did not count: {why}");
             return Outcome::Failed(Error::retryable(BACKEND, message));
@@ -271,20 +271,10 @@ impl Shared {
         claim: &Arc<Claim>,
         limit: Duration,
     ) -> Result<Acquisition, Error> {
-        let (mine, never_queue) = (claim.clone(), self.guards.never_queue);
-        let limit = if never_queue { limit } else { claim.hold_ttl };
-        let trying = self.ask(member, limit, |driver| async move {
-            if never_queue {
-                return driver.acquire(&mine, Patience::Try).await;
-            }
-            match driver.acquire(&mine, Patience::Wait).await? {
-                Answered { answer: Acquisition::Queued { .. }, unanswered } => {
-                    let granted = Acquisition::Granted(driver.granted(&mine).await?);
-                    Ok(Answered::after(unanswered, granted))
-                }
-                other => Ok(other),
-            }
-        });
+        let mine = claim.clone();
+        // Never queued: of two that wait for each other's members, neither would get a majority.
+        let trying = self
+            .ask(member, limit, |driver| async move { driver.acquire(&mine, Patience::Try).await });
         let answered = trying.await;
         let mut state = hold.state();
         let certain = answered.as_ref().is_ok_and(|answered| answered.unanswered == 0);
@@ -308,15 +298,11 @@ impl Shared {
     ) -> Result<(), Error> {
         let limit = self.limit(claim.hold_ttl);
         let raising = async {
-            if !self.guards.raise {
-                return Ok(());
-            }
             let (token, mine) = (epoch.inward(token), claim.clone());
             let raise =
                 |driver: Arc<dyn LockDriver>| async move { driver.raise(&mine, token).await };
             match self.ask(member, limit, raise).await? {
                 Renewal::Holds(grant) if grant.token >= token => Ok(()),
-                _ if !self.guards.raise_only_live => Ok(()),
                 _ => Err(Error::retryable(BACKEND, "a member lost the claim while it was raised")),
             }
         };
@@ -397,7 +383,7 @@ impl Shared {
         tokio::spawn(async move {
             let mut tries = 1;
             while shared.clock.now() < until {
-                tokio::time::sleep(pause(tries)).await;
+                tokio::time::sleep(shared.pause(tries)).await;
                 tries += 1;
                 match shared.release_at(member, &claim).await {
                     Ok(Released::Removed) => return,

@@ -8,9 +8,9 @@ use futures_util::future::join_all;
 
 use super::quarantine::Epoch;
 use super::{BACKEND, Shared};
-use crate::driver::{Force, LockDriver};
-use crate::state::{Finding, Health, LockState, Severity, Standing};
-use crate::{BreakRecord, Error, Key, Mode, Namespace, Token};
+use lockkit_core::driver::{Force, LockDriver};
+use lockkit_core::state::{Finding, Health, LockState, Severity, Standing};
+use lockkit_core::{BreakRecord, Error, Key, Mode, Namespace, Token};
 
 impl Shared {
     pub(super) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {

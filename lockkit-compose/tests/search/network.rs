@@ -1,0 +1,351 @@
+//! Memory members behind a network that misbehaves by a seed. A message that was sent goes its way
+//! whatever becomes of who sent it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use lockkit_core::capabilities::TokenSource;
+use lockkit_core::clock::{Clock, TokioClock};
+use lockkit_core::driver::{
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies, Step,
+    one_by_one,
+};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{
+    BreakRecord, Capabilities, Claim, ClaimId, Error, Key, MemoryDriver, Namespace, Token,
+};
+
+use super::world::{SIGN, TTL};
+
+/// What a member does wrong, so that a guard of the quorum has no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// A try waits in line until it is granted. (Members are tried, never queued at.)
+    Queues,
+    /// A raise is answered, and not carried out. (A majority, and a member that is repaired, is
+    /// raised to the greatest token it gave.)
+    RaisesNothing,
+    /// A raise of a claim that is gone is answered as one of a live claim. (A raise counts only
+    /// when the claim was still live.)
+    RaisesTheDead,
+    /// It shows a sign although it lost its data. (A member that came back empty does not count for
+    /// the longest ttl.)
+    HidesLoss,
+    /// It says that its tokens follow its clock. (A member that lost its data comes back in a
+    /// greater epoch of tokens.)
+    NoEpochs,
+    /// It knows the claims of all rounds by one id. (Each round has a claim id of its own.)
+    OneId,
+    /// A release is answered, and not carried out. (A claim that was granted without being heard
+    /// is taken back.)
+    KeepsGhosts,
+}
+
+/// A member: a memory driver that can be down, and that can be exchanged for an empty one.
+#[derive(Debug)]
+pub(crate) struct Server {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    driver: MemoryDriver,
+    up: bool,
+    mute: bool,
+    last: Option<Arc<Claim>>,
+}
+
+impl Server {
+    pub(crate) fn new() -> Arc<Self> {
+        let state = State { driver: MemoryDriver::new(), up: true, mute: false, last: None };
+        Arc::new(Self { state: Mutex::new(state) })
+    }
+
+    pub(crate) fn driver(&self) -> MemoryDriver {
+        self.state.lock().unwrap().driver.clone()
+    }
+
+    pub(crate) fn set_up(&self, up: bool) {
+        self.state.lock().unwrap().up = up;
+    }
+
+    /// From now on it acts, and nobody hears its answers.
+    pub(crate) fn set_mute(&self, mute: bool) {
+        self.state.lock().unwrap().mute = mute;
+    }
+
+    fn is_mute(&self) -> bool {
+        self.state.lock().unwrap().mute
+    }
+
+    /// Lets go of the claim that was put in line here last.
+    pub(crate) async fn release_last(&self) {
+        let last = self.state.lock().unwrap().last.clone();
+        self.driver().release(&last.expect("there was a claim")).await.unwrap();
+    }
+
+    fn remember(&self, claim: &Arc<Claim>) {
+        self.state.lock().unwrap().last = Some(claim.clone());
+    }
+
+    pub(crate) fn lose_data(&self) {
+        self.state.lock().unwrap().driver = MemoryDriver::new();
+    }
+
+    fn reached(&self) -> Option<MemoryDriver> {
+        let state = self.state.lock().unwrap();
+        state.up.then(|| state.driver.clone())
+    }
+}
+
+/// One client's way to one member.
+#[derive(Debug)]
+pub(crate) struct Link {
+    server: Arc<Server>,
+    rng: Mutex<StdRng>,
+    /// Of a hundred messages this many have bad luck.
+    trouble: u32,
+    flaws: &'static [Flaw],
+    capabilities: Capabilities,
+}
+
+/// What the network does with one request.
+struct Fate {
+    there: Duration,
+    back: Duration,
+    lost: bool,
+    answer_lost: bool,
+    again_after: Option<Duration>,
+}
+
+impl Link {
+    pub(crate) fn between(
+        server: &Arc<Server>,
+        seed: u64,
+        trouble: u32,
+        flaws: &'static [Flaw],
+    ) -> Arc<dyn LockDriver> {
+        let rng = Mutex::new(StdRng::seed_from_u64(seed));
+        let mut capabilities = *server.driver().capabilities();
+        if flaws.contains(&Flaw::NoEpochs) {
+            capabilities.token_source = TokenSource::ClockCounter;
+        }
+        Arc::new(Self { server: server.clone(), rng, trouble, flaws, capabilities })
+    }
+
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaws.contains(&flaw)
+    }
+
+    /// The claim as the member knows it.
+    fn there(&self, claim: &Arc<Claim>) -> Arc<Claim> {
+        let first = claim.note.as_deref().and_then(ClaimId::from_hex);
+        match first.filter(|_| self.has(Flaw::OneId)) {
+            Some(id) => Arc::new(Claim::clone(claim).with_id(id)),
+            None => claim.clone(),
+        }
+    }
+
+    fn fate(&self) -> Fate {
+        let mut rng = self.rng.lock().unwrap();
+        let mut bad = || rng.random_range(0..100) < self.trouble;
+        let (lost, answer_lost, again) = (bad(), bad(), bad());
+        let (slow_there, slow_back) = (bad(), bad());
+        let mut time = |slow| {
+            Duration::from_millis(match slow {
+                true => rng.random_range(20..1_500),
+                false => rng.random_range(1..8),
+            })
+        };
+        let (there, back) = (time(slow_there), time(slow_back));
+        let again_after = again.then(|| time(true));
+        Fate { there, back, lost, answer_lost, again_after }
+    }
+
+    /// Sends a request to the server and returns its answer, or fails, or never returns.
+    async fn send<T, F>(&self, ask: impl Fn(MemoryDriver) -> F + Send + 'static) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let fate = self.fate();
+        let server = self.server.clone();
+        let (tell, told) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            tokio::time::sleep(fate.there).await;
+            let Some(driver) = server.reached().filter(|_| !fate.lost) else {
+                return;
+            };
+            let answer = ask(driver).await;
+            let server = server.clone();
+            if let Some(later) = fate.again_after {
+                let server = server.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(later).await;
+                    if let Some(driver) = server.reached() {
+                        let _ = ask(driver).await;
+                    }
+                });
+            }
+            tokio::time::sleep(fate.back).await;
+            if !fate.answer_lost && !server.is_mute() {
+                let _ = tell.send(answer);
+            }
+        });
+        match told.await {
+            Ok(answer) => answer,
+            Err(_) => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                Err(Error::retryable("memory", "no answer"))
+            }
+        }
+    }
+}
+
+impl Link {
+    async fn put_in(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
+        let (claim, server, queues) =
+            (self.there(claim), self.server.clone(), self.has(Flaw::Queues));
+        self.send(move |driver| {
+            let claim = claim.clone();
+            server.remember(&claim);
+            async move {
+                if !queues {
+                    return driver.acquire(&claim, patience).await;
+                }
+                match driver.acquire(&claim, Patience::Wait).await? {
+                    Answered { answer: Acquisition::Queued { .. }, .. } => {
+                        let grant = driver.granted(&claim).await?;
+                        Ok(Answered::from(Acquisition::Granted(grant)))
+                    }
+                    other => Ok(other),
+                }
+            }
+        })
+        .await
+    }
+
+    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        if self.has(Flaw::KeepsGhosts) {
+            return Ok(Released::Removed);
+        }
+        let claim = self.there(claim);
+        self.send(move |driver| {
+            let claim = claim.clone();
+            async move { driver.release(&claim).await }
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl LockDriver for Link {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        TokioClock::shared()
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
+        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let claim = self.there(claim);
+        self.send(move |driver| {
+            let claim = claim.clone();
+            async move { driver.granted(&claim).await }
+        })
+        .await
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        let claims: Vec<_> = claims.iter().map(|claim| self.there(claim)).collect();
+        self.send(move |driver| {
+            let claims = claims.clone();
+            async move { driver.renew(&claims).await }
+        })
+        .await
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        let raised = Renewal::Holds(Grant { token, ttl: claim.hold_ttl, since: None });
+        if self.has(Flaw::RaisesNothing) {
+            return Ok(raised);
+        }
+        let claim = self.there(claim);
+        let answer = self.send(move |driver| {
+            let claim = claim.clone();
+            async move { driver.raise(&claim, token).await }
+        });
+        match answer.await? {
+            Renewal::Ended(_) if self.has(Flaw::RaisesTheDead) => Ok(raised),
+            answer => Ok(answer),
+        }
+    }
+
+    async fn downgrade(&self, _: &Arc<Claim>) -> Result<Renewal, Error> {
+        Err(self.unsupported("downgrades in this search"))
+    }
+
+    async fn break_claim(
+        &self,
+        _: &Key,
+        _: Token,
+        _: Force,
+        _: &BreakRecord,
+    ) -> Result<bool, Error> {
+        Err(self.unsupported("breaks in this search"))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        let key = key.clone();
+        self.send(move |driver| {
+            let key = key.clone();
+            async move { driver.inspect(&key).await }
+        })
+        .await
+    }
+
+    async fn list(&self, _: &ListRequest) -> Result<Page, Error> {
+        Err(self.unsupported("listing in this search"))
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let hides_loss = self.has(Flaw::HidesLoss) && namespace.as_str() == SIGN;
+        let namespace = namespace.clone();
+        let base = self.send(move |driver| {
+            let namespace = namespace.clone();
+            async move { driver.token_base(&namespace).await }
+        });
+        Ok(match hides_loss {
+            true => base.await?.max(TTL.as_millis() as u64),
+            false => base.await?,
+        })
+    }
+
+    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        let namespace = namespace.clone();
+        self.send(move |driver| {
+            let namespace = namespace.clone();
+            async move { driver.raise_token_base(&namespace, base).await }
+        })
+        .await
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        Ok(Health::well("a memory member"))
+    }
+}
