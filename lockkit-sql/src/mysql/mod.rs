@@ -56,6 +56,7 @@ const CAPABILITIES: Capabilities = {
     c.registers = true;
     c.resize = true;
     c.flights = Flights::of(128, 4);
+    c.flights.same_key = true;
     c.faults = FAULTS;
     c
 };
