@@ -250,3 +250,85 @@ fn unhex(digits: &str) -> Option<Vec<u8>> {
     let pairs = (0..digits.len() / 2).map(|i| digits.get(2 * i..2 * i + 2));
     pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDS: [[u8; 2]; 4] = [[1; 2], [2; 2], [3; 2], [4; 2]];
+
+    /// A release of `a`, a try of `b`, an acquire of `c` with a note, and another one of `c`.
+    fn args() -> Vec<Arg<'static>> {
+        vec![
+            Arg::Many(vec![b"n"; 4]),
+            Arg::Ints(vec![0; 4]),
+            Arg::Many(vec![b"a", b"b", b"c", b"c"]),
+            Arg::Many(IDS.iter().map(|id| id.as_slice()).collect()),
+            Arg::Ints(vec![0, 2, 1, 1]),
+            Arg::Ints(vec![1; 4]),
+            Arg::Ints(vec![5; 4]),
+            Arg::Ints(vec![30; 4]),
+            Arg::Ints(vec![10; 4]),
+            Arg::Many(vec![b"{}"; 4]),
+            Arg::Maybe(vec![None, Some(b"'"), Some(b"?"), None]),
+            Arg::Bytes(b"client"),
+        ]
+    }
+
+    fn knows(names: &[&'static [u8]]) -> Memory {
+        let memory = Memory::default();
+        for name in names {
+            memory.learn(&[Arg::Bytes(b"n"), Arg::Int(0), Arg::Bytes(name)]);
+        }
+        memory
+    }
+
+    #[test]
+    fn what_is_known_is_text_of_hexadecimal_digits_and_the_rest_is_packed() {
+        let args = args();
+        let packed = Flight::new(&args, &knows(&[b"a", b"b", b"c"])).unwrap().arguments();
+        let held = "namespace = x'6e' AND space = 0 AND name IN (x'61') AND id IN (x'0101')";
+        assert_eq!((packed.held.as_str(), packed.helds), (held, 1));
+        assert_eq!(packed.free, "namespace = x'6e' AND space = 0 AND name IN (x'62')");
+        assert_eq!(packed.frees, 1);
+        assert_eq!(packed.rows, "(x'6e',0,x'62',x'0202',1,5,30,10,x'7b7d',x'27',0)");
+        // Two steps of one list go one after the other.
+        let times = "00000000000000000300000000000000000010";
+        let first =
+            format!("1000020001001nc\x03\x0300000000010000000005{times}00000000020000000001{{}}?");
+        let second =
+            format!("1000030001001nc\x04\x0400000000010000000005{times}0000000002----------{{}}");
+        assert_eq!(String::from_utf8(packed.rest).unwrap(), first + &second);
+        assert!(packed.every.starts_with(b"0000000001001na\x01\x012000010001001nb"));
+        let nothing = Flight::new(&args, &Memory::default()).unwrap().arguments();
+        assert_eq!((nothing.helds, nothing.frees, nothing.every.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn the_answer_is_a_row_for_each_step() {
+        let args = args();
+        let (memory, told) =
+            (knows(&[b"a", b"b"]), b"00002,1,70,30,0,,1,;00003,2,71,30,1,9,0,0A0b;");
+        let flight = Flight::new(&args, &memory).unwrap();
+        let answer = |swift, told: &[u8]| {
+            Row(vec![Cell::Int(swift), Cell::Int(99), Cell::Bytes(told.to_vec())])
+        };
+        let ints = |cells: &[i64]| cells.iter().map(|n| Cell::Int(*n)).collect::<Vec<_>>();
+        let row = |cells: &[i64], rest: [Cell; 2]| Row([ints(cells), rest.to_vec()].concat());
+        let rows = flight.rows(&answer(1, told), &memory).unwrap();
+        assert_eq!(rows[0], Row([ints(&[0, 1]), vec![Cell::Null]].concat()));
+        assert_eq!(rows[1], row(&[1, 1, 99, 30, 0], [Cell::Null, Cell::Null]));
+        assert_eq!(rows[2], row(&[2, 1, 70, 30, 0], [Cell::Null, Cell::Bytes(Vec::new())]));
+        assert_eq!(rows[3], row(&[3, 2, 71, 30, 1], [Cell::Int(9), Cell::Bytes(vec![10, 11])]));
+        let known = |name: &'static [u8]| {
+            memory.is_known(&[Arg::Bytes(b"n"), Arg::Int(0), Arg::Bytes(name)])
+        };
+        assert!(known(b"a") && known(b"c"));
+        // Not as they were remembered; the release found its claim, and the other one a holder.
+        let told = b"00000,1,,,,,1,;00001,0,,,0,,0,;00002,9,,,,,,;00003,9,,,,,,;";
+        let rows = flight.rows(&answer(0, told), &memory).unwrap();
+        assert_eq!(rows.len(), 4);
+        assert!(known(b"a") && !known(b"b"));
+        assert_eq!(flight.rows(&answer(1, b"00002,1;"), &memory), None);
+    }
+}

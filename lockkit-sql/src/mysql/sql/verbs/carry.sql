@@ -54,10 +54,11 @@ BEGIN
     EXECUTE lockkit_statement;
   END IF;
   IF p_frees > 0 THEN
-    -- Each gets the clock's microseconds as its token, unless one of the names has had that.
+    -- Each gets the clock's microseconds as its token, which must be greater than its last one.
     SET @lockkit_text = CONCAT(
       'SELECT COUNT(*) INTO @lockkit_free FROM lockkit_names WHERE (', p_free,
-      ') AND crowd = 0 AND expires <= @lockkit_now AND last < @lockkit_now FOR UPDATE SKIP LOCKED');
+      ') AND crowd = 0 AND expires <= @lockkit_now AND last BETWEEN 1 AND @lockkit_now - 1
+       FOR UPDATE SKIP LOCKED');
     PREPARE lockkit_statement FROM @lockkit_text;
     EXECUTE lockkit_statement;
   END IF;
