@@ -61,7 +61,7 @@ fn claim_of(name: &str, mode: Mode, note: Option<String>) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), mode.space(), Name::new(name).unwrap());
     let identity = Arc::new(Identity::of_this_process());
     let mut claim = Claim::new(key, mode, LONG, LONG, identity);
-    claim.note = note;
+    claim.note = note.map(Arc::from);
     Arc::new(claim)
 }
 
@@ -119,7 +119,7 @@ async fn names_that_are_free_and_names_that_are_not_travel_in_one_round_trip() {
             let state = scene.driver.inspect(&claims[at].key).await.unwrap();
             assert_eq!(state.line.len(), 1);
             assert_eq!(state.line[0].token.as_i64(), token);
-            assert_eq!(state.line[0].note, note);
+            assert_eq!(state.line[0].note.as_deref(), note.as_deref());
         }
         if round < 3 {
             let replies = scene.carried(&claims.iter().map(release).collect::<Vec<_>>()).await;

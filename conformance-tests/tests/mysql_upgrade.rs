@@ -127,7 +127,7 @@ async fn a_client_of_version_1_is_bound_to_a_limit_that_a_later_one_gave() {
     let mut scene = Scene::of_version_1().await;
     assert_eq!(acquire(&mut scene.old, "pool", 1, Some(3), "1").await.0, 1);
     let new = scene.newcomer().await;
-    let pool = new.resizable("pool", 7);
+    let pool = new.semaphore("pool", 7).resizable();
     assert_eq!(pool.limit().await.unwrap(), 3, "it is in use with this one");
     pool.resize(2).await.unwrap();
     let other = acquire(&mut scene.old, "pool", 2, Some(3), "1").await;
@@ -151,7 +151,7 @@ async fn a_client_of_version_1_is_bound_to_a_limit_that_a_later_one_gave() {
 async fn what_a_procedure_of_version_1_left_counts_under_the_limit_in_force() {
     let mut scene = Scene::of_version_1().await;
     let new = scene.newcomer().await;
-    let pool = new.resizable("pool", 1);
+    let pool = new.semaphore("pool", 1).resizable();
     pool.resize(1).await.unwrap();
     let one = pool.try_acquire().await.unwrap().expect("it is free");
     let straggler = format!(
@@ -220,7 +220,7 @@ async fn the_statements_for_people_upgrade_as_well() {
     assert_eq!(release(&mut scene.old, 0, "a", 1).await, 1);
     let guard = new.mutex("a").try_lock().await.unwrap().expect("it is free");
     assert!(guard.token().unwrap().as_i64() > token.unwrap());
-    new.resizable("pool", 1).resize(2).await.unwrap();
+    new.semaphore("pool", 1).resizable().resize(2).await.unwrap();
     guard.release().await.unwrap();
 }
 

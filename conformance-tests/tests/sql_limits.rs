@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, R
 
 /// Resizes `pool` to 4, and uses it and `plain`; nobody is in them afterwards. Says the last token.
 async fn use_both(locks: &LockManager) -> i64 {
-    locks.resizable("pool", 1).resize(4).await.unwrap();
-    let permits = locks.resizable("pool", 1).acquire_many(4).await.unwrap();
+    locks.semaphore("pool", 1).resizable().resize(4).await.unwrap();
+    let permits = locks.semaphore("pool", 1).resizable().acquire_many(4).await.unwrap();
     let token = permits.token().unwrap().as_i64();
     permits.release().await.unwrap();
     locks.semaphore("plain", 2).acquire().await.unwrap().release().await.unwrap();
@@ -18,10 +18,13 @@ async fn use_both(locks: &LockManager) -> i64 {
 
 /// The limit is there, and tokens went on.
 async fn finds_the_limit(locks: &LockManager, token: i64) {
-    assert_eq!(locks.resizable("pool", 1).limit().await.unwrap(), 4);
+    assert_eq!(locks.semaphore("pool", 1).resizable().limit().await.unwrap(), 4);
     let four = locks.semaphore("pool", 4).try_acquire_many(4).await.unwrap().expect("it is free");
     assert!(four.token().unwrap().as_i64() > token);
-    assert!(locks.resizable("pool", 1).try_acquire().await.unwrap().is_none(), "four are out");
+    assert!(
+        locks.semaphore("pool", 1).resizable().try_acquire().await.unwrap().is_none(),
+        "four are out"
+    );
     four.release().await.unwrap();
 }
 
@@ -74,7 +77,7 @@ async fn a_limit_on_mariadb_outlives_the_row_of_its_name() {
 async fn on_postgres_one_that_waits_for_a_higher_limit_is_told() {
     let server = Server::start(Kind::Postgres).await.unwrap();
     let locks = LockManager::new(PostgresDriver::connect(&server.url()).await.unwrap());
-    let pool = locks.resizable("pool", 1);
+    let pool = locks.semaphore("pool", 1).resizable();
     pool.resize(0).await.unwrap();
     let waiting = tokio::spawn({
         let pool = pool.clone();

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use lockkit::state::LockState;
+use lockkit::sync::Semaphore;
 use lockkit::{Error, Guard, Identity, LockManager, MemoryDriver, Name, Space};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
@@ -151,17 +152,18 @@ impl<'a> Take<'a> {
     async fn once(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
         let permits = self.args.permits.unwrap_or(1);
         match (self.args.limit, self.args.shared) {
-            (Some(first), _) if self.args.resizable => {
-                let semaphore = configured!(self, locks.resizable(self.name, first));
-                semaphore.try_acquire_many(permits).await
-            }
             (Some(limit), _) => {
-                let semaphore = configured!(self, locks.semaphore(self.name, limit));
+                let semaphore = configured!(self, self.semaphore(locks, limit));
                 semaphore.try_acquire_many(permits).await
             }
             (None, true) => configured!(self, locks.rwlock(self.name)).try_read().await,
             (None, false) => configured!(self, locks.mutex(self.name)).try_lock().await,
         }
+    }
+
+    fn semaphore(&self, locks: &LockManager, limit: u32) -> Semaphore {
+        let semaphore = locks.semaphore(self.name, limit);
+        if self.args.resizable { semaphore.resizable() } else { semaphore }
     }
 
     async fn patiently(
@@ -171,15 +173,8 @@ impl<'a> Take<'a> {
     ) -> Result<Option<Guard>, Error> {
         let permits = self.args.permits.unwrap_or(1);
         match (self.args.limit, self.args.shared, limit) {
-            (Some(first), _, limit) if self.args.resizable => {
-                let semaphore = configured!(self, locks.resizable(self.name, first));
-                match limit {
-                    Some(limit) => semaphore.try_acquire_many_for(permits, limit).await,
-                    None => semaphore.acquire_many(permits).await.map(Some),
-                }
-            }
             (Some(permits_in_all), _, limit) => {
-                let semaphore = configured!(self, locks.semaphore(self.name, permits_in_all));
+                let semaphore = configured!(self, self.semaphore(locks, permits_in_all));
                 match limit {
                     Some(limit) => semaphore.try_acquire_many_for(permits, limit).await,
                     None => semaphore.acquire_many(permits).await.map(Some),

@@ -15,8 +15,8 @@ use crate::registry::{Registry, Release};
 use crate::settings::Settings;
 use crate::state::LockState;
 use crate::sync::{
-    Barrier, Election, Entrances, Latch, MultiLock, Mutex, Once, Reentrant, Register, Resizable,
-    RwLock, Semaphore,
+    Barrier, Election, Entrances, Latch, MultiLock, Mutex, Once, Reentrant, Register, RwLock,
+    Semaphore,
 };
 use crate::ticket::Ticket;
 use crate::{BreakRecord, Error, Identity, Key, LossReason, Name, Namespace, Space, Token};
@@ -99,16 +99,10 @@ impl LockManager {
     }
 
     /// The semaphore of this name, with this many permits. No I/O. It has nothing to do with a
-    /// lock of the same name. The limit must be the same wherever the semaphore is in use.
+    /// lock of the same name. The limit must be the same wherever the semaphore is in use, unless it is
+    /// [resizable](Semaphore::resizable).
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
         Semaphore::new(&self.core, name.as_ref(), limit)
-    }
-
-    /// The semaphore of this name whose limit lives in the backend and can be changed while permits
-    /// are out. No I/O. `initial` is the limit that it begins with, and means nothing once it has
-    /// one.
-    pub fn resizable(&self, name: impl AsRef<str>, initial: u32) -> Resizable {
-        Resizable::new(&self.core, name.as_ref(), initial)
     }
 
     /// Locks for this owner, who can enter again what it holds. See [`Reentrant`].

@@ -94,12 +94,14 @@ pub async fn resize_02_lowering_evicts_nobody_and_nobody_comes_in_until_there_is
 
 pub async fn resize_03_drained_nobody_comes_in_until_it_is_raised_again(bench: Bench) {
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
-    let pool = ours.resizable("pool", 2);
+    let pool = ours.semaphore("pool", 2).resizable();
     let out = pool.acquire_many(2).await.expect("it is free");
-    theirs.resizable("pool", 2).resize(0).await.expect("it works");
+    theirs.semaphore("pool", 2).resizable().resize(0).await.expect("it works");
     assert!(out.is_valid() && out.verify().await.is_ok(), "what is out stays out");
     out.release().await.expect("it was held");
-    for handle in [&pool, &theirs.resizable("pool", 2), &theirs.resizable("pool", 7)] {
+    for handle in
+        [&pool, &theirs.semaphore("pool", 2).resizable(), &theirs.semaphore("pool", 7).resizable()]
+    {
         assert!(handle.try_acquire().await.expect("it works").is_none(), "it is drained");
         let brief = handle.try_acquire_for(Duration::from_millis(100)).await;
         assert!(brief.expect("it works").is_none(), "it is drained");
@@ -126,18 +128,18 @@ pub async fn resize_03_drained_nobody_comes_in_until_it_is_raised_again(bench: B
 pub async fn resize_04_of_racing_resizes_one_wins_and_all_agree(bench: Bench) {
     const RACERS: u32 = 6;
     let locks = bench.manager().await;
-    let held = locks.resizable("pool", 1).acquire().await.expect("it is free");
+    let held = locks.semaphore("pool", 1).resizable().acquire().await.expect("it is free");
     let mut racers = JoinSet::new();
     for racer in 1..=RACERS {
         let locks = bench.manager().await;
         racers.spawn(async move {
-            let pool = locks.resizable("pool", 1);
+            let pool = locks.semaphore("pool", 1).resizable();
             pool.resize(racer * 2).await.expect("it works");
             pool
         });
     }
     let pools = bench.soon("all have resized", racers.join_all()).await;
-    let limit = locks.resizable("pool", 1).limit().await.expect("it works");
+    let limit = locks.semaphore("pool", 1).resizable().limit().await.expect("it works");
     assert!((1..=RACERS).any(|racer| racer * 2 == limit), "one of theirs: {limit}");
     let mut out = vec![held];
     for turn in 1..limit {
@@ -154,7 +156,8 @@ pub async fn resize_04_of_racing_resizes_one_wins_and_all_agree(bench: Bench) {
 
 pub async fn resize_05_the_first_use_gives_the_limit_and_later_ones_do_not(bench: Bench) {
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
-    let (first, second) = (ours.resizable("pool", 3), theirs.resizable("pool", 5));
+    let (first, second) =
+        (ours.semaphore("pool", 3).resizable(), theirs.semaphore("pool", 5).resizable());
     assert_eq!(first.limit().await.expect("it works"), 3);
     assert_eq!(second.limit().await.expect("it works"), 3, "it has one already");
     let three = second.acquire_many(3).await.expect("it is free");
@@ -166,7 +169,7 @@ pub async fn resize_05_the_first_use_gives_the_limit_and_later_ones_do_not(bench
     // One that was in use as a plain one keeps the limit that it is in use with.
     let plain = ours.semaphore("plain", 2);
     let one = plain.acquire().await.expect("it is free");
-    let resizable = theirs.resizable("plain", 8);
+    let resizable = theirs.semaphore("plain", 8).resizable();
     assert_eq!(resizable.limit().await.expect("it works"), 2);
     let other = resizable.try_acquire().await.expect("it works").expect("one is left");
     assert!(resizable.try_acquire().await.expect("it works").is_none(), "two are out");
@@ -174,7 +177,7 @@ pub async fn resize_05_the_first_use_gives_the_limit_and_later_ones_do_not(bench
         permit.release().await.expect("it was held");
     }
     // Locks and semaphores of other names have nothing to do with it.
-    let all = ours.resizable("another", 9).acquire_many(9).await.expect("it is free");
+    let all = ours.semaphore("another", 9).resizable().acquire_many(9).await.expect("it is free");
     all.release().await.expect("it was held");
 }
 
@@ -182,7 +185,8 @@ pub async fn resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_n
     bench: Bench,
 ) {
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
-    let (old, new) = (ours.resizable("pool", 5), theirs.resizable("pool", 5));
+    let (old, new) =
+        (ours.semaphore("pool", 5).resizable(), theirs.semaphore("pool", 5).resizable());
     old.acquire_many(5).await.expect("it is free").release().await.expect("it was held");
     new.resize(2).await.expect("it works");
     // Nobody is in line who would tell it.
@@ -207,7 +211,7 @@ pub async fn resize_06_a_handle_that_remembers_an_old_limit_works_on_under_the_n
 
 pub async fn resize_07_a_plain_semaphore_must_name_the_limit_in_force(bench: Bench) {
     let locks = bench.manager().await;
-    let pool = locks.resizable("pool", 2);
+    let pool = locks.semaphore("pool", 2).resizable();
     pool.resize(4).await.expect("it works");
     for in_use in [false, true] {
         let held = match in_use {
@@ -255,9 +259,9 @@ pub async fn resize_09_a_resize_whose_answer_was_lost_is_in_force(bench: Bench) 
         let faulty = Arc::new(Faulty::at(Fault { call: 0, place }));
         let ours = bench.manager_over(Arc::new(Tampered::new(bench.driver().await, faulty)));
         let name = format!("{place:?}");
-        let pool = ours.resizable(&name, 1);
+        let pool = ours.semaphore(&name, 1).resizable();
         pool.resize(3).await.expect(&name);
-        let elsewhere = theirs.resizable(&name, 1);
+        let elsewhere = theirs.semaphore(&name, 1).resizable();
         assert_eq!(elsewhere.limit().await.expect(&name), 3, "{name}");
         let three = pool.try_acquire_many(3).await.expect(&name).expect(&name);
         assert!(elsewhere.try_acquire().await.expect(&name).is_none(), "{name}");
@@ -267,11 +271,11 @@ pub async fn resize_09_a_resize_whose_answer_was_lost_is_in_force(bench: Bench) 
 
 pub async fn resize_10_permits_out_stay_within_a_limit_that_only_grows(bench: Bench) {
     let managers = [bench.manager().await, bench.manager().await];
-    managers[0].resizable("pool", 1).resize(1).await.expect("it works");
+    managers[0].semaphore("pool", 1).resizable().resize(1).await.expect("it works");
     let (out, limit) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(1)));
     let mut tasks = JoinSet::new();
     for i in 0..6 {
-        let pool = managers[i % 2].resizable("pool", 1);
+        let pool = managers[i % 2].semaphore("pool", 1).resizable();
         let (out, limit) = (out.clone(), limit.clone());
         tasks.spawn(async move {
             for _ in 0..6 {
@@ -288,10 +292,10 @@ pub async fn resize_10_permits_out_stay_within_a_limit_that_only_grows(bench: Be
     for more in 2..=4 {
         // Told first: whoever comes in by the raise may be out before it is answered.
         limit.store(more, Ordering::SeqCst);
-        managers[1].resizable("pool", 1).resize(more).await.expect("it works");
+        managers[1].semaphore("pool", 1).resizable().resize(more).await.expect("it works");
     }
     finish(tasks).await;
-    let pool = managers[0].resizable("pool", 1);
+    let pool = managers[0].semaphore("pool", 1).resizable();
     assert_eq!(pool.available_permits().await.expect("it works"), 4);
 }
 

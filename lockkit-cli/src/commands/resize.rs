@@ -10,7 +10,7 @@ use crate::take;
 pub(crate) async fn resize(args: &ResizeArgs, backend: &BackendArgs) -> Result<u8, Failure> {
     lockkit::Name::new(&args.name)?;
     let locks = Backend::choose(backend)?.connect().await?;
-    let resized = locks.resizable(&args.name, args.limit).resize(args.limit).await;
+    let resized = locks.semaphore(&args.name, args.limit).resizable().resize(args.limit).await;
     take::close(&locks).await;
     resized?;
     output::print_line(args.limit)?;

@@ -9,7 +9,6 @@ mod mutex;
 mod once;
 mod reentrant;
 mod register;
-mod resizable;
 mod rwlock;
 mod semaphore;
 
@@ -22,6 +21,5 @@ pub use once::{Decision, Once};
 pub use reentrant::Reentrant;
 pub(crate) use reentrant::{Entrance, Entrances};
 pub use register::Register;
-pub use resizable::Resizable;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;

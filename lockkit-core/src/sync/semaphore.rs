@@ -1,12 +1,18 @@
 //! The semaphore: so many permits, each of which comes back by itself when its holder dies.
 
+mod resizing;
+
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use resizing::Heard;
+
 use super::handle::{Handle, options, run};
 use crate::acquire::Wait;
+use crate::driver::SetLimit;
 use crate::manager::Core;
-use crate::{Error, Guard, Lease, Mode, Space};
+use crate::{Error, Guard, Key, Lease, Space};
 
 /// At most `limit` permits out at a time, across all processes.
 ///
@@ -16,6 +22,7 @@ use crate::{Error, Guard, Lease, Mode, Space};
 /// - Permits are leases: those of a process that died come back by themselves.
 /// - The tokens of permits tell holders apart and grow, but **do not fence**: an older holder is
 ///   as legitimate as a newer one.
+/// - The limit can be [changed](Self::resize) while permits are out: [`resizable`](Self::resizable).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
@@ -30,14 +37,85 @@ use crate::{Error, Guard, Lease, Mode, Space};
 pub struct Semaphore {
     handle: Handle,
     limit: u32,
+    /// What was last heard of the limit, where that is the backend's.
+    heard: Option<Heard>,
 }
 
 impl Semaphore {
     pub(crate) fn new(core: &Arc<Core>, name: &str, limit: u32) -> Self {
-        Self { handle: Handle::new(core, name, None), limit }
+        Self { handle: Handle::new(core, name, None), limit, heard: None }
     }
 
     options!();
+
+    /// The same semaphore with a limit that lives in the backend, under the semaphore's name, for
+    /// good, as durable as a register. No I/O.
+    ///
+    /// - The first use gives it the limit of this handle, or the one that it is in use with. From
+    ///   there on only [`resize`](Self::resize) changes it, for all handles everywhere.
+    /// - A request for more permits than the limit is no error: it waits until the limit is raised,
+    ///   and those behind it wait with it.
+    /// - A handle, and its clones, remember the limit: one round trip for a permit that is free; the
+    ///   first use takes one more, and so does the first one after somebody else resized.
+    /// - A handle that is not resizable must name the limit that is in force, and gets
+    ///   [`Error::LimitMismatch`] otherwise.
+    /// - Not on every backend: see [`Capabilities::resize`](crate::Capabilities::resize).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+    /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+    /// let pool = locks.semaphore("pool", 2).resizable();
+    /// let both = pool.acquire_many(2).await?;
+    ///
+    /// // Drained: what is out stays out, and nobody comes in.
+    /// pool.resize(0).await?;
+    /// assert!(both.is_valid());
+    /// both.release().await?;
+    /// assert!(pool.try_acquire().await?.is_none());
+    ///
+    /// // Another process raises it.
+    /// locks.semaphore("pool", 2).resize(8).await?;
+    /// let many = pool.acquire_many(8).await?;
+    /// # many.release().await
+    /// # }
+    /// ```
+    pub fn resizable(mut self) -> Self {
+        self.handle.resizable = true;
+        self.heard.get_or_insert_default();
+        self
+    }
+
+    /// Changes the limit, for everybody and for good; 0 drains. Returns once it is in force: no
+    /// request for permits that begins after that comes in above it. One round trip.
+    ///
+    /// - **Raised**, it lets in at once whom it has room for, in the order of the line.
+    /// - **Lowered**, it evicts nobody: who holds goes on, and nobody comes in until there is room.
+    /// - **Drained**, at 0, nobody comes in. Who waits keeps its place in line for when it is raised.
+    /// - **One value wins** where several resize at once, and all count with it.
+    ///
+    /// A lost answer is asked for again, for half a minute at most. Where somebody else resized
+    /// meanwhile, this may be applied again after theirs. A handle that is not
+    /// [`resizable`](Self::resizable) does not follow: it still asks for the limit that it was made
+    /// with.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves open whether the limit was changed.
+    pub async fn resize(&self, limit: u32) -> Result<(), Error> {
+        self.ask(SetLimit::To(limit), resizing::PATIENCE).await.map(drop)
+    }
+
+    /// The limit. On a [`resizable`](Self::resizable) handle the one that is in force: one round
+    /// trip, which gives the semaphore the handle's limit if it has none. Otherwise the one that the
+    /// handle was made with, without I/O.
+    ///
+    /// # Cancel safety
+    /// Dropping it does no harm.
+    pub async fn limit(&self) -> Result<u32, Error> {
+        match &self.heard {
+            Some(_) => self.ask(SetLimit::IfUnset(self.limit), resizing::PATIENCE).await,
+            None => Ok(self.limit),
+        }
+    }
 
     /// Waits for one permit.
     ///
@@ -70,7 +148,11 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<Guard, Error> {
-        self.handle.wait(self.mode(permits), "semaphore").await
+        match self.take(permits, Wait::Forever).await? {
+            Some(guard) => Ok(guard),
+            // A driver answered "busy" to a claim that would have waited.
+            None => Err(self.handle.core.driver().unsupported("waiting in line")),
+        }
     }
 
     /// Takes this many permits if there are so many and nobody waits; otherwise `None`.
@@ -78,7 +160,7 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
     pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard>, Error> {
-        self.handle.acquire(self.mode(permits), "semaphore", Wait::No).await
+        self.take(permits, Wait::No).await
     }
 
     /// Waits for this many permits, but not longer than this; then `None`.
@@ -90,20 +172,22 @@ impl Semaphore {
         permits: u32,
         limit: Duration,
     ) -> Result<Option<Guard>, Error> {
-        self.handle.acquire(self.mode(permits), "semaphore", Wait::For(limit)).await
+        self.take(permits, Wait::For(limit)).await
     }
 
-    /// How many permits are not out. Those who wait may want more than that.
+    /// How many permits are not out: none while more are out than the limit. Those who wait may
+    /// want more than that. One round trip; two on a [`resizable`](Self::resizable) handle.
     ///
     /// # Cancel safety
-    /// Dropping it does nothing.
+    /// Dropping it does no harm.
     pub async fn available_permits(&self) -> Result<u32, Error> {
-        let core = &self.handle.core;
-        core.check_open()?;
-        let key = core.key(Space::Semaphore, self.handle.name()?.as_str())?;
-        let state = core.driver().inspect(&key).await?;
-        let out: u32 = state.holders().map(|s| s.mode.weight()).sum();
-        Ok(state.limit().unwrap_or(self.limit).saturating_sub(out))
+        self.handle.core.check_open()?;
+        let key = self.key()?;
+        let limit = self.limit().await?;
+        let state = self.handle.core.driver().inspect(&key).await?;
+        let out: u64 = state.holders().map(|s| u64::from(s.mode.weight())).sum();
+        let limit = state.limit().unwrap_or(limit);
+        Ok(limit.saturating_sub(u32::try_from(out).unwrap_or(u32::MAX)))
     }
 
     /// Runs work with one permit, as [`Mutex::run`](super::Mutex::run) does.
@@ -119,7 +203,17 @@ impl Semaphore {
         run(self.acquire().await?, work).await
     }
 
-    fn mode(&self, permits: u32) -> Mode {
-        Mode::Permits { permits, limit: self.limit }
+    fn key(&self) -> Result<Key, Error> {
+        self.handle.core.key(Space::Semaphore, self.handle.name()?.as_str())
+    }
+}
+
+impl fmt::Debug for Semaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semaphore")
+            .field("name", &self.handle.given_name())
+            .field("limit", &self.limit)
+            .field("resizable", &self.heard.is_some())
+            .finish_non_exhaustive()
     }
 }
