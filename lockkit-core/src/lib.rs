@@ -41,7 +41,7 @@ pub use capabilities::Capabilities;
 pub use claim::{Claim, ClaimId, Identity, Lifetime, Mode, Token};
 pub use deadline::Margin;
 pub use driver::{Entry, Expect, MAX_REGISTER_BYTES, Version};
-pub use error::{BreakRecord, Error, LossReason};
+pub use error::{BreakRecord, Cause, Error, LossReason};
 pub use guard::{Guard, WriteGuard};
 pub use lease::Lease;
 pub use manager::LockManager;

@@ -99,13 +99,7 @@ impl Failure {
         match self {
             Self::LeaseGone => Self::LeaseGone,
             Self::Compacted => Self::Compacted,
-            Self::Other(Error::Backend { source, retryable: true, .. }) => {
-                Self::Other(Error::retryable(BACKEND, source.to_string()))
-            }
-            Self::Other(Error::Backend { source, .. }) => {
-                Self::Other(Error::permanent(BACKEND, source.to_string()))
-            }
-            Self::Other(e) => Self::Other(Error::permanent(BACKEND, e.to_string())),
+            Self::Other(error) => Self::Other(error.clone()),
         }
     }
 }
