@@ -168,7 +168,8 @@ async fn a_row_that_somebody_has_locked_holds_up_its_own_step_alone() {
             scene.carried(&known.iter().map(release).collect::<Vec<_>>()).await;
         }
         admin.execute(sqlx::raw_sql("START TRANSACTION")).await.unwrap();
-        let lock = "SELECT COUNT(*) FROM lockkit_names WHERE name IN ('4', '5') FOR UPDATE";
+        let lock = "SELECT COUNT(*) FROM lockkit_names \
+                    WHERE namespace = '' AND space = 0 AND name IN ('4', '5') FOR UPDATE";
         let locked: i64 = admin.fetch_one(lock).await.unwrap().get(0);
         assert_eq!(locked, 2);
         let claims: Vec<_> = names.iter().map(make).collect();
@@ -204,7 +205,9 @@ async fn a_step_that_waits_for_a_row_for_a_moment_gets_its_lock() {
     let mut admin = scene.admin().await;
     let claims = [claim("warm/1"), claim("warm/2")];
     admin.execute(sqlx::raw_sql("START TRANSACTION")).await.unwrap();
-    admin.execute("UPDATE lockkit_names SET crowd = 0 WHERE name = 'warm/1'").await.unwrap();
+    let lock = "UPDATE lockkit_names SET crowd = 0 \
+                WHERE namespace = '' AND space = 0 AND name = 'warm/1'";
+    admin.execute(lock).await.unwrap();
     let steps = claims.each_ref().map(try_it);
     let let_go = async {
         // Once the step waits for the row by itself.
