@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use distributed_lock_postgres::PostgresLockProvider;
 use lockkit::LockManager;
 use lockkit_bench::{Way, median, race, race_at};
-use lockkit_conformance::lab::proxy::Protocol;
-use lockkit_conformance::lab::{Kind, Proxy, Server};
+use lockkit_lab::proxy::Protocol;
+use lockkit_lab::{Kind, Proxy, Server};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 use tokio::task::JoinSet;
@@ -34,7 +34,7 @@ async fn main() {
     }
     if is_wanted("mariadb") {
         let server = Server::start(Kind::MariaDb).await.unwrap();
-        mariadb_rates(&server.url()).await;
+        mariadb_rates(&server).await;
     }
     if is_wanted("hand_over") {
         hand_over().await;
@@ -138,25 +138,36 @@ async fn distributed_lock(url: &str, tasks: usize) -> Way {
     })
 }
 
-async fn mariadb_rates(url: &str) {
+/// Every commit waits for the disk, as it does unless somebody sets it otherwise.
+async fn mariadb_rates(server: &Server) {
+    let url = &server.url();
     let locks = lockkit::connect(url).await.unwrap();
-    let options = MySqlPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
-    let pool = options.connect(url).await.unwrap();
+    let pool_of = |connections| {
+        MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false)
+    };
+    let pool = pool_of(CONNECTIONS).connect(url).await.unwrap();
+    let connection = pool_of(1).connect(url).await.unwrap();
+    sqlx::query("SET GLOBAL innodb_flush_log_at_trx_commit = 1").execute(&pool).await.unwrap();
     let table = "CREATE TABLE bare (name VARBINARY(512) PRIMARY KEY, owner VARBINARY(16), \
                  token BIGINT NOT NULL, expires DATETIME(6)) ENGINE=InnoDB";
     sqlx::query(table).execute(&pool).await.unwrap();
     for (tasks, times) in [(1, 300), (64, 1_280)] {
-        let ways = [lockkit(&locks, tasks), bare_on_mariadb(&pool, tasks)];
+        let ways = [
+            lockkit(&locks, tasks),
+            bare_on_mariadb("two statements", &pool, tasks),
+            bare_on_mariadb("on 1 connection", &connection, tasks),
+        ];
         for way in &ways {
             way.round(times).await;
         }
-        race(&format!("mariadb, {tasks} at a time"), times, &ways).await;
+        let what = format!("mariadb, {tasks} at a time");
+        race_at(&what, times, &ways, &server.processes()).await;
     }
 }
 
-fn bare_on_mariadb(pool: &MySqlPool, tasks: usize) -> Way {
+fn bare_on_mariadb(name: &'static str, pool: &MySqlPool, tasks: usize) -> Way {
     let pool = pool.clone();
-    Way::new("two statements", tasks, move |task| {
+    Way::new(name, tasks, move |task| {
         let (pool, name) = (pool.clone(), format!("invoice/{task}").into_bytes());
         async move {
             sqlx::query(

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join_all, try_join_all};
 use lockkit::driver::{LockDriver, Patience};
 use lockkit::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
-use lockkit_conformance::lab::proxy::Protocol;
-use lockkit_conformance::lab::raw::zookeeper::four_letters;
-use lockkit_conformance::lab::{Kind, Proxy, Server};
+use lockkit_lab::proxy::Protocol;
+use lockkit_lab::raw::zookeeper::four_letters;
+use lockkit_lab::{Kind, Proxy, Server};
 use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode, CreateOptions, LockPrefix};
 use lockkit_zk::{ZkDriver, ZkOptions};
 

@@ -45,7 +45,7 @@ impl Bench {
     pub async fn new(harness: Arc<dyn Harness>) -> Result<Self, Error> {
         let passing = Arc::new(Noting::default());
         let capabilities = *made(&*harness, &passing).await?.capabilities();
-        let unique = lockkit_core::ClaimId::random().to_hex();
+        let unique = lockkit_core::driver::ClaimId::random().to_hex();
         Ok(Self {
             harness,
             namespace: Namespace::new(format!("conformance-{}", &unique[..12]))?,

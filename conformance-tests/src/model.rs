@@ -1,8 +1,9 @@
 //! The reference: a lock as a list of claims and the rule of [`queue`], written for being read.
 //! It has no time; leases of the claims that it is compared with must outlast the comparison.
 
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{Force, SetLimit};
-use lockkit_core::{ClaimId, Mode, queue};
+use lockkit_core::{Mode, queue};
 
 /// One lock, as it must behave.
 #[derive(Clone, Debug, Default)]

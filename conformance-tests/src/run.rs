@@ -116,7 +116,8 @@ async fn on_bench(bench: Bench, case: &'static Case, stop: impl Future<Output = 
     }
 }
 
-pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
+/// What a panic says.
+pub fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
         .unwrap_or_else(|| "a panic without a message".to_owned())

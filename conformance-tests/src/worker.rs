@@ -47,12 +47,10 @@ impl Crew {
     }
 
     /// The same in this environment.
-    pub(crate) fn start_in(
-        &self,
-        args: &[&str],
-        file: &Path,
-        environment: &[(&str, &Path)],
-    ) -> Process {
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start_in(&self, args: &[&str], file: &Path, environment: &[(&str, &Path)]) -> Process {
         let mut child = Command::new(&self.worker.program)
             .arg("worker")
             .args([&self.worker.url, &self.prefix])

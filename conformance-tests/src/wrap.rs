@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::clock::Clock;
+use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
     Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers,
     Renewal, Replies, Reply, SetLimit, Step, Store, StoreOutcome, Version,
@@ -17,9 +17,12 @@ use lockkit_core::driver::{
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
-use crate::history::now;
-
 pub mod tampers;
+
+/// Now, in nanoseconds on the boot clock, which all processes of a machine share.
+pub fn now() -> u64 {
+    BootClock.now().as_nanos()
+}
 
 /// What was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

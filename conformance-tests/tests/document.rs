@@ -9,13 +9,14 @@ use async_trait::async_trait;
 use lockkit_conformance::Harness;
 use lockkit_core::capabilities::{LeaseClock, WakeUp};
 use lockkit_core::clock::Moment;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal, Replies,
     Step as FlightStep, one_by_one,
 };
 use lockkit_core::line::{Answer, Entry, Line, Step, Tokens};
 use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page, Standing};
-use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, LossReason, Token};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Token};
 
 // The lines between these marks are in docs/driver-guide.md.
 // [driver]

@@ -12,12 +12,13 @@ use async_trait::async_trait;
 
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::clock::{Clock, Moment};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal, Replies,
     Step, one_by_one,
 };
 use lockkit_core::state::{Finding, Health, ListRequest, LockState, Page, Severity};
-use lockkit_core::{BreakRecord, Claim, ClaimId, Error, Key, Lifetime, Namespace, Token};
+use lockkit_core::{BreakRecord, Claim, Error, Key, Lifetime, Namespace, Token};
 
 mod marks;
 mod stand;

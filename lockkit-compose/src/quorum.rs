@@ -16,14 +16,13 @@ use tokio::sync::{OnceCell, oneshot};
 
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::{Clock, Moment};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies, Step,
     no_answer, one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{
-    BreakRecord, Claim, ClaimId, Error, Key, Lifetime, LossReason, Mode, Namespace, Token,
-};
+use lockkit_core::{BreakRecord, Claim, Error, Key, Lifetime, LossReason, Mode, Namespace, Token};
 
 mod connect;
 mod hold;

@@ -11,11 +11,12 @@ use crate::collector::{Answer, Passenger};
 use crate::deadline::backoff;
 use crate::driver::{Acquisition, Answered, Patience, Reply, Step};
 use crate::guard::Guard;
-use crate::manager::Core;
 use crate::observe::{self, Labels, Outcome};
 use crate::record::{How, Record};
 use crate::registry::{Pending, Release};
+use crate::renewer;
 use crate::settings::check_ttl;
+use crate::shared::Core;
 use crate::{Claim, Error, Key, Lifetime, LossReason, Mode};
 
 /// What one lock operation asks for.
@@ -114,7 +115,7 @@ async fn attempt(
     request: &Request,
     patience: Patience,
 ) -> Result<Option<Guard>, Error> {
-    core.registry.ensure_renewer();
+    renewer::ensure(&core.registry);
     let (mut failures, mut late) = (0, 0);
     loop {
         let base = match core.token_base().await {

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::flight::Flights;
-
 /// What a driver does and does not do. Public facts, cheap to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -248,4 +246,30 @@ pub enum Keeps {
     All,
     /// The fault cannot happen here.
     Impossible,
+}
+
+/// How much one request of a backend carries, and how many requests it is sent at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Flights {
+    /// Steps in one flight at most. With 1, each step travels by itself.
+    pub steps: usize,
+    /// The sum of [`Claim::weight`](crate::Claim::weight) of the steps in one flight at most; a single step travels
+    /// whatever it weighs.
+    pub bytes: usize,
+    /// Flights under way at once. Renewals come on top.
+    pub at_once: usize,
+    /// Whether one flight may carry several acquires of one key.
+    pub same_key: bool,
+}
+
+impl Flights {
+    /// Every step by itself, 256 under way at once.
+    pub const SINGLE: Self = Self { steps: 1, bytes: usize::MAX, at_once: 256, same_key: true };
+
+    /// Up to `steps` in a flight of at most 1 MiB, `at_once` under way at once, one acquire of a key
+    /// in each.
+    pub const fn of(steps: usize, at_once: usize) -> Self {
+        Self { steps, bytes: 1 << 20, at_once, same_key: false }
+    }
 }

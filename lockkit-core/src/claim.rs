@@ -1,15 +1,13 @@
-//! What stands in the list of a lock: the claim, its id, its mode, its token. Plain data: no I/O,
+//! What stands in the list of a lock: the claim, its id, its mode. Plain data: no I/O,
 //! no time.
 
 use std::fmt;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngCore;
-use serde::{Deserialize, Serialize};
 
-use crate::{Key, Space};
+use crate::{Identity, Key, Space};
 
 /// The secret name of a claim: 128 random bits, made by the client.
 ///
@@ -59,48 +57,6 @@ impl ClaimId {
 impl fmt::Debug for ClaimId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ClaimId(…)")
-    }
-}
-
-/// A fencing token: the place of a claim in the order of its lock.
-///
-/// For one name, a later conflicting holder has a greater token. A resource that remembers the
-/// greatest token it has seen, and refuses lower ones, is safe from a holder that lost its lock
-/// without noticing. Fits into a signed 64-bit column. Tokens of different names, and of different
-/// backends, do not compare.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(transparent)]
-pub struct Token(NonZeroU64);
-
-impl Token {
-    /// The token of this number; `None` for 0 and for what does not fit into an `i64`.
-    pub const fn new(number: u64) -> Option<Self> {
-        match NonZeroU64::new(number) {
-            Some(n) if number <= i64::MAX as u64 => Some(Self(n)),
-            _ => None,
-        }
-    }
-
-    /// The number, from 1 to `i64::MAX`.
-    pub const fn get(self) -> u64 {
-        self.0.get()
-    }
-
-    /// The number as databases keep it.
-    pub const fn as_i64(self) -> i64 {
-        self.0.get() as i64
-    }
-}
-
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token({})", self.0)
     }
 }
 
@@ -158,35 +114,6 @@ pub enum Lifetime {
     /// Outlives the process that made it, until its ttl is over or a ticket renews it. Where the
     /// backend's lease is that of a session, this is unsupported.
     Detached,
-}
-
-/// Who stands behind a claim, as shown to people.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct Identity {
-    pub host: String,
-    pub pid: u32,
-    pub program: String,
-}
-
-impl Identity {
-    /// This process: the host's name, the process id, the program's file name.
-    pub fn of_this_process() -> Self {
-        let program = std::env::args_os()
-            .next()
-            .and_then(|path| {
-                Some(std::path::Path::new(&path).file_name()?.to_string_lossy().into_owned())
-            })
-            .unwrap_or_else(|| "unknown".to_owned());
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self { host, pid: std::process::id(), program }
-    }
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}[{}]@{}", self.program, self.pid, self.host)
-    }
 }
 
 /// What a client asks a driver to put into the list of a lock.
@@ -288,19 +215,5 @@ mod tests {
         for bad in ["", "00", &"g".repeat(32), &"A".repeat(32), &"é".repeat(16)] {
             assert_eq!(ClaimId::from_hex(bad), None, "{bad:?}");
         }
-    }
-
-    #[test]
-    fn a_token_is_positive_and_fits_a_signed_column() {
-        assert_eq!(Token::new(0), None);
-        assert_eq!(Token::new(i64::MAX as u64).unwrap().as_i64(), i64::MAX);
-        assert_eq!(Token::new(i64::MAX as u64 + 1), None);
-    }
-
-    #[test]
-    fn the_identity_of_this_process_names_it() {
-        let identity = Identity::of_this_process();
-        assert_eq!(identity.pid, std::process::id());
-        assert!(!identity.host.is_empty() && !identity.program.is_empty());
     }
 }

@@ -5,16 +5,16 @@
 //! by tasks of their own, so that nobody waits for a future that its owner does not poll.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::capabilities::Flights;
 use crate::clock::{Clock, Moment};
 use crate::deadline::Jitter;
 use crate::driver::{Answered, LockDriver, Released};
-use crate::flight::{Flights, Replies, Reply, Step};
+use crate::flight::{Reply, Step};
 use crate::lane::Lane;
 use crate::{Claim, Error};
 
@@ -214,7 +214,7 @@ impl Collector {
             let steps: Vec<_> = batch.iter().map(|waiting| waiting.step.clone()).collect();
             let replies = match self.driver.carry(&steps).await {
                 Ok(replies) if replies.len() == steps.len() => replies,
-                Ok(_) => copies(self.unanswered(), steps.len()),
+                Ok(_) => vec![Err(self.unanswered()); steps.len()],
                 // One of them may be what the backend does not take: let it fail by itself.
                 Err(error) if !error.is_retryable() && batch.len() > 1 => {
                     let half = batch.split_off(batch.len() / 2);
@@ -222,7 +222,7 @@ impl Collector {
                     parts.push((batch, unanswered + 1));
                     continue;
                 }
-                Err(error) => copies(error, steps.len()),
+                Err(error) => vec![Err(error); steps.len()],
             };
             for (waiting, reply) in batch.into_iter().zip(replies) {
                 let reply = reply.map(|mut reply| {
@@ -237,34 +237,6 @@ impl Collector {
     fn unanswered(&self) -> Error {
         let backend = self.driver.capabilities().backend;
         Error::permanent(backend, "the driver did not answer every step of a flight")
-    }
-}
-
-/// The failure of a whole flight, for each of its steps.
-fn copies(error: Error, steps: usize) -> Replies {
-    let Error::Backend { backend, source, retryable } = error else {
-        // No driver fails a whole flight by anything else.
-        let message = error.to_string();
-        return (0..steps).map(|_| Err(Error::config(message.as_str()))).collect();
-    };
-    let source: Arc<dyn std::error::Error + Send + Sync> = Arc::from(source);
-    let copy = || Error::Backend { backend, source: Box::new(Shared(source.clone())), retryable };
-    (0..steps).map(|_| Err(copy())).collect()
-}
-
-/// What failed for several steps.
-#[derive(Debug)]
-struct Shared(Arc<dyn std::error::Error + Send + Sync>);
-
-impl fmt::Display for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for Shared {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source()
     }
 }
 

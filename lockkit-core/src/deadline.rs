@@ -13,8 +13,8 @@
 use std::time::Duration;
 
 use crate::Error;
+use crate::answers::Grant;
 use crate::clock::Moment;
-use crate::driver::Grant;
 
 /// What a client's deadline lies before the end of the lease at the backend: a part of the ttl,
 /// for clocks that run at different rates, plus a fixed time, for their granularity.

@@ -2,13 +2,17 @@
 //! `Option`.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Identity, Token};
 
+/// What a backend or its client said.
+pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
+
 /// The errors of every operation, on every backend.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The lock was held, or waited for, and is not any more. What it protected must be left
@@ -102,12 +106,15 @@ pub enum Error {
     },
     /// The backend failed, refused, or did not answer. Whether the operation happened may be
     /// unknown; lockkit cleans up behind it either way.
-    #[error("{backend}: {source}")]
+    ///
+    /// The message includes that of the cause, so [`source`](std::error::Error::source) does not
+    /// return the cause again: a printed chain of errors says everything once.
+    #[error("{backend}: {cause}")]
     Backend {
         /// The backend.
         backend: &'static str,
         /// What the backend or its client said. Contains no password.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        cause: Cause,
         /// Whether trying again may help.
         retryable: bool,
     },
@@ -130,17 +137,17 @@ impl Error {
     /// A failure that may pass: a cut connection, a timeout, a server that starts up.
     pub fn retryable(
         backend: &'static str,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self::Backend { backend, source: source.into(), retryable: true }
+        Self::Backend { backend, cause: cause.into().into(), retryable: true }
     }
 
     /// A failure that stays until somebody does something: a refused login, a read-only file.
     pub fn permanent(
         backend: &'static str,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+        cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self::Backend { backend, source: source.into(), retryable: false }
+        Self::Backend { backend, cause: cause.into().into(), retryable: false }
     }
 
     /// A setting that cannot work.
@@ -232,5 +239,32 @@ impl fmt::Display for BreakRecord {
             Some(reason) => write!(f, ": {reason}"),
             None => Ok(()),
         }
+    }
+}
+
+/// The error of a request that was given up because its answer did not come in time. Retryable.
+pub fn no_answer(backend: &'static str) -> Error {
+    Error::retryable(backend, "the backend did not answer in time")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::Error;
+
+    #[test]
+    fn a_printed_chain_of_causes_says_everything_once() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = Error::retryable("redis", refused);
+        let mut printed = vec![error.to_string()];
+        let mut next = error.source();
+        while let Some(cause) = next {
+            printed.push(cause.to_string());
+            next = cause.source();
+        }
+        assert_eq!(printed.join(": ").matches("connection refused").count(), 1, "{printed:?}");
+        let Error::Backend { cause, .. } = error else { panic!("it is the backend's") };
+        assert!(cause.is::<std::io::Error>(), "the cause is there for who looks for it");
     }
 }

@@ -1,19 +1,20 @@
 //! What a lock operation returns: the lock is held for as long as the guard lives, or until it is
 //! lost.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::deadline::backoff;
 use crate::driver::{Released, Renewal};
+use crate::error::no_answer;
 use crate::lease::Lease;
-use crate::manager::Core;
 use crate::record::Record;
 use crate::registry::Release;
-use crate::renewer::no_answer;
+use crate::shared::Core;
 use crate::ticket::Ticket;
 use crate::{Error, Lifetime, LossReason, Mode, observe};
 
@@ -38,7 +39,7 @@ pub(crate) struct Holding {
     /// Whether dropping this gives the lock back.
     armed: AtomicBool,
     /// Where an owner finds it to re-enter, which stays for as long as this does.
-    entrance: std::sync::OnceLock<crate::sync::Entrance>,
+    entrance: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Guard {
@@ -102,6 +103,47 @@ impl Guard {
         holding.lease.record.close();
         Ok(Ticket::new(&claim, token))
     }
+
+    /// Runs work under this lock and releases it: for a lock that was had with
+    /// [`try_lock_for`](crate::sync::Mutex::try_lock_for) or another of the forms.
+    ///
+    /// The work is dropped at its next await point when the lock is lost, and the result is then
+    /// [`Error::Lost`]; so it is when the loss shows only at the release. Otherwise the result is
+    /// that of the work.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the lock in the background.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+    /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+    /// use std::time::Duration;
+    ///
+    /// let mut written = Vec::new();
+    /// if let Some(guard) = locks.mutex("invoice/42").try_lock_for(Duration::from_secs(3)).await? {
+    ///     guard.run(async |lock| Ok(written.push(lock.token()?))).await?;
+    /// }
+    /// assert_eq!(written.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
+    {
+        let lease = self.lease();
+        let result = tokio::select! {
+            biased;
+            reason = lease.lost() => Err(Error::Lost { reason }.into()),
+            result = work(self.lease()) => result,
+        };
+        match self.release().await {
+            Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
+            // The work was done while the lock was held; the release goes on in the background.
+            _ => result,
+        }
+    }
 }
 
 impl Deref for Guard {
@@ -123,8 +165,8 @@ impl Holding {
         &self.lease
     }
 
-    pub(crate) fn set_entrance(&self, entrance: crate::sync::Entrance) {
-        let _ = self.entrance.set(entrance);
+    pub(crate) fn keep(&self, entrance: impl Any + Send + Sync) {
+        let _ = self.entrance.set(Box::new(entrance));
     }
 
     async fn release(self) -> Result<(), Error> {
@@ -187,6 +229,18 @@ impl WriteGuard {
     /// Dropping it leaves the release to the background.
     pub async fn release(self) -> Result<(), Error> {
         self.guard.release().await
+    }
+
+    /// Runs work under this lock and releases it, as [`Guard::run`] does.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the lock in the background.
+    pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
+    {
+        self.guard.run(work).await
     }
 
     /// Lets the lock outlive this guard, as [`Guard::detach`] does.

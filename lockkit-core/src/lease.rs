@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::{Ended, Renewal};
+use crate::error::no_answer;
 use crate::record::Record;
 use crate::registry::Registry;
-use crate::renewer::no_answer;
 use crate::settings::check_ttl;
 use crate::{Claim, Error, LossReason, Mode, Name, Token};
 
@@ -185,7 +185,7 @@ impl Lease {
         if self.record.renewed(answer, sent) {
             self.registry.remove(self.record.claim().id, &self.record);
             if let Some(why) = self.record.loss() {
-                crate::observe::lost(&self.record, &why);
+                crate::observe::lost(self.record.labels, &self.record.claim(), &why);
             }
         }
         self.registry.sooner(self.record.next_event());

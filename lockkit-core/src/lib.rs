@@ -8,6 +8,7 @@
 //! > nothing ahead of it conflicts with it. Its place in the order is its *fencing token*.
 
 mod acquire;
+mod answers;
 pub mod capabilities;
 mod claim;
 pub mod clock;
@@ -17,6 +18,7 @@ pub mod driver;
 mod error;
 mod flight;
 mod guard;
+mod identity;
 mod lane;
 mod lease;
 pub mod line;
@@ -32,21 +34,25 @@ mod registry;
 mod renewer;
 mod resume;
 mod settings;
+mod shared;
 pub mod state;
 pub mod sync;
 mod ticket;
+mod token;
 mod url;
 
 pub use capabilities::Capabilities;
-pub use claim::{Claim, ClaimId, Identity, Lifetime, Mode, Token};
+pub use claim::{Claim, Lifetime, Mode};
 pub use deadline::Margin;
 pub use driver::{Entry, Expect, MAX_REGISTER_BYTES, Version};
-pub use error::{BreakRecord, Error, LossReason};
+pub use error::{BreakRecord, Cause, Error, LossReason};
 pub use guard::{Guard, WriteGuard};
+pub use identity::Identity;
 pub use lease::Lease;
 pub use manager::LockManager;
 pub use memory::MemoryDriver;
 pub use name::{Key, Name, Namespace, Space};
 pub use settings::Settings;
 pub use ticket::Ticket;
+pub use token::Token;
 pub use url::{BackendUrl, parse_duration, without_password};

@@ -7,7 +7,7 @@ use futures_util::stream::Stream;
 use tokio::time::Instant;
 
 use crate::deadline::backoff;
-use crate::manager::{Core, rebased};
+use crate::shared::{Core, rebased};
 use crate::state::{Health, ListRequest, LockState};
 use crate::{Error, LockManager, Space};
 

@@ -2,24 +2,19 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
-
-use tokio::sync::OnceCell;
 
 use crate::capabilities::Capabilities;
-use crate::clock::Clock;
 use crate::driver::{Force, LockDriver};
 use crate::observe;
-use crate::registry::{Registry, Release};
+use crate::registry::Release;
+use crate::renewer;
 use crate::settings::Settings;
-use crate::state::LockState;
+use crate::shared::{Core, unix_ms};
 use crate::sync::{
-    Barrier, Election, Entrances, Latch, MultiLock, Mutex, Once, Reentrant, Register, RwLock,
-    Semaphore,
+    Barrier, Election, Entrances, Latch, MultiLock, Mutex, Once, Owner, Reentrant, Register,
+    RwLock, Semaphore,
 };
-use crate::ticket::Ticket;
-use crate::{BreakRecord, Error, Identity, Key, LossReason, Name, Namespace, Space, Token};
+use crate::{BreakRecord, Error, LossReason, Namespace, Space, Token};
 
 /// Locks of one backend under one prefix.
 ///
@@ -30,16 +25,7 @@ use crate::{BreakRecord, Error, Identity, Key, LossReason, Name, Namespace, Spac
 #[derive(Clone)]
 pub struct LockManager {
     core: Arc<Core>,
-}
-
-/// What a manager's clones, its locks and its guards share.
-pub(crate) struct Core {
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) settings: Settings,
-    pub(crate) namespace: Namespace,
-    pub(crate) identity: Arc<Identity>,
-    base: OnceCell<u64>,
-    pub(crate) entrances: Entrances,
+    entrances: Arc<Entrances>,
 }
 
 impl LockManager {
@@ -60,16 +46,8 @@ impl LockManager {
     }
 
     fn made(driver: Arc<dyn LockDriver>, settings: Settings, namespace: Namespace) -> Self {
-        let identity = settings.identity.clone().unwrap_or_else(Identity::of_this_process);
-        let core = Core {
-            registry: Registry::new(driver),
-            settings,
-            namespace,
-            identity: Arc::new(identity),
-            base: OnceCell::new(),
-            entrances: Entrances::default(),
-        };
-        Self { core: Arc::new(core) }
+        let core = Arc::new(Core::new(driver, settings, namespace));
+        Self { core, entrances: Arc::default() }
     }
 
     /// The driver underneath.
@@ -107,7 +85,7 @@ impl LockManager {
 
     /// Locks for this owner, who can enter again what it holds. See [`Reentrant`].
     pub fn reentrant(&self, owner: impl Into<String>) -> Reentrant {
-        Reentrant::new(&self.core, owner.into())
+        Reentrant::new(&self.core, Owner::new(owner.into(), &self.entrances))
     }
 
     /// The register of this name: a value that a stale holder cannot overwrite. No I/O.
@@ -204,7 +182,7 @@ impl LockManager {
     pub async fn take_over_tokens(&self, old: &LockManager) -> Result<u64, Error> {
         const ROOM: u64 = 1 << 50;
         self.core.check_open()?;
-        let probe = format!("lockkit.move.{}", crate::ClaimId::random().to_hex());
+        let probe = format!("lockkit.move.{}", crate::driver::ClaimId::random().to_hex());
         let guard = old.mutex(probe).lock().await?;
         let reached = guard.token()?.get();
         guard.release().await?;
@@ -237,7 +215,7 @@ impl LockManager {
                 registry.release(Release { claim, not_before: now, give_up, under_way });
             }
         }
-        registry.ensure_renewer();
+        renewer::ensure(registry);
         registry.all_released().await;
         self.core.driver().close().await;
     }
@@ -250,61 +228,4 @@ impl fmt::Debug for LockManager {
             .field("prefix", &self.core.namespace)
             .finish_non_exhaustive()
     }
-}
-
-impl Core {
-    pub(crate) fn driver(&self) -> &Arc<dyn LockDriver> {
-        &self.registry.driver
-    }
-
-    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
-        &self.registry.clock
-    }
-
-    pub(crate) fn check_open(&self) -> Result<(), Error> {
-        match self.registry.closed.load(Ordering::SeqCst) {
-            true => Err(Error::Closed),
-            false => Ok(()),
-        }
-    }
-
-    pub(crate) fn key(&self, space: Space, name: &str) -> Result<Key, Error> {
-        Ok(Key::new(self.namespace.clone(), space, Name::new(name)?))
-    }
-
-    pub(crate) fn check_ticket(&self, ticket: &Ticket) -> Result<(), Error> {
-        if ticket.namespace() == &self.namespace {
-            return Ok(());
-        }
-        let (theirs, ours) = (ticket.namespace(), &self.namespace);
-        let message = format!("this ticket is for the prefix {theirs:?}, not {ours:?}: set it");
-        Err(Error::Config(message))
-    }
-
-    /// What is added to the backend's tokens. One round trip the first time, at most.
-    pub(crate) async fn token_base(&self) -> Result<u64, Error> {
-        self.base.get_or_try_init(|| self.driver().token_base(&self.namespace)).await.copied()
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        self.registry.orphan();
-    }
-}
-
-/// A state as users see it: with the namespace's base added to the tokens.
-pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
-    for standing in &mut state.line {
-        let number = standing.token.get().saturating_add(base);
-        standing.token = Token::new(number).unwrap_or(standing.token);
-        standing.unmark();
-    }
-    state
-}
-
-/// Now, for people.
-pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.unwrap_or(Duration::ZERO).as_millis() as u64
 }

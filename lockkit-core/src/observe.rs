@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
 use crate::driver::Renewal;
-use crate::record::Record;
-use crate::registry::Registry;
 use crate::{Claim, Error, LossReason, Token};
 
 /// How an acquisition ended.
@@ -88,26 +85,20 @@ pub(crate) fn released(labels: Labels, name: &str, held_for: Option<Duration>) {
     }
 }
 
-pub(crate) fn lost(record: &Record, why: &LossReason) {
-    let claim = record.claim();
-    tracing::warn!(name = %claim.key.name, kind = record.labels.kind, reason = %why, "lock lost");
+pub(crate) fn lost(labels: Labels, claim: &Claim, why: &LossReason) {
+    tracing::warn!(name = %claim.key.name, kind = labels.kind, reason = %why, "lock lost");
     #[cfg(feature = "metrics")]
-    {
-        let labels = record.labels;
-        metrics::counter!("lockkit_lost_total", labels.and("reason", why.as_str())).increment(1);
-    }
+    metrics::counter!("lockkit_lost_total", labels.and("reason", why.as_str())).increment(1);
 }
 
 /// A renewal was answered, or was not.
 pub(crate) fn renewal(
-    registry: &Registry,
+    backend: &'static str,
     answer: Option<&Result<Vec<Result<Renewal, Error>>, Error>>,
     claims: usize,
     left: Duration,
-    sent: Moment,
+    took: Duration,
 ) {
-    let backend = registry.driver.capabilities().backend;
-    let took = registry.clock.now().since(sent);
     match answer {
         Some(Ok(_)) => tracing::trace!(backend, claims, ?took, "renewed"),
         Some(Err(error)) => tracing::warn!(backend, claims, ?took, ?left, %error, "renewal failed"),

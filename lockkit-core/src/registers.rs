@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::driver::Answered;
+use crate::answers::Answered;
 use crate::{Error, Name, Namespace, Token};
 
 /// Named values beside the locks: state rather than turns. Optional; a backend says in
@@ -81,7 +81,7 @@ pub struct WriteId(pub [u8; 16]);
 impl WriteId {
     /// A new random id.
     pub fn random() -> Self {
-        Self(*crate::ClaimId::random().as_bytes())
+        Self(*crate::claim::ClaimId::random().as_bytes())
     }
 }
 

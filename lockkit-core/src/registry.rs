@@ -8,16 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, Moment};
 use crate::collector::Collector;
-use crate::driver::{LockDriver, Released};
+use crate::driver::{ClaimId, LockDriver, Released};
+use crate::error::no_answer;
 use crate::record::{NEVER, Record};
-use crate::renewer::{self, Running};
-use crate::{Claim, ClaimId, Error, observe};
+use crate::{Claim, Error, observe};
 
 pub(crate) struct Registry {
     pub(crate) driver: Arc<dyn LockDriver>,
@@ -160,7 +159,7 @@ impl Registry {
     pub(crate) async fn give_back(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         let limit = Duration::from_secs(5);
         let answer = tokio::time::timeout(limit, self.collector.release(claim)).await;
-        answer.unwrap_or_else(|_| Err(renewer::no_answer(self.driver.capabilities().backend)))
+        answer.unwrap_or_else(|_| Err(no_answer(self.driver.capabilities().backend)))
     }
 
     /// Cares no longer for a claim under this record. (A ticket may have been resumed under another
@@ -245,45 +244,16 @@ impl Registry {
             }
         });
         for ((why, lease_end), record) in over {
-            observe::lost(&record, &why);
             let claim = record.claim();
+            observe::lost(record.labels, &claim, &why);
             let give_up = lease_end.after(claim.hold_ttl);
             self.release(Release { claim, not_before: lease_end, give_up, under_way: 0 });
         }
     }
 
-    /// Starts the renewer unless it runs. (It ends when its runtime does.)
-    pub(crate) fn ensure_renewer(self: &Arc<Self>) {
-        let mut task = locked(&self.task);
-        if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = self.start_renewer(&Handle::current());
-        }
-    }
-
-    /// The renewer's runtime ended, and others that use this manager may live: goes on in the one
-    /// of a claim, if there is one.
-    pub(crate) fn revive(self: &Arc<Self>) {
-        let mut task = locked(&self.task);
-        let mut ended = Vec::new();
-        for runtime in self.all().iter().filter_map(|record| record.runtime()) {
-            if ended.contains(&runtime.id()) {
-                continue;
-            }
-            *task = self.start_renewer(runtime);
-            if task.is_some() {
-                return;
-            }
-            ended.push(runtime.id());
-        }
-    }
-
-    /// `None` when the runtime has ended.
-    fn start_renewer(self: &Arc<Self>, runtime: &Handle) -> Option<JoinHandle<()>> {
-        let begun = Arc::new(AtomicBool::new(false));
-        let running = Running { registry: self.clone(), begun: begun.clone() };
-        let task = runtime.spawn(renewer::run(self.clone(), running));
-        begun.store(true, Ordering::SeqCst);
-        (!task.is_finished()).then_some(task)
+    /// The renewer's task, if one was started.
+    pub(crate) fn renewer(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        locked(&self.task)
     }
 
     /// Nobody can ask for anything any more: the renewer releases what is left and ends.

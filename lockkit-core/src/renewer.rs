@@ -8,22 +8,58 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::renewal_limit;
 use crate::driver::{Released, Renewal};
+use crate::observe;
 use crate::record::Record;
 use crate::registry::{Pending, Registry, Release};
-use crate::{Error, observe};
 
 enum Job {
     Renewal,
     Release,
 }
 
+/// Starts the renewer unless it runs. (It ends when its runtime does.)
+pub(crate) fn ensure(registry: &Arc<Registry>) {
+    let mut task = registry.renewer();
+    if task.as_ref().is_none_or(JoinHandle::is_finished) {
+        *task = start(registry, &Handle::current());
+    }
+}
+
+/// The renewer's runtime ended, and others that use this manager may live: goes on in the one
+/// of a claim, if there is one.
+fn revive(registry: &Arc<Registry>) {
+    let mut task = registry.renewer();
+    let mut ended = Vec::new();
+    for runtime in registry.all().iter().filter_map(|record| record.runtime()) {
+        if ended.contains(&runtime.id()) {
+            continue;
+        }
+        *task = start(registry, runtime);
+        if task.is_some() {
+            return;
+        }
+        ended.push(runtime.id());
+    }
+}
+
+/// `None` when the runtime has ended.
+fn start(registry: &Arc<Registry>, runtime: &Handle) -> Option<JoinHandle<()>> {
+    let begun = Arc::new(AtomicBool::new(false));
+    let running = Running { registry: registry.clone(), begun: begun.clone() };
+    let task = runtime.spawn(run(registry.clone(), running));
+    begun.store(true, Ordering::SeqCst);
+    (!task.is_finished()).then_some(task)
+}
+
 /// Runs until nobody can use the manager any more and everything is released, or until its runtime
 /// ends.
-pub(crate) async fn run(registry: Arc<Registry>, _running: Running) {
+async fn run(registry: Arc<Registry>, _running: Running) {
     let mut jobs: FuturesUnordered<BoxFuture<'static, Job>> = FuturesUnordered::new();
     let mut renewing = false;
     let mut next = Moment::from_nanos(0);
@@ -61,16 +97,16 @@ pub(crate) async fn run(registry: Arc<Registry>, _running: Running) {
 }
 
 /// Goes with the renewer: dropped when that ends, or its runtime does, polled or not.
-pub(crate) struct Running {
-    pub(crate) registry: Arc<Registry>,
+struct Running {
+    registry: Arc<Registry>,
     /// Whether it did begin to run.
-    pub(crate) begun: Arc<AtomicBool>,
+    begun: Arc<AtomicBool>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         if self.begun.load(Ordering::SeqCst) && !self.registry.is_orphaned() {
-            self.registry.revive();
+            revive(&self.registry);
         }
     }
 }
@@ -92,7 +128,9 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
     let left = left.unwrap_or(Duration::MAX);
     let claims: Vec<_> = batch.iter().map(|r| r.claim()).collect();
     let answer = tokio::time::timeout(renewal_limit(left), registry.driver.renew(&claims)).await;
-    observe::renewal(&registry, answer.as_ref().ok(), claims.len(), left, sent);
+    let (backend, took) =
+        (registry.driver.capabilities().backend, registry.clock.now().since(sent));
+    observe::renewal(backend, answer.as_ref().ok(), claims.len(), left, took);
     match answer {
         Ok(Ok(answers)) if answers.len() == batch.len() => {
             for (record, answer) in batch.iter().zip(&answers) {
@@ -110,7 +148,7 @@ fn renewed(registry: &Registry, record: &Arc<Record>, answer: &Renewal, sent: Mo
     if record.renewed(answer, sent) {
         registry.remove(record.claim().id, record);
         if let Some(why) = record.loss() {
-            observe::lost(record, &why);
+            observe::lost(record.labels, &record.claim(), &why);
         }
     }
 }
@@ -145,9 +183,4 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
         }
         tokio::time::sleep(registry.collector.jitter.backoff(round)).await;
     }
-}
-
-/// The error of a request that was given up because its answer did not come in time. Retryable.
-pub fn no_answer(backend: &'static str) -> Error {
-    Error::retryable(backend, "the backend did not answer in time")
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::driver::{Ended, Released, Renewal};
 use crate::guard::Guard;
-use crate::manager::Core;
 use crate::observe::Labels;
 use crate::record::{How, Record};
-use crate::{Claim, Error, LockManager, LossReason, Ticket};
+use crate::shared::Core;
+use crate::{Claim, Error, LockManager, LossReason, Ticket, renewer};
 
 /// How often is asked again since the answer came later than the lease lasts.
 const TRIES: u32 = 3;
@@ -25,7 +25,7 @@ impl LockManager {
         core.check_open()?;
         core.check_ticket(ticket)?;
         let base = core.token_base().await?;
-        core.registry.ensure_renewer();
+        renewer::ensure(&core.registry);
         let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
         let backend = core.driver().capabilities().backend;
         for _ in 0..TRIES {

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
+use crate::claim::ClaimId;
 use crate::settings::LONGEST_TTL;
-use crate::{Claim, ClaimId, Error, Identity, Key, Lifetime, Mode, Name, Namespace, Space, Token};
+use crate::{Claim, Error, Identity, Key, Lifetime, Mode, Name, Namespace, Space, Token};
 
 /// What lets another process go on with a detached lock. Its text (`to_string`, `parse`) is one
 /// word without spaces or quotes.

@@ -10,8 +10,9 @@ use etcd_client::{
     SortTarget, Txn, TxnOp,
 };
 use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::Grant;
-use lockkit_core::{BreakRecord, Claim, ClaimId, Error, Mode, Token};
+use lockkit_core::{BreakRecord, Claim, Error, Mode, Token};
 
 use crate::calls::{BACKEND, Calls, Failure, ranges, revision};
 use crate::keys::{Root, end_of_claims, in_list};

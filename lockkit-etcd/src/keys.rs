@@ -24,8 +24,9 @@
 //! a semaphore was given stands among its claims, behind them all, so that whoever reads or watches
 //! the list sees it along, in the right order; and in its key, for the same question.
 
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::RegisterKey;
-use lockkit_core::{Claim, ClaimId, Key, Name, Namespace, Space};
+use lockkit_core::{Claim, Key, Name, Namespace, Space};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use etcd_client::{Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::stream::{self, StreamExt};
+use lockkit_core::Claim;
 use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::{Claim, ClaimId};
+use lockkit_core::driver::ClaimId;
 
 use crate::calls::{Failure, ranges, revision};
 use crate::inner::{Inner, Move, Place, odd, put, put_lease, unchanged};
@@ -91,7 +92,7 @@ impl Inner {
         target: &Arc<Lease>,
         moving: Vec<Moving>,
     ) -> Vec<Result<Moved, Failure>> {
-        let all = |failure: Failure| moving.iter().map(|_| Err(failure.again())).collect();
+        let all = |failure: Failure| moving.iter().map(|_| Err(failure.clone())).collect();
         let (noted, is_young) = self.note_moves(target, &moving);
         if !is_young {
             match self.leases.keep(target).await {

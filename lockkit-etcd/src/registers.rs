@@ -260,7 +260,7 @@ impl State {
     /// The same as the rule knows it.
     fn found(&self) -> Found {
         let is_known = self.written > 0;
-        let last = lockkit_core::ClaimId::from_hex(&self.meta.write);
+        let last = lockkit_core::driver::ClaimId::from_hex(&self.meta.write);
         Found {
             version: is_known.then(|| version(self.written)),
             present: self.stood > 0,
@@ -275,5 +275,5 @@ fn version(revision: i64) -> Version {
 }
 
 fn hex(id: WriteId) -> String {
-    lockkit_core::ClaimId::from_bytes(id.0).to_hex()
+    lockkit_core::driver::ClaimId::from_bytes(id.0).to_hex()
 }

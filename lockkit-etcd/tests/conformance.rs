@@ -1,17 +1,15 @@
 //! The etcd driver: all cases of the conformance suite on one server, and those about the
 //! driver on a cluster of three.
 
-mod worker;
-
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lockkit_conformance::lab::{Kind, LabError, Layout, Shared};
 use lockkit_conformance::{Harness, Worker};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, GetOptions};
+use lockkit_lab::{Kind, LabError, Layout, Shared};
 use tokio::sync::OnceCell;
 
 /// Where the cases run: on a server or a cluster that tests share, and that nothing disturbs.
@@ -52,7 +50,7 @@ impl Harness for Etcd {
 
     fn worker(&self) -> Option<Worker> {
         let url = self.place.get()?.url.clone();
-        Some(Worker { program: worker::program(), url })
+        Some(Worker { program: lockkit_lab::worker::example("etcd_worker"), url })
     }
 
     async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::proxy::{Counts, Protocol};
-use lockkit_conformance::lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{
     Acquisition, Answered, LockDriver, Patience, Released, Renewal, SetLimit,
 };
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, GetOptions};
+use lockkit_lab::proxy::{Counts, Protocol};
+use lockkit_lab::{Kind, Proxy, Server};
 
 const LONG: Duration = Duration::from_secs(300);
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockkit_conformance::lab::proxy::{Fault, Protocol, When};
-use lockkit_conformance::lab::{Data, Group, Kind, Layout, Proxy, Server};
 use lockkit_core::driver::{Acquisition, Answered, Ended, LockDriver, Patience, Renewal};
 use lockkit_core::{
     Claim, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
 };
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, CompactionOptions, GetOptions};
+use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::{Data, Group, Kind, Layout, Proxy, Server};
 
 /// Long enough for a machine that stalls; never waited out.
 const PATIENCE: Duration = Duration::from_secs(40);

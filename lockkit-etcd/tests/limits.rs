@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::{Kind, Server};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, SetLimit};
 use lockkit_core::state::ListRequest;
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
+use lockkit_lab::{Kind, Server};
 
 const LONG: Duration = Duration::from_secs(300);
 

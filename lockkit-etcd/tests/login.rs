@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::{EtcdDemands, Kind, Server};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{
     Certificate, Client, ConnectOptions, GetOptions, Identity, Permission, TlsOptions,
 };
+use lockkit_lab::{EtcdDemands, Kind, Server};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ async fn a_login_that_etcd_forgot_is_made_anew_for_calls_and_for_streams() {
     }
     // And after a restart, at which etcd forgets all of them and all streams break.
     let guard = ours.mutex("a").lock().await.unwrap();
-    server.restart(lockkit_conformance::lab::Data::Keep).await.unwrap();
+    server.restart(lockkit_lab::Data::Keep).await.unwrap();
     soon("an answer", async {
         while guard.verify().await.is_err() {
             assert!(guard.is_valid(), "{:?}", guard.loss());

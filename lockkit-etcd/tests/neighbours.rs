@@ -5,11 +5,11 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::{Kind, Server};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, LockManager, Namespace, Settings};
 use lockkit_etcd::etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
 use lockkit_etcd::{EtcdDriver, EtcdLease};
+use lockkit_lab::{Kind, Server};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 

@@ -1,22 +1,20 @@
 //! Storms on etcd: processes in tasks that are frozen and killed, a server and a leader that are
 //! lost, a network that is cut; a few seconds each, or as many as `LOCKKIT_STORM_SECONDS` says.
 
-mod worker;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::{Kind, Layout};
-use lockkit_conformance::storm::{FAULTS, Stage, Storm};
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_etcd::EtcdDriver;
+use lockkit_lab::storm::{FAULTS, Stage, Storm};
+use lockkit_lab::{Kind, Layout};
 
 async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> {
     LockManager::with(Arc::new(EtcdDriver::connect(&url).await?), settings)
 }
 
 async fn is_acquitted(stage: Stage) {
-    let mut storm = Storm::brief(worker::program());
+    let mut storm = Storm::brief(lockkit_lab::worker::example("etcd_worker"));
     storm.ttl = Duration::from_secs(2); // the shortest leases that etcd gives
     let report = storm.acquitted(stage, connect).await;
     assert!(report.count("granted") > 10 && report.count("faults") >= 1, "{report:?}");

@@ -1,16 +1,12 @@
 //! etcd, a single server and a cluster of three: what its operations cost, and what happens when
 //! server or network misbehave.
 
-mod worker;
-
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lockkit_conformance::lab::{Kind, Layout, Server};
-use lockkit_conformance::{Concerns, Deletion, Refusal, Site};
 use lockkit_core::Error;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
@@ -18,6 +14,8 @@ use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{
     self, AlarmAction, AlarmType, Client, CompactionOptions, ConnectOptions, GetOptions, KeyValue,
 };
+use lockkit_lab::{Concerns, Deletion, Refusal, Site};
+use lockkit_lab::{Kind, Layout, Server};
 
 struct Etcd;
 
@@ -75,7 +73,7 @@ impl Site for Etcd {
     }
 
     fn worker(&self) -> Option<PathBuf> {
-        Some(worker::program())
+        Some(lockkit_lab::worker::example("etcd_worker"))
     }
 }
 
@@ -143,4 +141,4 @@ async fn forget_logins(addr: SocketAddr) -> Done {
     client.auth_disable().await.map(drop)
 }
 
-lockkit_conformance::trials!(Etcd);
+lockkit_lab::trials!(Etcd);

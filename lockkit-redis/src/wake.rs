@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::Grant;
-use lockkit_core::{Claim, ClaimId, Token};
+use lockkit_core::{Claim, Token};
 use redis::RedisResult;
 use tokio::sync::Notify;
 

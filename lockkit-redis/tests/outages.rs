@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockkit_conformance::lab::raw::resp::{self, Reply};
-use lockkit_conformance::lab::{Group, Kind, Layout, Server};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience};
 use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::{Group, Kind, Layout, Server};
 use lockkit_redis::RedisDriver;
 
 /// Longer than any machine stands still.

@@ -4,8 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::proxy::{Fault, Protocol, Proxy, When};
-use lockkit_conformance::lab::{Group, Kind, Layout, Server};
 use lockkit_core::driver::{
     Acquisition, Answered, Delete, Expect, Force, LockDriver, Patience, RegisterKey, Registers,
     Released, Store, StoreOutcome, WriteId,
@@ -13,6 +11,8 @@ use lockkit_core::driver::{
 use lockkit_core::{
     BreakRecord, Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space, Token,
 };
+use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
+use lockkit_lab::{Group, Kind, Layout, Server};
 use lockkit_redis::RedisDriver;
 
 /// Longer than any machine stands still.

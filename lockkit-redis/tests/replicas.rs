@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::raw::resp::{self, Reply};
-use lockkit_conformance::lab::{Group, Kind, Layout, Server};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::{Group, Kind, Layout, Server};
 use lockkit_redis::RedisDriver;
 
 /// Longer than any machine stands still.

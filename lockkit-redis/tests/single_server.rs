@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockkit_conformance::lab::raw::resp::{self, Reply};
-use lockkit_conformance::lab::{Data, Kind, Server};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Renewal};
 use lockkit_core::state::Severity;
 use lockkit_core::{Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Space, Token};
+use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::{Data, Kind, Server};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
 const LONG: Duration = Duration::from_secs(60);

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::proxy::{Fault, Protocol, When};
-use lockkit_conformance::lab::raw::resp::{self, Reply};
-use lockkit_conformance::lab::{Clients, Group, Kind, Layout, Proxy, Server, Tls};
 use lockkit_core::driver::{
     Acquisition, Expect, Force, LockDriver, Patience, RegisterKey, Registers, Released, Renewal,
     Store, StoreOutcome, WriteId,
 };
 use lockkit_core::state::ListRequest;
 use lockkit_core::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::{Clients, Group, Kind, Layout, Proxy, Server, Tls};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use lockkit_redis::{RedisDriver, RedisOptions};

@@ -54,14 +54,3 @@ pub(crate) fn not_done(error: &ZkError) -> bool {
 pub(crate) fn no_answer() -> Error {
     Error::retryable(BACKEND, "the server did not answer in time")
 }
-
-/// The same error, for one more who asked.
-pub(crate) fn repeated(error: &Error) -> Error {
-    match error {
-        Error::Backend { source, retryable: false, .. } => {
-            Error::permanent(BACKEND, source.to_string())
-        }
-        Error::Backend { source, .. } => Error::retryable(BACKEND, source.to_string()),
-        other => Error::retryable(BACKEND, other.to_string()),
-    }
-}

@@ -152,7 +152,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkit_core::ClaimId;
+    use lockkit_core::driver::ClaimId;
 
     fn token() -> Token {
         Token::new(1 << 40).unwrap()

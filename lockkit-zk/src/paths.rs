@@ -26,7 +26,8 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-use lockkit_core::{Claim, ClaimId, Key, Mode, Namespace, Space, Token};
+use lockkit_core::driver::ClaimId;
+use lockkit_core::{Claim, Key, Mode, Namespace, Space, Token};
 use percent_encoding::{
     AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode,
 };

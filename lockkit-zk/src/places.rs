@@ -11,8 +11,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::Grant;
-use lockkit_core::{Claim, ClaimId, Token};
+use lockkit_core::{Claim, Token};
 use tokio::sync::Notify;
 
 use crate::line::Ahead;

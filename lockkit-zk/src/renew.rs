@@ -11,7 +11,7 @@ use lockkit_core::{Claim, Error, Mode};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 
 use crate::driver::Inner;
-use crate::failure::{failed, repeated};
+use crate::failure::failed;
 use crate::line::{Line, Verdict};
 use crate::node::Label;
 use crate::paths::{Kind, Tag, broken_tag};
@@ -65,12 +65,12 @@ impl Inner {
         };
         let news = match &session {
             Ok(session) => self.news(session, &asked).await,
-            Err(error) => Err(repeated(error)),
+            Err(error) => Err(error.clone()),
         };
         let (session, news) = match (session, news) {
             (Ok(session), Ok(news)) => (session, news),
             (_, Err(error)) | (Err(error), _) => {
-                return asked.iter().map(|asked| (asked.at, Err(repeated(&error)))).collect();
+                return asked.iter().map(|asked| (asked.at, Err(error.clone()))).collect();
             }
         };
         let mut answers = Vec::with_capacity(asked.len());
@@ -238,7 +238,7 @@ fn told<'a, T>(
     all: &'a HashMap<String, Result<T, Error>>,
     of: &str,
 ) -> Result<Option<&'a T>, Error> {
-    all.get(of).map(|told| told.as_ref().map_err(repeated)).transpose()
+    all.get(of).map(|told| told.as_ref().map_err(Error::clone)).transpose()
 }
 
 fn or_empty(listed: Result<Vec<String>, ZkError>) -> Result<Vec<String>, Error> {

@@ -196,7 +196,7 @@ fn who_holds_on(line: &Line, tokens: &[Token], limit: u32) -> (usize, u64) {
 mod tests {
     use super::*;
     use crate::paths::Tag;
-    use lockkit_core::ClaimId;
+    use lockkit_core::driver::ClaimId;
 
     #[test]
     fn it_is_written_who_holds_on_and_only_where_some_do() {

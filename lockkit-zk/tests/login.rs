@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::{Server, ZooKeeperDemands};
 use lockkit_core::{Error, LockManager, Settings};
+use lockkit_lab::{Server, ZooKeeperDemands};
 use lockkit_zk::zookeeper_client::{Client, Error as ZkError};
 use lockkit_zk::{ZkDriver, ZkOptions};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::{Server, Tls, ZooKeeperDemands};
 use lockkit_core::{Error, LockManager};
+use lockkit_lab::{Server, Tls, ZooKeeperDemands};
 use lockkit_zk::ZkDriver;
 
 const PATIENCE: Duration = Duration::from_secs(60);

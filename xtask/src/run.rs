@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 /// `cargo xtask storm [ARGUMENTS]`: what `lockkit-storm` does, built with optimizations.
 pub(crate) fn storm(arguments: &[String]) -> Result<ExitCode, String> {
-    let program = ["run", "--quiet", "--release", "--package", "lockkit-conformance"];
+    let program = ["run", "--quiet", "--release", "--package", "lockkit-lab"];
     cargo(program.iter().chain(&["--bin", "lockkit-storm", "--"]).copied(), arguments)
 }
 

@@ -8,7 +8,7 @@ use crate::install;
 
 /// Starts one server of each kind and names them in the environment of a command.
 const WITH_SERVERS: [&str; 8] =
-    ["run", "--quiet", "--package", "lockkit-conformance", "--bin", "lockkit-lab", "--", "all"];
+    ["run", "--quiet", "--package", "lockkit-lab", "--bin", "lockkit-lab", "--", "all"];
 
 /// The same with a group of each layout: for a run of everything, whose tests share them. A test that
 /// is run by itself starts its own.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use lockkit::{LockManager, Space};
 use lockkit_bench::median;
-use lockkit_conformance::lab::Server;
-use lockkit_conformance::lab::proxy::{Protocol, Proxy};
-use lockkit_conformance::lab::raw::resp::Connection;
+use lockkit_lab::Server;
+use lockkit_lab::proxy::{Protocol, Proxy};
+use lockkit_lab::raw::resp::Connection;
 
 const ROUNDS: usize = 40;
 

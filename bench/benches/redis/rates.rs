@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use distributed_lock_redis::RedisLockProvider;
 use lockkit_bench::{Way, race};
-use lockkit_conformance::lab::Server;
+use lockkit_lab::Server;
 
 use crate::bare::Bare;
 

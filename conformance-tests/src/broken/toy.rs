@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkit_core::clock::{Clock, Moment, TokioClock};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::RegisterKey;
 use lockkit_core::queue::admits;
 use lockkit_core::state::Standing;
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Mode, Name, Namespace, Space, Token,
-    capabilities,
+    BreakRecord, Capabilities, Claim, Error, Key, Mode, Name, Namespace, Space, Token, capabilities,
 };
 use tokio::sync::Notify;
 

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
     Replies, SetLimit, Step, one_by_one,
 };
 use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, ClaimId, Error, Key, Mode, Token};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Token};
 use tokio::task::yield_now;
 
 use super::Flaw;

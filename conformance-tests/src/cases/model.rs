@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use lockkit_core::capabilities::LeaseScope;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, LockDriver, Patience, Released, Renewal, SetLimit,
 };
-use lockkit_core::{Claim, ClaimId, Error, Lifetime, Mode, Space, Token};
+use lockkit_core::{Claim, Error, Lifetime, Mode, Space, Token};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

@@ -90,7 +90,7 @@ fn start() -> Result<Ending, Failure> {
 }
 
 fn private_folder() -> Result<PathBuf, Failure> {
-    let id = lockkit::ClaimId::random().to_hex();
+    let id = lockkit::driver::ClaimId::random().to_hex();
     let folder = std::env::temp_dir().join(format!("lockkit-{}", &id[..16]));
     let made = DirBuilder::new().mode(0o700).create(&folder);
     made.map_err(|e| Failure::os(&format!("cannot make the folder {}", folder.display()), e))?;

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use lockkit_conformance::lab::{Data, Kind, Server, Shared};
+use lockkit_lab::{Data, Kind, Server, Shared};
 use rustix::process::Signal;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};

@@ -16,9 +16,10 @@ use futures_util::future::join_all;
 
 use super::{BACKEND, Shared};
 use lockkit_core::capabilities::TokenSource;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{LockDriver, Patience};
 use lockkit_core::{
-    Claim, ClaimId, Error, Identity, Key, Lifetime, Margin, Mode, Name, Namespace, Space, Token,
+    Claim, Error, Identity, Key, Lifetime, Margin, Mode, Name, Namespace, Space, Token,
 };
 
 /// Where a member keeps its sign.

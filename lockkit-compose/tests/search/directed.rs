@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_compose::QuorumDriver;
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Answered, LockDriver, Patience, Released, Renewal, trusted_until,
 };
-use lockkit_core::{Claim, ClaimId, Margin, Mode, Namespace, Token};
+use lockkit_core::{Claim, Margin, Mode, Namespace, Token};
 
 use super::network::{Flaw, Link, Server};
 use super::world::{SIGN, TTL, break_all, claim, claim_on, key, named, open, options, runtime};

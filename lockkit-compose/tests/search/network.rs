@@ -10,14 +10,13 @@ use rand::{Rng, SeedableRng};
 
 use lockkit_core::capabilities::TokenSource;
 use lockkit_core::clock::{Clock, TokioClock};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies, Step,
     one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{
-    BreakRecord, Capabilities, Claim, ClaimId, Error, Key, MemoryDriver, Namespace, Token,
-};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, MemoryDriver, Namespace, Token};
 
 use super::world::{SIGN, TTL};
 

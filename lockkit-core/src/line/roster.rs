@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Entry;
 use super::places::Places;
-use crate::ClaimId;
+use crate::claim::ClaimId;
 use crate::clock::Moment;
 
 /// From this many claims on, a list is indexed.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{Force, Grant, Patience, Released, SetLimit};
-use crate::{Claim, ClaimId, Mode, Token};
+use crate::{Claim, Mode, Token};
 
 /// A claim as it stands in a list, with what a driver keeps beside it (`W`), such as who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +85,21 @@ pub enum Step<'a, W = ()> {
         /// The limit that the semaphore was given before.
         given: Option<u32>,
     },
+}
+
+impl<'a, W> Step<'a, W> {
+    /// The claim that it is about, if it is about one.
+    pub fn claim(&self) -> Option<&'a Claim> {
+        match self {
+            Self::Acquire { claim, .. }
+            | Self::Renew(claim)
+            | Self::Release(claim)
+            | Self::Shorten(claim, _)
+            | Self::Downgrade(claim)
+            | Self::Raise(claim, _) => Some(claim),
+            Self::Look | Self::Break(..) | Self::Resize { .. } => None,
+        }
+    }
 }
 
 /// What became of the claim of a step, or of the list.

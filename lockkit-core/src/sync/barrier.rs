@@ -15,7 +15,7 @@ use super::Register;
 use super::handle::Handle;
 use crate::deadline::backoff;
 use crate::driver::Entry;
-use crate::manager::{Core, rebased};
+use crate::shared::{Core, rebased};
 use crate::{Error, Guard, LossReason, Mode, Space, Token};
 
 /// A point that `n` participants leave together, again and again: round after round.

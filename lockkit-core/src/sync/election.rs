@@ -11,7 +11,7 @@ use futures_util::stream::Stream;
 use super::handle::Handle;
 use crate::acquire::Wait;
 use crate::deadline::backoff;
-use crate::manager::{Core, rebased};
+use crate::shared::{Core, rebased};
 use crate::state::LockState;
 use crate::{Error, Guard, Identity, Lease, Mode, Space, Token};
 
@@ -132,6 +132,9 @@ impl Election {
     ///
     /// An error other than a loss, of the campaign, ends it; so does a loss that shows only when
     /// the work has ended ([`Error::Lost`]).
+    ///
+    /// The work begins again with each term, so it is a function that returns a future, and may change
+    /// what is around it before that: `|lease| { terms += 1; async move { … } }`.
     ///
     /// # Cancel safety
     /// Dropping it drops the work, and resigns in the background.

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use crate::acquire::{Request, Wait, acquire};
 use crate::guard::Guard;
-use crate::lease::Lease;
-use crate::manager::Core;
 use crate::name::check_note;
 use crate::observe::Labels;
-use crate::sync::reentrant::enter;
+use crate::shared::Core;
+use crate::sync::entrance::{Owner, enter};
 use crate::{Error, Key, Lifetime, Mode, Name};
 
 #[derive(Clone)]
@@ -18,7 +17,7 @@ pub(crate) struct Handle {
     pub(crate) core: Arc<Core>,
     /// As it was given when it is not a name; then the error is made when it is used.
     name: Result<Name, Arc<str>>,
-    pub(crate) owner: Option<Arc<str>>,
+    pub(crate) owner: Option<Owner>,
     pub(crate) ttl: Duration,
     pub(crate) wait_ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
@@ -31,7 +30,7 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Arc<str>>) -> Self {
+    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Owner>) -> Self {
         Self {
             name: Name::new(name).map_err(|_| name.into()),
             owner,
@@ -106,26 +105,6 @@ impl Handle {
             resizable: self.resizable,
             labels: Labels { backend, kind, class: self.class },
         })
-    }
-}
-
-/// Runs work under a guard, stops it when the lock is lost, and releases at the end.
-pub(crate) async fn run<T, E, F, Fut>(guard: Guard, work: F) -> Result<T, E>
-where
-    E: From<Error>,
-    F: FnOnce(Lease) -> Fut,
-    Fut: Future<Output = Result<T, E>>,
-{
-    let lease = guard.lease();
-    let result = tokio::select! {
-        biased;
-        reason = lease.lost() => Err(Error::Lost { reason }.into()),
-        result = work(guard.lease()) => result,
-    };
-    match guard.release().await {
-        Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
-        // The work was done while the lock was held; the release goes on in the background.
-        _ => result,
     }
 }
 

@@ -13,8 +13,8 @@ use super::Register;
 use crate::Error;
 use crate::deadline::backoff;
 use crate::driver::Entry;
-use crate::manager::Core;
 use crate::name::check_participant;
+use crate::shared::Core;
 
 /// A gate that opens when `count` participants have counted down, for those who wait and for those
 /// who come later.

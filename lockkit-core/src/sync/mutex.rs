@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handle::{Handle, options, run};
+use super::handle::{Handle, options};
 use crate::acquire::Wait;
-use crate::manager::Core;
+use crate::shared::Core;
+use crate::sync::entrance::Owner;
 use crate::{Error, Guard, Lease, Mode};
 
 /// Only one at a time, across all processes that use the same backend and name.
@@ -21,7 +22,7 @@ use crate::{Error, Guard, Lease, Mode};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
-/// locks.mutex("invoice/42").run(|lock| async move {
+/// locks.mutex("invoice/42").run(async |lock| {
 ///     let token = lock.token()?; // goes along with every write
 ///     Ok::<_, lockkit_core::Error>(())
 /// }).await
@@ -33,7 +34,7 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Arc<str>>) -> Self {
+    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Owner>) -> Self {
         Self { handle: Handle::new(core, name, owner) }
     }
 
@@ -85,12 +86,11 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run<T, E, F, Fut>(&self, work: F) -> Result<T, E>
+    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
-        run(self.lock().await?, work).await
+        self.lock().await?.run(work).await
     }
 }

@@ -1,16 +1,11 @@
 //! Locks that their owner can enter again. All of it happens in this process; the backend sees one
 //! claim.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 
-use tokio::sync::Mutex as AsyncMutex;
-
+use super::entrance::Owner;
 use super::{Mutex, RwLock};
-use crate::acquire::{Request, Wait, acquire};
-use crate::guard::{Guard, Holding};
-use crate::manager::Core;
-use crate::{Error, Key, Mode};
+use crate::shared::Core;
 
 /// Locks for one owner, who does not wait for itself.
 ///
@@ -20,7 +15,7 @@ use crate::{Error, Key, Mode};
 /// with the same id included. (Threads and tasks mean nothing here.)
 ///
 /// An owner that holds a lock for reading and asks to write is refused
-/// ([`Error::WouldDeadlock`]). One that writes may read.
+/// ([`Error::WouldDeadlock`](crate::Error::WouldDeadlock)). One that writes may read.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
@@ -34,12 +29,12 @@ use crate::{Error, Key, Mode};
 #[derive(Clone)]
 pub struct Reentrant {
     core: Arc<Core>,
-    owner: Arc<str>,
+    owner: Owner,
 }
 
 impl Reentrant {
-    pub(crate) fn new(core: &Arc<Core>, owner: String) -> Self {
-        Self { core: core.clone(), owner: owner.into() }
+    pub(crate) fn new(core: &Arc<Core>, owner: Owner) -> Self {
+        Self { core: core.clone(), owner }
     }
 
     /// The mutex of this name, for this owner.
@@ -53,86 +48,6 @@ impl Reentrant {
     }
 }
 
-/// Where owners stand that hold a lock of this manager, or are about to.
-#[derive(Default)]
-pub(crate) struct Entrances(StdMutex<Places>);
-
-/// By owner and lock.
-type Places = HashMap<(Arc<str>, Key), Arc<Slot>>;
-
-/// What the owner holds there, if anything. Locked while it is being acquired, so that two tasks
-/// of one owner do not wait for each other at the backend.
-type Slot = AsyncMutex<Weak<Holding>>;
-
-/// An owner at a lock: its place in the table, which is there as long as one of these is.
-pub(crate) struct Entrance {
-    core: Arc<Core>,
-    at: (Arc<str>, Key),
-    slot: Option<Arc<Slot>>,
-}
-
-impl Entrances {
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Entrance {
-    fn new(core: &Arc<Core>, owner: &Arc<str>, key: &Key) -> (Self, Arc<Slot>) {
-        let at = (owner.clone(), key.clone());
-        let slot = core.entrances.places().entry(at.clone()).or_default().clone();
-        (Self { core: core.clone(), at, slot: Some(slot.clone()) }, slot)
-    }
-}
-
-impl Drop for Entrance {
-    fn drop(&mut self) {
-        let mut places = self.core.entrances.places();
-        self.slot = None;
-        if places.get(&self.at).is_some_and(|slot| Arc::strong_count(slot) == 1) {
-            places.remove(&self.at);
-        }
-    }
-}
-
-/// Enters again, or acquires.
-pub(crate) async fn enter(
-    core: &Arc<Core>,
-    owner: &Arc<str>,
-    request: &Request,
-    wait: Wait,
-) -> Result<Option<Guard>, Error> {
-    if let Wait::For(limit) = wait
-        && !limit.is_zero()
-    {
-        let entering = Box::pin(enter(core, owner, request, Wait::Forever));
-        return tokio::time::timeout(limit, entering).await.unwrap_or(Ok(None));
-    }
-    core.check_open()?;
-    let (entrance, slot) = Entrance::new(core, owner, &request.key);
-    let mut held = match wait {
-        Wait::Forever => slot.lock().await,
-        _ => match slot.try_lock() {
-            Ok(held) => held,
-            Err(_) => return Ok(None),
-        },
-    };
-    if let Some(holding) = held.upgrade() {
-        let lease = holding.lease();
-        lease.token()?;
-        if request.mode == Mode::Exclusive && lease.mode() == Mode::Shared {
-            return Err(Error::WouldDeadlock { name: request.key.name.to_string() });
-        }
-        return Ok(Some(Guard::again(holding)));
-    }
-    let guard = acquire(core, request, wait).await?;
-    if let Some(guard) = &guard {
-        guard.holding().set_entrance(entrance);
-        *held = Arc::downgrade(guard.holding());
-    }
-    Ok(guard)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -142,7 +57,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_stays_in_the_table_who_holds_nothing_and_asks_for_nothing() {
         let locks = LockManager::new(MemoryDriver::new());
-        let known = |job: &super::Reentrant| job.core.entrances.places().len();
+        let known = |job: &super::Reentrant| job.owner.known();
         let holder = locks.reentrant("holder");
         let guard = holder.mutex("a").lock().await.unwrap();
         let again = holder.mutex("a").lock().await.unwrap();

@@ -13,10 +13,10 @@ use crate::driver::{
     Delete, Entry, Expect, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
     Version, WriteId,
 };
-use crate::manager::Core;
+use crate::error::no_answer;
 use crate::name::register_name;
-use crate::renewer::no_answer;
 use crate::settings::LONGEST_TTL;
+use crate::shared::Core;
 use crate::{Error, Lease, Mode, Token};
 
 /// State that belongs to a name: at most 64 KiB, with a version, and with a fence.

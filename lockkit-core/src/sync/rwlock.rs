@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handle::{Handle, options, run};
+use super::handle::{Handle, options};
 use crate::acquire::Wait;
-use crate::manager::Core;
+use crate::shared::Core;
+use crate::sync::entrance::Owner;
 use crate::{Error, Guard, Lease, Mode, WriteGuard};
 
 /// Many readers at a time, or one writer.
@@ -33,7 +34,7 @@ pub struct RwLock {
 }
 
 impl RwLock {
-    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Arc<str>>) -> Self {
+    pub(crate) fn new(core: &Arc<Core>, name: &str, owner: Option<Owner>) -> Self {
         Self { handle: Handle::new(core, name, owner) }
     }
 
@@ -97,25 +98,23 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run_read<T, E, F, Fut>(&self, work: F) -> Result<T, E>
+    pub async fn run_read<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
-        run(self.read().await?, work).await
+        self.read().await?.run(work).await
     }
 
     /// Runs work as the writer, as [`Mutex::run`](super::Mutex::run) does.
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run_write<T, E, F, Fut>(&self, work: F) -> Result<T, E>
+    pub async fn run_write<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
-        run(self.handle.wait(Mode::Exclusive, "write").await?, work).await
+        self.write().await?.run(work).await
     }
 }

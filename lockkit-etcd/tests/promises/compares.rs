@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::proxy::{Fault, Protocol, When};
-use lockkit_conformance::lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{Acquisition, Force, LockDriver, Patience, Released, Renewal};
 use lockkit_core::{BreakRecord, Claim, Identity};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{KeyValue, PutOptions};
+use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::{Kind, Proxy, Server};
 
 use crate::stage::{claim, client, driver, keys, queue, renewed, take, until};
 

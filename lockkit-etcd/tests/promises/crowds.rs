@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkit_conformance::lab::proxy::{Fault, Protocol, When};
-use lockkit_conformance::lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{LockDriver, Renewal};
 use lockkit_core::{Guard, LockManager, Settings};
+use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::{Kind, Proxy, Server};
 
 use crate::stage::{PATIENCE, claim, driver, keys, leases, soon, take, until};
 

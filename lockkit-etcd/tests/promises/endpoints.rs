@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockkit_conformance::lab::{Group, Layout};
 use lockkit_core::{LockManager, Settings};
+use lockkit_lab::{Group, Layout};
 
 use crate::stage::driver;
 

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::proxy::{Fault, Protocol, When};
-use lockkit_conformance::lab::{Kind, Proxy, Server};
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
 use lockkit_core::{Claim, Error, Lifetime, LockManager, Settings};
 use lockkit_etcd::EtcdDriver;
+use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::{Kind, Proxy, Server};
 
 use crate::stage::{
     claim, client, driver, exclusive, keys, last_holds, queue, renewed, soon, take, until,

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lockkit_conformance::lab::{Kind, Server};
 use lockkit_core::driver::{Delete, Expect, RegisterKey, Registers, Released, Store, WriteId};
 use lockkit_core::{LockManager, Name, Namespace, Settings};
 use lockkit_etcd::EtcdDriver;
+use lockkit_lab::{Kind, Server};
 
 use crate::stage::{driver, keys, leases, until};
 

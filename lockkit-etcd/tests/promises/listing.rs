@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use lockkit_conformance::lab::{Kind, Server};
 use lockkit_core::Namespace;
 use lockkit_core::driver::{LockDriver, Patience};
 use lockkit_core::state::ListRequest;
 use lockkit_etcd::etcd_client::PutOptions;
+use lockkit_lab::{Kind, Server};
 
 use crate::stage::{client, driver, exclusive, keys};
 

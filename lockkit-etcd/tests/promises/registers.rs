@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use lockkit_conformance::lab::proxy::{Counts, Fault, Protocol, When};
-use lockkit_conformance::lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{
     Acquisition, Answered, Delete, Expect, LockDriver, Patience, RegisterKey, Registers, Store,
     StoreOutcome, WriteId,
 };
 use lockkit_core::{Error, Name, Namespace, Token};
 use lockkit_etcd::EtcdDriver;
+use lockkit_lab::proxy::{Counts, Fault, Protocol, When};
+use lockkit_lab::{Kind, Proxy, Server};
 
 use crate::stage::{claim, driver, soon};
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::Server;
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, Error, Identity, Key, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, GetOptions, KeyValue};
+use lockkit_lab::Server;
 
 /// Long enough for a machine that stalls; never waited out.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

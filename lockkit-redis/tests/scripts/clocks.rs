@@ -2,9 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkit_conformance::lab::{Kind, Server, Shift};
 use lockkit_core::Mode;
 use lockkit_core::driver::{LockDriver, Released};
+use lockkit_lab::{Kind, Server, Shift};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use lockkit_redis::{RedisDriver, RedisOptions};

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use lockkit_conformance::lab::Server;
 use lockkit_core::driver::{
     Delete, Expect, Force, LockDriver, Patience, RegisterKey, Registers, Released, Renewal, Store,
     StoreOutcome, WriteId,
 };
 use lockkit_core::{BreakRecord, Claim, Error, Identity, Mode, Name, Namespace, Token};
+use lockkit_lab::Server;
 use lockkit_redis::RedisDriver;
 
 use super::{PERMIT, ask, claim, granted, holds, queue, start, take, waits};

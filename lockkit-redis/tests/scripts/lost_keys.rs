@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::Server;
 use lockkit_core::driver::{LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, Mode};
+use lockkit_lab::Server;
 use lockkit_redis::RedisDriver;
 
 use super::{PERMIT, ask, claim, granted, holds, queue, start, take, waits, with_ttls};
-use lockkit_conformance::lab::raw::resp::Reply;
+use lockkit_lab::raw::resp::Reply;
 
 struct Scene {
     server: Server,

@@ -10,10 +10,10 @@ mod registers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_conformance::lab::raw::resp::{self, Reply};
-use lockkit_conformance::lab::{Kind, Server};
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Renewal};
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Token};
+use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::{Kind, Server};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
 /// Longer than any machine stands still.

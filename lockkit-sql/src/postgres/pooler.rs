@@ -6,7 +6,7 @@
 //! A connection begins with a setting of its own value. The server keeps such a setting; poolers
 //! refuse or drop it. A pooler in session mode is treated like one in transaction mode.
 
-use lockkit_core::ClaimId;
+use lockkit_core::driver::ClaimId;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row};
 

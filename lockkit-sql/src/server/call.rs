@@ -185,7 +185,7 @@ fn read_only<D: Dialect>(verb: Verb, error: sqlx::Error) -> Error {
 
 /// Whether the server takes no writes.
 pub(super) fn is_read_only(error: &Error) -> bool {
-    matches!(error, Error::Backend { source, .. } if source.is::<ReadOnly>())
+    matches!(error, Error::Backend { cause, .. } if cause.is::<ReadOnly>())
 }
 
 fn forbidden<D: Dialect>(error: &sqlx::Error) -> Error {

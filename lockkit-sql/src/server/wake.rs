@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::Grant;
-use lockkit_core::{Claim, ClaimId, Token};
+use lockkit_core::{Claim, Token};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 

@@ -11,7 +11,7 @@ use super::Semaphore;
 use crate::acquire::Wait;
 use crate::deadline::backoff;
 use crate::driver::SetLimit;
-use crate::renewer::no_answer;
+use crate::error::no_answer;
 use crate::{Error, Guard, Mode};
 
 /// How long a resize is repeated while the backend does not answer.

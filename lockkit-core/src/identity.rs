@@ -1,0 +1,46 @@
+//! Who asks for a lock.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Who stands behind a claim, as shown to people.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Identity {
+    pub host: String,
+    pub pid: u32,
+    pub program: String,
+}
+
+impl Identity {
+    /// This process: the host's name, the process id, the program's file name.
+    pub fn of_this_process() -> Self {
+        let program = std::env::args_os()
+            .next()
+            .and_then(|path| {
+                Some(std::path::Path::new(&path).file_name()?.to_string_lossy().into_owned())
+            })
+            .unwrap_or_else(|| "unknown".to_owned());
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self { host, pid: std::process::id(), program }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]@{}", self.program, self.pid, self.host)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_identity_of_this_process_names_it() {
+        let identity = Identity::of_this_process();
+        assert_eq!(identity.pid, std::process::id());
+        assert!(!identity.host.is_empty() && !identity.program.is_empty());
+    }
+}

@@ -1,0 +1,99 @@
+//! A PostgreSQL server.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::process::Command;
+
+use async_trait::async_trait;
+
+use crate::error::{Doing, Result};
+use crate::home::Home;
+use crate::kind::Kind;
+use crate::port::Port;
+use crate::program;
+use crate::raw::postgres;
+use crate::recipe::Recipe;
+
+#[derive(Debug)]
+pub(crate) struct Postgres {
+    port: Port,
+}
+
+impl Postgres {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self { port: Port::take()? })
+    }
+}
+
+#[async_trait]
+impl Recipe for Postgres {
+    fn name(&self) -> String {
+        "postgres".into()
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Postgres
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.port.addr()
+    }
+
+    fn account(&self) -> Option<&'static str> {
+        Some("postgres")
+    }
+
+    async fn prepare(&self, home: &Home) -> Result<()> {
+        if home.data().exists() {
+            return Ok(());
+        }
+        let mut command = home.command("initdb")?;
+        command.args(["-U", "postgres", "-A", "trust", "-N", "-D"]).arg(home.data());
+        // No message catalogues and no collations of the machine: tests are alike
+        // everywhere.
+        command.args(["--locale=C", "--encoding=UTF8"]);
+        home.run(command).await?;
+        // A killed process loses nothing that it had written; only the machine could, and the lab
+        // does not kill the machine. In the file, so that who measures may set it otherwise.
+        let settings = home.data().join("postgresql.conf");
+        let mut file = File::options().append(true).open(&settings).doing("opening settings")?;
+        file.write_all(b"\nfsync = off\n").doing("writing settings")
+    }
+
+    fn command(&self, home: &Home) -> Result<Command> {
+        let mut command = home.command("postgres")?;
+        command.arg("-D").arg(home.data()).args(["-p", &self.port.number().to_string()]);
+        for setting in [
+            "listen_addresses=127.0.0.1",
+            &format!("unix_socket_directories={}", home.path().display()),
+            // Files in the folder instead of shared memory that a kill leaves behind.
+            "dynamic_shared_memory_type=mmap",
+            "max_connections=300",
+        ] {
+            command.args(["-c", setting]);
+        }
+        Ok(command)
+    }
+
+    async fn answers(&self) -> io::Result<()> {
+        postgres::Connection::open(self.addr()).await?.query("SELECT 1").await.map(drop)
+    }
+
+    async fn lose(&self, home: &Home) -> Result<()> {
+        free_segment(home).await?;
+        let data = home.data();
+        std::fs::remove_dir_all(&data).doing(format!("removing {}", data.display()))
+    }
+}
+
+/// A killed PostgreSQL leaves a segment of shared memory behind, whose id only its
+/// data knows: the last word of the seventh line of this file.
+async fn free_segment(home: &Home) -> Result<()> {
+    let note = std::fs::read_to_string(home.data().join("postmaster.pid")).unwrap_or_default();
+    let Some(id) = note.lines().nth(6).and_then(|line| line.split_whitespace().last()) else {
+        return Ok(());
+    };
+    let mut command = tokio::process::Command::new(program::find("ipcrm")?);
+    command.args(["-m", id]).output().await.doing("freeing shared memory").map(drop)
+}

@@ -1,0 +1,254 @@
+//! Where a storm takes place, and how one is set up there and judged: one way for the tests of all
+//! backends and for the program. What strikes, and what clients do, is said elsewhere.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lockkit_core::capabilities::Fault;
+use lockkit_core::{Error, LockManager, Settings};
+
+use super::group::GroupSaboteur;
+use super::leader::LeaderSaboteur;
+use super::members::MembersSaboteur;
+use super::server::ServerSaboteur;
+use super::{NoSaboteur, Report, Saboteur, Storm};
+use crate::proxy::Protocol;
+use crate::{Group, Kind, LabError, Layout, Proxy, Server};
+
+/// For how long the members of an ensemble believe in each other: much shorter than a strike.
+const FAITH: Duration = Duration::from_secs(2);
+
+/// What strikes at a server alone, unless one says otherwise: all that takes no data away.
+pub const FAULTS: [Fault; 4] =
+    [Fault::ConnectionCut, Fault::Partition, Fault::ServerStandsStill, Fault::ServerRestarts];
+
+/// A backend, and who strikes at it.
+pub struct Stage {
+    /// The URL that clients connect to.
+    pub url: String,
+    /// The URL past all faults, for who looks at the end.
+    pub direct: String,
+    /// Who strikes.
+    pub saboteur: Arc<dyn Saboteur>,
+}
+
+impl Stage {
+    /// A backend that is there already; only clients are struck.
+    pub fn calm(url: impl Into<String>) -> Self {
+        let url = url.into();
+        Self { direct: url.clone(), url, saboteur: Arc::new(NoSaboteur) }
+    }
+
+    /// A server of its own behind a proxy, and these faults.
+    ///
+    /// # Errors
+    /// When the server does not start.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing of it remains.
+    pub async fn server(kind: Kind, faults: &[Fault]) -> Result<Self, LabError> {
+        let (url, direct, saboteur) = struck(kind, faults).await?;
+        Ok(Self {
+            url: paced(kind, url),
+            direct: paced(kind, direct),
+            saboteur: Arc::new(saboteur),
+        })
+    }
+
+    /// A quorum of so many servers that know nothing of each other, for locks of this ttl. One at a
+    /// time is struck, and loses its data, too; which follows from the seed.
+    ///
+    /// # Errors
+    /// When a server does not start.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing of it remains.
+    pub async fn quorum(
+        kind: Kind,
+        members: usize,
+        seed: u64,
+        ttl: Duration,
+    ) -> Result<Self, LabError> {
+        let faults: Vec<_> = FAULTS.into_iter().chain([Fault::DataLost]).collect();
+        let (mut urls, mut direct, mut saboteurs) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..members {
+            let (url, past, saboteur) = struck(kind, &faults).await?;
+            urls.push(url);
+            direct.push(past);
+            saboteurs.push(saboteur);
+        }
+        let longest = ttl.as_millis();
+        let of = |urls: Vec<String>| format!("quorum:{}?longest_ttl={longest}ms", urls.join(","));
+        let saboteur = Arc::new(MembersSaboteur::new(saboteurs, seed, ttl * 2));
+        Ok(Self { url: of(urls), direct: of(direct), saboteur })
+    }
+
+    /// A group of servers. Of ZooKeeper and etcd, the leaders are lost; of Redis, members in turn,
+    /// and the network.
+    ///
+    /// # Errors
+    /// When the group does not start.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing of it remains.
+    pub async fn group(layout: Layout) -> Result<Self, LabError> {
+        let group = match layout {
+            Layout::ZooKeeperEnsemble => Group::start_divisible_ensemble(FAITH).await?,
+            Layout::EtcdCluster => Group::start(layout).await?,
+            _ => return Self::redis(layout, |saboteur| saboteur).await,
+        };
+        let url = match layout {
+            Layout::ZooKeeperEnsemble => paced(Kind::ZooKeeper, group.url()),
+            _ => group.url(),
+        };
+        let saboteur = Arc::new(LeaderSaboteur::new(group, Fault::LeaderLost));
+        Ok(Self { direct: url.clone(), url, saboteur })
+    }
+
+    /// A group of Redis servers whose old leaders live on when another takes over.
+    ///
+    /// # Errors
+    /// When the group does not start.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing of it remains.
+    pub async fn that_splits(layout: Layout) -> Result<Self, LabError> {
+        Self::redis(layout, GroupSaboteur::that_splits).await
+    }
+
+    async fn redis(
+        layout: Layout,
+        change: fn(GroupSaboteur) -> GroupSaboteur,
+    ) -> Result<Self, LabError> {
+        let group = Group::start(layout).await?;
+        let proxy = group.proxy(Protocol::Resp).await?;
+        let (url, direct) = (group.url_through(&proxy), group.url());
+        Ok(Self { url, direct, saboteur: Arc::new(change(GroupSaboteur::new(group, proxy))) })
+    }
+}
+
+/// A server with a proxy before it: its URL for clients, the one past the proxy, and who strikes.
+async fn struck(
+    kind: Kind,
+    faults: &[Fault],
+) -> Result<(String, String, ServerSaboteur), LabError> {
+    let protocol = match kind {
+        Kind::Redis => Protocol::Resp,
+        Kind::Postgres => Protocol::Postgres,
+        Kind::MariaDb => Protocol::MySql,
+        Kind::ZooKeeper => Protocol::ZooKeeper,
+        Kind::Etcd => Protocol::Grpc,
+    };
+    let server = Server::start(kind).await?;
+    let proxy = Proxy::start(server.addr(), protocol).await?;
+    let (url, direct) = (server.url_at(proxy.addr()), server.url());
+    Ok((url, direct, ServerSaboteur::new(server, proxy, faults.to_vec())))
+}
+
+/// ZooKeeper's clients are told the tick of the lab's servers: with a longer one, sessions would
+/// outlast the storm's short leases by much.
+fn paced(kind: Kind, url: String) -> String {
+    if kind == Kind::ZooKeeper { format!("{url}?tick=500ms") } else { url }
+}
+
+impl Storm {
+    /// A storm of a test: some seconds, or as many as `LOCKKIT_STORM_SECONDS` says, with clients in
+    /// this program, in a new folder.
+    pub fn brief(program: impl Into<PathBuf>) -> Self {
+        static STORMS: AtomicU32 = AtomicU32::new(0);
+        let seconds = std::env::var("LOCKKIT_STORM_SECONDS").ok().and_then(|s| s.parse().ok());
+        let number = STORMS.fetch_add(1, Ordering::Relaxed);
+        let folder = format!("lockkit-storm-{}-{number}", std::process::id());
+        Self {
+            seed: 2026,
+            lasts: Duration::from_secs(seconds.unwrap_or(8)),
+            processes: 3,
+            tasks: 3,
+            locks: 3,
+            ttl: Duration::from_secs(1),
+            wait_ttl: Duration::from_secs(4),
+            program: program.into(),
+            folder: std::env::temp_dir().join(folder),
+            strike_clients: true,
+        }
+    }
+
+    /// Connects who looks at the end, with `connect`, and takes a first lock: a new quorum begins
+    /// when all its members are there, which a storm would see to only by and by.
+    ///
+    /// # Errors
+    /// When the backend cannot be reached, or does not lock.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the first lock is given back in the background.
+    pub async fn onlooker<C>(
+        &self,
+        stage: &Stage,
+        connect: impl FnOnce(String, Settings) -> C,
+    ) -> io::Result<LockManager>
+    where
+        C: Future<Output = Result<LockManager, Error>>,
+    {
+        let settings = Settings::default().ttl(self.ttl).wait_ttl(self.wait_ttl);
+        let look = connect(stage.direct.clone(), settings).await.map_err(io::Error::other)?;
+        let first = look.mutex("the first of all").lock().await.map_err(io::Error::other)?;
+        first.release().await.map_err(io::Error::other)?;
+        Ok(look)
+    }
+
+    /// Sets it up on this stage, runs it and has it judged.
+    ///
+    /// # Errors
+    /// When something fails that no fault of the storm explains.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, client processes are killed.
+    pub async fn judged<C>(
+        &self,
+        stage: &Stage,
+        connect: impl FnOnce(String, Settings) -> C,
+    ) -> io::Result<Report>
+    where
+        C: Future<Output = Result<LockManager, Error>>,
+    {
+        let look = self.onlooker(stage, connect).await?;
+        let report = self.run(stage, Vec::new(), &look).await?;
+        look.shutdown().await;
+        Ok(report)
+    }
+
+    /// The same for a test, which fails unless the storm is acquitted; its folder is kept then.
+    ///
+    /// # Panics
+    /// When a promise was broken, or the storm could not be held.
+    ///
+    /// # Cancel safety
+    /// As for [`judged`](Self::judged).
+    pub async fn acquitted<C>(
+        self,
+        stage: Stage,
+        connect: impl FnOnce(String, Settings) -> C,
+    ) -> Report
+    where
+        C: Future<Output = Result<LockManager, Error>>,
+    {
+        let kept = self.folder.display();
+        let report = self.judged(&stage, connect).await;
+        let report = report.unwrap_or_else(|error| panic!("{error}, histories in {kept}"));
+        let judgement = &report.judgement;
+        assert!(judgement.acquitted(), "{:#?}, histories in {kept}", judgement.violations);
+        println!("{:?}, excused: {:#?}", judgement.counts, judgement.excused);
+        let _ = std::fs::remove_dir_all(&self.folder);
+        report
+    }
+}
+
+impl Report {
+    /// How many events of this kind there were.
+    pub fn count(&self, what: &str) -> usize {
+        self.judgement.counts.get(what).copied().unwrap_or(0)
+    }
+}

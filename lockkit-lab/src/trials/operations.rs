@@ -1,0 +1,367 @@
+//! The operations of a driver, one by one: how each is prepared, done and checked. What went wrong
+//! on the way is not known here: an operation that failed is done again, as core does it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{
+    Acquisition, Delete, Expect, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
+    Renewal, Store, StoreOutcome, Version, WriteId,
+};
+use lockkit_core::state::ListRequest;
+use lockkit_core::{Capabilities, Claim, Error, Mode, Name, Token};
+use tokio::sync::Mutex;
+
+use super::Stage;
+use super::scene::settled;
+use crate::proxy::Proxy;
+use lockkit_conformance::bench::{Bench, MustSucceed, PATIENCE};
+
+/// What a driver can be asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Connect,
+    Acquire,
+    AcquireShared,
+    RefusedTry,
+    Queue,
+    Turn,
+    Renew,
+    Shorten,
+    Release,
+    Downgrade,
+    Raise,
+    Break,
+    Inspect,
+    List,
+    Load,
+    Store,
+    Delete,
+    Changed,
+}
+
+impl Operation {
+    /// Those that this driver has.
+    pub(super) fn of(can: &Capabilities) -> Vec<Self> {
+        use Operation as O;
+        let mut all = vec![
+            O::Connect,
+            O::Acquire,
+            O::AcquireShared,
+            O::RefusedTry,
+            O::Queue,
+            O::Turn,
+            O::Renew,
+            O::Release,
+            O::Downgrade,
+            O::Break,
+            O::Inspect,
+            O::List,
+        ];
+        all.extend(can.shorten.then_some(O::Shorten));
+        all.extend(can.raise.then_some(O::Raise));
+        if can.registers {
+            all.extend([O::Load, O::Store, O::Delete, O::Changed]);
+        }
+        all
+    }
+}
+
+impl Operation {
+    /// Whether something may be left when it failed and nobody asks again.
+    pub(super) fn leaves_something(self) -> bool {
+        use Operation as O;
+        !matches!(
+            self,
+            O::Connect | O::Inspect | O::List | O::Load | O::Store | O::Delete | O::Changed
+        )
+    }
+}
+
+/// One operation of one client, behind a proxy of its own.
+pub(super) struct Client {
+    pub(super) operation: Operation,
+    pub(super) proxy: Proxy,
+    bench: Bench,
+    /// `None` until it has connected.
+    driver: Mutex<Option<Arc<dyn LockDriver>>>,
+    /// Somebody else, past all proxies.
+    others: Arc<dyn LockDriver>,
+    /// Its claim.
+    claim: Arc<Claim>,
+    /// Somebody else's claim to the same lock.
+    other: Arc<Claim>,
+    /// The greatest token that was given before the operation.
+    highest: Option<Token>,
+    at: RegisterKey,
+    version: Option<Version>,
+    store: Store,
+}
+
+impl Client {
+    /// Does everything that comes before the operation.
+    pub(super) async fn prepared(
+        stage: &Stage,
+        others: &Arc<dyn LockDriver>,
+        operation: Operation,
+    ) -> Self {
+        let bench = stage.bench().clone();
+        let proxy = stage.proxy().await;
+        let name = lockkit_core::driver::ClaimId::random().to_hex();
+        let mode = match operation {
+            Operation::AcquireShared => Mode::Shared,
+            _ => Mode::Exclusive,
+        };
+        let mut client = Self {
+            operation,
+            driver: Mutex::new(None),
+            others: others.clone(),
+            claim: bench.claim(&name, mode),
+            other: bench.exclusive(&name),
+            highest: None,
+            at: RegisterKey {
+                namespace: bench.namespace().clone(),
+                name: Name::new(&name).expect("a valid name"),
+            },
+            version: None,
+            store: store(b"mine", Expect::Absent),
+            bench,
+            proxy,
+        };
+        if operation != Operation::Connect {
+            let driver = stage.through(&client.proxy).await;
+            client.set_up(&driver).await;
+            *client.driver.lock().await = Some(driver);
+            settled(&client.proxy).await;
+        }
+        client.proxy.reset();
+        client
+    }
+
+    async fn set_up(&mut self, driver: &Arc<dyn LockDriver>) {
+        use Operation as O;
+        // The connection is warm, and the lock has been in use.
+        let claim = self.bench.exclusive(self.claim.key.name.as_str());
+        self.highest = Some(driver.grant(&claim).await.token);
+        driver.let_go(&claim).await;
+        let grant = match self.operation {
+            O::RefusedTry | O::Queue | O::Break => Some(self.others.grant(&self.other).await),
+            O::Turn => {
+                let grant = self.others.grant(&self.other).await;
+                driver.queue(&self.claim).await;
+                Some(grant)
+            }
+            O::Renew | O::Shorten | O::Release | O::Downgrade | O::Raise | O::Inspect | O::List => {
+                Some(driver.grant(&self.claim).await)
+            }
+            _ => None,
+        };
+        if let (Some(grant), false) = (grant, self.operation == O::Turn) {
+            self.highest = Some(grant.token);
+        }
+        if matches!(self.operation, O::Load | O::Delete | O::Changed) {
+            let first = store(b"first", Expect::Absent);
+            let outcome = registers(&self.others).store(&self.at, &first).await;
+            self.version = Some(stored(outcome.expect("it is stored").answer));
+        }
+    }
+
+    /// Does the operation once. An answer that is wrong panics.
+    pub(super) async fn act(&self, stage: &Stage) -> Result<(), Error> {
+        use Operation as O;
+        let mut driver = self.driver.lock().await;
+        if driver.is_none() {
+            *driver = Some(stage.connect(&self.proxy).await?);
+        }
+        let driver = driver.as_ref().expect("it has just been made");
+        let claim = &self.claim;
+        match self.operation {
+            O::Connect => driver.health().await.map(drop),
+            O::Acquire | O::AcquireShared => {
+                match driver.acquire(claim, Patience::Try).await?.answer {
+                    Acquisition::Granted(grant) => self.greater(grant),
+                    other => panic!("it is free: {other:?}"),
+                }
+            }
+            O::RefusedTry => match driver.acquire(claim, Patience::Try).await?.answer {
+                Acquisition::Busy => Ok(()),
+                other => panic!("it is held: {other:?}"),
+            },
+            O::Queue => match driver.acquire(claim, Patience::Wait).await?.answer {
+                Acquisition::Queued { ahead: 1 } => Ok(()),
+                other => panic!("one is ahead: {other:?}"),
+            },
+            O::Turn => self.turn(driver).await,
+            O::Renew => self.held(Some(driver.renew_single(claim).await?)),
+            O::Shorten => self.held(Some(driver.shorten(claim, Duration::from_secs(60)).await?)),
+            O::Release => driver.release(claim).await.map(drop),
+            O::Downgrade => self.held(Some(driver.downgrade(claim).await?)),
+            O::Raise => {
+                let raised = Token::new(self.highest.map_or(1, Token::get) + 1_000);
+                let answer = driver.raise(claim, raised.expect("far from the greatest")).await?;
+                assert!(matches!(answer, Renewal::Holds(g) if Some(g.token) >= raised));
+                Ok(())
+            }
+            O::Break => {
+                let token = self.highest.expect("it is held");
+                let record = lockkit_conformance::listing::record("it is in the way", true);
+                let force = Force::Immediate;
+                driver.break_claim(&claim.key, token, force, &record).await.map(drop)
+            }
+            O::Inspect => {
+                let state = driver.inspect(&claim.key).await?;
+                assert_eq!(state.line.len(), 1, "{state:?}");
+                Ok(())
+            }
+            O::List => self.listed(driver).await,
+            O::Load | O::Store | O::Delete | O::Changed => self.on_register(driver).await,
+        }
+    }
+
+    /// Lets the one ahead go and waits for the turn, renewing meanwhile as core does.
+    async fn turn(&self, driver: &Arc<dyn LockDriver>) -> Result<(), Error> {
+        self.others.let_go(&self.other).await;
+        let told = driver.granted(&self.claim);
+        tokio::pin!(told);
+        loop {
+            tokio::select! {
+                grant = &mut told => return self.greater(grant?),
+                () = tokio::time::sleep(Duration::from_secs(1)) => {
+                    let renewed = driver.renew_single(&self.claim).await?;
+                    if let Renewal::Holds(grant) = renewed {
+                        return self.greater(grant);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn listed(&self, driver: &Arc<dyn LockDriver>) -> Result<(), Error> {
+        let request = ListRequest {
+            namespace: self.bench.namespace().clone(),
+            space: None,
+            prefix: self.claim.key.name.as_str().to_owned(),
+            after: None,
+            limit: 10,
+        };
+        let page = driver.list(&request).await?;
+        assert_eq!(page.states.len(), 1, "{page:?}");
+        Ok(())
+    }
+
+    async fn on_register(&self, driver: &Arc<dyn LockDriver>) -> Result<(), Error> {
+        let registers = registers(driver);
+        match self.operation {
+            Operation::Load => {
+                let entry = registers.load(&self.at).await?.expect("it was stored");
+                assert_eq!(
+                    (entry.value.as_slice(), Some(entry.version)),
+                    (&b"first"[..], self.version)
+                );
+            }
+            // The same write, however often: never a conflict with itself.
+            Operation::Store => {
+                stored(registers.store(&self.at, &self.store).await?.answer);
+            }
+            Operation::Delete => {
+                let expect = self.version.map_or(Expect::Absent, Expect::Version);
+                let write_id = self.store.write_id;
+                let delete = Delete { expect, token: None, write_id, repeated: false };
+                stored(registers.delete(&self.at, &delete).await?.answer);
+            }
+            _ => {
+                let waiting = registers.changed(&self.at, self.version);
+                let change = async {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    let write = Store { expect: Expect::Anything, ..self.store.clone() };
+                    self::registers(&self.others).store(&self.at, &write).await
+                };
+                let (changed, outcome) = tokio::join!(waiting, change);
+                let version = stored(outcome.expect("others can store").answer);
+                assert_eq!(changed?.map(|e| e.version), Some(version));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at what others see once the operation was answered, and that the lock works.
+    pub(super) async fn check(&self) {
+        use Operation as O;
+        let key = &self.claim.key;
+        let state = self.bench.state(&self.others, key).await;
+        let stands: Vec<_> = state.line.iter().map(|s| (s.mode, s.holds())).collect();
+        let (held, shared) = ((Mode::Exclusive, true), (Mode::Shared, true));
+        let expected = match self.operation {
+            O::Acquire | O::Turn | O::Renew | O::Shorten | O::Raise => vec![held],
+            O::Inspect | O::List | O::RefusedTry => vec![held],
+            O::AcquireShared | O::Downgrade => vec![shared],
+            O::Queue if self.bench.has_line() => vec![held, (Mode::Exclusive, false)],
+            O::Queue => vec![held],
+            O::Connect | O::Release | O::Break => vec![],
+            O::Load | O::Store | O::Delete | O::Changed => vec![],
+        };
+        assert_eq!(stands, expected, "{:?}: {state:?}", self.operation);
+        match self.operation {
+            O::Store => assert_eq!(self.entry().await, Some(b"mine".to_vec())),
+            O::Delete => assert_eq!(self.entry().await, None),
+            _ => {}
+        }
+        self.given_up().await;
+    }
+
+    async fn entry(&self) -> Option<Vec<u8>> {
+        let entry = registers(&self.others).load(&self.at).await;
+        entry.expect("others can load").map(|entry| entry.value)
+    }
+
+    /// Gives everything back as core does when nobody wants it any more, and checks that it is
+    /// free then, and works.
+    pub(super) async fn given_up(&self) {
+        let driver = self.driver.lock().await.clone();
+        if let Some(driver) = driver {
+            let release = || driver.release(&self.claim);
+            let released = super::scene::answered(&self.bench, "it is released", release).await;
+            released.unwrap_or_else(|e| panic!("a release is repeated until it is answered: {e}"));
+        }
+        self.others.let_go(&self.other).await;
+        self.bench.free(&self.others, &self.claim.key, PATIENCE).await;
+        let next = self.bench.exclusive(self.claim.key.name.as_str());
+        let grant = self.others.grant(&next).await;
+        let _ = self.greater(grant);
+        self.others.let_go(&next).await;
+    }
+
+    fn greater(&self, grant: Grant) -> Result<(), Error> {
+        let greater = Some(grant.token) > self.highest;
+        assert!(greater, "{:?}: {:?} after {:?}", self.operation, grant.token, self.highest);
+        Ok(())
+    }
+
+    fn held(&self, renewal: Option<Renewal>) -> Result<(), Error> {
+        let holds = matches!(&renewal, Some(Renewal::Holds(g)) if Some(g.token) == self.highest);
+        assert!(holds, "{:?}: it is held, and not {renewal:?}", self.operation);
+        Ok(())
+    }
+}
+
+fn registers(driver: &Arc<dyn LockDriver>) -> &dyn Registers {
+    driver.registers().expect("the driver says that it has registers")
+}
+
+fn store(value: &[u8], expect: Expect) -> Store {
+    Store {
+        value: value.to_vec(),
+        expect,
+        token: None,
+        write_id: WriteId::random(),
+        ttl: None,
+        repeated: false,
+    }
+}
+
+fn stored(outcome: StoreOutcome) -> Version {
+    match outcome {
+        StoreOutcome::Stored(version) => version,
+        other => panic!("it is the only write, so it is stored, and not {other:?}"),
+    }
+}

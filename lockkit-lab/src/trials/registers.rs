@@ -1,0 +1,145 @@
+//! Registers across a restart, a cut connection, a lost answer.
+
+use std::sync::Arc;
+
+use lockkit_core::capabilities::Fault;
+use lockkit_core::driver::{
+    Answered, Expect, LockDriver, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
+};
+use lockkit_core::{Error, Name, Token};
+
+use super::scene::{answered, keeps, settled};
+use super::stage::staged;
+use super::{Applied, NotApplicable, Stage};
+use crate::Data;
+use crate::proxy::{Fault as Network, When};
+use lockkit_conformance::bench::{Bench, MustSucceed};
+
+pub async fn register_04_tokens_are_remembered_across_a_restart(stage: Stage) -> Applied {
+    let bench = stage.bench();
+    offered(bench)?;
+    keeps(bench, Fault::ServerRestarts)?;
+    let at = at(bench);
+    let driver = bench.driver().await;
+    let (old, new) = two_tokens(bench, &driver).await;
+    let version = stored(registers(&driver).store(&at, &write(b"new", Some(new))).await);
+    staged(stage.server().restart(Data::Keep).await);
+    let fresh = answered(bench, "a new client connects", || bench.harness().driver()).await;
+    for driver in [driver, fresh.expect("a new client connects")] {
+        let load = || registers(&driver).load(&at);
+        let entry = answered(bench, "it is loaded", load).await.expect("it is loaded");
+        let entry = entry.expect("it is there still");
+        assert_eq!((entry.value, entry.version), (b"new".to_vec(), version));
+        assert_eq!(entry.token, Some(new), "the token is remembered");
+        let late = registers(&driver).store(&at, &write(b"late", Some(old))).await;
+        assert_eq!(late.expect("it is answered").answer, StoreOutcome::Stale { highest: new });
+    }
+    Ok(())
+}
+
+pub async fn register_05_changed_survives_a_cut_connection(stage: Stage) -> Applied {
+    let bench = stage.bench();
+    offered(bench)?;
+    let at = at(bench);
+    let others = bench.driver().await;
+    let mut seen = Some(stored(registers(&others).store(&at, &write(b"0", None)).await));
+    let proxy = stage.proxy().await;
+    let driver = stage.through(&proxy).await;
+    for round in 1..=3 {
+        let waiting = tokio::spawn({
+            let (driver, at, bench) = (driver.clone(), at.clone(), bench.clone());
+            async move {
+                let ask = || registers(&driver).changed(&at, seen);
+                answered(&bench, "the change is told", ask).await
+            }
+        });
+        settled(&proxy).await;
+        proxy.fault(Network::Cut, When::Now);
+        let value = format!("{round}").into_bytes();
+        let version = stored(registers(&others).store(&at, &write(&value, None)).await);
+        let told = bench.soon("the change is told", waiting).await.expect("no panic");
+        let entry = told.expect("it is told after all").expect("there is a value");
+        assert_eq!((entry.value, entry.version), (value, version));
+        seen = Some(version);
+    }
+    Ok(())
+}
+
+pub async fn register_06_a_store_whose_answer_was_lost_is_told_from_a_conflict(
+    stage: Stage,
+) -> Applied {
+    let bench = stage.bench();
+    offered(bench)?;
+    let at = at(bench);
+    let others = bench.driver().await;
+    let proxy = stage.proxy().await;
+    let driver = stage.through(&proxy).await;
+    let mut seen = stored(registers(&driver).store(&at, &write(b"0", None)).await);
+    for fault in [(Network::Cut, When::Answer(1)), (Network::Mute, When::Request(1))] {
+        settled(&proxy).await;
+        let mut strike = proxy.fault(fault.0, fault.1);
+        let mut mine = write(b"mine", None);
+        mine.expect = Expect::Version(seen);
+        let store = || registers(&driver).store(&at, &mine);
+        let outcome = answered(bench, "it is answered", store).await;
+        bench.soon("the answer is lost", strike.struck()).await;
+        let version = stored(outcome);
+        // Somebody else who expected the same is in conflict, and so am I once overwritten.
+        let mut theirs = write(b"theirs", None);
+        theirs.expect = Expect::Version(seen);
+        assert_eq!(conflict(&others, &at, &theirs).await, StoreOutcome::Conflict);
+        theirs.expect = Expect::Version(version);
+        seen = stored(registers(&others).store(&at, &theirs).await);
+        assert_eq!(conflict(&driver, &at, &mine).await, StoreOutcome::Conflict);
+    }
+    Ok(())
+}
+
+async fn conflict(driver: &Arc<dyn LockDriver>, at: &RegisterKey, store: &Store) -> StoreOutcome {
+    registers(driver).store(at, store).await.expect("it is answered").answer
+}
+
+fn offered(bench: &Bench) -> Applied {
+    match bench.capabilities().registers {
+        true => Ok(()),
+        false => NotApplicable::because("the driver has no registers"),
+    }
+}
+
+fn at(bench: &Bench) -> RegisterKey {
+    let name = Name::new("r").expect("a valid name");
+    RegisterKey { namespace: bench.namespace().clone(), name }
+}
+
+fn registers(driver: &Arc<dyn LockDriver>) -> &dyn Registers {
+    driver.registers().expect("the driver says that it has registers")
+}
+
+fn write(value: &[u8], token: Option<Token>) -> Store {
+    let value = value.to_vec();
+    Store {
+        value,
+        expect: Expect::Anything,
+        token,
+        write_id: WriteId::random(),
+        ttl: None,
+        repeated: false,
+    }
+}
+
+fn stored(outcome: Result<Answered<StoreOutcome>, Error>) -> Version {
+    match outcome.map(|answered| answered.answer) {
+        Ok(StoreOutcome::Stored(version)) => version,
+        other => panic!("it should have been stored: {other:?}"),
+    }
+}
+
+/// The tokens of two holders, one after the other.
+async fn two_tokens(bench: &Bench, driver: &Arc<dyn LockDriver>) -> (Token, Token) {
+    let claims = [bench.exclusive("r"), bench.exclusive("r")];
+    let first = driver.grant(&claims[0]).await.token;
+    driver.let_go(&claims[0]).await;
+    let second = driver.grant(&claims[1]).await.token;
+    driver.let_go(&claims[1]).await;
+    (first, second)
+}

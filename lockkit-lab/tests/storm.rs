@@ -1,0 +1,98 @@
+//! Storms of a few seconds; `cargo xtask storm` runs them for minutes.
+
+mod setnx;
+
+use std::sync::Arc;
+
+use lockkit_core::capabilities::Fault;
+use lockkit_core::{Error, LockManager, Settings};
+use lockkit_lab::history::judge::Rule;
+use lockkit_lab::storm::{FAULTS, Report, Stage, Storm};
+use lockkit_lab::{Kind, Shared};
+
+fn storm() -> Storm {
+    Storm::brief(env!("CARGO_BIN_EXE_lockkit-storm"))
+}
+
+async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> {
+    lockkit::connect_with(&url, settings).await
+}
+
+fn had(report: &Report, granted: usize, faults: usize) {
+    let enough = report.count("granted") >= granted && report.count("faults") >= faults;
+    assert!(enough, "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_on_sqlite_that_are_frozen_and_killed_are_acquitted() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    let report = storm().acquitted(Stage::calm(url), connect).await;
+    had(&report, 30, 2); // the dead leave leases of four seconds
+    assert!(report.drawing.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_on_postgresql_that_are_frozen_and_killed_are_acquitted() {
+    let server = Shared::server(Kind::Postgres).await.unwrap();
+    had(&storm().acquitted(Stage::calm(server.url()), connect).await, 10, 2);
+}
+
+/// Members of a quorum of Redis servers are frozen, killed, cut off and emptied, one at a time; and
+/// so are clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quorum_of_three_redis_that_fail_one_by_one_is_acquitted() {
+    let storm = storm();
+    let stage = Stage::quorum(Kind::Redis, 3, storm.seed, storm.longest()).await.unwrap();
+    had(&storm.acquitted(stage, connect).await, 10, 2);
+}
+
+/// As before, with a server that is struck as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_on_mariadb_and_the_server_that_are_frozen_and_killed_are_acquitted() {
+    let stage = Stage::server(Kind::MariaDb, &FAULTS).await.unwrap();
+    had(&storm().acquitted(stage, connect).await, 1, 1);
+}
+
+/// Consumers in three processes that are frozen and killed, and cut off from a Redis that stands
+/// still at times.
+#[tokio::test(flavor = "multi_thread")]
+async fn consumers_on_redis_lose_no_event_and_do_none_twice() {
+    let faults = [Fault::ConnectionCut, Fault::Partition, Fault::ServerStandsStill];
+    let stage = Stage::server(Kind::Redis, &faults).await.unwrap();
+    let storm = storm();
+    let look = storm.onlooker(&stage, connect).await.unwrap();
+    let mut verdict = storm.run_consumers(&stage, &look).await.unwrap();
+    while verdict.events == 0 {
+        // A machine that was busy all the time shows nothing.
+        verdict = storm.run_consumers(&stage, &look).await.unwrap();
+    }
+    look.shutdown().await;
+    let kept = storm.folder.display();
+    assert!(verdict.wrong.is_empty(), "{:#?}, what they wrote down is in {kept}", verdict.wrong);
+    println!("{verdict:?}");
+    assert!(verdict.faults >= 2, "{verdict:?}");
+    std::fs::remove_dir_all(&storm.folder).unwrap();
+}
+
+/// The lock that half of the field has: SET NX with a ttl, a release without a check, no token.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unsafe_lock_on_a_real_redis_is_convicted_and_drawn() {
+    let redis = Shared::server(Kind::Redis).await.unwrap();
+    let mut storm = storm();
+    (storm.processes, storm.strike_clients) = (0, false);
+    let settings = Settings::default().ttl(storm.ttl).wait_ttl(storm.wait_ttl);
+    let clients = |_| {
+        let driver = Arc::new(setnx::SetNx::new(redis.addr()));
+        LockManager::with(driver, settings.clone()).unwrap()
+    };
+    let (here, look) = ((0..3).map(clients).collect(), clients(3));
+    let report = storm.run(&Stage::calm(redis.url()), here, &look).await.unwrap();
+    let rules: Vec<_> = report.judgement.violations.iter().map(|v| v.rule).collect();
+    assert!(rules.contains(&Rule::Exclusion), "{rules:?}");
+    assert!(rules.contains(&Rule::TokenOnce), "{rules:?}");
+    let drawing = std::fs::read_to_string(report.drawing.unwrap()).unwrap();
+    assert!(drawing.contains("#c00"), "the violation is not marked");
+    assert!(storm.folder.join("server.log").exists(), "what the server said is missing");
+    std::fs::remove_dir_all(&storm.folder).unwrap();
+}

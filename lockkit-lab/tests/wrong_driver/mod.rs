@@ -1,0 +1,261 @@
+//! A driver that does one thing wrong, around one that does it right. It is what shows that the
+//! trials catch it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::clock::Clock;
+use lockkit_core::driver::ClaimId;
+use lockkit_core::driver::{
+    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey,
+    Registers, Released, Renewal, Replies, SetLimit, Step, Store, StoreOutcome, Version, WriteId,
+    one_by_one,
+};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
+
+/// What it does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// It looks before it acquires.
+    LooksFirst,
+    /// It renews fifty claims, waits, and renews the next fifty.
+    RenewsInTurns,
+    /// Its waiters ask again and again.
+    WaitersAsk,
+    /// It makes up a new id each time that it is asked to acquire.
+    ForgetsIds,
+    /// Once a call has failed, all do.
+    NeverReconnects,
+    /// It says that nothing will help when trying again would.
+    Despairs,
+    /// It believes that leases last twice as long as they do.
+    TrustsTooLong,
+    /// Its tokens begin again with each connection.
+    CountsAnew,
+    /// A repeated store is another write.
+    ForgetsWrites,
+}
+
+/// See [`Flaw`].
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    flaw: Flaw,
+    inner: Arc<dyn LockDriver>,
+    failed: AtomicBool,
+    base: AtomicU64,
+    /// The claims by which the inner driver knows those of the caller.
+    known: Mutex<HashMap<ClaimId, Arc<Claim>>>,
+}
+
+impl Wrong {
+    pub(crate) fn new(flaw: Flaw, inner: Arc<dyn LockDriver>) -> Self {
+        let (failed, base) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { flaw, inner, failed, base, known: Mutex::default() }
+    }
+
+    fn is(&self, flaw: Flaw) -> bool {
+        self.flaw == flaw
+    }
+
+    fn known(&self, claim: &Arc<Claim>) -> Arc<Claim> {
+        let known = self.known.lock().unwrap();
+        known.get(&claim.id).cloned().unwrap_or_else(|| claim.clone())
+    }
+
+    async fn passed<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        if self.is(Flaw::NeverReconnects) && self.failed.load(Ordering::SeqCst) {
+            return Err(Error::retryable("wrong", "the connection is gone"));
+        }
+        let answer = call.await;
+        if answer.as_ref().is_err_and(Error::is_retryable) {
+            self.failed.store(true, Ordering::SeqCst);
+            if self.is(Flaw::Despairs) {
+                return answer.map_err(|e| Error::permanent("wrong", e));
+            }
+        }
+        answer
+    }
+
+    fn told(&self, grant: Grant) -> Grant {
+        match self.flaw {
+            Flaw::TrustsTooLong => Grant { ttl: grant.ttl * 2, ..grant },
+            Flaw::CountsAnew => Grant { token: self.counted(grant.token), ..grant },
+            _ => grant,
+        }
+    }
+
+    fn counted(&self, token: Token) -> Token {
+        let first = token.get() - 1;
+        let begun = self.base.compare_exchange(0, first, Ordering::SeqCst, Ordering::SeqCst);
+        let base = begun.map_or_else(|base| base, |_| first);
+        Token::new(token.get().saturating_sub(base).max(1)).unwrap()
+    }
+
+    fn told_of(&self, renewal: Renewal) -> Renewal {
+        match renewal {
+            Renewal::Holds(grant) => Renewal::Holds(self.told(grant)),
+            other => other,
+        }
+    }
+
+    fn registers_within(&self) -> &dyn Registers {
+        self.inner.registers().unwrap()
+    }
+}
+
+impl Wrong {
+    async fn put_in(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
+        if self.is(Flaw::LooksFirst) {
+            self.inner.inspect(&claim.key).await?;
+        }
+        let mut known = claim.clone();
+        if self.is(Flaw::ForgetsIds) {
+            known = Arc::new(Claim::clone(claim).with_id(ClaimId::random()));
+            self.known.lock().unwrap().insert(claim.id, known.clone());
+        }
+        let answer = self.passed(self.inner.acquire(&known, patience)).await?;
+        Ok(answer.map(|answer| match answer {
+            Acquisition::Granted(grant) => Acquisition::Granted(self.told(grant)),
+            other => other,
+        }))
+    }
+
+    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.passed(self.inner.release(&self.known(claim))).await
+    }
+}
+
+#[async_trait]
+impl LockDriver for Wrong {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.inner.registers().is_some().then_some(self)
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
+        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        Ok(one_by_one(steps, acquire, release).await)
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let claim = self.known(claim);
+        while self.is(Flaw::WaitersAsk) {
+            let answer = self.inner.renew_single(&claim).await?;
+            if let Renewal::Holds(grant) = answer {
+                return Ok(grant);
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        self.passed(self.inner.granted(&claim)).await.map(|grant| self.told(grant))
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        let claims: Vec<_> = claims.iter().map(|claim| self.known(claim)).collect();
+        if self.is(Flaw::RenewsInTurns) {
+            let mut answers = Vec::new();
+            for some in claims.chunks(50) {
+                answers.append(&mut self.inner.renew(some).await?);
+            }
+            return Ok(answers);
+        }
+        let answers = self.passed(self.inner.renew(&claims)).await?;
+        Ok(answers.into_iter().map(|answer| answer.map(|answer| self.told_of(answer))).collect())
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        self.passed(self.inner.shorten(&self.known(claim), ttl)).await.map(|r| self.told_of(r))
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.passed(self.inner.downgrade(&self.known(claim))).await.map(|r| self.told_of(r))
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        self.passed(self.inner.break_claim(key, token, force, record)).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        self.passed(self.inner.inspect(key)).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.passed(self.inner.list(request)).await
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        self.passed(self.inner.raise(&self.known(claim), token)).await.map(|r| self.told_of(r))
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        self.passed(self.inner.resize(key, limit)).await
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.passed(self.inner.token_base(namespace)).await
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        self.passed(self.inner.health()).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl Registers for Wrong {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        self.passed(self.registers_within().load(at)).await
+    }
+
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let mut store = store.clone();
+        if self.is(Flaw::ForgetsWrites) {
+            store.write_id = WriteId::random();
+        }
+        self.passed(self.registers_within().store(at, &store)).await
+    }
+
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        self.passed(self.registers_within().delete(at, delete)).await
+    }
+
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        self.passed(self.registers_within().changed(at, after)).await
+    }
+}

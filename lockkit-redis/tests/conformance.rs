@@ -1,0 +1,64 @@
+//! Redis, a single server: all cases.
+
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use lockkit_conformance::{Harness, Worker};
+use lockkit_core::driver::LockDriver;
+use lockkit_core::{Error, Namespace};
+use lockkit_lab::raw::resp::{self, Reply};
+use lockkit_lab::{Kind, Shared};
+use lockkit_redis::RedisDriver;
+
+struct Redis;
+
+/// Where the server is, once a driver was made.
+static URL: OnceLock<String> = OnceLock::new();
+
+async fn server() -> Result<Shared, Error> {
+    Shared::server(Kind::Redis).await.map_err(|e| Error::permanent("lab", e))
+}
+
+#[async_trait]
+impl Harness for Redis {
+    async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
+        // No case disturbs the server; a machine that stands still for a moment is no failure.
+        let server = server().await?;
+        let url = URL.get_or_init(|| format!("{}?timeout=30s", server.url()));
+        Ok(Arc::new(RedisDriver::connect(url).await?))
+    }
+
+    fn worker(&self) -> Option<Worker> {
+        let program = lockkit_lab::worker::example("redis_worker");
+        Some(Worker { program, url: URL.get()?.clone() })
+    }
+
+    /// The listing of Redis is the one that goes through other keys, too.
+    fn many(&self) -> usize {
+        5_000
+    }
+
+    async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {
+        let addr = server().await?.addr();
+        let keys = ask(addr, &["KEYS", &format!("*{namespace}*")]).await?;
+        let Reply::Array(keys) = keys else {
+            return Err(Error::permanent("lab", format!("KEYS answered {keys:?}")));
+        };
+        let mut count = 0;
+        for key in keys.iter().map(Reply::text) {
+            // A record of a break is kept for as long as the trait asks. That it goes by itself
+            // is what makes it none that is left.
+            let record =
+                key.starts_with("lockkit:lock.broken:") || key.starts_with("lockkit:sem.broken:");
+            let goes = ask(addr, &["PTTL", key]).await? != Reply::Number(-1);
+            count += u64::from(!(record && goes));
+        }
+        Ok(Some(count))
+    }
+}
+
+async fn ask(addr: std::net::SocketAddr, words: &[&str]) -> Result<Reply, Error> {
+    resp::ask(addr, words).await.map_err(|e| Error::permanent("lab", e))
+}
+
+lockkit_conformance::suite!(Redis);

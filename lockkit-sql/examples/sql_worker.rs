@@ -1,0 +1,15 @@
+//! The program that the tests of this crate start as other processes: it locks, and is killed, frozen
+//! and robbed of its clock.
+
+use std::error::Error;
+
+use lockkit_core::{LockManager, Settings};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+    lockkit_lab::worker::serve(connect).await
+}
+
+async fn connect(url: String, settings: Settings) -> Result<LockManager, lockkit_core::Error> {
+    lockkit::connect_with(&url, settings).await
+}

@@ -1,0 +1,112 @@
+//! MariaDB: what its operations cost, and what happens when server or network misbehave.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use lockkit_core::Error;
+use lockkit_core::capabilities::Fault;
+use lockkit_core::driver::LockDriver;
+use lockkit_lab::raw::mysql::Connection;
+use lockkit_lab::{Concerns, Deletion, Refusal, Site};
+use lockkit_lab::{Kind, Server};
+use lockkit_sql::MySqlDriver;
+
+struct MySql;
+
+#[async_trait]
+impl Site for MySql {
+    fn kind(&self) -> Kind {
+        Kind::MariaDb
+    }
+
+    async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {
+        Ok(Arc::new(MySqlDriver::connect(url).await?))
+    }
+
+    fn deletions(&self) -> Vec<Deletion> {
+        vec![
+            Deletion {
+                what: "all connections are killed",
+                fault: None,
+                act: |s| Box::pin(kill_all(s)),
+            },
+            Deletion {
+                what: "DROP TABLE",
+                fault: Some(Fault::DataLost),
+                act: |s| {
+                    ask(
+                        s,
+                        &["DROP TABLE lockkit.lockkit_names, lockkit.lockkit_claims, \
+                           lockkit.lockkit_meta, lockkit.lockkit_breaks"],
+                    )
+                },
+            },
+            Deletion {
+                what: "TRUNCATE",
+                fault: Some(Fault::DataLost),
+                act: |s| {
+                    ask(s, &["TRUNCATE lockkit.lockkit_names", "TRUNCATE lockkit.lockkit_claims"])
+                },
+            },
+        ]
+    }
+
+    fn refusals(&self) -> Vec<Refusal> {
+        vec![
+            Refusal {
+                what: "the server is read-only for whoever connects",
+                retryable: false,
+                concerns: Concerns::Claims,
+                begin: |s| {
+                    Box::pin(async move {
+                        ask(s, &["SET GLOBAL TRANSACTION READ ONLY"]).await?;
+                        kill_all(s).await
+                    })
+                },
+                end: |s| ask(s, &["SET GLOBAL TRANSACTION READ WRITE"]),
+            },
+            Refusal {
+                what: "the tables are of a newer version",
+                retryable: false,
+                concerns: Concerns::Newcomers,
+                begin: |s| ask(s, &["UPDATE lockkit.lockkit_meta SET version = version + 98"]),
+                end: |s| ask(s, &["UPDATE lockkit.lockkit_meta SET version = version - 98"]),
+            },
+        ]
+    }
+
+    fn worker(&self) -> Option<PathBuf> {
+        Some(lockkit_lab::worker::example("sql_worker"))
+    }
+}
+
+fn ask<'a>(
+    server: &'a Server,
+    statements: &'static [&'static str],
+) -> BoxFuture<'a, io::Result<()>> {
+    Box::pin(async move {
+        let mut connection = Connection::open(server.addr()).await?;
+        for statement in statements {
+            connection.query(statement).await?;
+        }
+        Ok(())
+    })
+}
+
+async fn kill_all(server: &Server) -> io::Result<()> {
+    let mut connection = Connection::open(server.addr()).await?;
+    let others = "SELECT id FROM information_schema.processlist \
+                  WHERE id <> CONNECTION_ID() AND command <> 'Daemon'";
+    for row in connection.query(others).await? {
+        if let Some(Some(id)) = row.first() {
+            // It may have ended by itself.
+            let _ = connection.query(&format!("KILL {id}")).await;
+        }
+    }
+    Ok(())
+}
+
+lockkit_lab::trials!(MySql);

@@ -1,0 +1,203 @@
+//! A database server whose answer is lost after it acted. The driver asks again by itself, and says so: what
+//! it is told then may be the doing of its own first attempt.
+
+use std::sync::Arc;
+
+use lockkit_core::driver::{
+    Acquisition, Answered, Delete, Expect, LockDriver, Patience, RegisterKey, Registers, Released,
+    Store, StoreOutcome, WriteId,
+};
+use lockkit_core::{
+    Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space, Token,
+};
+use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
+use lockkit_lab::{Kind, Server};
+use lockkit_sql::{MySqlDriver, PostgresDriver, ServerOptions};
+
+const LONG: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// A server, one who reaches it, and one between whom and the server somebody cuts and holds up.
+struct Scene {
+    ours: Arc<dyn LockDriver>,
+    others: Arc<dyn LockDriver>,
+    proxy: Proxy,
+    _server: Server,
+}
+
+impl Scene {
+    async fn on(kind: Kind) -> Self {
+        let server = Server::start(kind).await.unwrap();
+        let protocol = match kind {
+            Kind::Postgres => Protocol::Postgres,
+            _ => Protocol::MySql,
+        };
+        let proxy = Proxy::start(server.addr(), protocol).await.unwrap();
+        let others = connect(kind, &server.url()).await;
+        let ours = connect(kind, &server.url_at(proxy.addr())).await;
+        let scene = Self { ours, others, proxy, _server: server };
+        // From here on each request is one message.
+        let warm = claim("warm");
+        scene.ours.acquire(&warm, Patience::Try).await.unwrap();
+        scene.ours.release(&warm).await.unwrap();
+        scene.registers().store(&at("warm"), &write(b"", Expect::Anything, None)).await.unwrap();
+        scene
+    }
+
+    fn registers(&self) -> &dyn Registers {
+        self.ours.registers().unwrap()
+    }
+
+    fn theirs(&self) -> &dyn Registers {
+        self.others.registers().unwrap()
+    }
+
+    /// A write whose answer is lost. Before it is asked for again, `meanwhile` happens.
+    async fn unanswered(
+        &self,
+        at: &RegisterKey,
+        mine: &Store,
+        meanwhile: impl Future<Output = ()>,
+    ) -> Answered<StoreOutcome> {
+        let mut cut = self.proxy.fault(Fault::Cut, When::Answer(1));
+        let mut held_up = self.proxy.fault(Fault::BlackHole, When::Request(2));
+        let elsewhere = async {
+            cut.struck().await;
+            held_up.struck().await;
+            meanwhile.await;
+            self.proxy.heal().await.unwrap();
+        };
+        let (outcome, ()) = tokio::join!(self.registers().store(at, mine), elsewhere);
+        outcome.unwrap()
+    }
+}
+
+async fn connect(kind: Kind, url: &str) -> Arc<dyn LockDriver> {
+    let options = ServerOptions::default().connections(1).timeout(LONG);
+    match kind {
+        Kind::Postgres => Arc::new(PostgresDriver::connect_with(url, options).await.unwrap()),
+        _ => Arc::new(MySqlDriver::connect_with(url, options).await.unwrap()),
+    }
+}
+
+fn claim(name: &str) -> Arc<Claim> {
+    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
+    let me = Arc::new(Identity::of_this_process());
+    Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, me))
+}
+
+fn at(name: &str) -> RegisterKey {
+    RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
+}
+
+fn write(value: &[u8], expect: Expect, token: Option<u64>) -> Store {
+    Store {
+        value: value.to_vec(),
+        expect,
+        token: token.and_then(Token::new),
+        write_id: WriteId::random(),
+        repeated: false,
+        ttl: None,
+    }
+}
+
+fn is_stored(outcome: &StoreOutcome) -> bool {
+    matches!(outcome, StoreOutcome::Stored(_))
+}
+
+const KINDS: [Kind; 2] = [Kind::Postgres, Kind::MariaDb];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_was_sent_twice_says_so() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let claim = claim("warm");
+        let mut cut = scene.proxy.fault(Fault::Cut, When::Answer(1));
+        let answered = scene.ours.acquire(&claim, Patience::Try).await.unwrap();
+        cut.struck().await;
+        assert!(matches!(answered.answer, Acquisition::Granted(_)), "{kind:?}: {answered:?}");
+        assert_eq!(answered.unanswered, 1, "{kind:?}");
+        assert_eq!(scene.ours.release(&claim).await.unwrap(), Released::Removed);
+        let once = scene.ours.acquire(&self::claim("warm"), Patience::Try).await.unwrap();
+        assert_eq!(once.unanswered, 0, "{kind:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_was_applied_and_deleted_by_another_does_not_come_back() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let mine = write(b"mine", Expect::Absent, None);
+        let deletion = Delete {
+            expect: Expect::Anything,
+            token: None,
+            write_id: WriteId::random(),
+            repeated: false,
+        };
+        let meanwhile = async {
+            let seen = scene.theirs().load(&at("r")).await.unwrap().expect("it was applied");
+            assert_eq!(seen.value, b"mine", "{kind:?}");
+            let deleted = scene.theirs().delete(&at("r"), &deletion).await.unwrap();
+            assert!(is_stored(&deleted.answer), "{kind:?}: {deleted:?}");
+        };
+        let outcome = scene.unanswered(&at("r"), &mine, meanwhile).await;
+        assert_eq!(outcome, Answered::after(1, StoreOutcome::Conflict), "{kind:?}");
+        assert_eq!(scene.theirs().load(&at("r")).await.unwrap(), None, "{kind:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fenced_write_that_was_applied_and_overwritten_does_not_come_back() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let mine = write(b"mine", Expect::Anything, Some(7));
+        let meanwhile = async {
+            let later = write(b"later", Expect::Anything, Some(7));
+            let stored = scene.theirs().store(&at("r"), &later).await.unwrap();
+            assert!(is_stored(&stored.answer), "{kind:?}: {stored:?}");
+        };
+        let outcome = scene.unanswered(&at("r"), &mine, meanwhile).await;
+        assert_eq!(outcome, Answered::after(1, StoreOutcome::Conflict), "{kind:?}");
+        let there = scene.theirs().load(&at("r")).await.unwrap().unwrap();
+        assert_eq!(there.value, b"later", "{kind:?}: an acknowledged write is lost");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_nobody_touched_is_stored_once() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let mine = write(b"mine", Expect::Absent, Some(7));
+        let seen = async { scene.theirs().load(&at("r")).await.unwrap().unwrap() };
+        let version = std::cell::OnceCell::new();
+        let meanwhile = async { version.set(seen.await.version).unwrap() };
+        let outcome = scene.unanswered(&at("r"), &mine, meanwhile).await;
+        let stored = StoreOutcome::Stored(*version.get().unwrap());
+        assert_eq!(outcome, Answered::after(1, stored), "{kind:?}");
+    }
+}
+
+/// What a program is told: that its own write may have been there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conflict_with_what_came_after_ones_own_write_says_that_it_may_have_been_applied() {
+    for kind in KINDS {
+        let scene = Scene::on(kind).await;
+        let register =
+            LockManager::with(scene.ours.clone(), Settings::default()).unwrap().register("r");
+        let mut cut = scene.proxy.fault(Fault::Cut, When::Answer(1));
+        let mut held_up = scene.proxy.fault(Fault::BlackHole, When::Request(2));
+        let elsewhere = async {
+            cut.struck().await;
+            held_up.struck().await;
+            let later = write(b"later", Expect::Anything, None);
+            scene.theirs().store(&at("r"), &later).await.unwrap();
+            scene.proxy.heal().await.unwrap();
+        };
+        let (told, ()) =
+            tokio::join!(register.compare_and_store(Expect::Absent, b"mine"), elsewhere);
+        let error = told.unwrap_err();
+        assert!(
+            matches!(error, Error::Conflict { maybe_applied: true, .. }),
+            "{kind:?}: {error:?}"
+        );
+    }
+}

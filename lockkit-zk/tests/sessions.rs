@@ -1,0 +1,447 @@
+//! Sessions of the ZooKeeper driver: how one is had, what it survives, and what follows its end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockkit_core::driver::ClaimId;
+use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
+use lockkit_core::{
+    Claim, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
+};
+use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
+use lockkit_lab::{Kind, Shared};
+use lockkit_zk::zookeeper_client::Client;
+use lockkit_zk::{ZkDriver, ZkOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+const TICK: Duration = Duration::from_millis(500);
+/// Longer than any stall of a busy machine.
+const TTL: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(90);
+
+async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, event).await.unwrap_or_else(|_| panic!("{what} never came"))
+}
+
+async fn server() -> Shared {
+    Shared::server(Kind::ZooKeeper).await.unwrap()
+}
+
+fn options(hosts: impl Into<String>) -> ZkOptions {
+    ZkOptions::new(hosts).ttl(TTL).tick(TICK)
+}
+
+async fn driver(hosts: impl ToString) -> ZkDriver {
+    ZkDriver::connect_with(options(hosts.to_string())).await.unwrap()
+}
+
+fn namespace() -> Namespace {
+    Namespace::new(format!("session-{}", &ClaimId::random().to_hex()[..8])).unwrap()
+}
+
+fn claim(namespace: &Namespace, name: &str) -> Arc<Claim> {
+    let key = Key::new(namespace.clone(), Space::Lock, Name::new(name).unwrap());
+    let identity = Arc::new(Identity::of_this_process());
+    let long = Duration::from_secs(300);
+    Arc::new(Claim::new(key, Mode::Exclusive, long, long, identity))
+}
+
+/// Accepts connections and says nothing, as a server that stands still.
+async fn silent() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+#[tokio::test]
+async fn calls_that_find_no_server_fail_together_rather_than_one_after_the_other() {
+    let server = server().await;
+    let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+    let hosts = proxy.addr().to_string();
+    let options = ZkOptions::new(hosts).session_timeout(Duration::from_secs(10)).tick(TICK);
+    let driver = Arc::new(ZkDriver::connect_with(options).await.unwrap());
+    let namespace = namespace();
+    let held = claim(&namespace, "a");
+    driver.acquire(&held, Patience::Wait).await.unwrap();
+    proxy.fault(Fault::BlackHole, When::Now);
+    // Its session is over for all that it can know.
+    soon("the end of the session", async {
+        while driver.granted(&held).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    let begun = Instant::now();
+    let mut calls = JoinSet::new();
+    for n in 0..50 {
+        let (driver, claim) = (driver.clone(), claim(&namespace, &format!("{n}")));
+        calls.spawn(async move { driver.acquire(&claim, Patience::Wait).await });
+    }
+    while let Some(answer) = calls.join_next().await {
+        let error = answer.unwrap().unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+    }
+    // One after the other they would take five minutes.
+    assert!(begun.elapsed() < Duration::from_secs(100), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn silent_servers_do_not_keep_a_driver_from_the_one_that_answers() {
+    let server = server().await;
+    let (one, two) = (silent().await, silent().await);
+    let (one, two) = (one.local_addr().unwrap(), two.local_addr().unwrap());
+    // The client asks in random order, and waits for a silent one for many seconds. One attempt
+    // may be unlucky several times in a row; five may not.
+    for attempt in 0..5 {
+        let hosts = format!("{one},{two},{}", server.addr());
+        match ZkDriver::connect_with(options(hosts)).await {
+            Ok(_) => return,
+            Err(error) => println!("attempt {attempt}: {error}"),
+        }
+    }
+    panic!("no attempt reached the server");
+}
+
+#[tokio::test]
+async fn a_process_with_hundreds_of_waiters_survives_a_cut_connection() {
+    let server = server().await;
+    let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+    let (ours, theirs) = (Arc::new(driver(proxy.addr()).await), driver(server.addr()).await);
+    let namespace = namespace();
+    let held = claim(&namespace, "held");
+    ours.acquire(&held, Patience::Wait).await.unwrap();
+    let mut waiting = JoinSet::new();
+    for some in (0..800).collect::<Vec<_>>().chunks(100) {
+        let names: Vec<_> = some.iter().map(|n| format!("a lock with a longer name {n}")).collect();
+        let taken: Vec<_> = names.iter().map(|name| claim(&namespace, name)).collect();
+        let taking = taken.iter().map(|claim| theirs.acquire(claim, Patience::Wait));
+        futures_util::future::try_join_all(taking).await.unwrap();
+        for name in names {
+            let (ours, claim) = (ours.clone(), claim(&namespace, &name));
+            let queued = ours.acquire(&claim, Patience::Wait).await.unwrap().answer;
+            assert_eq!(queued, Acquisition::Queued { ahead: 1 });
+            waiting.spawn(async move {
+                // As core does: what fails is asked again.
+                loop {
+                    match ours.granted(&claim).await {
+                        Err(error) if error.is_retryable() => {
+                            tokio::time::sleep(Duration::from_millis(200)).await;
+                        }
+                        answer => return answer,
+                    }
+                }
+            });
+        }
+    }
+    // Until all who can watch do.
+    let quiet = || proxy.counts().requests == proxy.counts().answers;
+    soon("quiet", async {
+        while !quiet() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    for _ in 0..2 {
+        proxy.fault(Fault::Cut, When::Now);
+        let renewed = soon("a renewal", async {
+            loop {
+                match ours.renew_single(&held).await {
+                    Ok(renewed) => return renewed,
+                    Err(error) if error.is_retryable() => {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        })
+        .await;
+        assert!(matches!(renewed, Renewal::Holds(_)), "the session is lost: {renewed:?}");
+    }
+    // All waiters get their turn when the others go, those who watch and those who look.
+    theirs.close().await;
+    drop(theirs);
+    soon("all turns", async {
+        while let Some(granted) = waiting.join_next().await {
+            granted.unwrap().unwrap();
+        }
+    })
+    .await;
+}
+
+/// Has the server end a session, as it does when the session's time is over: past whoever uses it.
+async fn end_session(server: SocketAddr, id: i64) {
+    // Where nothing is answered, it may be because the session ended so fast.
+    let mut perhaps = false;
+    loop {
+        match ask_to_end(server, id).await {
+            None => perhaps = true,
+            Some(true) => return,
+            Some(false) => return assert!(perhaps, "the server knows no such session"),
+        }
+    }
+}
+
+/// Takes a session over and closes it in one go, so that its client has no time to take it back.
+/// Whether the server knows the session, if it says.
+async fn ask_to_end(server: SocketAddr, id: i64) -> Option<bool> {
+    let mut frames = Vec::new();
+    let mut frame = |parts: &[&[u8]]| {
+        let body = parts.concat();
+        frames.extend_from_slice(&(body.len() as u32).to_be_bytes());
+        frames.extend_from_slice(&body);
+    };
+    let (protocol, seen, timeout) = (0_i32.to_be_bytes(), 0_i64.to_be_bytes(), 40_000_i32);
+    let password = password(id);
+    let length = (password.len() as u32).to_be_bytes();
+    let session = id.to_be_bytes();
+    frame(&[&protocol, &seen, &timeout.to_be_bytes(), &session, &length, &password, &[0]]);
+    let (number, close) = (1_i32.to_be_bytes(), (-11_i32).to_be_bytes());
+    frame(&[&number, &close]);
+    let mut stream = TcpStream::connect(server).await.unwrap();
+    stream.write_all(&frames).await.unwrap();
+    let mut answers = Vec::new();
+    let _ = soon("the end of the connection", stream.read_to_end(&mut answers)).await;
+    let granted = answers.get(8..12).map(|four| u32::from_be_bytes(four.try_into().unwrap()));
+    granted.map(|timeout| timeout > 0)
+}
+
+/// The password of a session: the first bytes of Java's generator of random numbers, seeded by the
+/// session's id and a constant of ZooKeeper's.
+fn password(session: i64) -> Vec<u8> {
+    const MULTIPLIER: u64 = 0x5_DEEC_E66D;
+    const MASK: u64 = (1 << 48) - 1;
+    let mut state = (session as u64 ^ 0xB341_5C00 ^ MULTIPLIER) & MASK;
+    let mut next = || {
+        state = state.wrapping_mul(MULTIPLIER).wrapping_add(0xB) & MASK;
+        ((state >> 16) as u32).to_le_bytes()
+    };
+    (0..4).flat_map(|_| next()).collect()
+}
+
+/// The session that holds this lock.
+async fn session_of(client: &Client, namespace: &Namespace, name: &str) -> i64 {
+    let folder = format!("/lockkit/n-{namespace}/lock/{name}");
+    let node = client.list_children(&folder).await.unwrap().pop().expect("somebody holds it");
+    let stat = client.check_stat(&format!("{folder}/{node}")).await.unwrap();
+    stat.expect("it holds it still").ephemeral_owner
+}
+
+#[tokio::test]
+async fn a_session_that_the_server_ended_ends_all_its_guards_and_the_next_lock_works() {
+    let server = server().await;
+    let client = Client::connect(&server.addr().to_string()).await.unwrap();
+    let namespace = namespace();
+    let settings = Settings::default().prefix(namespace.as_str()).ttl(Duration::from_secs(30));
+    let locks = LockManager::with(Arc::new(driver(server.addr()).await), settings).unwrap();
+    let (a, b) = (locks.mutex("a").lock().await.unwrap(), locks.mutex("b").lock().await.unwrap());
+    let token = b.token().unwrap();
+    end_session(server.addr(), session_of(&client, &namespace, "a").await).await;
+    // They learn it when they ask; here, at once.
+    let verified = soon("an answer", a.verify()).await;
+    assert!(verified.is_err(), "{verified:?}");
+    let why = soon("the loss", a.lost()).await;
+    assert!(matches!(why, LossReason::SessionEnded), "{why:?}");
+    let _ = soon("an answer", b.verify()).await;
+    assert!(matches!(soon("the loss", b.lost()).await, LossReason::SessionEnded));
+    let again = soon("a new session", locks.mutex("b").lock()).await.unwrap();
+    assert!(again.token().unwrap() > token);
+}
+
+#[tokio::test]
+async fn the_session_of_a_given_client_is_not_replaced_when_it_has_ended() {
+    let server = server().await;
+    let client = Client::connector().with_session_timeout(TTL);
+    let client = client.connect(&server.addr().to_string()).await.unwrap();
+    let driver = ZkDriver::from_client(client.clone(), options(""));
+    let settings = Settings::default().prefix(namespace().as_str());
+    let locks = LockManager::with(Arc::new(driver), settings).unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    end_session(server.addr(), client.session_id().0).await;
+    soon("the client's notice", async {
+        let mut states = client.state_watcher();
+        while !client.state().is_terminated() {
+            states.changed().await;
+        }
+    })
+    .await;
+    let error = locks.mutex("b").lock().await.unwrap_err();
+    assert!(!error.is_retryable(), "{error}");
+    drop(guard);
+}
+
+#[test]
+fn a_driver_outlives_the_runtime_that_it_was_made_in() {
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let first = runtime();
+    let (server, locks, token) = first.block_on(async {
+        let server = server().await;
+        let settings = Settings::default().prefix(namespace().as_str());
+        let driver = Arc::new(driver(server.addr()).await);
+        let locks = LockManager::with(driver, settings).unwrap();
+        let guard = locks.mutex("a").lock().await.unwrap();
+        (server, locks, guard.token().unwrap())
+    });
+    drop(first);
+    let second = runtime();
+    second.block_on(async {
+        let guard = soon("the lock", locks.mutex("b").lock()).await.unwrap();
+        assert!(guard.token().unwrap() > token);
+        guard.release().await.unwrap();
+    });
+    drop(server);
+}
+
+fn lasting(namespace: &Namespace, name: &str, ttl: Duration) -> Arc<Claim> {
+    let mut claim = Claim::clone(&claim(namespace, name));
+    claim.hold_ttl = ttl;
+    Arc::new(claim)
+}
+
+async fn granted(driver: &ZkDriver, claim: &Arc<Claim>) -> Grant {
+    match driver.acquire(claim, Patience::Try).await.unwrap().answer {
+        Acquisition::Granted(grant) => grant,
+        other => panic!("it is free: {other:?}"),
+    }
+}
+
+/// The connections through a proxy that are open.
+fn open(proxy: &Proxy) -> usize {
+    proxy.reset();
+    proxy.connections().len()
+}
+
+#[tokio::test]
+async fn a_dead_process_keeps_each_lock_for_the_ttl_of_that_lock() {
+    let server = server().await;
+    let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+    let (dead, other) = (driver(proxy.addr()).await, driver(server.addr()).await);
+    let namespace = namespace();
+    let ttl = Duration::from_secs(5);
+    let brief = lasting(&namespace, "brief", ttl);
+    let usual = lasting(&namespace, "usual", TTL);
+    assert_eq!(granted(&dead, &brief).await.ttl, ttl);
+    assert_eq!(granted(&dead, &usual).await.ttl, TTL);
+    let next = claim(&namespace, "brief");
+    let queued = other.acquire(&next, Patience::Wait).await.unwrap().answer;
+    assert_eq!(queued, Acquisition::Queued { ahead: 1 });
+    proxy.refuse().await;
+    proxy.fault(Fault::BlackHole, When::Now);
+    let died = Instant::now();
+    let waiting = async {
+        // As core does while it waits.
+        tokio::select! {
+            turn = other.granted(&next) => turn.unwrap(),
+            () = renewing(&other, &next) => unreachable!("it renews until it is dropped"),
+        }
+    };
+    soon("the turn", waiting).await;
+    let kept = died.elapsed();
+    let slack = dead.capabilities().expiry_slack;
+    // What the leader hears of a session is a little old; nothing is kept for as long as the other.
+    assert!(kept < ttl + slack, "{kept:?}, with a slack of {slack:?}");
+    assert!(kept < TTL / 2, "{kept:?}");
+    let line = other.inspect(&usual.key).await.unwrap().line;
+    assert_eq!(line.len(), 1, "the other one lasts longer: {line:?}");
+}
+
+async fn renewing(driver: &ZkDriver, claim: &Arc<Claim>) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        driver.renew_single(claim).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lock_lasts_as_its_guard_and_a_look_at_it_say() {
+    let server = server().await;
+    let driver = driver(server.addr()).await;
+    let namespace = namespace();
+    let longest = driver.capabilities().longest_ttl;
+    let year = Duration::from_secs(365 * 86_400);
+    for seconds in [5, 20, TTL.as_secs(), 45] {
+        let asked = Duration::from_secs(seconds);
+        let claim = lasting(&namespace, &format!("{seconds}"), asked);
+        assert_eq!(granted(&driver, &claim).await.ttl, asked);
+        let line = driver.inspect(&claim.key).await.unwrap().line;
+        assert_eq!(line[0].ttl, asked);
+    }
+    // The servers have a bound, and whatever is above it has that.
+    let mut given = Vec::new();
+    for more in [0, 1] {
+        let claim = lasting(&namespace, &format!("year {more}"), year + Duration::from_secs(more));
+        let grant = granted(&driver, &claim).await;
+        assert!(longest <= grant.ttl && grant.ttl < year, "{:?}", grant.ttl);
+        let line = driver.inspect(&claim.key).await.unwrap().line;
+        assert!(line[0].ttl.abs_diff(grant.ttl) < Duration::from_millis(1), "{line:?}");
+        given.push(grant.ttl);
+    }
+    assert_eq!(given[0], given[1]);
+}
+
+#[tokio::test]
+async fn sessions_for_other_ttls_are_few_and_go_when_nobody_needs_them() {
+    let server = server().await;
+    let proxy = Proxy::start(server.addr(), Protocol::ZooKeeper).await.unwrap();
+    let driver = driver(proxy.addr()).await;
+    let namespace = namespace();
+    let mut claims = Vec::new();
+    for n in 0..60 {
+        let ttl = Duration::from_millis(9_000 + 500 * n);
+        let claim = lasting(&namespace, &format!("{n}"), ttl);
+        let grant = granted(&driver, &claim).await;
+        assert!(grant.ttl <= ttl && grant.ttl > ttl / 2, "{:?} for {ttl:?}", grant.ttl);
+        claims.push(claim);
+    }
+    // The main one, eight exact ones, and one for each power of two below the others.
+    let many = open(&proxy);
+    assert!((9..=13).contains(&many), "{many} connections");
+    let answers = driver.renew(&claims).await.unwrap();
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Holds(_)))), "{answers:?}");
+    let last = claims.pop().unwrap();
+    for claim in &claims {
+        driver.release(claim).await.unwrap();
+    }
+    // One is in use, and the main one stays.
+    soon("the end of the others", async {
+        while open(&proxy) > 2 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    assert_eq!(driver.release(&last).await.unwrap(), Released::Removed);
+    soon("the end of the last", async {
+        while open(&proxy) > 1 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+    granted(&driver, &lasting(&namespace, "again", Duration::from_secs(5))).await;
+    assert_eq!(open(&proxy), 2);
+}
+
+#[tokio::test]
+async fn the_end_of_one_session_costs_its_claims_and_no_others() {
+    let server = server().await;
+    let client = Client::connect(&server.addr().to_string()).await.unwrap();
+    let driver = driver(server.addr()).await;
+    let namespace = namespace();
+    let (usual, other) = (lasting(&namespace, "usual", TTL), lasting(&namespace, "other", TTL / 2));
+    granted(&driver, &usual).await;
+    granted(&driver, &other).await;
+    end_session(server.addr(), session_of(&client, &namespace, "other").await).await;
+    let both = [usual.clone(), other.clone()];
+    let told = soon("the news", async {
+        loop {
+            match &driver.renew(&both).await.unwrap()[..] {
+                [Ok(usual), Ok(other)] => return [usual.clone(), other.clone()],
+                // While the client finds out.
+                [Ok(Renewal::Holds(_)), Err(error)] if error.is_retryable() => {}
+                told => panic!("{told:?}"),
+            }
+        }
+    })
+    .await;
+    assert!(matches!(told, [Renewal::Holds(_), Renewal::Ended(_)]), "{told:?}");
+    granted(&driver, &lasting(&namespace, "other", TTL / 2)).await;
+}

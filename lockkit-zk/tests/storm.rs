@@ -1,0 +1,25 @@
+//! Storms on ZooKeeper: processes that are frozen and killed, a server, a leader or a follower that
+//! is lost, a network that is cut; a few seconds each, or as many as `LOCKKIT_STORM_SECONDS` says.
+
+use std::time::Duration;
+
+use lockkit_lab::storm::{FAULTS, Stage, Storm};
+use lockkit_lab::{Kind, Layout};
+
+async fn is_acquitted(stage: Stage) {
+    let mut storm = Storm::brief(lockkit_lab::worker::example("zk_worker"));
+    (storm.ttl, storm.lasts) = (Duration::from_secs(2), storm.lasts.max(Duration::from_secs(10)));
+    let look = |url: String, settings| async move { lockkit::connect_with(&url, settings).await };
+    let report = storm.acquitted(stage, look).await;
+    assert!(report.count("granted") > 10 && report.count("faults") >= 1, "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_on_a_single_server_is_acquitted() {
+    is_acquitted(Stage::server(Kind::ZooKeeper, &FAULTS).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_on_an_ensemble_that_loses_its_leaders_is_acquitted() {
+    is_acquitted(Stage::group(Layout::ZooKeeperEnsemble).await.unwrap()).await;
+}
