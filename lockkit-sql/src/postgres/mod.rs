@@ -53,7 +53,7 @@ const CAPABILITIES: Capabilities = {
     c.detached = true;
     c.registers = true;
     c.resize = true;
-    c.flights = Flights::of(64, 4);
+    c.flights = Flights::of(64, 2);
     c.flights.same_key = true;
     c.faults = FAULTS;
     c
