@@ -156,7 +156,6 @@ impl Inner {
             (None, Step::Acquire { claim, patience }) => {
                 self.entering(claim, *patience).await.map(Plan::Enter)
             }
-            _ => Err(odd()),
         };
         (at, plan)
     }

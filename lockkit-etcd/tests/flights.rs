@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkit_lab::proxy::{Counts, Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{
     Acquisition, Answered, LockDriver, Patience, Released, Renewal, Reply, SetLimit, Step,
 };
@@ -17,6 +15,8 @@ use lockkit_core::{
 };
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::Client;
+use lockkit_lab::proxy::{Counts, Fault, Protocol, When};
+use lockkit_lab::{Kind, Proxy, Server};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
