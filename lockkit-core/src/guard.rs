@@ -103,6 +103,47 @@ impl Guard {
         holding.lease.record.close();
         Ok(Ticket::new(&claim, token))
     }
+
+    /// Runs work under this lock and releases it: for a lock that was had with
+    /// [`try_lock_for`](crate::sync::Mutex::try_lock_for) or another of the forms.
+    ///
+    /// The work is dropped at its next await point when the lock is lost, and the result is then
+    /// [`Error::Lost`]; so it is when the loss shows only at the release. Otherwise the result is
+    /// that of the work.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the lock in the background.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+    /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+    /// use std::time::Duration;
+    ///
+    /// let mut written = Vec::new();
+    /// if let Some(guard) = locks.mutex("invoice/42").try_lock_for(Duration::from_secs(3)).await? {
+    ///     guard.run(async |lock| Ok(written.push(lock.token()?))).await?;
+    /// }
+    /// assert_eq!(written.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
+    {
+        let lease = self.lease();
+        let result = tokio::select! {
+            biased;
+            reason = lease.lost() => Err(Error::Lost { reason }.into()),
+            result = work(self.lease()) => result,
+        };
+        match self.release().await {
+            Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
+            // The work was done while the lock was held; the release goes on in the background.
+            _ => result,
+        }
+    }
 }
 
 impl Deref for Guard {
@@ -188,6 +229,18 @@ impl WriteGuard {
     /// Dropping it leaves the release to the background.
     pub async fn release(self) -> Result<(), Error> {
         self.guard.release().await
+    }
+
+    /// Runs work under this lock and releases it, as [`Guard::run`] does.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the lock in the background.
+    pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
+    {
+        self.guard.run(work).await
     }
 
     /// Lets the lock outlive this guard, as [`Guard::detach`] does.

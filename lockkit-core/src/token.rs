@@ -3,7 +3,9 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+mod reading;
 
 /// A fencing token: the place of a claim in the order of its lock.
 ///
@@ -11,8 +13,8 @@ use serde::Serialize;
 /// greatest token it has seen, and refuses lower ones, is safe from a holder that lost its lock
 /// without noticing. Fits into a signed 64-bit column. Tokens of different names, and of different
 /// backends, do not compare.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct Token(NonZeroU64);
 
 impl Token {

@@ -3,7 +3,7 @@
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit::Error> {
 //! let locks = lockkit::connect("memory:").await?;
-//! locks.mutex("invoice/42").run(|lock| async move {
+//! locks.mutex("invoice/42").run(async |lock| {
 //!     let token = lock.token()?; // give it along with every write
 //!     Ok::<_, lockkit::Error>(())
 //! }).await

@@ -153,7 +153,7 @@ pub async fn loss_07_run_stops_its_future(bench: Bench) {
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     assert!(stopped.load(Ordering::SeqCst), "the work was dropped");
 
-    let value = ours.mutex("b").run(|lock| async move { lock.token() }).await;
+    let value = ours.mutex("b").run(async |lock| lock.token()).await;
     value.expect("work that ends is not lost");
     let free = theirs.mutex("b").try_lock().await.expect("it works");
     assert!(free.is_some(), "and the lock was released at its end");

@@ -56,11 +56,12 @@ pub async fn once_02_after_a_failure_the_next_begins_at_once(bench: Bench) {
         }
     });
     bench.soon("it runs", begun.notified()).await;
-    let busy = theirs.once("job").try_run(|_| async { Ok::<_, Error>("not now") }).await;
+    let busy = theirs.once("job").try_run(async |_| Ok::<_, Error>("not now")).await;
     assert_eq!(busy.expect("it works"), None, "another runs it");
-    let next = tokio::spawn(async move {
-        theirs.once("job").run(|_| async { Ok::<_, Error>("second") }).await
-    });
+    let next =
+        tokio::spawn(
+            async move { theirs.once("job").run(async |_| Ok::<_, Error>("second")).await },
+        );
     let driver = bench.driver().await;
     if bench.capabilities().fifo {
         bench.waiters(&driver, &bench.key("job"), 1).await;
@@ -78,7 +79,7 @@ pub async fn once_03_a_runner_that_died_is_followed_after_its_lease(bench: Bench
     driver.grant(&bench.claim_for("job", Mode::Exclusive, bench.short())).await;
     let locks = bench.manager().await;
     let job = locks.once("job");
-    let running = job.run(|_| async { Ok::<_, Error>("the follower") });
+    let running = job.run(async |_| Ok::<_, Error>("the follower"));
     let decision = bench.within(bench.after(bench.short()), "it is followed", running).await;
     assert_eq!(decision.expect("it works").value, b"the follower");
 }
@@ -86,13 +87,13 @@ pub async fn once_03_a_runner_that_died_is_followed_after_its_lease(bench: Bench
 pub async fn once_04_what_was_decided_is_kept_for_a_time(bench: Bench) {
     let locks = bench.manager().await;
     let brief = locks.once("job").keep(bench.short());
-    let first = brief.run(|_| async { Ok::<_, Error>("first") }).await.expect("it works");
+    let first = brief.run(async |_| Ok::<_, Error>("first")).await.expect("it works");
     assert_eq!(first.value, b"first");
     let gone = || async { brief.decision().await.expect("it works").is_none().then_some(()) };
     bench.until(bench.after(bench.short()), "it is forgotten", gone).await;
-    let second = locks.once("job").run(|_| async { Ok::<_, Error>("second") }).await;
+    let second = locks.once("job").run(async |_| Ok::<_, Error>("second")).await;
     assert_eq!(second.expect("it runs again").value, b"second");
-    let third = locks.once("job").run(|_| async { Ok::<_, Error>("third") }).await;
+    let third = locks.once("job").run(async |_| Ok::<_, Error>("third")).await;
     assert_eq!(third.expect("it works").value, b"second", "kept");
     locks.once("job").forget().await.expect("it works");
     assert_eq!(locks.once("job").decision().await.expect("it works"), None);
@@ -122,7 +123,7 @@ pub async fn once_05_work_is_stopped_when_its_lock_is_lost(bench: Bench) {
     assert!(broken.expect("it works"));
     let stopped = bench.soon("it is stopped", running).await.expect("no panic");
     assert!(matches!(stopped, Err(Error::Lost { .. })), "{stopped:?}");
-    let next = theirs.once("job").run(|_| async { Ok::<_, Error>("second") }).await;
+    let next = theirs.once("job").run(async |_| Ok::<_, Error>("second")).await;
     assert_eq!(next.expect("it works").value, b"second");
 }
 
@@ -133,7 +134,7 @@ pub async fn once_06_who_decides_late_changes_nothing(bench: Bench) {
     let token = late.token().expect("it holds");
     let broken = theirs.break_lock(Space::Lock, "job", token, Force::Immediate, None).await;
     assert!(broken.expect("it works"));
-    let first = theirs.once("job").run(|_| async { Ok::<_, Error>("first") }).await;
+    let first = theirs.once("job").run(async |_| Ok::<_, Error>("first")).await;
     let first = first.expect("it works");
     // Its next renewal would tell it; it has finished its work before that.
     let told = job.decide(&late, "late").await.expect("it has not heard of it yet");

@@ -133,6 +133,9 @@ impl Election {
     /// An error other than a loss, of the campaign, ends it; so does a loss that shows only when
     /// the work has ended ([`Error::Lost`]).
     ///
+    /// The work begins again with each term, so it is a function that returns a future, and may change
+    /// what is around it before that: `|lease| { terms += 1; async move { … } }`.
+    ///
     /// # Cancel safety
     /// Dropping it drops the work, and resigns in the background.
     pub async fn run<T, E, F, Fut>(&self, mut work: F) -> Result<T, E>

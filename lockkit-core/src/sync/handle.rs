@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::acquire::{Request, Wait, acquire};
 use crate::guard::Guard;
-use crate::lease::Lease;
 use crate::name::check_note;
 use crate::observe::Labels;
 use crate::shared::Core;
@@ -106,26 +105,6 @@ impl Handle {
             resizable: self.resizable,
             labels: Labels { backend, kind, class: self.class },
         })
-    }
-}
-
-/// Runs work under a guard, stops it when the lock is lost, and releases at the end.
-pub(crate) async fn run<T, E, F, Fut>(guard: Guard, work: F) -> Result<T, E>
-where
-    E: From<Error>,
-    F: FnOnce(Lease) -> Fut,
-    Fut: Future<Output = Result<T, E>>,
-{
-    let lease = guard.lease();
-    let result = tokio::select! {
-        biased;
-        reason = lease.lost() => Err(Error::Lost { reason }.into()),
-        result = work(guard.lease()) => result,
-    };
-    match guard.release().await {
-        Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
-        // The work was done while the lock was held; the release goes on in the background.
-        _ => result,
     }
 }
 

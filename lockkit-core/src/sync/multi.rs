@@ -161,11 +161,10 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the locks in the background.
-    pub async fn run<T, E, F, Fut>(&self, work: F) -> Result<T, E>
+    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(MultiLease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(MultiLease) -> Result<T, E>,
     {
         let guard = self.lock().await?;
         let lease = guard.lease();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handle::{Handle, options, run};
+use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
 use crate::sync::entrance::Owner;
@@ -22,7 +22,7 @@ use crate::{Error, Guard, Lease, Mode};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
-/// locks.mutex("invoice/42").run(|lock| async move {
+/// locks.mutex("invoice/42").run(async |lock| {
 ///     let token = lock.token()?; // goes along with every write
 ///     Ok::<_, lockkit_core::Error>(())
 /// }).await
@@ -86,12 +86,11 @@ impl Mutex {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run<T, E, F, Fut>(&self, work: F) -> Result<T, E>
+    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
-        run(self.lock().await?, work).await
+        self.lock().await?.run(work).await
     }
 }

@@ -37,7 +37,7 @@ use crate::{Error, Expect, Guard, Lease, Mode};
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
 /// for host in ["first", "second"] {
 ///     let report = locks.once("2026-11-21/report");
-///     let decision = report.run(|_lock| async move { Ok::<_, lockkit_core::Error>(host) }).await?;
+///     let decision = report.run(async |_lock| { Ok::<_, lockkit_core::Error>(host) }).await?;
 ///     assert_eq!(decision.value, b"first");
 /// }
 /// # Ok(()) }
@@ -85,12 +85,11 @@ impl Once {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background; the next may begin.
-    pub async fn run<T, E, F, Fut>(&self, work: F) -> Result<Decision, E>
+    pub async fn run<T, E, F>(&self, work: F) -> Result<Decision, E>
     where
         T: Into<Vec<u8>>,
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         let decision = self.attempt(work, Wait::Forever).await?;
         // Without a limit there is no giving up.
@@ -101,12 +100,11 @@ impl Once {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
-    pub async fn try_run<T, E, F, Fut>(&self, work: F) -> Result<Option<Decision>, E>
+    pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<Decision>, E>
     where
         T: Into<Vec<u8>>,
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         self.attempt(work, Wait::No).await
     }
@@ -162,12 +160,11 @@ impl Once {
         self.register.delete().await
     }
 
-    async fn attempt<T, E, F, Fut>(&self, work: F, wait: Wait) -> Result<Option<Decision>, E>
+    async fn attempt<T, E, F>(&self, work: F, wait: Wait) -> Result<Option<Decision>, E>
     where
         T: Into<Vec<u8>>,
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         if let Some(decision) = self.decision().await? {
             return Ok(Some(decision));
@@ -182,12 +179,11 @@ impl Once {
         decided.map(Some)
     }
 
-    async fn under<T, E, F, Fut>(&self, guard: &Guard, work: F) -> Result<Decision, E>
+    async fn under<T, E, F>(&self, guard: &Guard, work: F) -> Result<Decision, E>
     where
         T: Into<Vec<u8>>,
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         // Whoever held the lock before may have decided.
         if let Some(decision) = self.decision().await? {

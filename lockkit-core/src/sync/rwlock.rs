@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handle::{Handle, options, run};
+use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
 use crate::sync::entrance::Owner;
@@ -98,25 +98,23 @@ impl RwLock {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run_read<T, E, F, Fut>(&self, work: F) -> Result<T, E>
+    pub async fn run_read<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
-        run(self.read().await?, work).await
+        self.read().await?.run(work).await
     }
 
     /// Runs work as the writer, as [`Mutex::run`](super::Mutex::run) does.
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run_write<T, E, F, Fut>(&self, work: F) -> Result<T, E>
+    pub async fn run_write<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
-        run(self.handle.wait(Mode::Exclusive, "write").await?, work).await
+        self.write().await?.run(work).await
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use resizing::Heard;
 
-use super::handle::{Handle, options, run};
+use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::driver::SetLimit;
 use crate::shared::Core;
@@ -194,13 +194,12 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the permit in the background.
-    pub async fn run<T, E, F, Fut>(&self, work: F) -> Result<T, E>
+    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: From<Error>,
-        F: FnOnce(Lease) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
-        run(self.acquire().await?, work).await
+        self.acquire().await?.run(work).await
     }
 
     fn key(&self) -> Result<Key, Error> {

@@ -2,11 +2,11 @@
 //! that leaves late, a count that is stored late, a decision that is made late.
 
 use lockkit_core::driver::Force;
-use lockkit_core::{Error, Space};
+use lockkit_core::{Error, LossReason, Space};
 use tokio::time::sleep;
 
 use super::moody::Mood;
-use super::{MS, SECOND, claims, locks, manager_of};
+use super::{MS, SECOND, claims, locks, manager_of, settle};
 
 #[tokio::test(start_paused = true)]
 async fn who_has_passed_a_barrier_and_not_left_yet_does_not_count_for_the_next_round() {
@@ -53,8 +53,62 @@ async fn who_decides_late_learns_what_was_decided_and_changes_nothing() {
     let others = manager_of(&driver);
     let token = late.token().unwrap();
     assert!(others.break_lock(Space::Lock, "job", token, Force::Immediate, None).await.unwrap());
-    let first = others.once("job").run(|_| async { Ok::<_, Error>("first") }).await.unwrap();
+    let first = others.once("job").run(async |_| Ok::<_, Error>("first")).await.unwrap();
     assert!(late.is_valid(), "it has not heard of it yet");
     assert_eq!(job.decide(&late, "late").await.unwrap(), first);
     assert_eq!(job.decision().await.unwrap().unwrap().value, b"first");
+}
+
+/// What borrows, changes and uses `?` in its work, and is spawned.
+#[tokio::test(start_paused = true)]
+async fn work_may_borrow_and_change_what_is_around_it() {
+    let (_, locks) = locks();
+    let task = tokio::spawn(async move {
+        let mut tokens = Vec::new();
+        let name = String::from("a");
+        locks
+            .mutex(&name)
+            .run(async |lock| -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+                tokens.push((name.as_str(), lock.token()?));
+                "7".parse::<u32>()?;
+                Ok(())
+            })
+            .await?;
+        assert_eq!(tokens.len(), 1);
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    });
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_work_of_a_leader_may_change_what_is_around_it() {
+    let (_, locks) = locks();
+    let lead = locks.election("a");
+    let count = tokio::spawn(async move {
+        let mut terms = 0;
+        lead.run(|_: lockkit_core::Lease| {
+            terms += 1;
+            async move { Ok::<_, Error>(terms) }
+        })
+        .await
+    });
+    assert_eq!(count.await.unwrap().unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_under_a_guard_is_dropped_when_the_lock_is_lost() {
+    let (_, locks) = locks();
+    let guard = locks.mutex("a").try_lock_for(SECOND).await.unwrap().expect("it is free");
+    let token = guard.token().unwrap();
+    let broken = tokio::spawn(async move {
+        guard.run(async |_| std::future::pending::<Result<(), lockkit_core::Error>>().await).await
+    });
+    settle().await;
+    assert!(locks.break_lock(Space::Lock, "a", token, Force::Immediate, None).await.unwrap());
+    let error = broken.await.unwrap().expect_err("it was broken");
+    assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
+    let next = locks.mutex("a").try_lock().await.unwrap().expect("it was released");
+    let done = next.run(async |lock| lock.token()).await.unwrap();
+    assert!(done > token);
+    assert!(locks.mutex("a").try_lock().await.unwrap().is_some(), "it was released again");
 }
