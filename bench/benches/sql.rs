@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use distributed_lock_postgres::PostgresLockProvider;
 use lockkit::LockManager;
-use lockkit_bench::{Way, median, race};
+use lockkit_bench::{Way, median, race, race_at};
 use lockkit_lab::proxy::Protocol;
 use lockkit_lab::{Kind, Proxy, Server};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
@@ -27,11 +27,11 @@ async fn main() {
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| name.contains(w));
     if is_wanted("postgres") {
         let server = Server::start(Kind::Postgres).await.unwrap();
-        postgres_rates(&server.url()).await;
+        postgres_rates(&server).await;
     }
     if is_wanted("mariadb") {
         let server = Server::start(Kind::MariaDb).await.unwrap();
-        mariadb_rates(&server.url()).await;
+        mariadb_rates(&server).await;
     }
     if is_wanted("hand_over") {
         hand_over().await;
@@ -50,31 +50,39 @@ fn lockkit(locks: &LockManager, tasks: usize) -> Way {
     })
 }
 
-/// No commit waits for the disk, so that what counts is processors and ways.
-async fn postgres_rates(url: &str) {
+/// Every commit waits for the disk, as it does unless somebody sets it otherwise.
+async fn postgres_rates(server: &Server) {
+    let url = &server.url();
     let locks = lockkit::connect(url).await.unwrap();
-    let options = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
-    let pool = options.connect(url).await.unwrap();
+    let pool_of = |connections| {
+        PgPoolOptions::new().max_connections(connections).test_before_acquire(false)
+    };
+    let pool = pool_of(CONNECTIONS).connect(url).await.unwrap();
+    let connection = pool_of(1).connect(url).await.unwrap();
     let table = "CREATE TABLE bare (name bytea PRIMARY KEY, owner bytea, token bigint NOT NULL, \
                  expires timestamptz) WITH (fillfactor = 60)";
-    sqlx::query(table).execute(&pool).await.unwrap();
+    for statement in ["ALTER SYSTEM SET fsync = on", "SELECT pg_reload_conf()", table] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
     for (tasks, times) in [(1, 300), (64, 1_280)] {
         let ways = [
             lockkit(&locks, tasks),
-            bare_on_postgres(&pool, tasks),
+            bare_on_postgres("two statements", &pool, tasks),
+            bare_on_postgres("on 1 connection", &connection, tasks),
             advisory(&pool, tasks),
             distributed_lock(url, tasks).await,
         ];
         for way in &ways {
             way.round(times).await; // connections, statements, caches
         }
-        race(&format!("postgres, {tasks} at a time"), times, &ways).await;
+        let what = format!("postgres, {tasks} at a time");
+        race_at(&what, times, &ways, &server.processes()).await;
     }
 }
 
-fn bare_on_postgres(pool: &PgPool, tasks: usize) -> Way {
+fn bare_on_postgres(name: &'static str, pool: &PgPool, tasks: usize) -> Way {
     let pool = pool.clone();
-    Way::new("two statements", tasks, move |task| {
+    Way::new(name, tasks, move |task| {
         let (pool, name) = (pool.clone(), format!("invoice/{task}").into_bytes());
         async move {
             let _: i64 = sqlx::query_scalar(
@@ -128,25 +136,36 @@ async fn distributed_lock(url: &str, tasks: usize) -> Way {
     })
 }
 
-async fn mariadb_rates(url: &str) {
+/// Every commit waits for the disk, as it does unless somebody sets it otherwise.
+async fn mariadb_rates(server: &Server) {
+    let url = &server.url();
     let locks = lockkit::connect(url).await.unwrap();
-    let options = MySqlPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
-    let pool = options.connect(url).await.unwrap();
+    let pool_of = |connections| {
+        MySqlPoolOptions::new().max_connections(connections).test_before_acquire(false)
+    };
+    let pool = pool_of(CONNECTIONS).connect(url).await.unwrap();
+    let connection = pool_of(1).connect(url).await.unwrap();
+    sqlx::query("SET GLOBAL innodb_flush_log_at_trx_commit = 1").execute(&pool).await.unwrap();
     let table = "CREATE TABLE bare (name VARBINARY(512) PRIMARY KEY, owner VARBINARY(16), \
                  token BIGINT NOT NULL, expires DATETIME(6)) ENGINE=InnoDB";
     sqlx::query(table).execute(&pool).await.unwrap();
     for (tasks, times) in [(1, 300), (64, 1_280)] {
-        let ways = [lockkit(&locks, tasks), bare_on_mariadb(&pool, tasks)];
+        let ways = [
+            lockkit(&locks, tasks),
+            bare_on_mariadb("two statements", &pool, tasks),
+            bare_on_mariadb("on 1 connection", &connection, tasks),
+        ];
         for way in &ways {
             way.round(times).await;
         }
-        race(&format!("mariadb, {tasks} at a time"), times, &ways).await;
+        let what = format!("mariadb, {tasks} at a time");
+        race_at(&what, times, &ways, &server.processes()).await;
     }
 }
 
-fn bare_on_mariadb(pool: &MySqlPool, tasks: usize) -> Way {
+fn bare_on_mariadb(name: &'static str, pool: &MySqlPool, tasks: usize) -> Way {
     let pool = pool.clone();
-    Way::new("two statements", tasks, move |task| {
+    Way::new(name, tasks, move |task| {
         let (pool, name) = (pool.clone(), format!("invoice/{task}").into_bytes());
         async move {
             sqlx::query(

@@ -11,32 +11,32 @@ use lockkit::driver::{LockDriver, Patience};
 use lockkit::sql::SqliteDriver;
 use lockkit::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_bench::{Way, is_brief, median};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
+};
 use sqlx::{ConnectOptions, Executor};
 
-/// The bare way: a connection set up as the driver sets up its own, and one table beside its.
-async fn bare(path: &std::path::Path) -> SqliteConnection {
-    let options = SqliteConnectOptions::new()
+/// As the driver sets up its own connections.
+fn options(path: &std::path::Path) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
         .filename(path)
         .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Normal);
-    let mut connection = options.connect().await.unwrap();
+        .synchronous(SqliteSynchronous::Normal)
+}
+
+/// The bare way: a connection, and one table beside the driver's.
+async fn bare(path: &std::path::Path) -> SqliteConnection {
+    let mut connection = options(path).connect().await.unwrap();
     let table = "CREATE TABLE bare (name TEXT PRIMARY KEY, owner BLOB, expires INTEGER)";
     connection.execute(table).await.unwrap();
     connection
 }
 
-async fn bare_pair(connection: &mut SqliteConnection) {
+async fn bare_pair(connection: &mut SqliteConnection, name: &str) {
     let insert = sqlx::query("INSERT INTO bare VALUES (?1, ?2, ?3)");
-    insert
-        .bind("invoice/42")
-        .bind(&[7u8; 16][..])
-        .bind(1i64)
-        .execute(&mut *connection)
-        .await
-        .unwrap();
+    insert.bind(name).bind(&[7u8; 16][..]).bind(1i64).execute(&mut *connection).await.unwrap();
     let delete = sqlx::query("DELETE FROM bare WHERE name = ?1 AND owner = ?2");
-    delete.bind("invoice/42").bind(&[7u8; 16][..]).execute(&mut *connection).await.unwrap();
+    delete.bind(name).bind(&[7u8; 16][..]).execute(&mut *connection).await.unwrap();
 }
 
 fn cycles(c: &mut Criterion) {
@@ -55,7 +55,7 @@ fn cycles(c: &mut Criterion) {
         b.to_async(&rt).iter(async || mutex.lock().await.unwrap().release().await.unwrap());
     });
     group.bench_function("two bare write transactions", |b| {
-        b.to_async(&rt).iter(async || bare_pair(&mut connection.borrow_mut()).await);
+        b.to_async(&rt).iter(async || bare_pair(&mut connection.borrow_mut(), "invoice/42").await);
     });
     group.finish();
 
@@ -63,14 +63,15 @@ fn cycles(c: &mut Criterion) {
         "sqlite lock+release",
         300,
         async || mutex.lock().await.unwrap().release().await.unwrap(),
-        async || bare_pair(&mut connection.borrow_mut()).await,
+        async || bare_pair(&mut connection.borrow_mut(), "invoice/42").await,
     ));
     rt.block_on(locks.shutdown());
     rt.block_on(many_tasks());
     rt.block_on(beside_waiters());
 }
 
-/// 64 tasks on 64 locks, beside 64 tasks that take turns on one bare connection.
+/// 64 tasks on 64 locks, beside 64 tasks that take turns on one bare connection, and on a pool of
+/// eight.
 async fn many_tasks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("locks.db");
@@ -81,11 +82,19 @@ async fn many_tasks() {
         let mutex = all.mutex(format!("invoice/{task}"));
         async move { mutex.lock().await.unwrap().release().await.unwrap() }
     });
-    let bare = Way::new("bare", 64, move |_| {
+    let one = Way::new("bare", 64, move |task| {
         let connection = connection.clone();
-        async move { bare_pair(&mut *connection.lock().await).await }
+        async move { bare_pair(&mut *connection.lock().await, &format!("invoice/{task}")).await }
     });
-    lockkit_bench::race("sqlite, 64 tasks", 6_400, &[ours, bare]).await;
+    let pool = SqlitePoolOptions::new().max_connections(8);
+    let pool = pool.connect_with(options(&path)).await.unwrap();
+    let eight = Way::new("bare, eight", 64, move |task| {
+        let pool = pool.clone();
+        async move {
+            bare_pair(&mut *pool.acquire().await.unwrap(), &format!("invoice/{task}")).await;
+        }
+    });
+    lockkit_bench::race("sqlite, 64 tasks", 6_400, &[ours, one, eight]).await;
     locks.shutdown().await;
 }
 

@@ -90,6 +90,11 @@ pub const QUESTIONS: &[Question] = &[
         shown_by: &["cost_01", "cost_02", "cost_03", "cost_04", "cost_06"],
         answer: round_trips,
     },
+    Question {
+        title: "steps a request",
+        shown_by: &["flight_01", "flight_02", "flight_05"],
+        answer: |c| c.flights.steps.to_string(),
+    },
 ];
 
 /// The first two lines of the table.

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::capabilities::Flights;
 use crate::clock::{Clock, Moment};
 use crate::deadline::Jitter;
 use crate::driver::{Answered, LockDriver, Released};
-use crate::flight::{Flights, Reply, Step};
+use crate::flight::{Reply, Step};
 use crate::lane::Lane;
 use crate::{Claim, Error};
 

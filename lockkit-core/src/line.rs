@@ -21,7 +21,8 @@ use std::time::Duration;
 use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{Force, Grant, Patience, Released, SetLimit};
-use crate::{Claim, Mode, Token};
+use crate::state::Standing;
+use crate::{Claim, Identity, Mode, Token};
 
 mod places;
 mod roster;
@@ -154,6 +155,28 @@ impl<W: Clone> Line<W> {
             };
             (entry, mode, holds)
         })
+    }
+
+    /// The live claims as people may see them; `who` says what the driver kept of each: its
+    /// identity and its note.
+    pub fn standings(
+        &self,
+        now: Moment,
+        who: impl Fn(&W) -> (Identity, Option<String>),
+    ) -> Vec<Standing> {
+        let standing = |(entry, mode, holds): (&Entry<W>, Mode, bool)| {
+            let (identity, note) = who(&entry.with);
+            let held_for = entry.held_since.map_or(Duration::ZERO, |since| now.since(since));
+            let mut standing = Standing::new(entry.token, mode, identity);
+            standing.note = note;
+            standing.ttl = entry.hold_ttl;
+            standing.expires_in = entry.expires.since(now);
+            standing.queued_for = now.since(entry.queued_at);
+            standing.held_for = holds.then_some(held_for);
+            standing.broken = entry.broken;
+            standing
+        };
+        self.shown(now).map(standing).collect()
     }
 
     /// Does a step. Every step begins with what time did: claims that have ended leave, and those

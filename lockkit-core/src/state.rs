@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::name::Space;
-use crate::{BreakRecord, Identity, Key, Mode, Name, Namespace, Token};
+use crate::{BreakRecord, Error, Identity, Key, Mode, Name, Namespace, Token};
 
 /// A list of claims as it was when somebody looked.
 #[derive(Clone, Debug)]
@@ -142,6 +142,30 @@ pub struct ListRequest {
 /// Where a page of a listing ended. Opaque but to the driver that made it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(pub Vec<u8>);
+
+impl Cursor {
+    /// Behind this list, for drivers that list by space and name.
+    pub fn behind(key: &Key) -> Self {
+        let space = match key.space {
+            Space::Lock => b'l',
+            Space::Semaphore => b's',
+        };
+        Self(std::iter::once(space).chain(key.name.as_str().bytes()).collect())
+    }
+
+    /// The list that the page ended with; an error where [`behind`](Self::behind) did not make it.
+    pub fn place(&self) -> Result<(Space, Name), Error> {
+        let parts = self.0.split_first().and_then(|(space, name)| {
+            let space = match space {
+                b'l' => Space::Lock,
+                b's' => Space::Semaphore,
+                _ => return None,
+            };
+            Some((space, Name::new(std::str::from_utf8(name).ok()?).ok()?))
+        });
+        parts.ok_or_else(|| Error::config("this cursor is not of a listing of this backend"))
+    }
+}
 
 /// Some of the lists in use.
 #[derive(Clone, Debug)]

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::num::NonZeroU64;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-mod reading;
+use crate::Error;
 
 /// A fencing token: the place of a claim in the order of its lock.
 ///
@@ -37,6 +38,32 @@ impl Token {
     }
 }
 
+impl TryFrom<u64> for Token {
+    type Error = Error;
+
+    fn try_from(number: u64) -> Result<Self, Error> {
+        let range = i64::MAX;
+        let error = || Error::Config(format!("{number} is no token: they go from 1 to {range}"));
+        Self::new(number).ok_or_else(error)
+    }
+}
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        token.get()
+    }
+}
+
+/// Reads the decimal number that [`Display`](fmt::Display) shows.
+impl FromStr for Token {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let error = |_| Error::Config(format!("{text:?} is no token: it is a decimal number"));
+        text.parse().map_err(error).and_then(|number: u64| Self::try_from(number))
+    }
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
@@ -58,5 +85,20 @@ mod tests {
         assert_eq!(Token::new(0), None);
         assert_eq!(Token::new(i64::MAX as u64).unwrap().as_i64(), i64::MAX);
         assert_eq!(Token::new(i64::MAX as u64 + 1), None);
+    }
+
+    #[test]
+    fn a_token_is_read_as_it_is_shown_and_nothing_else_is_one() {
+        for number in [1, 7, i64::MAX as u64] {
+            let token = Token::new(number).unwrap();
+            assert_eq!(token.to_string().parse::<Token>().unwrap(), token);
+            let json = serde_json::to_string(&token).unwrap();
+            assert_eq!(json, number.to_string());
+            assert_eq!(serde_json::from_str::<Token>(&json).unwrap(), token);
+        }
+        for text in ["", "0", "-1", "1.0", "9223372036854775808", "0x10"] {
+            text.parse::<Token>().expect_err(text);
+            serde_json::from_str::<Token>(text).expect_err(text);
+        }
     }
 }

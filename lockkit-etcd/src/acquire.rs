@@ -4,18 +4,15 @@
 //! otherwise on the lease of one that waits, unless it is there already, and shows the list.
 //! Nobody can come in between, so what stands ahead is known and can only become less.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::{Context, Poll, ready};
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnResponse};
-use futures_util::future::BoxFuture;
-use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::driver::{Acquisition, Answered, Patience};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::{Acquisition, Patience, Reply};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 
-use crate::calls::{BACKEND, Failure, ranges, revision};
+use crate::calls::{Failure, ranges};
+use crate::flight::{Next, Plan, Said};
 use crate::inner::{Inner, Place, created, delete, get_last, get_list, none_in, none_of, odd, put};
 use crate::keys::{end_of, given, in_list, other_given, other_limits};
 use crate::leases::Lease;
@@ -24,148 +21,145 @@ use crate::moves::{Moved, Moving};
 use crate::tails::Taken;
 use crate::value::Value;
 
-/// How often a try looks again when others change the list under its eyes.
-const TRIES: usize = 32;
-/// How often leases are made anew that were over.
-const RENEWALS: usize = 4;
+/// A claim on its way into its list.
+pub(crate) struct Entering {
+    claim: Arc<Claim>,
+    list: Vec<u8>,
+    key: Vec<u8>,
+    /// Whether no request that puts it in was ever sent before.
+    fresh: bool,
+    hold: Arc<Lease>,
+    /// For one that may stand in line.
+    wait: Option<Arc<Lease>>,
+    value: Value,
+    /// For a try that would hold beside others: the revision at which these were there.
+    beside: Option<i64>,
+}
 
-impl Inner {
-    pub(crate) async fn acquire(
-        self: &Arc<Self>,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        let lost = Lost::default();
-        for _ in 0..RENEWALS {
-            let answer = match patience {
-                Patience::Wait => self.stand_in_line(claim, &lost).await,
-                Patience::Try => self.try_once(claim, &lost).await,
-            };
-            match answer {
-                Err(Failure::LeaseGone) => {}
-                Err(failure) => return Err(failure.into()),
-                Ok(acquisition) => return Ok(Answered::after(lost.requests(), acquisition)),
-            }
-        }
-        Err(Error::retryable(BACKEND, "the leases ended again and again"))
+impl Entering {
+    pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
+        std::iter::once(&self.hold).chain(&self.wait)
     }
 
-    async fn stand_in_line(
-        self: &Arc<Self>,
-        claim: &Arc<Claim>,
-        lost: &Lost,
-    ) -> Result<Acquisition, Failure> {
-        let list = self.root.list(&claim.key);
-        let (key, fresh) = self.key_for(&list, claim);
-        let hold = self.leases.holding(claim, &key).await?;
-        let wait = self.leases.waiting(claim, &key).await?;
-        let value = Value::of(claim);
-        let first = value.clone().holding();
-        let txn = {
-            let (claim, key, wait, hold) = (claim.clone(), key.clone(), wait.id, hold.id);
-            let (waits, holds) = (value.to_bytes(), first.to_bytes());
-            move || {
-                let at_the_end = at_the_end(&claim, &key, &list, put(&key, &*waits, wait));
-                // Who wants it alone waits for all to go: the one before and their number will do.
-                let show = match claim.mode {
-                    Mode::Exclusive => get_last(&list, 2),
-                    _ => get_list(&list),
-                };
-                Txn::new()
-                    .when(nobody_there(&claim, &key, &list))
-                    .and_then([put(&key, &*holds, hold)])
-                    .or_else([TxnOp::txn(at_the_end), show])
+    pub(crate) fn txn(&self) -> Txn {
+        let Self { claim, list, key, .. } = self;
+        let free = match self.beside {
+            None => nobody_there(claim, key, list),
+            // Put it in if nobody has come or changed since. That somebody left does not matter.
+            Some(revision) => {
+                let old = Compare::mod_revision(&**list, CompareOp::Less, revision + 1);
+                vec![created(key, 0), old.with_range(end_of(list))]
             }
         };
-        let sent = BootClock.now();
-        let answer = self.put_in((claim, &key), txn, [&hold, &wait], lost).await?;
-        let sure = lost.is_none();
-        if answer.succeeded() {
-            let entry = made(key, first, claim, hold.id, revision(&answer));
-            return self.granted_at_once(claim, entry, hold, sure, sent);
-        }
-        abandon(claim, &hold);
-        let shown = ranges(&answer).pop().ok_or_else(odd)?;
-        let line = Line::of(shown.kvs(), shown.count(), revision(&answer));
-        match line.entries.last() {
-            // The usual case: it has just been put at the end.
-            Some(own) if own.key == key && own.lease == wait.id && own.created == line.revision => {
-                let own = own.clone();
-                self.answer(claim, Place::seen(own, wait, Some(line), sent), sure).await
+        let otherwise = match &self.wait {
+            Some(wait) => {
+                TxnOp::txn(at_the_end(claim, key, list, put(key, self.value.to_bytes(), wait.id)))
             }
-            _ => self.already_there(claim, line, !fresh || !sure).await,
-        }
+            None => TxnOp::get(&**key, None),
+        };
+        let show = match claim.mode {
+            // Who wants it alone waits for all to go: the one before and their number will do.
+            Mode::Exclusive => get_last(list, 2),
+            _ => get_list(list),
+        };
+        Txn::new()
+            .when(free)
+            .and_then([put(key, self.value.clone().holding().to_bytes(), self.hold.id)])
+            .or_else([otherwise, show])
     }
 
-    /// Sends a request that may put in a claim, under this key. Whoever drops this does not end it:
-    /// it goes on until it is answered, so that it is known what became of it. Where one may be
-    /// under way all the same, the leases are retired that it names: see
-    /// [`Leases`](crate::leases::Leases).
-    async fn put_in(
+    /// It does not need the lease that was made for it alone.
+    pub(crate) fn abandon(&self) {
+        if self.claim.lifetime != Lifetime::Renewed {
+            self.hold.end();
+        }
+    }
+}
+
+impl Inner {
+    /// A claim that is to be put in, with the leases that it needs.
+    pub(crate) async fn entering(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Entering, Failure> {
+        let list = self.root.list(&claim.key);
+        let Taken { tail, fresh } = self.tails.take(claim);
+        let key = in_list(&list, claim, &tail);
+        let hold = self.leases.holding(claim, &key).await?;
+        let wait = match patience {
+            Patience::Wait => Some(self.leases.waiting(claim, &key).await?),
+            Patience::Try => None,
+        };
+        let (claim, value) = (claim.clone(), Value::of(claim));
+        Ok(Entering { claim, list, key, fresh, hold, wait, value, beside: None })
+    }
+
+    /// What became of it.
+    pub(crate) async fn entered(
         self: &Arc<Self>,
-        (claim, key): (&Arc<Claim>, &[u8]),
-        txn: impl Fn() -> Txn + Send + Sync + 'static,
-        leases: [&Arc<Lease>; 2],
-        lost: &Lost,
-    ) -> Result<TxnResponse, Failure> {
-        let fresh = futures_util::future::join(self.leases.freshen(leases[0]), async {
-            if leases[1].id != leases[0].id {
-                self.leases.freshen(leases[1]).await;
+        entering: Entering,
+        said: Said,
+    ) -> Result<Next, Failure> {
+        let Entering { claim, key, fresh, hold, wait, value, .. } = &entering;
+        let Said { revision, sent, sure, .. } = said;
+        if said.txn.succeeded() {
+            let entry = made(key.clone(), value.clone().holding(), claim, hold.id, revision);
+            let place = Place::seen(entry, hold.clone(), None, sent);
+            return self.answer(claim, place, sure).await.map(done);
+        }
+        let mut shown = ranges(&said.txn);
+        let list = shown.pop().ok_or_else(odd)?;
+        let line = Line::of(list.kvs(), list.count(), revision);
+        let there_before = !fresh || !sure;
+        let Some(wait) = wait else {
+            let is_there = shown.pop().is_some_and(|own| !own.kvs().is_empty());
+            let fits = line.check_limit(&claim.key, claim.mode);
+            if !is_there && fits.is_ok() && line.admits(claim.mode) {
+                let again = Entering { beside: Some(revision), ..entering };
+                return Ok(Next::Again(Plan::Enter(again)));
             }
-        });
-        let is_left = Arc::new(AtomicBool::new(false));
-        let (inner, named, left) = (self.clone(), leases.map(Arc::clone), is_left.clone());
-        let (claim, key) = (claim.clone(), key.to_vec());
-        let request = GoesOn::new(is_left, async move {
-            let unanswered = Unanswered { inner: &inner, named: Some(named.clone()) };
-            let reply = inner.calls.txn_by(txn).await?;
-            if !reply.is_repeated() {
-                unanswered.disarm();
-                if left.load(Ordering::Acquire) {
-                    inner.note_left(&claim, key, &reply.answer, &named[0]);
-                }
+            entering.abandon();
+            if is_there {
+                return self.tried_before(claim, there_before).await.map(done);
             }
-            Ok::<_, Failure>(reply)
-        });
-        let (reply, _) = futures_util::future::join(request, fresh).await;
-        let reply = reply?;
-        lost.add(reply.unanswered);
-        Ok(reply.answer)
+            fits?;
+            if sure {
+                self.tails.sure(claim.id);
+                self.tails.back(claim.id);
+            }
+            return Ok(done(Acquisition::Busy));
+        };
+        entering.abandon();
+        match line.entries.last() {
+            // The usual case: it has just been put at the end.
+            Some(own) if own.key == *key && own.lease == wait.id && own.created == revision => {
+                let place = Place::seen(own.clone(), wait.clone(), Some(line), sent);
+                self.answer(claim, place, sure).await.map(done)
+            }
+            _ => self.already_there(claim, line, there_before).await.map(done),
+        }
     }
 
     /// Notes a claim for whose answer nobody has waited: core has it released, or forgets it, and
     /// then it is swept.
-    fn note_left(&self, claim: &Claim, key: Vec<u8>, answer: &TxnResponse, hold: &Lease) {
-        let shown = ranges(answer);
-        let entry = match answer.succeeded() {
-            true => made(key, Value::of(claim).holding(), claim, hold.id, revision(answer)),
-            false => match shown.iter().flat_map(|r| r.kvs()).find(|kv| kv.key() == key) {
-                Some(kv) => Entry::of(kv),
-                None => return,
-            },
+    pub(crate) fn note_left(&self, entering: &Entering, said: &Said) {
+        let Entering { claim, key, hold, value, .. } = entering;
+        let shown = ranges(&said.txn);
+        let entry = match said.txn.succeeded() {
+            true => Some(made(key.clone(), value.clone().holding(), claim, hold.id, said.revision)),
+            false => shown.iter().flat_map(|r| r.kvs()).find(|kv| kv.key() == key).map(Entry::of),
         };
-        if let Some(lease) = self.leases.known(entry.lease) {
-            let place = Place::seen(entry, lease, None, BootClock.now());
+        // (What is not known for certain to have been sent once stands on a lease that is left.)
+        if let Some(entry) = entry.filter(|_| said.sure)
+            && let Some(lease) = self.leases.known(entry.lease)
+        {
+            let place = Place::seen(entry, lease, None, said.sent);
             self.places().entry(claim.id).or_insert(place);
         }
     }
 
-    fn granted_at_once(
-        self: &Arc<Self>,
-        claim: &Claim,
-        entry: Entry,
-        lease: Arc<Lease>,
-        sure: bool,
-        sent: Moment,
-    ) -> Result<Acquisition, Failure> {
-        self.note(claim.id, Place::seen(entry, lease, None, sent));
-        if sure {
-            self.tails.sure(claim.id);
-        }
-        Ok(Acquisition::Granted(self.grant_of(claim)?))
-    }
-
-    /// The answer about a claim that was put in line just now.
+    /// The answer about a claim that was put in just now: where nobody was, or into this line.
     async fn answer(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
@@ -174,7 +168,7 @@ impl Inner {
     ) -> Result<Acquisition, Failure> {
         let created = place.entry.created;
         let line = place.line.as_ref();
-        let (holds, ahead) = line.map_or((false, 0), |l| (l.holds(created), l.ahead(created)));
+        let (holds, ahead) = line.map_or((true, 0), |l| (l.holds(created), l.ahead(created)));
         self.note(claim.id, place);
         if sure {
             self.tails.sure(claim.id);
@@ -223,67 +217,6 @@ impl Inner {
                 Err(Failure::LeaseGone)
             }
         }
-    }
-
-    /// The key for a request that puts a claim in, and whether none was ever sent before for it.
-    fn key_for(&self, list: &[u8], claim: &Claim) -> (Vec<u8>, bool) {
-        let Taken { tail, fresh } = self.tails.take(claim);
-        (in_list(list, claim, &tail), fresh)
-    }
-
-    async fn try_once(
-        self: &Arc<Self>,
-        claim: &Arc<Claim>,
-        lost: &Lost,
-    ) -> Result<Acquisition, Failure> {
-        let list = self.root.list(&claim.key);
-        let (key, fresh) = self.key_for(&list, claim);
-        let hold = self.leases.holding(claim, &key).await?;
-        let value = Value::of(claim).holding();
-        let put_in = || put(&key, value.to_bytes(), hold.id);
-        let mut free = nobody_there(claim, &key, &list);
-        for _ in 0..TRIES {
-            let show = [
-                TxnOp::get(key.clone(), None),
-                match claim.mode {
-                    // Whoever wants it alone need not know who is there.
-                    Mode::Exclusive => get_last(&list, 1),
-                    _ => get_list(&list),
-                },
-            ];
-            let txn = Txn::new().when(free).and_then([put_in()]).or_else(show);
-            let sent = BootClock.now();
-            let answer =
-                self.put_in((claim, &key), move || txn.clone(), [&hold, &hold], lost).await?;
-            let sure = lost.is_none();
-            if answer.succeeded() {
-                let entry = made(key, value, claim, hold.id, revision(&answer));
-                return self.granted_at_once(claim, entry, hold, sure, sent);
-            }
-            let [own, shown] = crate::inner::pair(ranges(&answer))?;
-            let line = Line::of(shown.kvs(), shown.count(), revision(&answer));
-            if !own.kvs().is_empty() {
-                abandon(claim, &hold);
-                return self.tried_before(claim, !fresh || !sure).await;
-            }
-            if line.hidden == 0 {
-                line.check_limit(&claim.key, claim.mode).inspect_err(|_| abandon(claim, &hold))?;
-            }
-            if !line.admits(claim.mode) {
-                abandon(claim, &hold);
-                if sure {
-                    self.tails.sure(claim.id);
-                    self.tails.back(claim.id);
-                }
-                return Ok(Acquisition::Busy);
-            }
-            // It would hold beside those who are there: put it in if nobody has come or changed
-            // since. That somebody left does not matter.
-            let unchanged = Compare::mod_revision(list.clone(), CompareOp::Less, line.revision + 1);
-            free = vec![created(&key, 0), unchanged.with_range(end_of(&list))];
-        }
-        abandon(claim, &hold);
-        Ok(Acquisition::Busy)
     }
 
     /// A try for a claim that is in line: it stays if it holds.
@@ -367,92 +300,12 @@ fn at_the_end(claim: &Claim, key: &[u8], list: &[u8], put: TxnOp) -> Txn {
         .or_else([TxnOp::txn(counted)])
 }
 
+fn done(acquisition: Acquisition) -> Next {
+    Next::Done(Reply::Acquired(acquisition))
+}
+
 /// A key as it was put just now.
 fn made(key: Vec<u8>, value: Value, claim: &Claim, lease: i64, revision: i64) -> Entry {
     let (created, modified) = (revision, revision);
     Entry { key, created, modified, lease, mode: claim.mode, value: Some(value) }
-}
-
-/// A lease that was made for a claim which does not need it.
-fn abandon(claim: &Claim, lease: &Lease) {
-    if claim.lifetime != Lifetime::Renewed {
-        lease.end();
-    }
-}
-
-/// A request that may put in a claim. Dropped unanswered, it retires the leases that it names.
-struct Unanswered<'a> {
-    inner: &'a Inner,
-    named: Option<[Arc<Lease>; 2]>,
-}
-
-impl Unanswered<'_> {
-    fn disarm(mut self) {
-        self.named = None;
-    }
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        for lease in self.named.iter().flatten() {
-            self.inner.leases.retire(lease);
-        }
-    }
-}
-
-/// How many requests that put the claim in were sent again before they were answered.
-#[derive(Default)]
-struct Lost(AtomicU32);
-
-impl Lost {
-    fn add(&self, requests: u32) {
-        self.0.fetch_add(requests, Ordering::Relaxed);
-    }
-
-    fn requests(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn is_none(&self) -> bool {
-        self.requests() == 0
-    }
-}
-
-/// Once begun, it goes on when it is dropped.
-struct GoesOn<T: Send + 'static> {
-    request: Option<BoxFuture<'static, T>>,
-    begun: bool,
-    /// Set when it is dropped.
-    is_left: Arc<AtomicBool>,
-}
-
-impl<T: Send + 'static> GoesOn<T> {
-    fn new(is_left: Arc<AtomicBool>, request: impl Future<Output = T> + Send + 'static) -> Self {
-        Self { request: Some(Box::pin(request)), begun: false, is_left }
-    }
-}
-
-impl<T: Send + 'static> Future for GoesOn<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        self.begun = true;
-        let Some(request) = &mut self.request else {
-            return Poll::Pending; // nobody asks again what has been answered
-        };
-        let answer = ready!(request.as_mut().poll(cx));
-        self.request = None;
-        Poll::Ready(answer)
-    }
-}
-
-impl<T: Send + 'static> Drop for GoesOn<T> {
-    fn drop(&mut self) {
-        let request = self.request.take().filter(|_| self.begun);
-        self.is_left.store(true, Ordering::Release);
-        // Outside a runtime it ends here, unanswered.
-        if let (Some(request), Ok(runtime)) = (request, tokio::runtime::Handle::try_current()) {
-            runtime.spawn(request);
-        }
-    }
 }

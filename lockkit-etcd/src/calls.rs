@@ -83,7 +83,7 @@ impl<T> Reply<T> {
 }
 
 /// Why there is no answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// The lease that the request named is not there. Nothing was done.
     LeaseGone,
@@ -91,17 +91,6 @@ pub(crate) enum Failure {
     Compacted,
     /// Anything else; the request may have been carried out.
     Other(Error),
-}
-
-impl Failure {
-    /// The same for another one that it concerns as well.
-    pub(crate) fn again(&self) -> Self {
-        match self {
-            Self::LeaseGone => Self::LeaseGone,
-            Self::Compacted => Self::Compacted,
-            Self::Other(error) => Self::Other(error.clone()),
-        }
-    }
 }
 
 impl From<Failure> for Error {
@@ -215,6 +204,10 @@ impl Calls {
             };
             match &error {
                 Failure::Other(e) if e.is_retryable() => self.leave(at),
+                // Not "nothing was done": an attempt before may have done it.
+                Failure::LeaseGone if unanswered > 0 => {
+                    return Err(Failure::Other(error.into()));
+                }
                 _ => return Err(error),
             }
             unanswered += 1;

@@ -9,13 +9,14 @@ use async_trait::async_trait;
 use etcd_client::Client;
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
-    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey,
-    Registers, Released, Renewal, SetLimit, Store, StoreOutcome, Version,
+    Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies,
+    SetLimit, Step, Store, StoreOutcome, Version,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
 use crate::calls::{BACKEND, Calls};
+use crate::flight::FLIGHTS;
 use crate::inner::Inner;
 use crate::keys::Root;
 use crate::url;
@@ -66,6 +67,7 @@ const fn capabilities(faults: &'static [(Fault, Keeps)]) -> Capabilities {
     capabilities.resize = true;
     capabilities.lease_clock = LeaseClock::Leader;
     capabilities.faults = faults;
+    capabilities.flights = FLIGHTS;
     capabilities
 }
 
@@ -140,12 +142,8 @@ impl LockDriver for EtcdDriver {
         Some(self)
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        self.inner.acquire(claim, patience).await
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        self.inner.carry(steps).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -154,10 +152,6 @@ impl LockDriver for EtcdDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         self.inner.renew(claims).await
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.inner.release(claim).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {

@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `driver.rs` `fence.rs` | the outside |
 //! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `show.rs` `registers.rs` `admin.rs` | the verbs |
+//! | `flight.rs` | acquires and releases that travel together |
 //! | `moves.rs` `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` | what they share of etcd |
 //! | `keys.rs` `tails.rs` `value.rs` `line.rs` `url.rs` `version.rs` | what has no I/O |
 
@@ -21,6 +22,7 @@ mod breaking;
 mod calls;
 mod driver;
 mod fence;
+mod flight;
 mod given;
 mod inner;
 mod keepalive;

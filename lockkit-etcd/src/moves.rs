@@ -92,7 +92,7 @@ impl Inner {
         target: &Arc<Lease>,
         moving: Vec<Moving>,
     ) -> Vec<Result<Moved, Failure>> {
-        let all = |failure: Failure| moving.iter().map(|_| Err(failure.again())).collect();
+        let all = |failure: Failure| moving.iter().map(|_| Err(failure.clone())).collect();
         let (noted, is_young) = self.note_moves(target, &moving);
         if !is_young {
             match self.leases.keep(target).await {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use lockkit_core::driver::{Ended, Released, Renewal};
+use lockkit_core::driver::{Ended, Released, Renewal, Reply};
 use lockkit_core::{Claim, Error, Lifetime, Mode};
 
-use crate::calls::{Failure, Reply, ranges};
+use crate::calls::{Failure, ranges};
+use crate::flight::{Next, Said};
 use crate::inner::{Inner, Place, created, delete, odd, written};
 use crate::keys::end_of_claims;
 use crate::leases::Lease;
@@ -19,95 +20,87 @@ use crate::value::Value;
 /// How often a downgrade looks again while others write the key.
 const LOOKS: usize = 3;
 
-/// What a release has to know of a claim.
-struct Known {
+/// A claim on its way out of its list.
+pub(crate) struct Leaving {
+    claim: Arc<Claim>,
+    list: Vec<u8>,
     key: Vec<u8>,
-    created: i64,
-    modified: i64,
-    holds: bool,
-    lease: Arc<Lease>,
+    created: Option<i64>,
+    /// The last revision of the key of a holder, if what was put under it is known for certain.
+    modified: Option<i64>,
+    /// That of a holder.
+    lease: Option<Arc<Lease>>,
 }
 
-impl Known {
-    fn of(place: &Place) -> Self {
-        let Place { entry, lease, .. } = place;
-        Self {
-            key: entry.key.clone(),
-            created: entry.created,
-            modified: entry.modified,
-            holds: entry.is_holding(),
-            lease: lease.clone(),
+impl Leaving {
+    /// Deletes the key; otherwise asks whether anybody is in the list.
+    pub(crate) fn txn(&self) -> Txn {
+        let Self { claim, list, key, created: at, modified, .. } = self;
+        // Where it is not known when it was created the key is of this claim alone.
+        let mine = match at {
+            Some(at) => created(key, *at),
+            None => Compare::create_revision(&**key, CompareOp::Greater, 0),
+        };
+        let take_out = match claim.lifetime {
+            Lifetime::Renewed => delete(key),
+            _ => TxnOp::delete(&**key, Some(DeleteOptions::new().with_prev_key())),
+        };
+        let any = GetOptions::new().with_range(end_of_claims(list)).with_limit(1).with_keys_only();
+        let any = TxnOp::get(&**list, Some(any));
+        let txn = Txn::new().when([mine]).and_then([take_out]).or_else([any]);
+        match modified {
+            Some(modified) => Txn::new()
+                .when([written(key, *modified)])
+                .and_then([delete(key)])
+                .or_else([TxnOp::txn(txn)]),
+            None => txn,
         }
     }
 }
 
 impl Inner {
-    pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Error> {
-        let list = self.root.list(&claim.key);
-        let known = self.places().get(&claim.id).map(Known::of);
-        let mut repeated = false;
-        // Nobody has written the key since this driver put it there or moved it: then nobody broke
-        // the claim either. (While it is being moved it may be of any revision.)
-        if let Some(known) = known.as_ref().filter(|known| known.holds)
-            && self.tails.is_sure(claim.id)
-        {
-            let untouched = || written(&known.key, known.modified);
-            let answer = self.take_out_if(&list, &delete(&known.key), untouched).await?;
-            if answer.answer.succeeded() {
-                self.places().remove(&claim.id);
-                self.tails.back(claim.id);
-                return Ok(Released::Removed);
-            }
-            repeated = answer.is_repeated();
+    /// A claim that is to be taken out, as far as it is known.
+    pub(crate) fn leaving_of(&self, claim: &Arc<Claim>) -> Leaving {
+        let (list, claim) = (self.root.list(&claim.key), claim.clone());
+        let is_sure = self.tails.is_sure(claim.id);
+        if let Some(Place { entry, lease, .. }) = self.places().get(&claim.id) {
+            let (key, created, holds) =
+                (entry.key.clone(), Some(entry.created), entry.is_holding());
+            let modified = (holds && is_sure).then_some(entry.modified);
+            let lease = holds.then(|| lease.clone());
+            return Leaving { claim, list, key, created, modified, lease };
         }
-        let was_known = known.is_some();
-        let (key, at) = match known.as_ref() {
-            Some(known) => (known.key.clone(), Some(known.created)),
-            None => self.key_of(claim),
-        };
-        // Where it is not known when it was created the key is of this claim alone.
-        let mine = || match at {
-            Some(at) => created(&key, at),
-            None => Compare::create_revision(&*key, CompareOp::Greater, 0),
-        };
-        let take_out = match claim.lifetime {
-            Lifetime::Renewed => delete(&key),
-            _ => TxnOp::delete(&*key, Some(DeleteOptions::new().with_prev_key())),
-        };
-        let answer = self.take_out_if(&list, &take_out, mine).await?;
-        repeated |= answer.is_repeated();
-        self.forget(claim.id);
-        if claim.lifetime != Lifetime::Renewed {
-            let known = known.filter(|known| known.holds).map(|known| known.lease);
-            self.end_own_leases(claim, known, &answer.answer).await;
-        }
-        // The first attempt may have done it, and its answer was lost.
-        if answer.answer.succeeded() || (repeated && was_known) {
-            return Ok(Released::Removed);
-        }
-        let rest = ranges(&answer.answer).pop().ok_or_else(odd)?;
-        Ok(match rest.count() {
-            0 => Released::NoSuchLock,
-            _ => Released::NotInLine,
-        })
+        let (key, created) = self.key_of(&claim);
+        Leaving { claim, list, key, created, modified: None, lease: None }
     }
 
-    /// Deletes a key, on a condition; otherwise asks whether anybody is in the list.
-    async fn take_out_if(
-        &self,
-        list: &[u8],
-        delete: &TxnOp,
-        mine: impl Fn() -> Compare,
-    ) -> Result<Reply<TxnResponse>, Failure> {
-        let txn = || {
-            let any =
-                GetOptions::new().with_range(end_of_claims(list)).with_limit(1).with_keys_only();
-            Txn::new()
-                .when([mine()])
-                .and_then([delete.clone()])
-                .or_else([TxnOp::get(list, Some(any))])
-        };
-        self.calls.txn_by(txn).await
+    /// What became of it.
+    pub(crate) async fn left_line(&self, leaving: Leaving, said: Said) -> Result<Next, Failure> {
+        let Leaving { claim, modified, lease, .. } = leaving;
+        let mut answer = said.txn;
+        if modified.is_some() {
+            if answer.succeeded() {
+                // Nobody has written the key since this driver put it there or moved it: then nobody
+                // broke the claim either. (While it is being moved it may be of any revision.)
+                self.places().remove(&claim.id);
+                self.tails.back(claim.id);
+                return Ok(Next::Done(Reply::Released(Released::Removed)));
+            }
+            let otherwise = answer.op_responses().pop();
+            let Some(TxnOpResponse::Txn(otherwise)) = otherwise else { return Err(odd()) };
+            answer = otherwise;
+        }
+        self.forget(claim.id);
+        if claim.lifetime != Lifetime::Renewed {
+            self.end_own_leases(&claim, lease, &answer).await;
+        }
+        Ok(Next::Done(Reply::Released(match answer.succeeded() {
+            true => Released::Removed,
+            false => match ranges(&answer).pop().ok_or_else(odd)?.count() {
+                0 => Released::NoSuchLock,
+                _ => Released::NotInLine,
+            },
+        })))
     }
 
     /// The lease of a holder that is renewed by hand or not at all is its own, and goes with it: the

@@ -65,7 +65,7 @@ impl Inner {
         let answers = self.renew_once(&once).await;
         let answer = |claim: &Arc<Claim>| match answers.get(&claim.id) {
             Some(Ok(renewal)) => Ok(renewal.clone()),
-            Some(Err(failure)) => Err(failure.again().into()),
+            Some(Err(failure)) => Err(failure.clone().into()),
             None => Err(Error::retryable(BACKEND, "etcd took its time")),
         };
         Ok(claims.iter().map(answer).collect())
@@ -182,7 +182,7 @@ impl Inner {
         }
         let keys = match seen.keys.get(&place.lease.id) {
             Some(Ok(Some(keys))) => keys,
-            Some(Err(failure)) => return Err(failure.again()),
+            Some(Err(failure)) => return Err(failure.clone()),
             _ => return Ok(Next::Look),
         };
         if !keys.contains(&place.entry.key) {
@@ -199,7 +199,7 @@ impl Inner {
         }
         let line = match seen.lines.get(&claim.key) {
             Some(Ok(line)) => line,
-            Some(Err(failure)) => return Err(failure.again()),
+            Some(Err(failure)) => return Err(failure.clone()),
             None => return Ok(Next::Look),
         };
         let own = line.own(&place.entry.key, Some(place.entry.created));

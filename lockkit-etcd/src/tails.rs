@@ -5,6 +5,9 @@
 //! after the other, and a lock that is taken again and again leaves one key behind and not a
 //! million. A tail is 128 random bits of this driver's own: no other driver has the same.
 //!
+//! (One key for whoever finds a list empty, and the claim's own for all others, would need nothing of
+//! this. But then readers and permits beside others, and all who wait, leave a key each time.)
+//!
 //! Nothing may be under way then that could take one claim for another. A tail is given on only if
 //! - the request that put the claim in was **sent once and answered** ([`Tails::sure`]): one that
 //!   was repeated, or given up, may reach etcd later still, and would put the old claim in under

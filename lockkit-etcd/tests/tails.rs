@@ -1,6 +1,7 @@
 //! A driver gives the keys of its claims to one claim after the other: what that must not lead to
 //! when answers are lost, requests come late, claims are broken, and others wait.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,6 +104,40 @@ async fn a_lock_that_is_taken_again_and_again_has_one_key_and_those_beside_each_
     }
     let theirs = driver(&server.url()).await;
     assert!(!both.contains(&once(&server, &theirs).await), "another driver has keys of its own");
+}
+
+/// Nor do those who never find it empty leave a key each time.
+#[tokio::test]
+async fn readers_beside_others_and_those_who_had_to_wait_use_keys_again() {
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let ours = driver(&server.url()).await;
+    for mode in [Mode::Shared, Mode::Exclusive] {
+        let (mut used, mut holder) = (BTreeSet::new(), claim_as(mode));
+        take(&ours, &holder).await;
+        for _ in 0..20 {
+            let next = claim_as(mode);
+            ours.acquire(&next, Patience::Wait).await.unwrap();
+            used.extend(keys(&server).await);
+            assert_eq!(ours.release(&holder).await.unwrap(), Released::Removed);
+            soon("its turn", ours.granted(&next)).await.unwrap();
+            soon("the lease of a holder", on_the_lease_of_a_holder(&server)).await;
+            // What moved it there has been answered when something later has.
+            ours.health().await.unwrap();
+            holder = next;
+        }
+        assert!(used.len() <= 4, "{used:?}");
+        ours.release(&holder).await.unwrap();
+    }
+}
+
+async fn on_the_lease_of_a_holder(server: &Server) {
+    let mut client = client(server).await;
+    loop {
+        let all = client.get(LIST, Some(GetOptions::new().with_prefix())).await.unwrap();
+        if all.kvs().iter().all(|kv| kv.value_str().unwrap().contains("held_at_ms")) {
+            return;
+        }
+    }
 }
 
 #[tokio::test]

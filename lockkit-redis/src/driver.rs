@@ -8,16 +8,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
-    SetLimit,
+    Answered, Ended, Flights, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Namespace, Token};
 use redis::Value;
 use tokio::task::AbortHandle;
 
+use crate::flight::FLIGHTS;
 use crate::link::Link;
 use crate::listing::Listing;
 use crate::replicas::Replicas;
@@ -50,6 +50,7 @@ pub(crate) struct Shared {
 
 const CAPABILITIES: Capabilities = {
     let mut capabilities = Capabilities::of(BACKEND);
+    capabilities.flights = FLIGHTS;
     capabilities.least_ttl = Duration::from_millis(20);
     capabilities.wake_up = WakeUp::Push;
     capabilities.token_source = TokenSource::ClockCounter;
@@ -79,6 +80,11 @@ impl RedisDriver {
         replicas: Option<Replicas>,
         limit: Duration,
     ) -> Self {
+        let mut capabilities = CAPABILITIES;
+        if let Link::Cluster(_) = link {
+            // A call reaches one slot, and no claim is to wait for another's node.
+            capabilities.flights = Flights::SINGLE;
+        }
         let shared = Arc::new(Shared {
             link,
             wakes: Wakes::new(),
@@ -87,7 +93,7 @@ impl RedisDriver {
             listing: Listing::default(),
             source,
             limit,
-            capabilities: CAPABILITIES,
+            capabilities,
         });
         let listening = Mutex::new(listen(&shared));
         Self { shared, listening }
@@ -131,8 +137,8 @@ impl Shared {
     pub(crate) async fn run(
         &self,
         script: &Script,
-        keys: &[&str],
-        args: &[&[u8]],
+        keys: &[impl script::Key],
+        args: &[impl script::Arg],
     ) -> Result<Value, Error> {
         Ok(self.run_counting(script, keys, args, None).await?.answer)
     }
@@ -142,65 +148,20 @@ impl Shared {
     pub(crate) async fn run_counting(
         &self,
         script: &Script,
-        keys: &[&str],
-        args: &[&[u8]],
+        keys: &[impl script::Key],
+        args: &[impl script::Arg],
         again: Option<&[u8]>,
     ) -> Result<Answered<Value>, Error> {
         let Link::Cluster(_) = self.link else {
             return Ok(script.call(&self.link, Call { keys, args }, again).await?);
         };
-        Box::pin(self.run_in_cluster(script, keys, args, again)).await
-    }
-
-    /// While a slot moves to another node, both of them refuse each command of a script whose key
-    /// they do not have, also in the middle of it, after others have written. A call that names two
-    /// keys, of which one never exists, is refused as a whole instead, with TRYAGAIN.
-    async fn run_in_cluster(
-        &self,
-        script: &Script,
-        keys: &[&str],
-        args: &[&[u8]],
-        again: Option<&[u8]>,
-    ) -> Result<Answered<Value>, Error> {
-        let never = keys.first().and_then(|key| keys::never(key));
-        let keys: Vec<_> = keys.iter().copied().chain(never.as_deref()).collect();
-        Ok(script.call(&self.link, Call { keys: &keys, args }, again).await?)
-    }
-
-    async fn acquire(
-        &self,
-        claim: &Claim,
-        patience: Patience,
-    ) -> Result<Answered<(Acquisition, Option<reply::Place>)>, Error> {
-        let (key, bucket) = keys::lock(&claim.key);
-        let proposal = self.seen.propose(bucket, self.link.clock());
-        let text = keys::claim(claim, proposal.token(), &self.wakes.client);
-        let ttl = keys::millis(claim.hold_ttl).to_string();
-        let counter = keys::counter(bucket);
-        let mut args = Vec::with_capacity(7);
-        args.extend([text.as_bytes(), ttl.as_bytes(), proposal.said().as_bytes()]);
-        // What goes without saying is not said: each word costs the server time.
-        let mode = keys::mode_args(claim.mode);
-        match patience {
-            Patience::Try => args.push(b"try"),
-            Patience::Wait if mode.is_some() => args.push(b"wait"),
-            Patience::Wait => {}
-        }
-        let (weight, capacity);
-        if let Some((mode, w, c)) = mode {
-            (weight, capacity) = (w.to_string(), c.to_string());
-            args.extend([mode.as_bytes(), weight.as_bytes(), capacity.as_bytes()]);
-        }
-        let sent = self.run_counting(&script::ACQUIRE, &[&key, &counter], &args, None).await?;
-        let Answered { answer, unanswered } = sent;
-        if let (Some(micros), Some(clock)) = (reply::server_time(&answer), self.link.clock()) {
-            clock.correct(micros, proposal.at);
-        }
-        let (answer, place) = reply::acquisition(claim, proposal.token(), &answer)?;
-        if let Acquisition::Granted(grant) = &answer {
-            self.seen.saw(bucket, grant.token.get());
-        }
-        Ok(Answered::after(unanswered, (answer, place)))
+        // While a slot moves to another node, both of them refuse each command of a script whose key
+        // they do not have, also in the middle of it, after others have written. A call that names
+        // two keys, of which one never exists, is refused as a whole instead, with TRYAGAIN.
+        let never = keys.first().and_then(|key| keys::never(key.as_ref()));
+        let keys: Vec<_> = keys.iter().map(AsRef::as_ref).chain(never.as_deref()).collect();
+        let call = Call { keys: &keys, args };
+        Ok(Box::pin(script.call(&self.link, call, again)).await?)
     }
 
     /// One claim, one call of a script that answers as `renew` does.
@@ -208,54 +169,14 @@ impl Shared {
         &self,
         claim: &Claim,
         script: &Script,
-        more: &[&[u8]],
+        more: Option<&str>,
     ) -> Result<Renewal, Error> {
         let (key, bucket) = keys::lock(&claim.key);
         let counter = keys::counter(bucket);
-        let words = keys::claim_args(claim);
-        let mut args: Vec<_> = words.iter().map(String::as_bytes).collect();
-        args.extend(more);
+        let mut args = keys::claim_args(claim).to_vec();
+        args.extend(more.map(str::to_owned));
         let answer = self.run(script, &[&key, &counter], &args).await?;
         Ok(self.note(claim, reply::renewal(claim, &answer)?))
-    }
-
-    /// A grant counts once enough replicas have it; otherwise it is given back.
-    async fn confirm(&self, claim: &Claim, grant: Grant) -> Result<Grant, Error> {
-        let Some(replicas) = &self.replicas else { return Ok(grant) };
-        match replicas.confirm(claim).await {
-            Ok(()) => Ok(grant),
-            Err(error) => {
-                // Core gives it back as well, should this fail.
-                let _ = self.release(claim).await;
-                Err(error)
-            }
-        }
-    }
-
-    /// A claim that waits may learn from a renewal that it holds. That counts no more than a message
-    /// does until replicas have it, so whoever waits in `granted` sees to it.
-    fn not_before_replicas(&self, claim: &Claim, answer: &mut Renewal, sent: Moment) {
-        if let Renewal::Holds(grant) = answer
-            && let Some(waiter) = self.wakes.find(&claim.id)
-        {
-            waiter.grant(Grant { since: Some(sent), ..*grant });
-            *answer = Renewal::Waits { ahead: 0 };
-        }
-    }
-
-    async fn release(&self, claim: &Claim) -> Result<Released, Error> {
-        self.wakes.strike(&claim.id);
-        let (key, _) = keys::lock(&claim.key);
-        let id = claim.id.to_hex();
-        let sent = self.run_counting(&script::RELEASE, &[&key], &[id.as_bytes()], None).await?;
-        match sent.answer {
-            Value::Int(1) => Ok(Released::Removed),
-            // Its first sending may have taken it out, whose answer got lost.
-            Value::Int(2 | 3) if sent.unanswered > 0 => Ok(Released::Removed),
-            Value::Int(2) => Ok(Released::NotInLine),
-            Value::Int(3) => Ok(Released::NoSuchLock),
-            other => Err(reply::unexpected(&other)),
-        }
     }
 }
 
@@ -269,33 +190,9 @@ impl LockDriver for RedisDriver {
         Some(self)
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        let shared = &*self.shared;
-        let waiter = (patience == Patience::Wait).then(|| {
-            self.ensure_listening();
-            shared.wakes.enlist(claim)
-        });
-        let answer = shared.acquire(claim, patience).await;
-        match (answer.as_ref().map(|sent| &sent.answer), waiter) {
-            (Ok((Acquisition::Queued { .. }, Some(place))), Some(waiter)) => {
-                waiter.look_in(place.look);
-            }
-            // It may be in line: the bell stays until it is released.
-            (Err(Error::Backend { .. }), Some(_)) => {}
-            _ => shared.wakes.strike(&claim.id),
-        }
-        let answer = answer?.map(|(acquisition, _)| acquisition);
-        match answer.answer {
-            Acquisition::Granted(grant) if shared.replicas.is_some() => {
-                let grant = Box::pin(shared.confirm(claim, grant)).await?;
-                Ok(answer.map(|_| Acquisition::Granted(grant)))
-            }
-            _ => Ok(answer),
-        }
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        self.ensure_listening();
+        self.shared.carry(steps).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -326,7 +223,7 @@ impl LockDriver for RedisDriver {
                     }
                 }
             };
-            let grant = shared.confirm(claim, grant).await?;
+            shared.confirm(&[claim]).await.pop().transpose()?;
             shared.seen.saw(keys::lock(&claim.key).1, grant.token.get());
             shared.wakes.strike(&claim.id);
             return Ok(grant);
@@ -346,14 +243,10 @@ impl LockDriver for RedisDriver {
         Ok(answers)
     }
 
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.shared.release(claim).await
-    }
-
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
         let (key, _) = keys::lock(&claim.key);
-        let (id, ms) = (claim.id.to_hex(), keys::millis(ttl));
-        let args: [&[u8]; 2] = [id.as_bytes(), &ms.to_string().into_bytes()];
+        let ms = keys::millis(ttl);
+        let args = [claim.id.to_hex(), ms.to_string()];
         let answer = self.shared.run(&script::SHORTEN, &[&key], &args).await?;
         Ok(match reply::renewal(claim, &answer)?.0 {
             Renewal::Holds(grant) => {
@@ -364,7 +257,7 @@ impl LockDriver for RedisDriver {
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.shared.about(claim, &script::DOWNGRADE, &[]).await
+        self.shared.about(claim, &script::DOWNGRADE, None).await
     }
 
     async fn break_claim(
@@ -387,7 +280,8 @@ impl LockDriver for RedisDriver {
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let answer = self.shared.run(&script::INSPECT, &[&keys::lock(key).0], &[]).await?;
+        let none: [&str; 0] = [];
+        let answer = self.shared.run(&script::INSPECT, &[&keys::lock(key).0], &none).await?;
         let (line, last_break) = reply::line(answer)?;
         Ok(LockState::new(key.clone(), line, last_break))
     }
@@ -404,7 +298,7 @@ impl LockDriver for RedisDriver {
             return Err(self.unsupported("raising the tokens of permits"));
         }
         let token = format!("{:019}", token.get());
-        self.shared.about(claim, &script::RAISE, &[token.as_bytes()]).await
+        self.shared.about(claim, &script::RAISE, Some(&token)).await
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use lockkit_core::driver::RegisterKey;
+use lockkit_core::driver::{Patience, RegisterKey};
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 
 /// How many hash tags there are, and so counters of tokens. All keys of one lock bear the same, so
@@ -44,7 +44,7 @@ pub(crate) fn lock(key: &Key) -> (String, usize) {
     for part in ["lockkit:", word, ":{"] {
         text.push_str(part);
     }
-    push_number(&mut text, bucket as u64);
+    push_number(&mut text, bucket as u64, 1);
     for part in ["}:", &*namespace, ":", name] {
         text.push_str(part);
     }
@@ -120,23 +120,25 @@ fn escaped(namespace: &Namespace) -> Cow<'_, str> {
 }
 
 /// A claim as the string that it is while it is alone:
-/// `ID TOKEN HOLD_MS WAIT_MS CLIENT PID<tab>HOST<tab>PROGRAM[<tab>NOTE]`.
-pub(crate) fn claim(claim: &Claim, token: &str, client: &str) -> String {
+/// `ID TOKEN HOLD_MS WAIT_MS CLIENT PID<tab>HOST<tab>PROGRAM[<tab>NOTE]`, TOKEN with as many digits
+/// as the greatest has, so that text compares as the numbers do.
+pub(crate) fn claim(claim: &Claim, token: u64, client: &str) -> String {
     let Identity { host, pid, program } = &*claim.identity;
     let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
     let (host, program) = (one_word(host), one_word(program));
     let id = claim.id.to_hex();
     let mut text = String::with_capacity(192); // room for all of it, mostly
-    for part in [id.as_str(), " ", token, " "] {
-        text.push_str(part);
-    }
+    text.push_str(&id);
+    text.push(' ');
+    push_number(&mut text, token, 19);
+    text.push(' ');
     for millis in [hold, wait] {
-        push_number(&mut text, millis);
+        push_number(&mut text, millis, 1);
         text.push(' ');
     }
     text.push_str(client);
     text.push(' ');
-    push_number(&mut text, u64::from(*pid));
+    push_number(&mut text, u64::from(*pid), 1);
     for part in ["\t", &*host, "\t", &*program] {
         text.push_str(part);
     }
@@ -156,14 +158,22 @@ pub(crate) fn shown(text: &str) -> (Identity, Option<String>) {
     (Identity { host, pid, program }, parts.next().map(str::to_owned))
 }
 
-/// The mode's letter, weight and capacity, which an exclusive claim does not need to say.
-pub(crate) fn mode_args(mode: Mode) -> Option<(&'static str, u32, u32)> {
-    let letter = match mode {
-        Mode::Exclusive => return None,
-        Mode::Shared => "s",
-        Mode::Permits { .. } => "p",
+/// How a claim wants to be put in line: `[t][!][ MODE WEIGHT CAPACITY]`. What is usual is not said:
+/// it waits, its client knows the server's clock, it is exclusive.
+pub(crate) fn how(claim: &Claim, patience: Patience, knows_the_clock: bool) -> String {
+    let mut how = String::new();
+    if patience == Patience::Try {
+        how.push('t');
+    }
+    if !knows_the_clock {
+        how.push('!');
+    }
+    let letter = match claim.mode {
+        Mode::Exclusive => return how,
+        Mode::Shared => 's',
+        Mode::Permits { .. } => 'p',
     };
-    Some((letter, mode.weight(), mode.capacity()))
+    how + &format!(" {letter} {} {}", claim.mode.weight(), claim.mode.capacity())
 }
 
 /// The id and the two ttls in ms, by which scripts know a claim.
@@ -178,16 +188,14 @@ pub(crate) fn millis(ttl: std::time::Duration) -> u64 {
     ttl.as_secs().saturating_mul(1_000).saturating_add(more)
 }
 
-fn push_number(text: &mut String, number: u64) {
-    let (mut digits, mut rest) = ([0; 20], number);
+/// Writes a number with zeros in front, if it takes some, to have so many digits.
+fn push_number(text: &mut String, number: u64, least: usize) {
+    let (mut digits, mut rest) = ([b'0'; 20], number);
     let mut first = digits.len();
-    loop {
+    while rest > 0 || first > digits.len() - least {
         first -= 1;
         digits[first] = b'0' + (rest % 10) as u8;
         rest /= 10;
-        if rest == 0 {
-            break;
-        }
     }
     text.extend(digits[first..].iter().map(|digit| char::from(*digit)));
 }
@@ -270,7 +278,7 @@ mod tests {
         let ttl = std::time::Duration::from_micros(1_500);
         let claim_ = Claim::new(key("", "a"), Mode::Exclusive, ttl, ttl, identity.into())
             .with_note(Some("why not".into()));
-        let text = claim(&claim_, "0000000000000000001", "c1");
+        let text = claim(&claim_, 1, "c1");
         let (head, rest) = text.split_at(33 + 20);
         assert!(head.ends_with(" 0000000000000000001 "), "{head}");
         let rest = rest.strip_prefix("2 2 c1 ").unwrap();
@@ -283,8 +291,11 @@ mod tests {
     fn numbers_are_written_in_full() {
         for number in [0, 9, 10, 255, 30_000, u64::MAX] {
             let mut text = "x".to_owned();
-            push_number(&mut text, number);
+            push_number(&mut text, number, 1);
             assert_eq!(text, format!("x{number}"));
+            let mut text = String::new();
+            push_number(&mut text, number, 19);
+            assert_eq!(text, format!("{number:019}"));
         }
     }
 

@@ -1,6 +1,6 @@
 //! lockkit on Redis and Valkey: distributed locks with fencing tokens. Every verb is one Lua script
-//! and one round trip; waiters are told by a message; nothing stays behind after a lock's use but a
-//! fixed number of counters.
+//! and one round trip, which claims of one process share; waiters are told by a message; nothing stays
+//! behind after a lock's use but a fixed number of counters.
 //!
 //! | URL | reaches |
 //! | --- | --- |
@@ -21,6 +21,7 @@ mod catch_up;
 mod cluster;
 mod driver;
 mod failure;
+mod flight;
 mod health;
 mod keys;
 mod link;

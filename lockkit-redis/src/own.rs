@@ -239,9 +239,12 @@ impl Own {
     }
 }
 
-/// The answer to a command; what the server calls an error is one.
+/// The answer to a command; what the server calls an error is one, unless it is part of an answer.
 pub(crate) async fn ask<C: ConnectionLike>(connection: &mut C, cmd: &Cmd) -> RedisResult<Value> {
-    connection.req_packed_command(cmd).await.and_then(Value::extract_error)
+    match connection.req_packed_command(cmd).await? {
+        Value::ServerError(error) => Err(error.into()),
+        value => Ok(value),
+    }
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Shared {
                 Ok(renewed) => {
                     group.iter().zip(renewed).for_each(|(i, renewal)| answers[*i] = renewal)
                 }
-                Err(error) => group.iter().for_each(|i| answers[*i] = Err(copy(&error))),
+                Err(error) => group.iter().for_each(|i| answers[*i] = Err(error.clone())),
             }
         }
         answers
@@ -72,11 +72,7 @@ impl Shared {
         group: &[usize],
     ) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
-        let mut words = Vec::with_capacity(3 * group.len());
-        for i in group {
-            words.extend(keys::claim_args(&claims[*i]));
-        }
-        let args: Vec<_> = words.iter().map(String::as_bytes).collect();
+        let args: Vec<_> = group.iter().flat_map(|i| keys::claim_args(&claims[*i])).collect();
         let answers = reply::array(self.run(&script::RENEW, &locks, &args).await?)?;
         if answers.len() != group.len() {
             return Err(reply::unexpected(&Value::Array(answers)));
@@ -94,19 +90,15 @@ impl Shared {
         claim: &Claim,
         (renewal, place): (Renewal, Option<reply::Place>),
     ) -> Renewal {
-        if let Some(place) = place
-            && let Some(waiter) = self.wakes.find(&claim.id)
-        {
-            waiter.look_in(place.look);
+        if let Some(place) = place {
+            self.look(claim, &place);
         }
         renewal
     }
-}
 
-/// The same error for another claim.
-fn copy(error: &Error) -> Error {
-    match error.is_retryable() {
-        true => Error::retryable(BACKEND, error.to_string()),
-        false => Error::permanent(BACKEND, error.to_string()),
+    pub(crate) fn look(&self, claim: &Claim, place: &reply::Place) {
+        if let Some(waiter) = self.wakes.find(&claim.id) {
+            waiter.look_in(place.look);
+        }
     }
 }

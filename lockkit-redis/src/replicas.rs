@@ -4,10 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::{Grant, Renewal};
 use lockkit_core::{Claim, Error};
 use redis::Value;
 
 use crate::cluster::Cluster;
+use crate::driver::Shared;
 use crate::failure::{Failed, to_error};
 use crate::own::Own;
 use crate::source::Source;
@@ -34,45 +37,85 @@ impl Replicas {
         Self { least, way: Way::Cluster(cluster), limit }
     }
 
-    /// Returns once enough replicas have everything that was written until now at the server that
-    /// has this claim.
-    pub(crate) async fn confirm(&self, claim: &Claim) -> Result<(), Error> {
-        let (key, _) = keys::lock(&claim.key);
-        let id = claim.id.to_hex();
+    /// Says of each claim whether it is there and enough replicas have everything that was written
+    /// until now at its server. In a cluster, of one.
+    async fn confirm(&self, claims: &[&Arc<Claim>]) -> Result<Vec<Result<(), Error>>, Error> {
+        let Some(first) = claims.first() else { return Ok(Vec::new()) };
         // WAIT waits for what its own connection wrote last; any command takes that up to now. The
-        // commands ask for the claim, in either form of its list: after a failover it may be that
-        // only another server had it.
+        // commands ask for the claims, in either form of their lists: after a failover it may be that
+        // only another server had them.
         let mut pipe = redis::pipe();
-        pipe.cmd("GETRANGE").arg(&key).arg(0).arg(id.len() - 1);
-        pipe.cmd("HEXISTS").arg(&key).arg(&id);
+        for claim in claims {
+            let ((key, _), id) = (keys::lock(&claim.key), claim.id.to_hex());
+            pipe.cmd("GETRANGE").arg(&key).arg(0).arg(id.len() - 1);
+            pipe.cmd("HEXISTS").arg(&key).arg(&id);
+        }
         pipe.cmd("WAIT").arg(self.least).arg((self.limit / 2).as_millis() as u64);
-        let answers = self.ask(&pipe, &key).await?;
-        let [alone, in_line, have] = answers.as_slice() else {
+        let commands = 2 * claims.len() + 1;
+        let mut answers = self.ask(&pipe, commands, &keys::lock(&first.key).0).await?;
+        if answers.len() != commands {
             return Err(reply::unexpected(&Value::Array(answers)));
+        }
+        let have = match answers.pop() {
+            Some(Value::ServerError(error)) => return Err(to_error(error.into())),
+            have => have.as_ref().and_then(reply::number).unwrap_or_default(),
         };
-        if reply::text(alone) != Some(id.as_str()) && *in_line != Value::Int(1) {
+        if have < i64::from(self.least) {
+            let message = format!(
+                "{have} of the {} replicas that min_replicas asks for acknowledged the grant in time",
+                self.least
+            );
+            return Err(Error::retryable(BACKEND, message));
+        }
+        let each = claims.iter().zip(answers.chunks(2)).map(|(claim, found)| {
+            if reply::text(&found[0]) == Some(&claim.id.to_hex()) || found[1] == Value::Int(1) {
+                return Ok(());
+            }
             let message = "another server took over before replicas had the grant";
-            return Err(Error::retryable(BACKEND, message.to_owned()));
-        }
-        let have = match have {
-            Value::ServerError(error) => return Err(to_error(error.clone().into())),
-            have => reply::number(have).unwrap_or_default(),
-        };
-        if have >= i64::from(self.least) {
-            return Ok(());
-        }
-        let message = format!(
-            "{have} of the {} replicas that min_replicas asks for acknowledged the grant in time",
-            self.least
-        );
-        Err(Error::retryable(BACKEND, message))
+            Err(Error::retryable(BACKEND, message.to_owned()))
+        });
+        Ok(each.collect())
     }
 
-    async fn ask(&self, pipe: &redis::Pipeline, key: &str) -> Result<Vec<Value>, Failed> {
-        const COMMANDS: usize = 3;
+    async fn ask(
+        &self,
+        pipe: &redis::Pipeline,
+        commands: usize,
+        key: &str,
+    ) -> Result<Vec<Value>, Failed> {
         match &self.way {
-            Way::One(own) => own.send_all(pipe, COMMANDS).await,
-            Way::Cluster(cluster) => cluster.send_all(pipe, COMMANDS, key).await,
+            Way::One(own) => own.send_all(pipe, commands).await,
+            Way::Cluster(cluster) => cluster.send_all(pipe, commands, key).await,
+        }
+    }
+}
+
+impl Shared {
+    /// Says of each grant whether enough replicas have it. What they do not have is given back. Says
+    /// nothing when nobody asked for replicas.
+    pub(crate) async fn confirm(&self, claims: &[&Arc<Claim>]) -> Vec<Result<(), Error>> {
+        let Some(replicas) = &self.replicas else { return Vec::new() };
+        let confirmed = match replicas.confirm(claims).await {
+            Ok(confirmed) => confirmed,
+            Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let each = claims.iter().zip(&confirmed);
+        let failed: Vec<_> = each.filter(|(_, it)| it.is_err()).map(|(claim, _)| *claim).collect();
+        if !failed.is_empty() {
+            // Core gives them back as well, should this fail.
+            let _ = self.release(&failed).await;
+        }
+        confirmed
+    }
+
+    /// A claim that waits may learn from a renewal that it holds. That counts no more than a message
+    /// does until replicas have it, so whoever waits in `granted` sees to it.
+    pub(crate) fn not_before_replicas(&self, claim: &Claim, answer: &mut Renewal, sent: Moment) {
+        if let Renewal::Holds(grant) = answer
+            && let Some(waiter) = self.wakes.find(&claim.id)
+        {
+            waiter.grant(Grant { since: Some(sent), ..*grant });
+            *answer = Renewal::Waits { ahead: 0 };
         }
     }
 }

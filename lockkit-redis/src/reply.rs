@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Ended, Grant, Renewal};
+use lockkit_core::driver::{Acquisition, Answered, Ended, Grant, Renewal, Replies, Reply};
 use lockkit_core::state::Standing;
 use lockkit_core::{BreakRecord, Claim, Error, LossReason, Mode, Token};
 use redis::Value;
 
+use crate::failure::to_error;
 use crate::keys;
 
 /// An answer that no script of this crate gives. Only its form is said: it may hold the id of a
@@ -68,6 +69,7 @@ fn place(ahead: &Value, look: &Value) -> Option<Place> {
 /// An answer about one claim, and what a waiting one is to do.
 pub(crate) fn renewal(claim: &Claim, value: &Value) -> Result<(Renewal, Option<Place>), Error> {
     let parsed = match value {
+        Value::ServerError(error) => return Err(to_error(error.clone().into())),
         Value::Int(0) => Some((Renewal::Ended(Ended::NotInLine), None)),
         Value::Array(items) => match items.as_slice() {
             [record] => Some((Renewal::Ended(Ended::Broken(break_record(record))), None)),
@@ -90,13 +92,32 @@ pub(crate) fn token(value: &Value) -> Option<Token> {
     Token::new(u64::try_from(number(value)?).ok()?)
 }
 
+/// The answers to the claims of one call, in their order; a single 1 is the answer to each.
+pub(crate) fn to_each(
+    sent: Answered<Value>,
+    count: usize,
+    read: impl Fn(usize, &Value) -> Result<Reply, Error>,
+) -> Result<Replies, Error> {
+    let read = |i, value: &Value| match value {
+        Value::ServerError(error) => Err(to_error(error.clone().into())),
+        value => Ok(Answered::after(sent.unanswered, read(i, value)?)),
+    };
+    match &sent.answer {
+        all @ Value::Int(1) => Ok((0..count).map(|i| read(i, all)).collect()),
+        Value::Array(items) if items.len() == count => {
+            Ok(items.iter().enumerate().map(|(i, value)| read(i, value)).collect())
+        }
+        other => Err(unexpected(other)),
+    }
+}
+
 /// The answer to an acquire whose client proposed this token.
 pub(crate) fn acquisition(
     claim: &Claim,
-    proposed: &str,
+    proposed: u64,
     value: &Value,
 ) -> Result<(Acquisition, Option<Place>), Error> {
-    if let (Value::Int(1), Some(token)) = (value, proposed.parse().ok().and_then(Token::new)) {
+    if let (Value::Int(1), Some(token)) = (value, Token::new(proposed)) {
         return Ok((Acquisition::Granted(grant(claim, token)), None));
     }
     let Value::Array(items) = value else {

@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use lockkit_core::driver::Answered;
-use redis::{Cmd, Value};
+use redis::{Cmd, ToRedisArgs, Value};
 
 use crate::failure::{Again, Failed};
 use crate::link::{Link, Turn};
@@ -26,10 +26,10 @@ impl Script {
 
     /// Calls it. One round trip, and a second one when the server has forgotten it. When the
     /// connection turns out to be dead, once more on a new one, with `again` behind the arguments.
-    pub(crate) async fn call(
+    pub(crate) async fn call<K: Key, A: Arg>(
         &self,
         link: &Link,
-        call: Call<'_>,
+        call: Call<'_, K, A>,
         again: Option<&[u8]>,
     ) -> Result<Answered<Value>, Failed> {
         let failed = match self.call_once(link, &call, None).await {
@@ -47,13 +47,13 @@ impl Script {
         Ok(Answered::after(unanswered, answer))
     }
 
-    async fn call_once(
+    async fn call_once<K: Key, A: Arg>(
         &self,
         link: &Link,
-        call: &Call<'_>,
+        call: &Call<'_, K, A>,
         again: Option<&[u8]>,
     ) -> Result<Value, Failed> {
-        let key = call.keys[0];
+        let key = call.keys[0].as_ref();
         match link.send(&call.command("EVALSHA", &self.sha, again), key, self.turn).await {
             Err(failed) if is_unknown_script(&failed.error) => {
                 let whole = call.command("EVAL", &self.text, again);
@@ -68,17 +68,23 @@ fn is_unknown_script(error: &redis::RedisError) -> bool {
     error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
 }
 
+pub(crate) trait Key: AsRef<str> + ToRedisArgs + Sync {}
+impl<T: AsRef<str> + ToRedisArgs + Sync> Key for T {}
+
+pub(crate) trait Arg: AsRef<[u8]> + ToRedisArgs + Sync {}
+impl<T: AsRef<[u8]> + ToRedisArgs + Sync> Arg for T {}
+
 /// Keys and arguments of one call.
-pub(crate) struct Call<'a> {
+pub(crate) struct Call<'a, K, A> {
     /// The first one is that of the lock, or of the register.
-    pub(crate) keys: &'a [&'a str],
-    pub(crate) args: &'a [&'a [u8]],
+    pub(crate) keys: &'a [K],
+    pub(crate) args: &'a [A],
 }
 
-impl Call<'_> {
+impl<K: Key, A: Arg> Call<'_, K, A> {
     fn command(&self, verb: &str, script: &str, again: Option<&[u8]>) -> Cmd {
-        let words = self.keys.iter().map(|key| key.len());
-        let bytes = words.chain(self.args.iter().map(|arg| arg.len())).sum::<usize>();
+        let words = self.keys.iter().map(|key| key.as_ref().len());
+        let bytes = words.chain(self.args.iter().map(|arg| arg.as_ref().len())).sum::<usize>();
         let words = self.keys.len() + self.args.len();
         // The verb and the number of keys come in addition.
         let mut cmd = Cmd::with_capacity(words + 3, bytes + script.len() + 16);

@@ -9,10 +9,6 @@ use lockkit_core::clock::{BootClock, Clock, Moment};
 
 use crate::keys::BUCKETS;
 
-/// Tokens are written with so many digits, as many as the greatest has, so that text compares as the
-/// numbers do.
-pub(crate) const DIGITS: usize = 19;
-
 /// The server's clock, as of the last connection, or of the last time since that a proposal was
 /// behind.
 #[derive(Debug, Default)]
@@ -37,7 +33,7 @@ impl ServerClock {
 
     /// At most the server's time at this moment: the answer took a while to come here, and clocks
     /// may run at rates that differ by a thousandth.
-    fn at_most(&self, now: Moment) -> Option<u64> {
+    pub(crate) fn at_most(&self, now: Moment) -> Option<u64> {
         let (micros, at) = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
         let passed = now.since(at).as_micros() as u64;
         Some(micros + passed - passed / 1024)
@@ -56,60 +52,22 @@ impl Seen {
         self.0[bucket].fetch_max(token, Ordering::Relaxed);
     }
 
-    /// A token for the next claim, which is about to be sent. Nobody else here is given the same,
-    /// nor a greater one that may reach the server before it: what is behind the counter costs time
-    /// there.
-    pub(crate) fn propose(&self, bucket: usize, clock: Option<&ServerClock>) -> Proposal {
-        let (seen, at) = (&self.0[bucket], BootClock.now());
-        let Some(now) = clock.and_then(|clock| clock.at_most(at)) else {
-            let least = seen.load(Ordering::Relaxed) + 1;
-            return Proposal { said: written(least), is_open: true, at };
-        };
+    /// A token for the next claim, which is about to be sent, by the server's clock if it is known.
+    /// Nobody else here is given the same, nor a greater one that may reach the server before it:
+    /// what is behind the counter costs time there. Without the clock it is what the server's choice
+    /// has to reach.
+    pub(crate) fn propose(&self, bucket: usize, now: Option<u64>) -> u64 {
+        let seen = &self.0[bucket];
+        let Some(now) = now else { return seen.load(Ordering::Relaxed) + 1 };
         let mut before = seen.load(Ordering::Relaxed);
         loop {
             let token = now.max(before + 1);
             match seen.compare_exchange_weak(before, token, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Proposal { said: written(token), is_open: false, at },
+                Ok(_) => return token,
                 Err(other) => before = other,
             }
         }
     }
-}
-
-/// What a client says of the token of its claim.
-#[derive(Debug)]
-pub(crate) struct Proposal {
-    /// A "!", and the token or what it has to exceed.
-    said: String,
-    /// The server is to choose.
-    is_open: bool,
-    /// When it was made.
-    pub(crate) at: Moment,
-}
-
-impl Proposal {
-    /// What to write into the claim.
-    pub(crate) fn token(&self) -> &str {
-        if self.is_open { NONE_YET } else { &self.said[1..] }
-    }
-
-    /// What to say to the script: the same, or, when the server is to choose, what it has to
-    /// reach.
-    pub(crate) fn said(&self) -> &str {
-        &self.said[usize::from(!self.is_open)..]
-    }
-}
-
-const NONE_YET: &str = "0000000000000000000";
-
-fn written(token: u64) -> String {
-    let (mut text, mut rest) = ([b'0'; DIGITS + 1], token);
-    text[0] = b'!';
-    for digit in text[1..].iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-    text.iter().map(|digit| char::from(*digit)).collect()
 }
 
 #[cfg(test)]
@@ -122,20 +80,17 @@ mod tests {
     fn a_proposal_exceeds_what_was_seen_and_keeps_up_with_the_servers_clock() {
         let seen = Seen::new();
         let clock = ServerClock::default();
-        let open = seen.propose(3, Some(&clock));
-        assert_eq!((open.token(), open.said()), (NONE_YET, "!0000000000000000001"));
-        assert_eq!(NONE_YET.len(), DIGITS);
+        let now = || clock.at_most(BootClock.now());
+        assert_eq!(seen.propose(3, now()), 1);
         clock.set(1_790_000_000_000_000);
-        let proposal = seen.propose(3, Some(&clock));
-        let token = proposal.token();
-        assert_eq!(token, proposal.said());
-        assert!(("0001790000000000000".."0001790000010000000").contains(&token));
+        let token = seen.propose(3, now());
+        assert!((1_790_000_000_000_000..1_790_000_010_000_000).contains(&token));
         seen.saw(3, 1_800_000_000_000_000);
-        assert_eq!(seen.propose(3, Some(&clock)).token(), "0001800000000000001");
-        assert!(seen.propose(4, Some(&clock)).token() < "0001790000010000000");
+        assert_eq!(seen.propose(3, now()), 1_800_000_000_000_001);
+        assert!(seen.propose(4, now()) < 1_790_000_010_000_000);
         seen.saw(3, 5);
-        assert_eq!(seen.propose(3, Some(&clock)).token(), "0001800000000000002");
-        assert_eq!(seen.propose(3, None).said(), "!0001800000000000003");
+        assert_eq!(seen.propose(3, now()), 1_800_000_000_000_002);
+        assert_eq!(seen.propose(3, None), 1_800_000_000_000_003);
     }
 
     #[test]

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 use lockkit_core::state::Standing;
-use lockkit_core::{BreakRecord, Identity, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, Identity, Mode, Space, Token};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use lockkit_core::{Key, Name, Namespace};
 
 /// A stretch of time in the nanoseconds of a column. What is longer than a hundred years is a
 /// hundred years, so that sums stay far from the end of an `i64`.
@@ -60,6 +63,7 @@ pub(crate) fn token_of(number: i64) -> Token {
 }
 
 /// A row of `lockkit_claims` as people may see it, which is without its id.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 #[derive(Debug)]
 pub(crate) struct ClaimRow {
     pub(crate) namespace: String,
@@ -77,6 +81,7 @@ pub(crate) struct ClaimRow {
     pub(crate) note: Option<String>,
 }
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 impl ClaimRow {
     /// The list it stands in; `None` when the row is damaged.
     pub(crate) fn key(&self) -> Option<Key> {
@@ -88,8 +93,7 @@ impl ClaimRow {
     /// How it stands at `now`, on the clock of the row.
     pub(crate) fn standing(self, now: i64) -> Standing {
         let mode = mode_of(space_of(self.space), self.weight, self.capacity);
-        let identity = serde_json::from_str(&self.identity).unwrap_or_else(|_| unknown());
-        let mut standing = Standing::new(token_of(self.token), mode, identity);
+        let mut standing = Standing::new(token_of(self.token), mode, identity_of(&self.identity));
         standing.ttl = duration(self.hold_ttl);
         standing.note = self.note;
         standing.expires_in = duration(self.expires - now);
@@ -100,9 +104,11 @@ impl ClaimRow {
     }
 }
 
-/// Who a row does not name.
-fn unknown() -> Identity {
-    Identity { host: "unknown".to_owned(), pid: 0, program: "unknown".to_owned() }
+/// Whom the text of a row names.
+pub(crate) fn identity_of(json: &str) -> Identity {
+    let unknown = || "unknown".to_owned();
+    let nobody = |_| Identity { host: unknown(), pid: 0, program: unknown() };
+    serde_json::from_str(json).unwrap_or_else(nobody)
 }
 
 /// The text of an identity or a break record.

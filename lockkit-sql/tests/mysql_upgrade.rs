@@ -2,9 +2,11 @@
 //! both versions keep out of each other's way, and those of version 1 are bound to limits that they
 //! know nothing of. And clients that run while procedures are replaced, also as MySQL does it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::LockManager;
+use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Reply, Step};
+use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::mysql::MySqlRow;
@@ -212,7 +214,7 @@ async fn the_statements_for_people_upgrade_as_well() {
     }
     let version = "SELECT version FROM lockkit_meta";
     let version: i32 = scene.old.fetch_one(version).await.unwrap().get(0);
-    assert_eq!(version, 3);
+    assert_eq!(version, 4);
     let new = scene.newcomer().await;
     assert!(new.mutex("a").try_lock().await.unwrap().is_none());
     assert_eq!(release(&mut scene.old, 0, "a", 1).await, 1);
@@ -322,4 +324,72 @@ async fn store(old: &mut MySqlConnection, write: u8, expect: u8) -> i64 {
         id(write)
     );
     ask(old, text).await.get(0)
+}
+
+/// Clients of version 3 know no flights, and call what they know, before and after the upgrade.
+#[tokio::test]
+async fn clients_of_version_3_and_flights_keep_out_of_each_others_way() {
+    let server = Server::start(Kind::MariaDb).await.unwrap();
+    drop(MySqlDriver::connect(&server.url()).await.unwrap());
+    let mut old = MySqlConnection::connect(&server.url()).await.unwrap();
+    for back in [
+        "DROP PROCEDURE lockkit_carry",
+        "DROP PROCEDURE lockkit_put",
+        "DROP PROCEDURE lockkit_remove",
+        "DROP PROCEDURE lockkit_acquire",
+        "DROP PROCEDURE lockkit_release",
+        include_str!("mysql_versions/3_acquire.sql"),
+        include_str!("mysql_versions/3_release.sql"),
+        "UPDATE lockkit_meta SET version = 3",
+    ] {
+        old.execute(sqlx::raw_sql(back)).await.unwrap();
+    }
+    let names: Vec<_> = (0..6).map(|name| format!("{name}")).collect();
+    let mut tokens = Vec::new();
+    for name in &names {
+        let (outcome, token) = acquire(&mut old, name, 1, None, "1").await;
+        assert_eq!(outcome, 1);
+        tokens.push(token.unwrap());
+    }
+    let new = MySqlDriver::connect(&server.url()).await.unwrap();
+    for round in 0..3 {
+        let claims: Vec<_> = names.iter().map(|name| claim(name)).collect();
+        let tries: Vec<_> = claims
+            .iter()
+            .map(|claim| Step::Acquire { claim: claim.clone(), patience: Patience::Try })
+            .collect();
+        for reply in new.carry(&tries).await.unwrap() {
+            assert_eq!(reply.unwrap().answer, Reply::Acquired(Acquisition::Busy), "round {round}");
+        }
+        for name in &names {
+            assert_eq!(release(&mut old, 0, name, 1).await, 1, "round {round}");
+        }
+        for (reply, before) in new.carry(&tries).await.unwrap().into_iter().zip(&tokens) {
+            match reply.unwrap().answer {
+                Reply::Acquired(Acquisition::Granted(it)) => assert!(it.token.as_i64() > *before),
+                other => panic!("round {round}: it is free, and yet: {other:?}"),
+            }
+        }
+        for name in &names {
+            assert_eq!(acquire(&mut old, name, 1, None, "1").await.0, 0, "round {round}");
+        }
+        let releases: Vec<_> =
+            claims.iter().map(|claim| Step::Release { claim: claim.clone() }).collect();
+        for reply in new.carry(&releases).await.unwrap() {
+            assert_eq!(reply.unwrap().answer, Reply::Released(Released::Removed));
+        }
+        tokens.clear();
+        for name in &names {
+            let (outcome, token) = acquire(&mut old, name, 1, None, "1").await;
+            assert_eq!(outcome, 1, "round {round}");
+            tokens.push(token.unwrap());
+        }
+    }
+}
+
+fn claim(name: &str) -> Arc<Claim> {
+    const LONG: Duration = Duration::from_secs(300);
+    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
+    let identity = Arc::new(Identity::of_this_process());
+    Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
 }

@@ -159,3 +159,50 @@ async fn store(old: &mut PgConnection, write: u8, expect: u8) -> i64 {
     );
     old.fetch_one(sqlx::raw_sql(AssertSqlSafe(text))).await.unwrap().get(0)
 }
+
+/// A client of version 3 that was connected before goes on with its functions, beside flights.
+#[tokio::test]
+async fn a_client_of_version_3_and_flights_keep_out_of_each_others_way() {
+    let server = Server::start(Kind::Postgres).await.unwrap();
+    let options = ServerOptions::default().tables("version_3");
+    let url = server.url();
+    let connect = || PostgresDriver::connect_with(&url, options.clone());
+    drop(connect().await.unwrap());
+    let mut old = PgConnection::connect(&server.url()).await.unwrap();
+    let drop_carry = "DO $$ BEGIN EXECUTE (SELECT 'DROP FUNCTION ' || oid::regprocedure \
+                      FROM pg_proc WHERE proname = 'lockkit_carry'); END $$";
+    for back in [drop_carry, "UPDATE version_3.lockkit_meta SET version = 3"] {
+        old.execute(sqlx::raw_sql(back)).await.unwrap();
+    }
+    // Every second is theirs: the first time in a row that is new, then in one that is there.
+    let new = LockManager::new(connect().await.unwrap());
+    let names: Vec<_> = (0..20).map(|i| format!("{i}")).collect();
+    for round in 0..2 {
+        for (id, name) in names.iter().enumerate().filter(|(id, _)| id % 2 == 0) {
+            let row = theirs(&mut old, "take", id, name).await;
+            assert_eq!(row[..8], 1_i64.to_be_bytes(), "round {round}: {name} is theirs");
+        }
+        let mutexes: Vec<_> = names.iter().map(|name| new.mutex(name)).collect();
+        let tries = mutexes.iter().map(|mutex| mutex.try_lock());
+        let held = futures_util::future::try_join_all(tries).await.unwrap();
+        for (id, (name, held)) in names.iter().zip(&held).enumerate() {
+            assert_eq!(held.is_some(), id % 2 == 1, "round {round}: {name}");
+            let outcome = theirs(&mut old, "leave", id, name).await;
+            let expected = if id % 2 == 0 { 1_i64 } else { 2 };
+            assert_eq!(outcome[..8], expected.to_be_bytes(), "round {round}: {name}");
+        }
+        let releases = held.into_iter().flatten().map(|guard| guard.release());
+        futures_util::future::try_join_all(releases).await.unwrap();
+    }
+}
+
+/// What a client of version 3 asks for a mutex.
+async fn theirs(old: &mut PgConnection, function: &str, id: usize, name: &str) -> Vec<u8> {
+    let id = bytes(u8::try_from(id).unwrap());
+    let rest = match function {
+        "take" => ", 2147483647, 2147483647, 3600000000, 3600000000, 'old', '{}', NULL, 1",
+        _ => "",
+    };
+    let text = format!("SELECT version_3.lockkit_{function}('', 0, '{name}', '{id}'::bytea{rest})");
+    old.fetch_one(sqlx::raw_sql(AssertSqlSafe(text))).await.unwrap().get(0)
+}

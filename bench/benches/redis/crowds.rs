@@ -8,7 +8,7 @@ use lockkit::{Guard, LockManager, Space};
 use lockkit_lab::Server;
 use lockkit_lab::proxy::{Counts, Protocol, Proxy};
 
-use crate::{ask, field, info};
+use crate::{ask, cpu, field, info};
 
 const WAITERS: usize = 1_000;
 const CLIENTS: usize = 10;
@@ -95,6 +95,43 @@ pub(crate) async fn holders(server: &Server) {
     println!("{HELD} idle: {:.1} bytes each, keys in all: {keys:?}", (after - empty) / HELD as f64);
 }
 
+/// How long it takes until as many tasks have as many locks as they asked for at once, while another
+/// lock with a lease of five seconds is held; and back.
+pub(crate) async fn at_once(server: &Server) {
+    let locks = lockkit::connect(&server.url()).await.unwrap();
+    let held = locks.mutex("held").ttl(Duration::from_secs(5)).lock().await.unwrap();
+    for _ in 0..3 {
+        let (begun, calls) = (Instant::now(), calls(server.addr()).await);
+        let tasks: Vec<_> = (0..HELD)
+            .map(|n| {
+                let mutex = locks.mutex(format!("crowd/{n}"));
+                tokio::spawn(async move { mutex.lock().await.unwrap() })
+            })
+            .collect();
+        let guards = try_join_all(tasks).await.unwrap();
+        let took = begun.elapsed();
+        let begun = Instant::now();
+        let releases: Vec<_> =
+            guards.into_iter().map(|guard| tokio::spawn(guard.release())).collect();
+        for released in try_join_all(releases).await.unwrap() {
+            released.unwrap();
+        }
+        let (back, calls) = (begun.elapsed(), self::calls(server.addr()).await - calls);
+        println!(
+            "{HELD} locks asked for at once: {took:.1?}, and given back in {back:.1?}, by {calls} \
+             calls; the lock held meanwhile is {}",
+            if held.is_valid() { "valid" } else { "LOST" },
+        );
+    }
+    held.release().await.unwrap();
+}
+
+async fn calls(addr: SocketAddr) -> u64 {
+    let stats = info(addr, "commandstats").await;
+    let calls = field(&stats, "cmdstat_evalsha").split(',').find_map(|f| f.strip_prefix("calls="));
+    calls.unwrap().parse().unwrap()
+}
+
 async fn hold(locks: &LockManager, what: &str) -> Vec<Guard> {
     let mut held = Vec::with_capacity(HELD);
     for some in (0..HELD).collect::<Vec<_>>().chunks(500) {
@@ -127,13 +164,6 @@ async fn next_tick(proxy: &Proxy) -> Counts {
         }
         last = now;
     }
-}
-
-/// Seconds of CPU that the server has spent.
-async fn cpu(addr: SocketAddr) -> f64 {
-    let info = info(addr, "cpu").await;
-    let part = |name| field(&info, name).parse::<f64>().unwrap();
-    part("used_cpu_user") + part("used_cpu_sys")
 }
 
 /// Bytes that the server uses for its data.

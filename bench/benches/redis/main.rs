@@ -36,6 +36,9 @@ fn main() {
     if is_wanted("hand_over") {
         rt.block_on(hand_over::behind_latency(&server));
     }
+    if is_wanted("at_once") {
+        rt.block_on(crowds::at_once(&server));
+    }
     if is_wanted("waiters") {
         rt.block_on(crowds::waiters(&server));
     }
@@ -58,6 +61,13 @@ async fn server() -> Server {
     let info = info(server.addr(), "server").await;
     println!("redis {}", field(&info, "redis_version"));
     server
+}
+
+/// Seconds of CPU that the server has spent.
+async fn cpu(addr: SocketAddr) -> f64 {
+    let info = info(addr, "cpu").await;
+    let part = |name| field(&info, name).parse::<f64>().unwrap();
+    part("used_cpu_user") + part("used_cpu_sys")
 }
 
 async fn ask(addr: SocketAddr, words: &[&str]) -> Reply {

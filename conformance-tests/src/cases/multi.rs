@@ -151,9 +151,12 @@ pub async fn multi_06_free_ones_are_asked_for_at_once_together(bench: Bench) {
     let stuck = Arc::new(Stuck::default());
     let ours = bench.manager_over(Arc::new(Tampered::new(bench.driver().await, stuck.clone())));
     let taking = tokio::spawn(async move { ours.multi(["a", "b", "c"]).lock().await });
-    bench.until(PATIENCE, "all are asked for", async || (stuck.sent() == 3).then_some(())).await;
+    // Where a flight has room for them, one request asks for all.
+    let requests = if bench.capabilities().flights.steps >= 3 { 1 } else { 3 };
+    let asked = async || (stuck.sent() == requests).then_some(());
+    bench.until(PATIENCE, "all are asked for", asked).await;
     stuck.let_through();
     let all = bench.soon("all are free", taking).await.expect("it ran").expect("it works");
-    assert_eq!(stuck.sent(), 3, "one request each");
+    assert_eq!(stuck.sent(), requests, "none is asked for twice");
     all.release().await.expect("all were held");
 }

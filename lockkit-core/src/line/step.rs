@@ -87,6 +87,21 @@ pub enum Step<'a, W = ()> {
     },
 }
 
+impl<'a, W> Step<'a, W> {
+    /// The claim that it is about, if it is about one.
+    pub fn claim(&self) -> Option<&'a Claim> {
+        match self {
+            Self::Acquire { claim, .. }
+            | Self::Renew(claim)
+            | Self::Release(claim)
+            | Self::Shorten(claim, _)
+            | Self::Downgrade(claim)
+            | Self::Raise(claim, _) => Some(claim),
+            Self::Look | Self::Break(..) | Self::Resize { .. } => None,
+        }
+    }
+}
+
 /// What became of the claim of a step, or of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {

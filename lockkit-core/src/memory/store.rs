@@ -16,7 +16,7 @@ use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{Acquisition, Ended, Force, Grant, Patience, Released, Renewal, SetLimit};
 use crate::line::{Answer, Line, Step, Tokens, What};
-use crate::state::{Cursor, ListRequest, LockState, Page, Standing};
+use crate::state::{Cursor, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, LossReason, Name, Namespace, Space, Token};
 
 /// The last break of a list that is in use no more is shown for this long.
@@ -253,7 +253,9 @@ impl Lines {
     pub(super) fn view(&self, key: &Key, now: Moment) -> (LockState, Option<Moment>) {
         let (claims, next_end, last) = match self.by_key.get(key) {
             Some(list) => {
-                let claims = shown(&list.line, now);
+                let note = |claim: &Claim| claim.note.as_deref().map(str::to_owned);
+                let who = |claim: &Arc<Claim>| ((*claim.identity).clone(), note(claim));
+                let claims = list.line.standings(now, who);
                 let live = list.line.entries().filter(|entry| entry.is_live(now));
                 (claims, live.map(|entry| entry.expires).min(), list.last_break.as_ref())
             }
@@ -268,7 +270,7 @@ impl Lines {
     /// A page in the order of space and name.
     pub(super) fn list(&self, request: &ListRequest, now: Moment) -> Result<Page, Error> {
         let limit = request.limit.max(1);
-        let after = request.after.as_ref().map(read_cursor).transpose()?;
+        let after = request.after.as_ref().map(Cursor::place).transpose()?;
         let mut states: Vec<LockState> = Vec::new();
         for space in [Space::Lock, Space::Semaphore] {
             if request.space.is_some_and(|only| only != space)
@@ -292,7 +294,7 @@ impl Lines {
             for (key, _) in matching.filter(|(_, list)| list.line.entries().any(|e| e.is_live(now)))
             {
                 if states.len() == limit {
-                    let next = states.last().map(|last| write_cursor(&last.key));
+                    let next = states.last().map(|last| Cursor::behind(&last.key));
                     return Ok(Page { states, next });
                 }
                 states.push(self.view(key, now).0);
@@ -399,48 +401,9 @@ impl Lines {
     }
 }
 
-/// The live claims as people see them.
-fn shown(line: &Line<Arc<Claim>>, now: Moment) -> Vec<Standing> {
-    let shown = line.shown(now).map(|(entry, mode, holds)| {
-        let claim = &entry.with;
-        let held_for = entry.held_since.map_or(Duration::ZERO, |since| now.since(since));
-        let mut standing = Standing::new(entry.token, mode, (*claim.identity).clone());
-        standing.note = claim.note.as_deref().map(str::to_owned);
-        standing.ttl = entry.hold_ttl;
-        standing.expires_in = entry.expires.since(now);
-        standing.queued_for = now.since(entry.queued_at);
-        standing.held_for = holds.then_some(held_for);
-        standing.broken = entry.broken;
-        standing
-    });
-    shown.collect()
-}
-
 /// The least name that can begin with this; `None` when no name can.
 fn least_name(prefix: &str) -> Option<Name> {
     // No name has control characters, so none is less than a space.
     let least = if prefix.is_empty() { " " } else { prefix };
     Name::new(least).ok()
-}
-
-fn write_cursor(key: &Key) -> Cursor {
-    let space = match key.space {
-        Space::Lock => b'l',
-        Space::Semaphore => b's',
-    };
-    let name = key.name.as_str().bytes();
-    Cursor(std::iter::once(space).chain(name).collect())
-}
-
-fn read_cursor(cursor: &Cursor) -> Result<(Space, Name), Error> {
-    let parts = cursor.0.split_first().and_then(|(space, name)| {
-        let space = match space {
-            b'l' => Space::Lock,
-            b's' => Space::Semaphore,
-            _ => return None,
-        };
-        let name = Name::new(std::str::from_utf8(name).ok()?).ok()?;
-        Some((space, name))
-    });
-    parts.ok_or_else(|| Error::config(format!("this cursor is not of a {BACKEND} listing")))
 }

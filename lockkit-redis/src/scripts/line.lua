@@ -26,6 +26,19 @@ local clock = redis.call('TIME')
 local now_us = string.format('%s%06d', clock[1], clock[2])
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
+-- What fails for one claim costs no other: its error is its answer. Not so when this server is a
+-- replica by now, which nobody could write to: then that is the answer to all.
+local refused
+local function attempt(step, ...)
+  local done, answer = pcall(step, ...)
+  if done then return answer end
+  local message = type(answer) == 'table' and answer.err or answer
+  if not string.find(message, '^%u+ ') then message = 'ERR ' .. message end
+  answer = { err = message }
+  if string.find(message, 'READONLY', 1, true) then refused = answer end
+  return answer
+end
+
 local function written(digits)
   return string.rep('0', 19 - #digits) .. digits
 end
@@ -235,7 +248,7 @@ end
 -- the counter is new, the clock's where that is greater. Otherwise it is not the clock's: it would
 -- be ahead of what other clients are proposing just now, who would all end up here.
 local function next_token(counter, least, last)
-  last = last or redis.call('GET', counter)
+  if last == nil then last = redis.call('GET', counter) end
   local clocked = written(now_us)
   local token = string.gsub(least, '^!', '')
   if (token ~= least or not last) and clocked > token then token = clocked end

@@ -1,19 +1,36 @@
--- Takes a claim out of its list, and wakes those who now hold.
+-- Takes claims out of their lists, and wakes those who now hold.
 --
--- KEYS[1]  the lock        ARGV[1]  the claim's id
+-- KEYS[i]  the lock        ARGV[i]  the claim's id
 --
--- 1  it was in line    2  it was not, others are    3  nobody is in line
-if redis.pcall('GETRANGE', KEYS[1], '0', '31') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-
-local kind = redis.call('TYPE', KEYS[1]).ok
-if kind ~= 'hash' then return kind == 'string' and 2 or 3 end
+-- 1, when each of them was alone in its list; otherwise an answer to each:
+--   1 it was in line    2 it was not, others are    3 nobody is in line    an error of this claim only
+local rest
+for i = 1, #ARGV do
+  if redis.pcall('GETRANGE', KEYS[i], '0', '31') == ARGV[i] then
+    redis.call('DEL', KEYS[i])
+  else
+    rest = rest or {}
+    rest[#rest + 1] = i
+  end
+end
+if not rest then return 1 end
 
 -- #include line.lua
 
-insist(KEYS[1])
-local list = open(KEYS[1])
-local removed = remove(list, ARGV[1])
-if removed then promote(list) end
-local left = redis.call('ZCARD', list.line)
-close(list)
-return removed and 1 or (left > 0 and 2 or 3)
+local function release(i)
+  local key = KEYS[i]
+  local kind = redis.call('TYPE', key).ok
+  if kind ~= 'hash' then return kind == 'string' and 2 or 3 end
+  insist(key)
+  local list = open(key)
+  local removed = remove(list, ARGV[i])
+  if removed then promote(list) end
+  local left = redis.call('ZCARD', list.line)
+  close(list)
+  return removed and 1 or (left > 0 and 2 or 3)
+end
+
+local answers = {}
+for i = 1, #ARGV do answers[i] = 1 end
+for _, i in ipairs(rest) do answers[i] = attempt(release, i) end
+return refused or answers

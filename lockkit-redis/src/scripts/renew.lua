@@ -3,29 +3,36 @@
 -- KEYS[i]  the lock of the i-th claim
 -- ARGV[3i-2], [3i-1], [3i]  its id, its hold ttl and its wait ttl in ms
 --
--- For each claim what `renew` in line.lua says.
+-- For each claim what `renew` in line.lua says, or an error of this claim only.
 
 -- #include line.lua
 
-local answers, lists = {}, {}
-for i = 1, #ARGV / 3 do
-  local key = KEYS[i]
-  local id, hold, wait = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
+local lists = {}
+local function renew_one(i)
+  local key, id, hold, wait = KEYS[i], ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
   local list = lists[key]
-  if not list and redis.pcall('GETRANGE', key, '0', '31') == id then
-    if tonumber(hold) > redis.call('PTTL', key) then redis.call('PEXPIRE', key, hold) end
-    answers[i] = redis.call('GETRANGE', key, '33', '51')
-  elseif not list and redis.call('TYPE', key).ok ~= 'hash' then
-    local record = redis.call('HGET', names(key).broken, id)
-    answers[i] = record and { record } or 0
-  else
-    if not list then
-      insist(key)
-      list = open(key)
-      lists[key] = list
+  if not list then
+    if redis.pcall('GETRANGE', key, '0', '31') == id then
+      if tonumber(hold) > redis.call('PTTL', key) then redis.call('PEXPIRE', key, hold) end
+      return redis.call('GETRANGE', key, '33', '51')
     end
-    answers[i] = renew(list, id, hold, wait)
+    if redis.call('TYPE', key).ok ~= 'hash' then
+      local record = redis.call('HGET', names(key).broken, id)
+      return record and { record } or 0
+    end
+    insist(key)
+    list = open(key)
+    lists[key] = list
+  end
+  return renew(list, id, hold, wait)
+end
+
+local answers = {}
+for i = 1, #ARGV / 3 do answers[i] = attempt(renew_one, i) end
+for key, list in pairs(lists) do
+  local failed = attempt(close, list)
+  for i = 1, failed and #answers or 0 do
+    if KEYS[i] == key then answers[i] = failed end
   end
 end
-for _, list in pairs(lists) do close(list) end
-return answers
+return refused or answers

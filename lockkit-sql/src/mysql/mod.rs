@@ -3,15 +3,18 @@
 #![doc = include_str!("guide.md")]
 
 mod fence;
+mod flight;
 mod memory;
 mod schema;
 mod statement;
+mod verbs;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
+use lockkit_core::driver::Flights;
 use lockkit_core::{Capabilities, Error};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{ConnectOptions, Executor};
@@ -21,7 +24,7 @@ use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
 pub use fence::TOKENS_TABLE;
 use memory::Memory;
 use schema::Step;
-use statement::{Statement, text};
+use verbs::plain;
 
 /// The dialect of MySQL and MariaDB.
 #[derive(Debug)]
@@ -52,6 +55,8 @@ const CAPABILITIES: Capabilities = {
     c.detached = true;
     c.registers = true;
     c.resize = true;
+    c.flights = Flights::of(128, 4);
+    c.flights.same_key = true;
     c.faults = FAULTS;
     c
 };
@@ -87,6 +92,7 @@ struct Statements {
     acquire: Arc<str>,
     swift_acquire: Arc<str>,
     release: Arc<str>,
+    carry: Arc<str>,
     swift_release: Arc<str>,
     renew: Arc<str>,
     look: Arc<str>,
@@ -110,6 +116,7 @@ impl Statements {
             acquire: of("CALL lockkit_acquire(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
             swift_acquire: of(include_str!("sql/swift_acquire.sql")),
             release: of("CALL lockkit_release(?, ?, ?, ?)"),
+            carry: of("CALL lockkit_carry(?, ?, ?, ?, ?, ?, ?)"),
             swift_release: of(include_str!("sql/swift_release.sql")),
             renew: of("CALL lockkit_renew(?)"),
             look: of(include_str!("sql/look.sql")),
@@ -134,7 +141,7 @@ impl Dialect for MySql {
     type Db = sqlx::MySql;
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit_";
-    const VERSION: i64 = 3;
+    const VERSION: i64 = 4;
     const PUSHES: bool = false;
     const ANCHORS: bool = true;
 
@@ -195,7 +202,7 @@ impl Dialect for MySql {
     async fn open(&self, options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
         let mut connection = options.connect().await?;
         // A verb whose caller has given up must not wait on for the server's 50 s, and act then.
-        let set = "SET SESSION innodb_lock_wait_timeout = 3, autocommit = 1";
+        let set = "SET SESSION innodb_lock_wait_timeout = 1, autocommit = 1";
         connection.execute(sqlx::raw_sql(set)).await?;
         Ok(connection)
     }
@@ -210,6 +217,7 @@ impl Dialect for MySql {
         match verb {
             Verb::Acquire => self.acquire(connection, args).await,
             Verb::Release => self.release(connection, args).await,
+            Verb::Carry => self.carry(connection, args).await,
             Verb::Renew => self.batch(connection, &texts.renew, args).await,
             Verb::Look => self.batch(connection, &texts.look, args).await,
             Verb::Amend => {
@@ -246,8 +254,9 @@ impl Dialect for MySql {
             };
         };
         match database.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
-            // Deadlock, a lock not to be had, a record that changed (Galera, MariaDB's snapshots).
-            Some(1213 | 1205 | 1020) => Verdict::Again,
+            // Deadlock, a record that changed (Galera, MariaDB's snapshots).
+            Some(1213 | 1020) => Verdict::Again,
+            Some(1205) => Verdict::HeldUp,
             // Ended by an administrator or for idleness; a statement that was cancelled may have
             // left a transaction open, which ends with its connection.
             Some(1053 | 1077 | 1079 | 1152 | 1153 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => {
@@ -270,141 +279,4 @@ impl Dialect for MySql {
     async fn listen(_: &MySqlConnectOptions, _: &str, _: &Heard<'_>) -> Result<(), sqlx::Error> {
         std::future::pending().await
     }
-}
-
-impl MySql {
-    /// One row where the name is believed to be free, the whole work otherwise.
-    async fn acquire(
-        &self,
-        connection: &mut MySqlConnection,
-        args: &[Arg<'_>],
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        let [ns, space, name, id, weight, capacity, hold, wait, _, identity, note, patience] = args
-        else {
-            return Err(wrong_arguments());
-        };
-        // More than the limit may wait, but never takes a free name as it is.
-        let fits = matches!((weight, capacity), (Arg::Int(n), Arg::Int(limit)) if n <= limit);
-        if fits && self.alone.is_known(args) {
-            let swift = [id, weight, capacity, hold, wait, identity, note, hold, ns, space, name];
-            let done = Statement::new(&self.statements.swift_acquire, swift)?;
-            let done = done.execute(connection).await?;
-            if done.rows_affected() == 1 {
-                let token = i64::try_from(done.last_insert_id()).unwrap_or(i64::MAX);
-                return Ok(vec![granted(token, hold)]);
-            }
-            self.alone.forget(args);
-        }
-        let full = [ns, space, name, id, weight, capacity, hold, wait, identity, note, patience];
-        let rows = Statement::new(&self.statements.acquire, full)?.fetch(connection).await?;
-        if rows.first().and_then(|row| row.int(6)) == Some(1) {
-            self.alone.learn(args);
-        }
-        Ok(rows)
-    }
-
-    async fn release(
-        &self,
-        connection: &mut MySqlConnection,
-        args: &[Arg<'_>],
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        if self.alone.is_known(args) {
-            let swift = Statement::new(&self.statements.swift_release, args)?;
-            if swift.execute(connection).await?.rows_affected() == 1 {
-                return Ok(vec![released()]);
-            }
-            self.alone.forget(args);
-        }
-        let rows = plain(connection, &self.statements.release, args).await?;
-        if rows.first().is_some_and(|row| row.int(0) == Some(1) && row.int(2) == Some(0)) {
-            self.alone.learn(args);
-        }
-        Ok(rows)
-    }
-
-    async fn batch(
-        &self,
-        connection: &mut MySqlConnection,
-        statement: &Arc<str>,
-        args: &[Arg<'_>],
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        let claims = text(args).ok_or_else(wrong_arguments)?;
-        plain(connection, statement, &[Arg::Bytes(claims.as_bytes())]).await
-    }
-
-    async fn list(
-        &self,
-        connection: &mut MySqlConnection,
-        args: &[Arg<'_>],
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        let [ns, space, Arg::Bytes(prefix), after_space, after_name, limit] = args else {
-            return Err(wrong_arguments());
-        };
-        // Names have 512 bytes at most, so none that has the prefix is greater.
-        let end = [prefix, vec![0xff; 512].as_slice()].concat();
-        let (prefix, end) = (Arg::Bytes(prefix), Arg::Bytes(&end));
-        let args = [ns, &prefix, &end, space, space, after_space, after_space, after_name, limit];
-        Statement::new(&self.statements.page, args)?.fetch(connection).await
-    }
-
-    async fn store(
-        &self,
-        connection: &mut MySqlConnection,
-        args: &[Arg<'_>],
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        let [ns, name, value, expect, version, token, write_id, ttl, repeated] = args else {
-            return Err(wrong_arguments());
-        };
-        let null = Arg::Null;
-        let or_null = |arg| if matches!(arg, &Arg::Int(0)) { &null } else { arg };
-        let grace = Arg::Int(GRACE.as_micros() as i64);
-        let (token, ttl) = (or_null(token), or_null(ttl));
-        let args = [ns, name, value, expect, version, token, write_id, ttl, &grace, repeated];
-        Statement::new(&self.statements.store, args)?.fetch(connection).await
-    }
-
-    async fn sweep(
-        &self,
-        connection: &mut MySqlConnection,
-        args: &[Arg<'_>],
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        let [bite] = args else {
-            return Err(wrong_arguments());
-        };
-        let lock = || self.swept.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (namespace, space, name) = lock().clone();
-        let (namespace, name) = (Arg::Bytes(&namespace), Arg::Bytes(&name));
-        let (space, idle) = (Arg::Int(space), Arg::Int(IDLE.as_micros() as i64));
-        let args = [&namespace, &space, &name, bite, &idle];
-        let rows = Statement::new(&self.statements.sweep, args)?.fetch(connection).await?;
-        let end = rows
-            .first()
-            .and_then(|row| Some((row.bytes(0)?.to_vec(), row.int(1)?, row.bytes(2)?.to_vec())));
-        *lock() = end.unwrap_or((Vec::new(), -1, Vec::new()));
-        Ok(Vec::new())
-    }
-}
-
-/// A verb whose arguments are the statement's.
-async fn plain(
-    connection: &mut MySqlConnection,
-    statement: &Arc<str>,
-    args: &[Arg<'_>],
-) -> Result<Vec<Row>, sqlx::Error> {
-    Statement::new(statement, args)?.fetch(connection).await
-}
-
-fn granted(token: i64, hold_ttl: &Arg<'_>) -> Row {
-    use crate::server::dialect::Cell;
-    let Arg::Int(ttl) = hold_ttl else { return Row::default() };
-    Row(vec![Cell::Int(1), Cell::Int(token), Cell::Int(*ttl), Cell::Int(0), Cell::Null, Cell::Null])
-}
-
-fn released() -> Row {
-    use crate::server::dialect::Cell;
-    Row(vec![Cell::Int(1), Cell::Null])
-}
-
-fn wrong_arguments() -> sqlx::Error {
-    sqlx::Error::Protocol("a verb with other arguments than the dialect knows".into())
 }

@@ -16,8 +16,11 @@ const SCHEMA: &str = concat!(
     include_str!("sql/verbs/enter.sql"),
     include_str!("sql/verbs/leave.sql"),
     include_str!("sql/verbs/settle.sql"),
+    include_str!("sql/verbs/put.sql"),
     include_str!("sql/verbs/acquire.sql"),
+    include_str!("sql/verbs/remove.sql"),
     include_str!("sql/verbs/release.sql"),
+    include_str!("sql/verbs/carry.sql"),
     include_str!("sql/verbs/renew.sql"),
     include_str!("sql/verbs/amend.sql"),
     include_str!("sql/verbs/break.sql"),
@@ -183,9 +186,9 @@ mod tests {
             assert!(removed[0].contains(&format!("/*!80000 {name} */")), "{}", removed[0]);
         }
         let procedures = steps.iter().filter(|step| step.procedure.is_some()).count();
-        assert_eq!(procedures, 2 * 12);
+        assert_eq!(procedures, 2 * 15);
         let last = &steps.last().expect("there are steps").text;
-        assert!(last.starts_with("UPDATE shop_meta SET version = 3"), "{last}");
+        assert!(last.starts_with("UPDATE shop_meta SET version = 4"), "{last}");
         assert!(steps.iter().all(|step| !step.text.contains("lockkit_")));
     }
 }

@@ -28,7 +28,7 @@ impl Statement {
                 Arg::Int(number) => query.bind(*number),
                 Arg::Bytes(bytes) => query.bind(bytes.to_vec()),
                 Arg::Null => query.bind(None::<Vec<u8>>),
-                Arg::Ints(_) | Arg::Many(_) => {
+                Arg::Ints(_) | Arg::Many(_) | Arg::Maybe(_) => {
                     return Err(sqlx::Error::Protocol("MySQL has no lists of arguments".into()));
                 }
             };
@@ -90,7 +90,7 @@ pub(super) fn text(args: &[Arg<'_>]) -> Option<String> {
     Some(text)
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits =
         bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]);

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
+use lockkit_core::driver::Flights;
 use lockkit_core::{Capabilities, Error};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Postgres as Db};
@@ -52,6 +53,8 @@ const CAPABILITIES: Capabilities = {
     c.detached = true;
     c.registers = true;
     c.resize = true;
+    c.flights = Flights::of(64, 4);
+    c.flights.same_key = true;
     c.faults = FAULTS;
     c
 };
@@ -82,6 +85,7 @@ const SCHEMA: &str = concat!(
     include_str!("sql/line.sql"),
     include_str!("sql/acquire.sql"),
     include_str!("sql/release.sql"),
+    include_str!("sql/carry.sql"),
     include_str!("sql/renew.sql"),
     include_str!("sql/amend.sql"),
     include_str!("sql/break.sql"),
@@ -96,7 +100,7 @@ impl Dialect for Postgres {
     type Db = Db;
     const BACKEND: &'static str = BACKEND;
     const TABLES: &'static str = "lockkit";
-    const VERSION: i64 = 3;
+    const VERSION: i64 = 4;
     const PUSHES: bool = true;
     const ANCHORS: bool = true;
 
@@ -192,7 +196,7 @@ impl Dialect for Postgres {
             _ => &self.statements[&verb],
         };
         let rows = match self.plain.load(Ordering::Relaxed) {
-            true => statement::plain(connection, text, args).await?,
+            true => statement::plain(connection, &format!("{HURRY}{text}"), args).await?,
             false => statement::prepared(connection, text, args).await?,
         };
         match (verb, args) {
@@ -216,9 +220,9 @@ impl Dialect for Postgres {
         };
         let code = database.code().unwrap_or_default();
         match &*code {
-            // Somebody else's transaction came first; a lock was not to be had; the statement
-            // was cancelled.
+            // Somebody else's transaction came first.
             "40001" | "40P01" => Verdict::Again,
+            "55P03" => Verdict::HeldUp,
             // Prepared by one connection of a pooler that was not noticed, asked of another.
             "26000" | "42P05" => {
                 self.plain.store(true, Ordering::Relaxed);
@@ -232,7 +236,7 @@ impl Dialect for Postgres {
             "25006" => Verdict::ReadOnly,
             "42501" => Verdict::Forbidden,
             // Starting, cancelled, out of memory or disk or connections.
-            "57P03" | "57014" | "55P03" => Verdict::Later,
+            "57P03" | "57014" => Verdict::Later,
             code if code.starts_with("08") => Verdict::Gone,
             code if code.starts_with("53") || code.starts_with("58") => Verdict::Later,
             _ => Verdict::Never,
@@ -249,9 +253,10 @@ impl Dialect for Postgres {
 }
 
 /// What each verb calls, and with how many arguments.
-const FUNCTIONS: [(Verb, &str, usize); 15] = [
+const FUNCTIONS: [(Verb, &str, usize); 16] = [
     (Verb::Acquire, "take", 12),
     (Verb::Release, "leave", 4),
+    (Verb::Carry, "carry", 12),
     (Verb::Renew, "renew", 7),
     (Verb::Look, "look", 7),
     (Verb::Amend, "amend", 6),
@@ -266,6 +271,10 @@ const FUNCTIONS: [(Verb, &str, usize); 15] = [
     (Verb::Health, "health", 0),
     (Verb::Sweep, "sweep", 1),
 ];
+
+/// What stands before a statement that is sent as text, in the same message and so in the same transaction:
+/// connections to the server itself have it as a setting.
+const HURRY: &str = "SET LOCAL lock_timeout = '1s'; ";
 
 /// What a transaction begins with that does not wait for the disk.
 const QUICK: &str = "length(set_config('synchronous_commit', 'off', true))::bigint";
@@ -310,7 +319,7 @@ fn statement(
     }
     let call = call(place, function, args);
     match verb {
-        Verb::Renew if is_needed => {
+        Verb::Renew | Verb::Carry if is_needed => {
             format!(
                 "SELECT f.* FROM (SELECT {QUICK}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
             )

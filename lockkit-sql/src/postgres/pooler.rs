@@ -19,9 +19,9 @@ pub(super) fn mark() -> String {
     id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Options for a connection that begins with this mark.
+/// Options for a connection that begins with this mark, and that waits for nobody's transaction for long.
 pub(super) fn marked(options: &PgConnectOptions, mark: &str) -> PgConnectOptions {
-    options.clone().options([(SETTING, mark)])
+    options.clone().options([(SETTING, mark), ("lock_timeout", "1s")])
 }
 
 /// Asks whether this connection still has its mark, which means that it is the server's own. One round

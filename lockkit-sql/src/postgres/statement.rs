@@ -27,6 +27,9 @@ pub(super) async fn prepared(
             Arg::Null => query.bind(None::<Vec<u8>>),
             Arg::Ints(numbers) => query.bind(numbers.clone()),
             Arg::Many(list) => query.bind(list.iter().map(|b| b.to_vec()).collect::<Vec<_>>()),
+            Arg::Maybe(list) => {
+                query.bind(list.iter().map(|b| b.map(<[u8]>::to_vec)).collect::<Vec<_>>())
+            }
         };
     }
     rows(query.fetch_all(connection).await?)
@@ -62,6 +65,11 @@ fn write_arg(text: &mut String, arg: &Arg<'_>) {
         }
         Arg::Many(list) => {
             let list: Vec<_> = list.iter().map(|bytes| hex(bytes)).collect();
+            write!(text, "ARRAY[{}]::bytea[]", list.join(","))
+        }
+        Arg::Maybe(list) => {
+            let list: Vec<_> =
+                list.iter().map(|bytes| bytes.map_or("NULL".to_owned(), hex)).collect();
             write!(text, "ARRAY[{}]::bytea[]", list.join(","))
         }
     };

@@ -67,7 +67,11 @@ impl<D: Dialect> ServerDriver<D> {
                 Err(_) => return Err(self.late(last)),
             };
             match self.inner.dialect.verdict(&error) {
-                Verdict::Again => {}
+                // Core asks again for these: others wait for the place of their flight.
+                Verdict::HeldUp if matches!(verb, Verb::Acquire | Verb::Release) => {
+                    return Err(Error::retryable(D::BACKEND, error));
+                }
+                Verdict::Again | Verdict::HeldUp => {}
                 verdict @ (Verdict::Gone | Verdict::Closed) => {
                     self.inner.connections.forget();
                     // A server that is down is core's to wait for.
@@ -133,7 +137,11 @@ impl<D: Dialect> ServerDriver<D> {
             Ok::<_, sqlx::Error>(())
         };
         made.await.map_err(|error| match self.inner.dialect.verdict(&error) {
-            Verdict::Gone | Verdict::Closed | Verdict::Again | Verdict::Later => {
+            Verdict::Gone
+            | Verdict::Closed
+            | Verdict::Again
+            | Verdict::HeldUp
+            | Verdict::Later => {
                 Error::retryable(D::BACKEND, error)
             }
             Verdict::ReadOnly => {

@@ -98,11 +98,20 @@ pub enum Verb {
     /// One row: `n` outcome (0 busy, 1 holds, 2 waits, 3 another limit), `n?` token (or the limit in
     /// use), `n?` ttl, `n?` how many are ahead, `n?` look again after, `b?` woken.
     ///
-    /// Everywhere, *woken* is the tags of the claims that the verb made holders, 8 bytes each: the
+    /// Everywhere, *woken* is the last column, the tags of the claims that the verb made holders, 8 bytes each: the
     /// first half of SHA-256 of the id, cut again in half.
     Acquire,
     /// Key, `b` id. One row: `n` outcome (1 removed, 2 not in line, 3 no such lock), `b?` woken.
     Release,
+    /// Many acquires and releases: `b[]` namespaces, `n[]` spaces, `b[]` names, `b[]` ids, `n[]` what (0
+    /// release, 1 acquire, 2 try), `n[]` weights, `n[]` capacities, `n[]` hold ttls, `n[]` wait ttls,
+    /// `b[]` identities, `b?[]` notes, `b` client; sorted by their keys. Steps of one key are carried out
+    /// in the order in which they stand here.
+    ///
+    /// A row a step, in any order: `n` index from 0, then the row of `Acquire` or `Release`. Never waits
+    /// for another transaction: a step whose list is locked by one has the outcome 9, *left out*, and
+    /// nothing was done. Every step of that key behind it is left out too.
+    Carry,
     /// `b[]` namespaces, `n[]` spaces, `b[]` names, `b[]` ids, `n[]` hold ttls, `n[]` wait ttls,
     /// `b` client; claims are sorted by their keys. A row a claim, in any order: `n` index from 0,
     /// `n` state (0 not in line, 1 holds, 2 waits, 3 broken), `n?` token, `n?` ttl, `n?` how many
@@ -156,6 +165,8 @@ pub enum Arg<'a> {
     Null,
     Ints(Vec<i64>),
     Many(Vec<&'a [u8]>),
+    /// Bytes, some of which are not there.
+    Maybe(Vec<Option<&'a [u8]>>),
 }
 
 /// A column of an answer.
@@ -194,6 +205,9 @@ impl Row {
 pub enum Verdict {
     /// The transaction met another one, and did nothing: ask again at once.
     Again,
+    /// Another transaction had locked what it needs, for longer than the server was told to wait. It did
+    /// nothing.
+    HeldUp,
     /// The connection is gone; it may have acted. Another one may do.
     Gone,
     /// The connection was closed before the request came; it did not act. Another one may do.

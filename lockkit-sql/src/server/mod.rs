@@ -6,6 +6,7 @@ pub mod fence;
 
 mod attend;
 mod call;
+mod carry;
 mod look;
 mod options;
 mod pool;
@@ -121,12 +122,16 @@ impl<D: Dialect> ServerDriver<D> {
     }
 
     async fn start(connections: Connections<D>, options: ServerOptions) -> Result<Self, Error> {
+        let mut capabilities = D::capabilities(options.durability);
+        // One connection is left for renewals.
+        let flights = connections.most().saturating_sub(1).max(1);
+        capabilities.flights.at_once = capabilities.flights.at_once.min(flights);
         let inner = Inner {
             dialect: Self::dialect(&options)?,
             connections,
             timeout: options.timeout,
             durability: options.durability,
-            capabilities: D::capabilities(options.durability),
+            capabilities,
             wakes: Wakes::new(),
             tasks: Mutex::default(),
             operations: AtomicU64::new(0),
@@ -172,10 +177,10 @@ impl<D: Dialect> ServerDriver<D> {
     }
 
     /// Every so many operations, a bite of the sweep, beside the caller's work.
-    fn sweep_in_passing(&self) {
-        const EVERY: u64 = 256;
-        let count = self.inner.operations.fetch_add(1, Ordering::Relaxed);
-        if count % EVERY == EVERY - 1 {
+    fn sweep_in_passing(&self, operations: u64) {
+        const EVERY: u64 = 512;
+        let before = self.inner.operations.fetch_add(operations, Ordering::Relaxed);
+        if before % EVERY + operations >= EVERY {
             let driver = self.clone();
             tokio::spawn(async move { driver.sweep().await });
         }

@@ -28,6 +28,7 @@ pub(crate) struct Own<D: Dialect> {
     options: OptionsOf<D>,
     idle: Arc<Idle<D>>,
     free: Arc<Semaphore>,
+    most: usize,
 }
 
 struct Idle<D: Dialect> {
@@ -48,6 +49,7 @@ impl<D: Dialect> Connections<D> {
             options: options.disable_statement_logging(),
             idle: Arc::new(idle),
             free: Arc::new(Semaphore::new(most)),
+            most,
         })
     }
 
@@ -78,6 +80,14 @@ impl<D: Dialect> Connections<D> {
     pub(crate) fn forget(&self) {
         if let Self::Own(own) = self {
             own.idle.connections().clear();
+        }
+    }
+
+    /// How many there are at once.
+    pub(crate) fn most(&self) -> usize {
+        match self {
+            Self::Own(own) => own.most,
+            Self::Pool(pool) => pool.options().get_max_connections() as usize,
         }
     }
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
-    SetLimit,
+    Ended, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
@@ -15,7 +14,6 @@ use lockkit_core::{
 };
 
 use super::ServerDriver;
-use super::call::is_read_only;
 use super::dialect::{Arg, Dialect, Row, Verb};
 use super::wake::{Outcome, Wakes};
 use crate::rows::{break_record, from_micros, micros, space_number, to_json, token_of};
@@ -35,25 +33,8 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         Some(self)
     }
 
-    async fn acquire(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        let wakes = &self.inner.wakes;
-        let waiter = (patience == Patience::Wait).then(|| wakes.enlist(claim));
-        let answer = self.ask_acquire(claim, patience).await;
-        match (&answer, waiter) {
-            (Ok((Answered { answer: Acquisition::Queued { ahead }, .. }, look)), Some(waiter)) => {
-                waiter.is_in_line();
-                wakes.look_in(&waiter, self.pause(*ahead, *look, &waiter));
-                self.attend();
-            }
-            // It may be in line: the bell stays until it is released.
-            (Err(Error::Backend { .. }), Some(_)) => {}
-            _ => wakes.strike(&claim.id),
-        }
-        answer.map(|(answered, _)| answered)
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        self.take_off(steps).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -87,27 +68,6 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
             Ok(renewal)
         });
         Ok(each.collect())
-    }
-
-    async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.inner.wakes.strike(&claim.id);
-        let [namespace, space, name] = key(&claim.key);
-        let args = [namespace, space, name, Arg::Bytes(claim.id.as_bytes())];
-        let answer = match self.call(Verb::Release, &args).await {
-            Err(error) if is_read_only(&error) => return self.absent(claim, error).await,
-            answer => answer?,
-        };
-        let row = answer.row::<D>()?;
-        Wakes::ring(row.bytes(1).unwrap_or_default());
-        self.sweep_in_passing();
-        match row.int(0) {
-            Some(1) => Ok(Released::Removed),
-            // The first attempt may have done it.
-            Some(2 | 3) if answer.unanswered > 0 => Ok(Released::Removed),
-            Some(2) => Ok(Released::NotInLine),
-            Some(3) => Ok(Released::NoSuchLock),
-            _ => Err(unexpected::<D>()),
-        }
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
@@ -214,50 +174,6 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
 }
 
 impl<D: Dialect> ServerDriver<D> {
-    /// The answer, and after how long a queued claim is to look by itself.
-    async fn ask_acquire(
-        &self,
-        claim: &Claim,
-        patience: Patience,
-    ) -> Result<(Answered<Acquisition>, Option<Duration>), Error> {
-        let [namespace, space, name] = key(&claim.key);
-        let identity = to_json(&*claim.identity);
-        let note = claim.note.as_deref().map_or(Arg::Null, |note| Arg::Bytes(note.as_bytes()));
-        let args = [
-            namespace,
-            space,
-            name,
-            Arg::Bytes(claim.id.as_bytes()),
-            Arg::Int(claim.mode.weight().into()),
-            Arg::Int(claim.mode.capacity().into()),
-            Arg::Int(micros(claim.hold_ttl)),
-            Arg::Int(micros(claim.wait_ttl)),
-            Arg::Bytes(&self.inner.wakes.client),
-            Arg::Bytes(identity.as_bytes()),
-            note,
-            Arg::Int(i64::from(patience == Patience::Try)),
-        ];
-        let answer = self.call(Verb::Acquire, &args).await?;
-        let row = answer.row::<D>()?;
-        Wakes::ring(row.bytes(5).unwrap_or_default());
-        let (acquisition, look) = match row.int(0) {
-            Some(0) => (Acquisition::Busy, None),
-            Some(1) => (Acquisition::Granted(grant::<D>(row, 1)?), None),
-            Some(2) => {
-                (Acquisition::Queued { ahead: count(row.int(3)) }, row.int(4).map(from_micros))
-            }
-            Some(3) => {
-                return Err(Error::LimitMismatch {
-                    name: claim.key.name.as_str().to_owned(),
-                    in_use: count(row.int(1)),
-                    asked: claim.mode.capacity(),
-                });
-            }
-            _ => return Err(unexpected::<D>()),
-        };
-        Ok((Answered::after(answer.unanswered, acquisition), look))
-    }
-
     /// Asks about many claims: renews them, or only looks.
     pub(super) async fn about(
         &self,
@@ -294,15 +210,6 @@ impl<D: Dialect> ServerDriver<D> {
         }
     }
 
-    /// A server that takes no writes cannot take a claim out, but says whether there is one.
-    async fn absent(&self, claim: &Arc<Claim>, refusal: Error) -> Result<Released, Error> {
-        let answers = self.about(Verb::Look, std::slice::from_ref(claim)).await?;
-        match answers.first() {
-            Some((Renewal::Ended(_), _)) => Ok(Released::NotInLine),
-            _ => Err(refusal),
-        }
-    }
-
     async fn amend(&self, claim: &Claim, what: i64, value: i64) -> Result<Renewal, Error> {
         let [namespace, space, name] = key(&claim.key);
         let id = Arg::Bytes(claim.id.as_bytes());
@@ -320,7 +227,7 @@ pub(super) fn key(key: &Key) -> [Arg<'_>; 3] {
     [Arg::Bytes(namespace), Arg::Int(space_number(key.space)), Arg::Bytes(name)]
 }
 
-fn sort_key(key: &Key) -> (&str, i64, &str) {
+pub(super) fn sort_key(key: &Key) -> (&str, i64, &str) {
     (key.namespace.as_str(), space_number(key.space), key.name.as_str())
 }
 
@@ -349,7 +256,7 @@ pub(super) fn reason(ended: Ended) -> LossReason {
 }
 
 /// Token and ttl from this column on. A grant counts from the last request that core sent.
-fn grant<D: Dialect>(row: &Row, column: usize) -> Result<Grant, Error> {
+pub(super) fn grant<D: Dialect>(row: &Row, column: usize) -> Result<Grant, Error> {
     match (row.int(column), row.int(column + 1)) {
         (Some(token), Some(ttl)) => {
             Ok(Grant { token: token_of(token), ttl: from_micros(ttl), since: None })
@@ -358,7 +265,7 @@ fn grant<D: Dialect>(row: &Row, column: usize) -> Result<Grant, Error> {
     }
 }
 
-fn count(number: Option<i64>) -> u32 {
+pub(super) fn count(number: Option<i64>) -> u32 {
     u32::try_from(number.unwrap_or(0)).unwrap_or(u32::MAX)
 }
 

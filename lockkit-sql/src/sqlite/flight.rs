@@ -2,56 +2,69 @@
 //! [`lockkit_core::line`]'s; here are rows in and rows out.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
-use lockkit_core::line::{Answer, Applied, Line, Step, Stop, Tokens, What};
-use lockkit_core::{Claim, Error, Key, Space};
+use lockkit_core::line::{self, Answer, Applied, Stop, Tokens, What};
+use lockkit_core::{Error, Key, Name, Namespace, Space};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row, params};
 
 use super::BACKEND;
-use super::claims::{entry, moment, place_of};
+use super::registers::GRACE;
 use super::worker::{Failure, Site};
+use crate::rows::{duration, mode_of, nanos, space_number, space_of, token_of};
 
 /// How many tokens are put on disk in advance; see the guide.
 pub(crate) const TOKEN_BLOCK: i64 = 1 << 20;
 /// How much of a list is loaded at first.
 const FRONT: usize = 8;
+/// How many lists are known from one transaction to the next at most.
+const KNOWN: usize = 1024;
+/// How much news is kept.
+const NEWS: i64 = 1024;
+
+/// Whose a claim is: its identity as JSON, and its note.
+type Who = Arc<(String, Option<String>)>;
+pub(super) type Step<'a> = line::Step<'a, Who>;
+pub(super) type Line = line::Line<Who>;
+type Entry = line::Entry<Who>;
 
 /// A transaction on its way.
 pub(crate) struct Flight<'c> {
-    pub(super) connection: &'c Connection,
+    connection: &'c Connection,
     now: i64,
     durable: bool,
-    meta: Meta,
-    lists: HashMap<Key, List>,
+    known: &'c mut Known,
+    /// Lists of which only a window is known.
+    partly: Vec<Key>,
     woken: Vec<ClaimId>,
+    pub(super) steps: u64,
 }
 
-/// The row of `lockkit_meta`.
-#[derive(Clone, Copy, Default)]
-struct Meta {
+/// What the writing connection knows of the file: what it read and wrote, for as long as no other
+/// connection writes.
+#[derive(Default)]
+pub(crate) struct Known {
+    version: Option<i64>,
+    /// Of `lockkit_meta`.
     floor: i64,
     ceiling: i64,
+    lists: HashMap<Key, List>,
 }
 
-/// A list as this transaction has it.
 struct List {
     line: Line,
+    /// The limit that the semaphore was given.
+    given: Option<u32>,
     /// The greatest place that has a row.
     last_row: u64,
     /// The place of the row that has ended and only remembers it.
     remembered: Option<u64>,
     /// How much to load next.
     bite: usize,
-}
-
-/// What becomes of the last row of a list that falls empty.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LastRow {
-    /// It stays and remembers its place, so that `lockkit_meta` need not be written.
-    Remembers,
-    /// It goes, and the floor remembers.
-    Goes,
+    /// The places of all live claims, if they were asked for and the window does not show them.
+    places: Vec<u64>,
 }
 
 impl<'c> Flight<'c> {
@@ -61,31 +74,30 @@ impl<'c> Flight<'c> {
         site: &Site,
         writes: bool,
         durable: bool,
+        known: &'c mut Known,
     ) -> Result<Self, Failure> {
         // Read with the lock in hand: no transaction that wrote before this one had a later clock.
         let now = site.clock.now().as_nanos() as i64;
-        let mut flight = Self {
-            connection,
-            now,
-            durable,
-            meta: Meta::default(),
-            lists: HashMap::new(),
-            woken: Vec::new(),
-        };
+        let (partly, woken) = (Vec::new(), Vec::new());
+        let flight = Self { connection, now, durable, known, partly, woken, steps: 0 };
         if writes {
-            let (epoch, floor, ceiling) =
-                flight.one("SELECT epoch, token, ceiling FROM lockkit_meta", [], |row| {
-                    Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?))
-                })?;
-            if epoch != site.epoch {
-                return Err(Failure::Told(taken_over()));
+            let version = flight.any("PRAGMA data_version", [], |row| row.get(0))?;
+            if flight.known.version != version {
+                let meta = "SELECT token, ceiling FROM lockkit_meta WHERE epoch = ?1";
+                let meta = flight.any(meta, [site.epoch], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                let (floor, ceiling) = meta.ok_or_else(taken_over)?;
+                *flight.known = Known { version, floor, ceiling, lists: HashMap::new() };
             }
-            flight.meta = Meta { floor, ceiling };
         }
         Ok(flight)
     }
 
-    pub(super) fn into_woken(self) -> Vec<ClaimId> {
+    /// Forgets what is too much to be known beyond the transaction, and says whom to wake.
+    pub(super) fn end(self) -> Vec<ClaimId> {
+        self.partly.iter().for_each(|key| drop(self.known.lists.remove(key)));
+        if self.known.lists.len() > KNOWN {
+            self.known.lists.clear();
+        }
         self.woken
     }
 
@@ -94,21 +106,12 @@ impl<'c> Flight<'c> {
         self.now
     }
 
-    pub(crate) fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
+    fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
         self.connection.prepare_cached(sql)
     }
 
-    pub(crate) fn run(&self, sql: &str, params: impl Params) -> rusqlite::Result<usize> {
-        self.prepare(sql)?.execute(params)
-    }
-
-    pub(crate) fn one<T>(
-        &self,
-        sql: &str,
-        params: impl Params,
-        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> rusqlite::Result<T> {
-        self.prepare(sql)?.query_row(params, read)
+    pub(crate) fn run(&self, sql: &str, params: impl Params) -> rusqlite::Result<()> {
+        self.prepare(sql)?.execute(params).map(drop)
     }
 
     pub(crate) fn any<T>(
@@ -117,7 +120,7 @@ impl<'c> Flight<'c> {
         params: impl Params,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<Option<T>> {
-        self.one(sql, params, read).optional()
+        self.prepare(sql)?.query_row(params, read).optional()
     }
 
     pub(crate) fn all<T>(
@@ -129,77 +132,110 @@ impl<'c> Flight<'c> {
         self.prepare(sql)?.query_map(params, read)?.collect()
     }
 
-    /// Applies a step to a list, and writes what changed. `claim` is the one that the step is
-    /// about.
-    pub(crate) fn step(
-        &mut self,
-        key: &Key,
-        step: &Step<'_>,
-        claim: Option<&Claim>,
-    ) -> Result<Answer, Failure> {
-        self.step_and(key, step, claim, LastRow::Remembers)
+    /// Runs statements that have no parameters but the time.
+    pub(crate) fn batch(&self, sql: &str) -> rusqlite::Result<()> {
+        batch(self.connection, sql, self.now)
     }
 
-    pub(crate) fn step_and(
-        &mut self,
-        key: &Key,
-        step: &Step<'_>,
-        claim: Option<&Claim>,
-        last_row: LastRow,
-    ) -> Result<Answer, Failure> {
-        let mut list = match self.lists.remove(key) {
-            Some(list) => list,
-            None => self.load(key)?,
+    /// Applies a step to a list, and writes what changed.
+    pub(crate) fn step(&mut self, key: &Key, step: &Step<'_>) -> Result<Answer, Failure> {
+        self.steps += 1;
+        // Out of the map while it is worked on: a failure ends the transaction, and what is known.
+        let (key, mut list) = match self.known.lists.remove_entry(key) {
+            Some(known) => known,
+            None => (key.clone(), self.load(key)?),
         };
-        self.load_named(key, step, claim, &mut list)?;
-        let mut applied = self.apply(key, step, &mut list)?;
+        self.load_named(&key, step, &mut list)?;
+        let mut applied = self.apply(&key, step, &mut list)?;
         while applied.more {
-            let Applied { changes, more, .. } = self.apply(key, &Step::Look, &mut list)?;
+            let Applied { changes, more, .. } = self.apply(&key, &Step::Look, &mut list)?;
             applied.changes.extend(changes);
             applied.more = more;
         }
-        self.write(key, &applied, claim, &mut list, last_row)?;
-        if matches!(step, Step::Shorten(..)) && !list.line.is_empty() {
-            self.tell_others(key)?;
+        self.write(&key, &applied, &mut list)?;
+        let is_news = |what| matches!(what, What::Began | What::Broken | What::Left);
+        let news = applied.changes.iter().any(|change| is_news(change.what));
+        if !list.line.is_empty() && (news || matches!(step, Step::Shorten(..))) {
+            self.tell_others(&key)?;
         }
-        self.lists.insert(key.clone(), list);
+        self.known.lists.insert(key, list);
         Ok(applied.answer)
     }
 
-    /// Applies one step, loading as much of the list as it takes.
-    fn apply(&mut self, key: &Key, step: &Step<'_>, list: &mut List) -> Result<Applied, Failure> {
-        loop {
-            let last = self.meta.floor.max(0).unsigned_abs().max(list.last_row);
-            let mut tokens = Tokens::above(last);
-            match list.line.apply(step, moment(self.now), &mut tokens) {
-                Ok(applied) => {
-                    if applied.more {
-                        self.load_more(key, list)?;
-                    }
-                    if tokens.last() > last {
-                        self.give_tokens(tokens.last(), matches!(step, Step::Raise(..)))?;
-                    }
-                    return Ok(applied);
-                }
-                Err(Stop::NeedMore) => self.load_more(key, list)?,
-                Err(Stop::TokensUsedUp) => {
-                    let message = "all tokens up to 2^63 - 1 were given or skipped";
-                    return Err(Failure::Told(Error::permanent(BACKEND, message)));
-                }
+    /// A list that a step was applied to, as far as it was loaded.
+    pub(crate) fn line(&self, key: &Key) -> Option<&Line> {
+        self.known.lists.get(key).map(|list| &list.line)
+    }
+
+    /// How many live claims stand before a place of a list that a step was applied to.
+    pub(crate) fn ahead(&mut self, key: &Key, place: u64) -> Result<u32, Failure> {
+        let list = self.known.lists.get(key);
+        if let Some(list) = list.filter(|list| list.line.known_to().is_none()) {
+            return Ok(list.line.ahead(place));
+        }
+        if list.is_none_or(|list| list.places.is_empty()) {
+            let (namespace, space, name) = columns(key);
+            let text = "SELECT place FROM lockkit_claims
+                WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND expires > ?4 ORDER BY place";
+            let values = params![namespace, space, name, self.now];
+            let places = self.all(text, values, |row| row.get(0).map(unsigned))?;
+            if let Some(list) = self.known.lists.get_mut(key) {
+                list.places = places;
             }
         }
+        let places = self.known.lists.get(key).map_or(&[][..], |list| &list.places);
+        let ahead = places.partition_point(|other| *other < place);
+        Ok(u32::try_from(ahead).unwrap_or(u32::MAX))
+    }
+
+    /// The limit that a semaphore was given.
+    pub(crate) fn given(&self, key: &Key) -> rusqlite::Result<Option<u32>> {
+        match (key.space, self.known.lists.get(key)) {
+            (Space::Lock, _) => Ok(None),
+            (_, Some(list)) => Ok(list.given),
+            (Space::Semaphore, None) => self.any(
+                "SELECT capacity FROM lockkit_limits WHERE namespace = ?1 AND name = ?2",
+                params![key.namespace.as_str(), key.name.as_str()],
+                |row| row.get(0),
+            ),
+        }
+    }
+
+    /// The limit of a semaphore was changed.
+    pub(crate) fn forget_list(&mut self, key: &Key) {
+        self.known.lists.remove(key);
+    }
+
+    /// Removes the row that remembers the place of a list; the floor does from then on.
+    pub(crate) fn forget_place(&mut self, key: &Key) -> rusqlite::Result<()> {
+        if let Some(place) = self.known.lists.remove(key).and_then(|list| list.remembered) {
+            self.raise_floor(place as i64)?;
+            self.delete(key, place)?;
+        }
+        Ok(())
+    }
+
+    /// These are to be woken.
+    pub(crate) fn wake(&mut self, ids: impl IntoIterator<Item = ClaimId>) {
+        self.woken.extend(ids);
+    }
+
+    /// The next number of the counter that registers take their versions from.
+    pub(crate) fn next_version(&mut self) -> Result<i64, Failure> {
+        let next = self.known.floor + 1;
+        self.give_tokens(next, true)?;
+        Ok(next)
     }
 
     /// Makes sure that numbers up to `last` may be given. They lie below a ceiling that is on disk
     /// before: after a power failure tokens go on above it.
-    pub(crate) fn give_tokens(&mut self, last: u64, raised: bool) -> Result<(), Failure> {
-        let last = i64::try_from(last).unwrap_or(i64::MAX);
-        if last > self.meta.ceiling {
+    fn give_tokens(&mut self, last: i64, raised: bool) -> Result<(), Failure> {
+        if last > self.known.ceiling {
             if !self.durable {
                 return Err(Failure::NotDurable);
             }
-            self.meta.ceiling = last.saturating_add(TOKEN_BLOCK);
-            self.run("UPDATE lockkit_meta SET ceiling = ?1", [self.meta.ceiling])?;
+            self.known.ceiling = last.saturating_add(TOKEN_BLOCK);
+            self.run("UPDATE lockkit_meta SET ceiling = ?1", [self.known.ceiling])?;
         }
         if raised {
             self.raise_floor(last)?;
@@ -208,142 +244,180 @@ impl<'c> Flight<'c> {
     }
 
     /// Lists without a row go on above this.
-    pub(crate) fn raise_floor(&mut self, place: i64) -> Result<(), Failure> {
-        if place > self.meta.floor {
-            self.meta.floor = place;
+    fn raise_floor(&mut self, place: i64) -> rusqlite::Result<()> {
+        if place > self.known.floor {
+            self.known.floor = place;
             self.run("UPDATE lockkit_meta SET token = ?1", [place])?;
         }
         Ok(())
     }
 
-    /// The next number of the counter that registers take their versions from.
-    pub(crate) fn next_version(&mut self) -> Result<i64, Failure> {
-        let next = self.meta.floor + 1;
-        self.give_tokens(next.unsigned_abs(), true)?;
-        Ok(next)
-    }
-
-    /// Loads lists again, since rows were changed beside them.
-    pub(super) fn forget_lists(&mut self) {
-        self.lists.clear();
-    }
-
-    /// The limit that a semaphore was given.
-    pub(crate) fn given(&self, key: &Key) -> rusqlite::Result<Option<u32>> {
-        match key.space {
-            Space::Lock => Ok(None),
-            Space::Semaphore => self.any(
-                "SELECT capacity FROM lockkit_limits WHERE namespace = ?1 AND name = ?2",
-                params![key.namespace.as_str(), key.name.as_str()],
-                |row| row.get(0),
-            ),
+    /// Applies one step, loading as much of the list as it takes.
+    fn apply(&mut self, key: &Key, step: &Step<'_>, list: &mut List) -> Result<Applied, Failure> {
+        let last = unsigned(self.known.floor).max(list.last_row);
+        loop {
+            let mut tokens = Tokens::above(last);
+            match list.line.apply(step, moment(self.now), &mut tokens) {
+                Ok(applied) => {
+                    if applied.more {
+                        self.load_more(key, list)?;
+                    }
+                    if tokens.last() > last {
+                        let given = i64::try_from(tokens.last()).unwrap_or(i64::MAX);
+                        self.give_tokens(given, matches!(step, Step::Raise(..)))?;
+                    }
+                    return Ok(applied);
+                }
+                Err(Stop::NeedMore) => self.load_more(key, list)?,
+                Err(Stop::TokensUsedUp) => {
+                    let message = "all tokens up to 2^63 - 1 were given or skipped";
+                    return Err(Error::permanent(BACKEND, message).into());
+                }
+            }
         }
     }
 
-    fn load(&self, key: &Key) -> Result<List, Failure> {
+    fn load(&mut self, key: &Key) -> rusqlite::Result<List> {
         let given = self.given(key)?;
-        let (mut entries, remembered, complete) = self.load_after(key, -1, FRONT)?;
-        let known_to = (!complete).then(|| entries.last().map_or(0, |entry| entry.place));
-        let last_row = match complete {
-            true => entries.last().map(|entry| entry.place).max(remembered).unwrap_or(0),
-            false => self.last_row(key)?,
-        };
-        let line = Line::window(entries.drain(..), known_to, given);
-        Ok(List { line, last_row, remembered, bite: FRONT * 4 })
+        let (mut entries, known_to) = self.load_after(key, -1, FRONT)?;
+        let mut last_row = entries.last().map_or(0, |entry| entry.place);
+        if known_to.is_some() {
+            self.partly.push(key.clone());
+            let text = "SELECT max(place) FROM lockkit_claims
+                WHERE namespace = ?1 AND space = ?2 AND name = ?3";
+            last_row = self.any(text, columns(key), |row| row.get(0).map(unsigned))?.unwrap_or(0);
+        }
+        let remembered = entries.pop_if(|entry| entry.expires == moment(0)).map(|last| last.place);
+        let line = Line::window(entries, known_to, given);
+        Ok(List { line, given, last_row, remembered, bite: FRONT * 4, places: Vec::new() })
     }
 
-    fn load_more(&self, key: &Key, list: &mut List) -> Result<(), Failure> {
-        let after = list.line.known_to().map_or(i64::MAX, |place| place as i64);
-        let (entries, _, complete) = self.load_after(key, after, list.bite)?;
-        list.bite *= 4;
-        let known_to = match complete {
-            true => None,
-            false => entries.last().map(|entry| entry.place),
-        };
-        list.line.extend(entries, known_to);
+    fn load_more(&self, key: &Key, list: &mut List) -> rusqlite::Result<()> {
+        if let Some(place) = list.line.known_to() {
+            let (entries, known_to) = self.load_after(key, place as i64, list.bite)?;
+            list.bite *= 4;
+            list.line.extend(entries, known_to);
+        }
         Ok(())
     }
 
-    /// What a step is about, if it is not in the window: a waiter, or the claims of a token.
-    fn load_named(
+    /// So many claims behind a place, and how far they go where there are more.
+    pub(super) fn load_after(
         &self,
         key: &Key,
-        step: &Step<'_>,
-        claim: Option<&Claim>,
-        list: &mut List,
-    ) -> Result<(), Failure> {
-        if list.line.known_to().is_none() {
-            return Ok(());
+        after: i64,
+        count: usize,
+    ) -> rusqlite::Result<(Vec<Entry>, Option<u64>)> {
+        let (namespace, space, name) = columns(key);
+        let text =
+            concat!(include_str!("sql/entries.sql"), "AND place > ?4 ORDER BY place LIMIT ?5");
+        let values = params![namespace, space, name, after, count as i64 + 1];
+        let mut entries = self.all(text, values, |row| entry(row, key.space))?;
+        let more = entries.len() > count;
+        entries.truncate(count);
+        let known_to = entries.last().filter(|_| more).map(|last| last.place);
+        Ok((entries, known_to))
+    }
+
+    /// What a step is about, if it is not in the window: a waiter, or whoever has a token.
+    fn load_named(&self, key: &Key, step: &Step<'_>, list: &mut List) -> rusqlite::Result<()> {
+        while matches!(step, Step::Break(..)) && list.line.known_to().is_some() {
+            self.load_more(key, list)?;
         }
-        let place = place_of(key);
-        let named = match (step, claim) {
-            (Step::Break(token, _), _) => self.all(
-                include_str!("sql/entries_with_token.sql"),
-                params![place.0, place.1, place.2, token.as_i64()],
-                entry,
-            )?,
-            (_, Some(claim)) if list.line.find(&claim.id).is_none() => self.all(
-                include_str!("sql/waiter.sql"),
-                params![place.0, place.1, place.2, claim.id.as_bytes()],
-                entry,
-            )?,
-            _ => Vec::new(),
-        };
-        if !named.is_empty() {
-            list.line.extend(named, list.line.known_to());
+        if let (Some(known_to), Some(claim)) = (list.line.known_to(), step.claim())
+            && list.line.find(&claim.id).is_none()
+        {
+            let (namespace, space, name) = columns(key);
+            let text = concat!(include_str!("sql/entries.sql"), "AND id = ?4 AND held IS NULL");
+            let values = params![namespace, space, name, claim.id.as_bytes()];
+            let waiter = self.all(text, values, |row| entry(row, key.space))?;
+            list.line.extend(waiter, Some(known_to));
         }
         Ok(())
     }
 
     /// Writes what changed: a row for each claim that did.
-    fn write(
-        &mut self,
-        key: &Key,
-        applied: &Applied,
-        claim: Option<&Claim>,
-        list: &mut List,
-        last_row: LastRow,
-    ) -> Result<(), Failure> {
+    fn write(&mut self, key: &Key, applied: &Applied, list: &mut List) -> rusqlite::Result<()> {
         let changes = &applied.changes;
-        let (mut came, mut left_last) = (None, false);
+        let came = changes.iter().any(|change| change.what == What::Came);
         for (at, change) in changes.iter().enumerate() {
             if change.wakes() {
                 self.woken.push(change.id);
             }
-            let again = changes[at + 1..].iter().any(|later| later.place == change.place);
-            match change.what {
-                What::Came => came = list.line.get(change.place).cloned(),
-                _ if again => {}
-                What::Left if change.place == list.last_row => left_last = true,
-                What::Left => self.delete(key, change.place)?,
-                _ => self.update(key, list.line.get(change.place))?,
+            if changes[at + 1..].iter().any(|later| later.place == change.place) {
+                continue;
             }
-        }
-        if left_last {
-            let stays = list.line.is_empty() && came.is_none() && last_row == LastRow::Remembers;
-            match stays {
-                true => {
-                    self.end(key, list.last_row)?;
-                    list.remembered = Some(list.last_row);
+            if matches!(change.what, What::Came | What::Left) {
+                list.places.clear();
+            }
+            match list.line.get(change.place) {
+                Some(entry) => {
+                    list.last_row = list.last_row.max(entry.place);
+                    if let Some(place) = list.remembered.take() {
+                        self.delete(key, place)?;
+                    }
+                    self.put(key, entry, list.given)?;
                 }
-                false => self.delete(key, list.last_row)?,
+                None if came || change.place != list.last_row => self.delete(key, change.place)?,
+                None if list.line.is_empty() => {
+                    self.remember(key, change.place)?;
+                    list.remembered = Some(change.place);
+                }
+                None => {
+                    self.delete(key, change.place)?;
+                    self.raise_floor(change.place as i64)?;
+                }
             }
-            if !stays && came.is_none() {
-                self.raise_floor(list.last_row as i64)?;
-            }
-        }
-        if let (Some(entry), Some(claim)) = (came, claim) {
-            if let Some(place) = list.remembered.take() {
-                self.delete(key, place)?;
-            }
-            list.last_row = entry.place;
-            self.insert(key, &entry, claim)?;
-        }
-        let news = |what: What| matches!(what, What::Began | What::Broken | What::Left);
-        if !list.line.is_empty() && changes.iter().any(|change| news(change.what)) {
-            self.tell_others(key)?;
         }
         Ok(())
+    }
+
+    /// Writes a claim's row, new or not.
+    fn put(&self, key: &Key, entry: &Entry, given: Option<u32>) -> rusqlite::Result<()> {
+        let (namespace, space, name) = columns(key);
+        let values = params![
+            namespace,
+            space,
+            name,
+            entry.place as i64,
+            entry.token.as_i64(),
+            entry.id.as_bytes(),
+            entry.mode.weight(),
+            given.unwrap_or(entry.mode.capacity()),
+            nanos(entry.hold_ttl),
+            nanos(entry.wait_ttl),
+            stored(entry.queued_at),
+            stored(entry.asked_at),
+            stored(entry.expires),
+            entry.held_since.map(stored),
+            entry.broken,
+            entry.with.0,
+            entry.with.1,
+        ];
+        self.run(include_str!("sql/put.sql"), values)
+    }
+
+    fn delete(&self, key: &Key, place: u64) -> rusqlite::Result<()> {
+        let (namespace, space, name) = columns(key);
+        let text = "DELETE FROM lockkit_claims
+            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4";
+        self.run(text, params![namespace, space, name, place as i64])
+    }
+
+    /// Keeps a row as one that has ended, and remembers its place.
+    fn remember(&self, key: &Key, place: u64) -> rusqlite::Result<()> {
+        let (namespace, space, name) = columns(key);
+        let text = "UPDATE lockkit_claims SET expires = 0, held = coalesce(held, ?5)
+            WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4";
+        self.run(text, params![namespace, space, name, place as i64, self.now])
+    }
+
+    /// News for the pollers of other processes.
+    fn tell_others(&self, key: &Key) -> rusqlite::Result<()> {
+        let text = "INSERT INTO lockkit_news (namespace, space, name) VALUES (?1, ?2, ?3)";
+        self.run(text, columns(key))?;
+        let newest = self.connection.last_insert_rowid();
+        self.run("DELETE FROM lockkit_news WHERE n <= ?1", [newest - NEWS])
     }
 }
 
@@ -354,4 +428,60 @@ fn taken_over() -> Error {
          file of SQLite serves one machine at a time: open it anew, and use a server (postgres, \
          redis …) for several machines",
     )
+}
+
+/// Runs statements with `:now`, and `:grace` for how long what nobody needs is remembered.
+pub(crate) fn batch(connection: &Connection, sql: &str, now: i64) -> rusqlite::Result<()> {
+    let sql = sql.replace(":now", &now.to_string()).replace(":grace", &GRACE.to_string());
+    connection.execute_batch(&sql)
+}
+
+/// The columns by which a list is known.
+pub(crate) fn columns(key: &Key) -> (&str, i64, &str) {
+    (key.namespace.as_str(), space_number(key.space), key.name.as_str())
+}
+
+/// The list of these columns, the first of a row; `None` where they are damaged.
+pub(crate) fn key_of(row: &Row<'_>) -> rusqlite::Result<Option<Key>> {
+    let (namespace, space, name): (String, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+    let named = (Namespace::new(&namespace), Name::new(&name));
+    Ok(match named {
+        (Ok(namespace), Ok(name)) => Some(Key::new(namespace, space_of(space), name)),
+        _ => None,
+    })
+}
+
+/// The columns of `entries.sql`.
+fn entry(row: &Row<'_>, space: Space) -> rusqlite::Result<Entry> {
+    let time = |index: usize| row.get(index).map(moment);
+    let ttl = |index: usize| row.get(index).map(duration);
+    // A damaged id is nobody's.
+    let id = row.get_ref(2)?.as_blob()?.try_into().unwrap_or([0; 16]);
+    Ok(Entry {
+        place: row.get(0).map(unsigned)?,
+        token: token_of(row.get(1)?),
+        id: ClaimId::from_bytes(id),
+        mode: mode_of(space, row.get(3)?, row.get(4)?),
+        hold_ttl: ttl(5)?,
+        wait_ttl: ttl(6)?,
+        queued_at: time(7)?,
+        asked_at: time(8)?,
+        expires: time(9)?,
+        held_since: row.get::<_, Option<i64>>(10)?.map(moment),
+        broken: row.get(11)?,
+        with: Arc::new((row.get(12)?, row.get(13)?)),
+    })
+}
+
+pub(crate) fn unsigned(number: i64) -> u64 {
+    number.max(0).unsigned_abs()
+}
+
+pub(crate) fn moment(nanos: i64) -> Moment {
+    Moment::from_nanos(unsigned(nanos))
+}
+
+/// A moment as a column has it.
+fn stored(moment: Moment) -> i64 {
+    i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -12,38 +12,23 @@ use super::BACKEND;
 type FileId = (u64, u64);
 
 /// The file itself, for as long as a driver is.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct FileMark {
     path: PathBuf,
-    log: PathBuf,
-    index: PathBuf,
+    /// The log and its index.
+    beside: [PathBuf; 2],
     id: FileId,
 }
 
 /// The log beside it and the log's index, for as long as a connection is: they go when the last
 /// connection of any process closes. Neither is there in other journal modes than WAL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogMark {
-    log: Option<FileId>,
-    index: Option<FileId>,
-}
-
-impl LogMark {
-    /// Whether there was a log.
-    pub(crate) fn is_there(&self) -> bool {
-        self.log.is_some()
-    }
-}
+pub(crate) type LogMark = [Option<FileId>; 2];
 
 impl FileMark {
-    pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
-        let beside = |suffix: &str| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(suffix);
-            PathBuf::from(name)
-        };
-        let (log, index) = (beside("-wal"), beside("-shm"));
-        Ok(Self { path: path.to_owned(), log, index, id: id_of(path)? })
+    pub(crate) fn of(path: &Path) -> Result<Self, Error> {
+        let beside = ["-wal", "-shm"].map(|suffix| beside(path, suffix));
+        let id = id_of(path).ok_or_else(|| gone(path, path))?;
+        Ok(Self { path: path.to_owned(), beside, id })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -56,41 +41,42 @@ impl FileMark {
 
     /// The log and its index as they are now.
     pub(crate) fn log(&self) -> LogMark {
-        LogMark { log: id_of(&self.log).ok(), index: id_of(&self.index).ok() }
+        [id_of(&self.beside[0]), id_of(&self.beside[1])]
     }
 
     /// Fails when the path leads somewhere else now.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match id_of(&self.path) {
-            Ok(now) if now == self.id => Ok(()),
-            _ => Err(self.gone(&self.path)),
+        match id_of(&self.path) == Some(self.id) {
+            true => Ok(()),
+            false => Err(gone(&self.path, &self.path)),
         }
     }
 
     /// Fails when the log or its index is another one than a connection found.
     pub(crate) fn check_log(&self, seen: &LogMark) -> Result<(), Error> {
-        let now = self.log();
-        if seen.log.is_some() && now.log != seen.log {
-            return Err(self.gone(&self.log));
-        }
-        if seen.index.is_some() && now.index != seen.index {
-            return Err(self.gone(&self.index));
-        }
-        Ok(())
-    }
-
-    fn gone(&self, file: &Path) -> Error {
-        let message = format!(
-            "{} was deleted or replaced while it was in use: the locks of {} are void; stop all \
-             who use it and start them again",
-            file.display(),
-            self.path.display()
-        );
-        Error::permanent(BACKEND, message)
+        let files = self.beside.iter().zip(seen).zip(self.log());
+        let mut other = files.filter(|((_, seen), now)| seen.is_some() && now != *seen);
+        other.next().map_or(Ok(()), |((file, _), _)| Err(gone(file, &self.path)))
     }
 }
 
-fn id_of(path: &Path) -> std::io::Result<FileId> {
-    let metadata = std::fs::metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
+fn gone(file: &Path, path: &Path) -> Error {
+    let message = format!(
+        "{} was deleted or replaced while it was in use: the locks of {} are void; stop all who \
+         use it and start them again",
+        file.display(),
+        path.display()
+    );
+    Error::permanent(BACKEND, message)
+}
+
+/// The file that SQLite keeps beside another.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn id_of(path: &Path) -> Option<FileId> {
+    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }

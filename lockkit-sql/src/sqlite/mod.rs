@@ -1,20 +1,18 @@
 //! Locks in a SQLite file, for the processes of one machine. This file opens it and says what it
-//! can do; `verbs` has the lock, `registers` the values, `flight` a transaction, `claims` its rows,
-//! `worker` the thread that carries it out, `file` and `place` the checks of the file.
+//! can do; `verbs` has the lock, `registers` the values, `wait` the waiting, `flight` a transaction,
+//! `worker` the thread that carries it out, `place` and `file` the checks of the file.
 #![doc = include_str!("guide.md")]
 
 mod boot;
-mod claims;
 mod file;
 mod flight;
-mod hub;
 mod look;
 mod mark;
 mod place;
-mod poller;
 mod registers;
 mod sweep;
 mod verbs;
+mod wait;
 mod worker;
 
 use std::fmt;
@@ -24,13 +22,13 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::driver::Flights;
 use lockkit_core::{Capabilities, Error};
 use sqlx::sqlite::SqlitePool;
 
-use hub::Hub;
 use mark::FileMark;
-use sweep::Sweeper;
-use worker::{Kind, Site, Worker};
+use wait::{Hub, Watch};
+use worker::{Site, Worker};
 
 /// The backend's name.
 pub(crate) const BACKEND: &str = "sqlite";
@@ -50,6 +48,8 @@ const CAPABILITIES: Capabilities = {
     c.resize = true;
     c.lease_clock = LeaseClock::Machine;
     c.round_trips = None;
+    c.flights = Flights::of(64, 4);
+    c.flights.same_key = true;
     c.faults = &[
         (Fault::ConnectionCut, Keeps::Impossible),
         (Fault::Partition, Keeps::Impossible),
@@ -131,8 +131,7 @@ struct Inner {
     site: Arc<Site>,
     writer: Worker,
     reader: Worker,
-    watch: Mutex<poller::Watch>,
-    sweeper: Sweeper,
+    watch: Mutex<Watch>,
 }
 
 impl SqliteDriver {
@@ -178,7 +177,7 @@ impl SqliteDriver {
     pub async fn with_pool(pool: SqlitePool, options: SqliteOptions) -> Result<Self, Error> {
         let boot = options.boot_id()?;
         let path = file::path_of(&pool).await?;
-        let prepare = move |boot: &str| file::prepare_beside(&path, boot).map(|()| path);
+        let prepare = move |boot: &str| file::prepare_beside(path, boot);
         Self::start(prepare, boot, options).await
     }
 
@@ -193,72 +192,46 @@ impl SqliteDriver {
         boot: String,
         options: SqliteOptions,
     ) -> Result<Self, Error> {
-        let kind = match options.durability {
-            Durability::Needed => Kind::Writes,
-            Durability::Everything => Kind::WritesDurably,
-        };
-        let clock = options.clock;
-        let enter = move || -> Result<Site, Error> {
-            file::refuse_old_library()?;
-            let path = prepare(&boot)?;
-            let file = FileMark::of(&path).map_err(|e| Error::permanent(BACKEND, e))?;
-            let epoch = boot::enter(&file, &boot, &*clock)?;
+        let enter = move || -> Result<Inner, Error> {
+            file::refuse_old_library(rusqlite::version_number())?;
+            let file = FileMark::of(&prepare(&boot)?)?;
+            let epoch = file::enter(&file, &boot, &*options.clock)?;
             let hub = Hub::of(file.id());
-            Ok(Site { file, epoch, clock, hub })
+            let durable = options.durability == Durability::Everything;
+            let site = Arc::new(Site { file, epoch, clock: options.clock, hub, durable });
+            Ok(Inner {
+                writer: Worker::start(site.clone(), true)?,
+                reader: Worker::start(site.clone(), false)?,
+                site,
+                watch: Mutex::default(),
+            })
         };
         let entered = tokio::task::spawn_blocking(enter).await;
-        let site = Arc::new(entered.map_err(|error| Error::permanent(BACKEND, error))??);
-        let inner = Arc::new(Inner {
-            writer: Worker::start(site.clone(), kind)?,
-            reader: Worker::start(site.clone(), Kind::Reads)?,
-            site,
-            watch: Mutex::default(),
-            sweeper: Sweeper::default(),
-        });
-        let driver = Self { inner };
-        if let Err(error) = driver.inner.sweep().await {
-            driver.inner.close().await;
-            return Err(error);
-        }
-        Ok(driver)
-    }
-}
-
-impl Inner {
-    fn now(&self) -> i64 {
-        self.site.clock.now().as_nanos() as i64
-    }
-
-    async fn close(&self) {
-        self.writer.close().await;
-        self.reader.close().await;
+        let inner = entered.map_err(|error| Error::permanent(BACKEND, error))??;
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
 /// The path and the options of a URL.
 fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions), Error> {
-    let rest = url
-        .strip_prefix("sqlite:")
-        .ok_or_else(|| Error::config(format!("{url:?} does not begin with `sqlite:`")))?;
+    let rest = url.strip_prefix("sqlite:");
+    let rest =
+        rest.ok_or_else(|| Error::config(format!("{url:?} does not begin with `sqlite:`")))?;
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let path = path.strip_prefix("//").unwrap_or(path);
-    let path = percent_encoding::percent_decode_str(path)
-        .decode_utf8()
-        .map_err(|_| Error::config("the path of a `sqlite:` URL is UTF-8"))?
-        .into_owned();
-    if path.is_empty() {
-        return Err(Error::config(
-            "`sqlite:` needs a path: `sqlite:locks.db`, `sqlite:/var/lib/app/locks.db`",
-        ));
-    }
-    if path == ":memory:" || path.starts_with(":memory:") {
-        return Err(Error::config(
+    let path = percent_encoding::percent_decode_str(path.strip_prefix("//").unwrap_or(path));
+    let path = path.decode_utf8();
+    let path = path.map_err(|_| Error::config("the path of a `sqlite:` URL is UTF-8"))?;
+    let wrong = match &*path {
+        "" => "`sqlite:` needs a path: `sqlite:locks.db`, `sqlite:/var/lib/app/locks.db`",
+        path if path.starts_with(":memory:") => {
             "a SQLite database in memory is seen by one connection only: use `memory:` for locks \
-             within one process, `sqlite:PATH` between processes",
-        ));
-    }
-    if path.contains('\0') {
-        return Err(Error::config("a path has no NUL byte"));
+             within one process, `sqlite:PATH` between processes"
+        }
+        path if path.contains('\0') => "a path has no NUL byte",
+        _ => "",
+    };
+    if !wrong.is_empty() {
+        return Err(Error::config(wrong));
     }
     let mut options = SqliteOptions::default();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -273,5 +246,5 @@ fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions), Error> {
             }
         };
     }
-    Ok((PathBuf::from(path), options))
+    Ok((PathBuf::from(&*path), options))
 }

@@ -1,14 +1,120 @@
-//! Where a file of locks may be: on a disk of this machine, and under one name. SQLite finds the log
-//! and its index by the path of the file, so one file under two names is two sets of locks.
+//! Where a file of locks may be, and whose it may be: on a disk of this machine, under one name,
+//! writable, and lockkit's. Everything is found out before SQLite has touched anything.
 
-use std::path::Path;
-use std::time::Duration;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use lockkit_core::Error;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use rusqlite::{Connection, OpenFlags};
+
+use super::BACKEND;
+use super::file::{APPLICATION_ID, check_version};
+use super::mark::beside;
+use super::worker::{explain, primary_code};
+
+/// The folder without links, and the file's name in it. The folder is not made: a path that was
+/// mistyped would be a world of locks of its own.
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Error> {
+    let path = std::path::absolute(path)
+        .map_err(|e| Error::config(format!("{path:?} is not a path: {e}")))?;
+    refuse_network(&path)?;
+    if let Ok(real) = fs::canonicalize(&path) {
+        return Ok(real);
+    }
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Error::config(format!("{} names no file", path.display())));
+    };
+    match fs::canonicalize(folder) {
+        Ok(folder) => Ok(folder.join(name)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Err(Error::config(format!(
+            "there is no folder {}: make it, or correct the path",
+            folder.display()
+        ))),
+        Err(e) => Err(io_error("find the folder of", &path, &e)),
+    }
+}
+
+pub(crate) fn io_error(verb: &str, path: &Path, error: &std::io::Error) -> Error {
+    let advice = match error.kind() {
+        ErrorKind::PermissionDenied => ": choose a place that this user may write to",
+        ErrorKind::ReadOnlyFilesystem => ": choose a place that is not read-only",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => ": make room on the disk",
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            ": a part of the path is a file, not a folder"
+        }
+        _ => "",
+    };
+    let message = format!("cannot {verb} {}: {error}{advice}", path.display());
+    Error::permanent(BACKEND, message)
+}
+
+/// Without the right to write into the folder SQLite cannot keep its log.
+pub(crate) fn check_writable(path: &Path) -> Result<(), Error> {
+    use rustix::fs::{Access, access};
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let file = (path, Access::READ_OK | Access::WRITE_OK);
+    for (what, mode) in [file, (folder, Access::WRITE_OK | Access::EXEC_OK)] {
+        access(what, mode).map_err(|e| io_error("write to", what, &e.into()))?;
+    }
+    Ok(())
+}
+
+/// Looks whose file it is, without a trace: `immutable` takes no lock and makes no file beside it.
+/// (Reading the header by hand would do harm: closing any handle of a file drops all locks that
+/// this process has on it, those of other connections included. SQLite's own handles know that.)
+pub(crate) fn check_header(path: &Path, length: u64) -> Result<(), Error> {
+    let shown = path.display();
+    let not_sqlite = || {
+        Error::config(format!(
+            "{shown} is not a SQLite database: lockkit leaves it alone; choose another path"
+        ))
+    };
+    let give_up = Instant::now() + Duration::from_secs(1);
+    loop {
+        return match header(path) {
+            // SQLite takes what is shorter than its least page for an empty database.
+            Ok(_) if length < 512 => Err(not_sqlite()),
+            Ok((APPLICATION_ID, version)) => check_version(path, version),
+            Ok(_) => Err(Error::config(format!(
+                "{shown} is a SQLite database of another program: lockkit leaves it alone; choose \
+                 another path (or hand over a pool on it, to have lockkit's tables beside others)"
+            ))),
+            Err(error) => match primary_code(&error) {
+                Some(26) => Err(not_sqlite()),
+                // What looks damaged here may be whole with its log, which `immutable` does not
+                // read; or the last of its users may just be moving the log into the file.
+                Some(11) if beside(path, "-wal").exists() => Ok(()),
+                Some(11) if Instant::now() < give_up => {
+                    std::thread::sleep(Duration::from_millis(20));
+                    continue;
+                }
+                _ => Err(explain(error)),
+            },
+        };
+    }
+}
+
+/// The application id and the version of the schema.
+fn header(path: &Path) -> rusqlite::Result<(i64, i64)> {
+    const SPECIAL: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
+    // A path that is not UTF-8 cannot be in a URL; SQLite takes no other paths.
+    let path = path.to_string_lossy();
+    let url = format!("file://{}?immutable=1", utf8_percent_encode(&path, SPECIAL));
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(url, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?.query_row(
+        "SELECT application_id, user_version FROM pragma_application_id, pragma_user_version",
+        [],
+        |row| Ok((row.get(0)?, row.get(1)?)),
+    )
+}
 
 /// SQLite's locks, and the shared memory of its log, do not work between the machines of a network
 /// file system.
 pub(crate) fn refuse_network(path: &Path) -> Result<(), Error> {
+    // The nearest folder that exists says where the file would be made.
     let on_disk = path.ancestors().find(|p| p.exists());
     match on_disk.and_then(network_kind) {
         None => Ok(()),
@@ -20,14 +126,10 @@ pub(crate) fn refuse_network(path: &Path) -> Result<(), Error> {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn network_kind(path: &Path) -> Option<&'static str> {
-    network_name(rustix::fs::statfs(path).ok()?.f_type as u64)
-}
-
 /// The network file systems among Linux's magic numbers.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn network_name(magic: u64) -> Option<&'static str> {
+fn network_kind(path: &Path) -> Option<&'static str> {
+    let magic = rustix::fs::statfs(path).ok()?.f_type as u64;
     Some(match magic & 0xffff_ffff {
         0x6969 => "NFS",
         0x517b | 0xff53_4d42 | 0xfe53_4d42 => "SMB",
@@ -53,12 +155,13 @@ fn network_kind(_: &Path) -> Option<&'static str> {
     None
 }
 
-/// Refuses a file that has another name: a hard link, or a mount of the file alone.
+/// Refuses a file that has another name: a hard link, or a mount of the file alone. SQLite finds the
+/// log and its index by the path of the file, so one file under two names is two sets of locks.
 ///
 /// A file that is just being made may have two names for a moment, so a second name is refused
 /// only when it stays.
 pub(crate) fn refuse_second_name(path: &Path) -> Result<(), Error> {
-    const TRIES: u32 = 50;
+    use std::os::unix::fs::MetadataExt;
     if is_mount_point(path) {
         return Err(Error::config(format!(
             "{} is a mount point (as of `docker run -v FILE:FILE`), so it has other names \
@@ -66,8 +169,10 @@ pub(crate) fn refuse_second_name(path: &Path) -> Result<(), Error> {
             path.display()
         )));
     }
-    for _ in 0..TRIES {
-        if names(path) <= 1 {
+    // Where it is gone, others find out.
+    let names = || fs::metadata(path).map_or(1, |metadata| metadata.nlink());
+    for _ in 0..50 {
+        if names() <= 1 {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -77,14 +182,8 @@ pub(crate) fn refuse_second_name(path: &Path) -> Result<(), Error> {
          see each other: remove the others (`find . -samefile`), or copy the file while nobody \
          uses it",
         path.display(),
-        names(path)
+        names()
     )))
-}
-
-/// How many names the file has; 1 where it is gone, which others find out.
-fn names(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).map_or(1, |metadata| metadata.nlink())
 }
 
 /// Whether something is mounted at the file itself. Kernels before Linux 5.8 do not tell.

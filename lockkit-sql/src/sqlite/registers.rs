@@ -11,9 +11,9 @@ use lockkit_core::driver::{
 use lockkit_core::{Error, Token};
 use rusqlite::params;
 
-use super::flight::Flight;
+use super::SqliteDriver;
+use super::flight::{Flight, unsigned};
 use super::worker::Failure;
-use super::{Inner, SqliteDriver};
 use crate::rows::{nanos, token_of};
 
 /// For how long (in nanoseconds) the last write of a register that is empty is remembered, so that
@@ -25,7 +25,18 @@ const TICK: Duration = Duration::from_millis(25);
 #[async_trait]
 impl Registers for SqliteDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        self.inner.load(at).await
+        let at = at.clone();
+        let load = move |flight: &mut Flight<'_>| {
+            let text = "SELECT value, version, highest FROM lockkit_registers
+                WHERE namespace = ?1 AND name = ?2 AND value IS NOT NULL
+                  AND (expires IS NULL OR expires > ?3)";
+            let values = params![at.namespace.as_str(), at.name.as_str(), flight.now()];
+            Ok(flight.any(text, values, |row| {
+                let token = row.get::<_, Option<i64>>(2)?.map(token_of);
+                Ok(Entry { value: row.get(0)?, version: Version(unsigned(row.get(1)?)), token })
+            })?)
+        };
+        self.inner.reader.call(false, load).await
     }
 
     async fn store(
@@ -33,9 +44,7 @@ impl Registers for SqliteDriver {
         at: &RegisterKey,
         store: &Store,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let change =
-            Change { value: Some(store.value.clone()), rule: store.into(), ttl: store.ttl };
-        self.inner.write(at, change).await.map(Answered::from)
+        self.write(at, Some(store.value.clone()), store.into(), store.ttl).await
     }
 
     async fn delete(
@@ -43,8 +52,7 @@ impl Registers for SqliteDriver {
         at: &RegisterKey,
         delete: &Delete,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let change = Change { value: None, rule: delete.into(), ttl: None };
-        self.inner.write(at, change).await.map(Answered::from)
+        self.write(at, None, delete.into(), None).await
     }
 
     async fn changed(
@@ -56,70 +64,49 @@ impl Registers for SqliteDriver {
             // Listening begins before looking, so that nothing falls in between.
             let mut written = std::pin::pin!(self.inner.site.hub.registers.notified());
             written.as_mut().enable();
-            let entry = self.inner.load(at).await?;
+            let entry = self.load(at).await?;
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
             }
-            tokio::select! {
-                () = written => {}
-                () = tokio::time::sleep(TICK) => {}
-            }
+            let _ = tokio::time::timeout(TICK, written).await;
         }
     }
 }
 
-/// A store or a deletion.
-struct Change {
-    /// `None` for a deletion.
-    value: Option<Vec<u8>>,
-    rule: Write,
-    ttl: Option<Duration>,
-}
-
-impl Inner {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+impl SqliteDriver {
+    /// A store, or a deletion where there is no value.
+    async fn write(
+        &self,
+        at: &RegisterKey,
+        value: Option<Vec<u8>>,
+        rule: Write,
+        ttl: Option<Duration>,
+    ) -> Result<Answered<StoreOutcome>, Error> {
         let at = at.clone();
-        let load = move |flight: &mut Flight<'_>| {
-            let entry = flight.any(
-                include_str!("sql/register.sql"),
-                params![at.namespace.as_str(), at.name.as_str(), flight.now()],
-                |row| {
-                    Ok(Entry {
-                        value: row.get(0)?,
-                        version: version(row.get(1)?),
-                        token: row.get::<_, Option<i64>>(2)?.map(token_of),
-                    })
-                },
-            )?;
-            Ok(Ok(entry))
-        };
-        self.reader.call(false, load).await
-    }
-
-    async fn write(&self, at: &RegisterKey, change: Change) -> Result<StoreOutcome, Error> {
-        let at = at.clone();
-        let job = move |flight: &mut Flight<'_>| apply(flight, &at, &change).map(Ok);
-        let outcome = self.writer.call(true, job).await?;
+        let write = move |flight: &mut Flight<'_>| apply(flight, &at, value.as_deref(), &rule, ttl);
+        let outcome = self.inner.writer.call(true, write).await?;
         if matches!(outcome, StoreOutcome::Stored(_)) {
-            self.site.hub.registers.notify_waiters();
+            self.inner.site.hub.registers.notify_waiters();
         }
-        Ok(outcome)
+        Ok(outcome.into())
     }
 }
 
 fn apply(
     flight: &mut Flight<'_>,
     at: &RegisterKey,
-    change: &Change,
+    value: Option<&[u8]>,
+    rule: &Write,
+    ttl: Option<Duration>,
 ) -> Result<StoreOutcome, Failure> {
-    let (namespace, name) = (at.namespace.as_str(), at.name.as_str());
+    let (namespace, name, now) = (at.namespace.as_str(), at.name.as_str(), flight.now());
     let found = flight.any(
         "SELECT version, value IS NOT NULL AND (expires IS NULL OR expires > ?3), highest, write_id
          FROM lockkit_registers WHERE namespace = ?1 AND name = ?2",
-        params![namespace, name, flight.now()],
+        params![namespace, name, now],
         |row| {
             Ok(Found {
-                version: Some(version(row.get(0)?)),
+                version: Some(Version(unsigned(row.get(0)?))),
                 present: row.get(1)?,
                 token: row.get::<_, Option<i64>>(2)?.map(token_of),
                 last_write: row.get_ref(3)?.as_blob()?.try_into().ok().map(WriteId),
@@ -128,35 +115,21 @@ fn apply(
     )?;
     let never = Found { version: None, present: false, token: None, last_write: None };
     let found = found.unwrap_or(never);
-    if let Some(outcome) = StoreOutcome::decide(&found, &change.rule) {
+    if let Some(outcome) = StoreOutcome::decide(&found, rule) {
         return Ok(outcome);
     }
-    let number = flight.next_version()?;
-    let (token, now) = (change.rule.token.or(found.token), flight.now());
-    let ends = change.ttl.map(|ttl| now + nanos(ttl));
-    let purge_at = match &change.value {
+    let version = flight.next_version()?;
+    let (token, ends) = (rule.token.or(found.token), ttl.map(|ttl| now + nanos(ttl)));
+    let purge_at = match value {
         Some(_) => ends,
         None => token.is_none().then_some(now + GRACE),
     };
+    let (token, ttl) = (token.map(Token::as_i64), ttl.map(nanos));
     flight.run(
         "INSERT OR REPLACE INTO lockkit_registers
            (namespace, name, value, version, highest, write_id, ttl, expires, purge_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        params![
-            namespace,
-            name,
-            change.value,
-            number,
-            token.map(Token::as_i64),
-            change.rule.id.0,
-            change.ttl.map(nanos),
-            ends,
-            purge_at
-        ],
+        params![namespace, name, value, version, token, rule.id.0, ttl, ends, purge_at],
     )?;
-    Ok(StoreOutcome::Stored(version(number)))
-}
-
-fn version(number: i64) -> Version {
-    Version(number.max(0).unsigned_abs())
+    Ok(StoreOutcome::Stored(Version(unsigned(version))))
 }

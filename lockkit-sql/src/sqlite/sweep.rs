@@ -1,88 +1,55 @@
 //! Removes what nobody visits any more: a bite at a time, in passing.
 
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use lockkit_core::line::Step;
-use lockkit_core::{Error, Key, Name, Namespace};
+use lockkit_core::Key;
 use rusqlite::params;
 
-use super::Inner;
-use super::flight::{Flight, LastRow};
-use super::hub::lock;
-use super::registers::GRACE;
-use super::worker::Failure;
-use crate::rows::space_of;
+use super::flight::{Flight, Step, columns, key_of};
+use super::worker::{Desk, Failure};
 
-/// How many operations there are for each bite.
-const EVERY: u64 = 512;
+/// How many steps there are for each bite.
+const EVERY: u64 = 1024;
 /// How many rows a bite looks at.
-const BITE: i64 = 2048;
+const BITE: usize = 2048;
 
-/// Where the last bite ended: namespace, space, name.
-type At = (String, i64, String);
-
-/// Where the sweep has come to.
-#[derive(Debug, Default)]
-pub(crate) struct Sweeper {
-    operations: AtomicU64,
-    at: Mutex<At>,
+/// Where the sweep has come to, and how many steps were taken since.
+#[derive(Default)]
+pub(super) struct Sweep {
+    after: Option<Key>,
+    pub(super) steps: u64,
 }
 
-impl Inner {
-    /// Every so many operations, a bite.
-    pub(super) async fn sweep_in_passing(&self) {
-        let count = self.sweeper.operations.fetch_add(1, Ordering::Relaxed);
-        if count % EVERY == EVERY - 1
-            && let Err(error) = self.sweep().await
-        {
-            tracing::debug!(%error, "a sweep failed; the next one goes on");
+impl Desk {
+    /// Every so many steps, a bite.
+    pub(super) fn sweep_in_passing(&mut self) {
+        if self.sweep.steps >= EVERY {
+            self.sweep.steps = 0;
+            let after = self.sweep.after.take();
+            match self.carry(false, |flight| sweep(flight, after.as_ref())) {
+                Ok(next) => self.sweep.after = next,
+                Err(error) => tracing::debug!(%error, "a sweep failed; the next one goes on"),
+            }
         }
-    }
-
-    pub(super) async fn sweep(&self) -> Result<(), Error> {
-        let at = lock(&self.sweeper.at).clone();
-        let next = self.writer.call(false, move |flight| sweep(flight, &at).map(Ok)).await?;
-        *lock(&self.sweeper.at) = next;
-        Ok(())
     }
 }
 
 /// Returns where to go on.
-fn sweep(flight: &mut Flight<'_>, at: &At) -> Result<At, Failure> {
-    let rows = flight.all(
-        "SELECT namespace, space, name, place, expires FROM lockkit_claims
+fn sweep(flight: &mut Flight<'_>, after: Option<&Key>) -> Result<Option<Key>, Failure> {
+    let (namespace, space, name) = after.map_or(("", 0, ""), columns);
+    let mut rows = flight.all(
+        "SELECT namespace, space, name, expires FROM lockkit_claims
          WHERE (namespace, space, name) > (?1, ?2, ?3)
          ORDER BY namespace, space, name, place LIMIT ?4",
-        params![at.0, at.1, at.2, BITE],
-        |row| {
-            let list: At = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok((list, row.get::<_, i64>(3)?, row.get::<_, i64>(4)?))
-        },
+        params![namespace, space, name, BITE as i64],
+        |row| Ok((key_of(row)?, row.get::<_, i64>(3)?)),
     )?;
-    let ended: BTreeSet<&At> =
-        rows.iter().filter(|row| row.2 <= flight.now()).map(|row| &row.0).collect();
-    for list in ended {
-        let (Ok(namespace), Ok(name)) = (Namespace::new(&list.0), Name::new(&list.2)) else {
-            continue;
-        };
-        let key = Key::new(namespace, space_of(list.1), name);
-        flight.step_and(&key, &Step::Look, None, LastRow::Goes)?;
+    let whole = rows.len() == BITE;
+    let next = rows.last().filter(|_| whole).and_then(|row| row.0.clone());
+    rows.retain(|row| row.1 <= flight.now());
+    rows.dedup_by(|a, b| a.0 == b.0);
+    for key in rows.iter().filter_map(|row| row.0.as_ref()) {
+        flight.step(key, &Step::Look)?;
+        flight.forget_place(key)?;
     }
-    flight.forget_lists();
-    for (list, place, _) in rows.iter().filter(|row| row.2 == 0) {
-        flight.raise_floor(*place)?;
-        flight.run(
-            "DELETE FROM lockkit_claims
-             WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place = ?4 AND expires = 0",
-            params![list.0, list.1, list.2, place],
-        )?;
-    }
-    let now = flight.now();
-    flight.run(include_str!("sql/sweep_breaks.sql"), params![now, BITE])?;
-    flight.run(include_str!("sql/sweep_values.sql"), params![now, BITE, GRACE])?;
-    flight.run(include_str!("sql/sweep_registers.sql"), params![now, BITE])?;
-    let whole = i64::try_from(rows.len()) == Ok(BITE);
-    Ok(rows.into_iter().next_back().filter(|_| whole).map(|row| row.0).unwrap_or_default())
+    flight.batch(include_str!("sql/sweep.sql"))?;
+    Ok(next)
 }

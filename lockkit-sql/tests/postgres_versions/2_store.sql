@@ -1,4 +1,4 @@
--- The register function of version 2, in the schema `version_2`; all else of version 2 is as in version 3.
+-- The register function of version 2, in the schema `version_2`; all else of version 2 that clients call is there in later ones.
 CREATE OR REPLACE FUNCTION version_2.lockkit_store(p_namespace bytea, p_name bytea, p_value bytea,
   p_expect bigint, p_expected bigint, p_token bigint, p_write bytea, p_ttl bigint,
   OUT outcome bigint, OUT number bigint) LANGUAGE plpgsql VOLATILE AS $$

@@ -3,6 +3,7 @@
 -- Names, identities and notes are bytes: no collation, no encoding, no case.
 -- Times are microseconds since 1970 by this server's clock.
 BEGIN;
+SET LOCAL lock_timeout = 0;
 SELECT pg_catalog.pg_advisory_xact_lock(7308324465849692011);
 CREATE SCHEMA IF NOT EXISTS "{schema}";
 

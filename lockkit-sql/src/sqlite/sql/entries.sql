@@ -1,7 +1,6 @@
--- Claims of one list behind a place, in order.
--- Parameters: ?1 namespace, ?2 space, ?3 name, ?4 the place, ?5 how many.
-SELECT space, place, token, id, weight, capacity, hold_ttl, wait_ttl, queued, asked, expires, held,
-       broken
+-- Claims of one list; a condition or an order follows.
+-- Parameters: ?1 namespace, ?2 space, ?3 name. Result: the columns of an entry, and whose it is.
+SELECT place, token, id, weight, capacity, hold_ttl, wait_ttl, queued, asked, expires, held, broken,
+       identity, note
 FROM lockkit_claims
-WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND place > ?4
-ORDER BY place LIMIT ?5;
+WHERE namespace = ?1 AND space = ?2 AND name = ?3

@@ -5,9 +5,7 @@
 -- The trigger is the file's own, not a connection's, so that a program with an older lockkit, which
 -- does not look at limits, is refused as well where it would come in under another one.
 CREATE TABLE IF NOT EXISTS lockkit_limits (
-  namespace TEXT    NOT NULL,
-  name      TEXT    NOT NULL,
-  capacity  INTEGER NOT NULL,
+  namespace TEXT NOT NULL, name TEXT NOT NULL, capacity INTEGER NOT NULL,
   PRIMARY KEY (namespace, name)
 ) WITHOUT ROWID;
 CREATE TRIGGER IF NOT EXISTS lockkit_limited BEFORE INSERT ON lockkit_claims

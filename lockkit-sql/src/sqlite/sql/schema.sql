@@ -1,12 +1,11 @@
 -- The tables, version 1. Run once, in one transaction, on an empty file.
--- Parameters: none; the row of lockkit_meta is put in by first_row.sql.
+-- Parameters: none; the row of lockkit_meta is put in where they are made.
 -- Times are nanoseconds on the boot clock of the boot that lockkit_meta names.
 
 CREATE TABLE lockkit_meta (
-  one     INTEGER PRIMARY KEY CHECK (one = 1),
-  version INTEGER NOT NULL,   -- of this schema
-  boot    TEXT    NOT NULL,   -- whose clock the times are of
-  epoch   INTEGER NOT NULL,   -- counts the boots; every transaction checks it
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  version INTEGER NOT NULL,                        -- of this schema
+  boot    TEXT NOT NULL, epoch INTEGER NOT NULL,   -- whose clock the times are of; counts the boots
   token   INTEGER NOT NULL,   -- the floor: a list that has no row goes on above it
   ceiling INTEGER NOT NULL    -- on disk before any token up to it is given
 );
@@ -20,16 +19,12 @@ CREATE TABLE lockkit_meta (
 -- always alone in its list. The next claim takes it away; so does the sweep, which raises the floor
 -- first, as everybody does who removes the last row of a list.
 CREATE TABLE lockkit_claims (
-  namespace TEXT    NOT NULL,
-  space     INTEGER NOT NULL, -- 0 lock, 1 semaphore
-  name      TEXT    NOT NULL,
+  namespace TEXT NOT NULL, space INTEGER NOT NULL, name TEXT NOT NULL, -- space: 0 lock, 1 semaphore
   place     INTEGER NOT NULL, -- the order
   token     INTEGER NOT NULL, -- the place, unless raised
   id        BLOB    NOT NULL,
-  weight    INTEGER NOT NULL,
-  capacity  INTEGER NOT NULL,
-  hold_ttl  INTEGER NOT NULL,
-  wait_ttl  INTEGER NOT NULL,
+  weight    INTEGER NOT NULL, capacity INTEGER NOT NULL,
+  hold_ttl  INTEGER NOT NULL, wait_ttl INTEGER NOT NULL,
   queued    INTEGER NOT NULL, -- since when it is in line
   asked     INTEGER NOT NULL, -- when its owner last asked for it
   expires   INTEGER NOT NULL,
@@ -45,11 +40,9 @@ CREATE UNIQUE INDEX lockkit_waiters ON lockkit_claims (id) WHERE held IS NULL;
 -- Who broke which claim; kept until its owner must know by himself.
 CREATE TABLE lockkit_breaks (
   n         INTEGER PRIMARY KEY,
-  namespace TEXT    NOT NULL,
-  space     INTEGER NOT NULL,
-  name      TEXT    NOT NULL,
-  id        BLOB    NOT NULL,
-  record    TEXT    NOT NULL, -- JSON
+  namespace TEXT NOT NULL, space INTEGER NOT NULL, name TEXT NOT NULL,
+  id        BLOB NOT NULL,
+  record    TEXT NOT NULL, -- JSON
   expires   INTEGER NOT NULL
 );
 CREATE INDEX lockkit_breaks_by_list ON lockkit_breaks (namespace, space, name, n);
@@ -57,30 +50,22 @@ CREATE INDEX lockkit_breaks_by_id   ON lockkit_breaks (id);
 
 -- Lists with waiters in which something happened, for the pollers of other processes.
 CREATE TABLE lockkit_news (
-  n         INTEGER PRIMARY KEY,
-  namespace TEXT    NOT NULL,
-  space     INTEGER NOT NULL,
-  name      TEXT    NOT NULL
+  n INTEGER PRIMARY KEY, namespace TEXT NOT NULL, space INTEGER NOT NULL, name TEXT NOT NULL
 );
 
 CREATE TABLE lockkit_registers (
-  namespace TEXT    NOT NULL,
-  name      TEXT    NOT NULL,
+  namespace TEXT NOT NULL, name TEXT NOT NULL,
   value     BLOB,             -- NULL: there is none
   version   INTEGER NOT NULL,
   highest   INTEGER,          -- the highest token of any write
   write_id  BLOB    NOT NULL, -- of the last write that was applied
-  ttl       INTEGER,
-  expires   INTEGER,
+  ttl       INTEGER, expires INTEGER,
   purge_at  INTEGER,          -- when a row without a value and without a token may go
   PRIMARY KEY (namespace, name)
 );
 CREATE INDEX lockkit_registers_to_purge ON lockkit_registers (purge_at) WHERE purge_at IS NOT NULL;
 
-CREATE TABLE lockkit_bases (
-  namespace TEXT    PRIMARY KEY,
-  base      INTEGER NOT NULL
-) WITHOUT ROWID;
+CREATE TABLE lockkit_bases (namespace TEXT PRIMARY KEY, base INTEGER NOT NULL) WITHOUT ROWID;
 
 -- For people: who holds, who waits. (`left_s` needs the boot clock, so it is not here.)
 CREATE VIEW lockkit_line AS

@@ -1,0 +1,226 @@
+//! Flights: acquires and releases that travel together, in one statement of the database.
+//!
+//! A flight never waits for somebody else's transaction, since it would do so with other lists in its
+//! hands. A step whose list is locked by another is left out of it, and goes by itself: it waits with
+//! nothing in hand, and the rest of what was left out goes together again behind it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lockkit_core::driver::{
+    Acquisition, Answered, Ended, Patience, Released, Renewal, Replies, Reply, Step,
+};
+use lockkit_core::{Claim, Error};
+use tokio::time::Instant;
+
+use super::ServerDriver;
+use super::call::{Answer, is_read_only};
+use super::dialect::{Arg, Cell, Dialect, Row, Verb};
+use super::verbs::{count, grant, key, sort_key, unexpected};
+use super::wake::Wakes;
+use crate::rows::{from_micros, micros, space_number, to_json};
+
+/// What was left out of flights holds up the others no longer than this.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The outcome of a step that was left out.
+const LEFT_OUT: i64 = 9;
+
+/// The row of a step, and how many attempts before it got no answer.
+type Told = Result<(Row, u32), Error>;
+
+impl<D: Dialect> ServerDriver<D> {
+    pub(super) async fn take_off(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let wakes = &self.inner.wakes;
+        for step in steps {
+            match step {
+                // From before it is in line: the message may be faster than the answer.
+                Step::Acquire { claim, patience: Patience::Wait } => drop(wakes.enlist(claim)),
+                Step::Release { claim } => wakes.strike(&claim.id),
+                _ => {}
+            }
+        }
+        let told = match self.fly(steps).await {
+            Err(error) if is_read_only(&error) => {
+                join_all(steps.iter().map(|step| self.alone(step))).await
+            }
+            told => told?,
+        };
+        self.sweep_in_passing(steps.len() as u64);
+        let each = steps.iter().zip(told);
+        Ok(each.map(|(step, told)| self.answered(step, told)).collect())
+    }
+
+    /// What the steps are told, in their order.
+    async fn fly(&self, steps: &[Step]) -> Result<Vec<Told>, Error> {
+        let until = Instant::now() + PATIENCE;
+        let mut told: Vec<Option<Told>> = steps.iter().map(|_| None).collect();
+        // In the order of their keys, those of one key as they came.
+        let mut left: Vec<usize> = (0..steps.len()).collect();
+        left.sort_by_key(|at| sort_key(&steps[*at].claim().key));
+        let mut unanswered = 0;
+        loop {
+            if left.len() > 1 {
+                let Answer { rows, unanswered: more } = self.together(steps, &left).await?;
+                unanswered += more;
+                for Row(mut cells) in rows {
+                    let at = match cells.first() {
+                        Some(Cell::Int(n)) => usize::try_from(*n).ok().and_then(|n| left.get(n)),
+                        _ => None,
+                    };
+                    let at = at.ok_or_else(unexpected::<D>)?;
+                    cells.remove(0);
+                    if cells.first() != Some(&Cell::Int(LEFT_OUT)) {
+                        told[*at] = Some(Ok((Row(cells), unanswered)));
+                    }
+                }
+                left.retain(|at| told[*at].is_none());
+            }
+            let Some(first) = left.first().copied() else { break };
+            let alone = self.alone(&steps[first]).await;
+            told[first] = Some(alone.map(|(row, more)| (row, unanswered + more)));
+            left.remove(0);
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        let held_up = || Error::retryable(D::BACKEND, "other transactions have locked its list");
+        Ok(told.into_iter().map(|told| told.unwrap_or_else(|| Err(held_up()))).collect())
+    }
+
+    /// One statement for all of these.
+    async fn together(&self, steps: &[Step], which: &[usize]) -> Result<Answer, Error> {
+        let claims = || which.iter().map(|at| &**steps[*at].claim());
+        let ints = |of: fn(&Claim) -> i64| Arg::Ints(claims().map(of).collect());
+        let identities: Vec<_> = claims().map(|claim| to_json(&*claim.identity)).collect();
+        let args = [
+            Arg::Many(claims().map(|c| c.key.namespace.as_str().as_bytes()).collect()),
+            ints(|c| space_number(c.key.space)),
+            Arg::Many(claims().map(|c| c.key.name.as_str().as_bytes()).collect()),
+            Arg::Many(claims().map(|c| c.id.as_bytes().as_slice()).collect()),
+            Arg::Ints(which.iter().map(|at| what(&steps[*at])).collect()),
+            ints(|c| c.mode.weight().into()),
+            ints(|c| c.mode.capacity().into()),
+            ints(|c| micros(c.hold_ttl)),
+            ints(|c| micros(c.wait_ttl)),
+            Arg::Many(identities.iter().map(String::as_bytes).collect()),
+            Arg::Maybe(claims().map(|c| c.note.as_deref().map(str::as_bytes)).collect()),
+            Arg::Bytes(&self.inner.wakes.client),
+        ];
+        let answer = self.call(Verb::Carry, &args).await?;
+        match answer.rows.len() == which.len() {
+            true => Ok(answer),
+            false => Err(unexpected::<D>()),
+        }
+    }
+
+    /// A statement for this one, which waits for whoever has locked its list.
+    async fn alone(&self, step: &Step) -> Told {
+        let claim = step.claim();
+        let [namespace, space, name] = key(&claim.key);
+        let id = Arg::Bytes(claim.id.as_bytes());
+        let answer = match step {
+            Step::Release { .. } => {
+                let asked = self.call(Verb::Release, &[namespace, space, name, id]).await;
+                match asked {
+                    Err(error) if is_read_only(&error) => return self.absent(claim, error).await,
+                    answer => answer?,
+                }
+            }
+            _ => {
+                let identity = to_json(&*claim.identity);
+                let note = claim.note.as_deref().map(str::as_bytes);
+                let args = [
+                    namespace,
+                    space,
+                    name,
+                    id,
+                    Arg::Int(claim.mode.weight().into()),
+                    Arg::Int(claim.mode.capacity().into()),
+                    Arg::Int(micros(claim.hold_ttl)),
+                    Arg::Int(micros(claim.wait_ttl)),
+                    Arg::Bytes(&self.inner.wakes.client),
+                    Arg::Bytes(identity.as_bytes()),
+                    note.map_or(Arg::Null, Arg::Bytes),
+                    Arg::Int(i64::from(what(step) == TRY)),
+                ];
+                self.call(Verb::Acquire, &args).await?
+            }
+        };
+        Ok((answer.row::<D>()?.clone(), answer.unanswered))
+    }
+
+    /// A server that takes no writes cannot take a claim out, but says whether there is one.
+    async fn absent(&self, claim: &Arc<Claim>, refusal: Error) -> Told {
+        let answers = self.about(Verb::Look, std::slice::from_ref(claim)).await?;
+        match answers.first() {
+            Some((Renewal::Ended(Ended::NotInLine | Ended::Broken(_)), _)) => {
+                Ok((Row(vec![Cell::Int(2), Cell::Null]), 0))
+            }
+            _ => Err(refusal),
+        }
+    }
+
+    /// The answer of one step; who waits is looked at from now on.
+    fn answered(&self, step: &Step, told: Told) -> Result<Answered<Reply>, Error> {
+        let read = told.and_then(|(row, unanswered)| {
+            // Whom it made holders stands last.
+            if let Some(Cell::Bytes(woken)) = row.0.last() {
+                Wakes::ring(woken);
+            }
+            Ok((Answered::after(unanswered, self.reply(step, &row)?), row))
+        });
+        let wakes = &self.inner.wakes;
+        match (&read, step) {
+            (_, Step::Release { .. }) => {}
+            (
+                Ok((Answered { answer: Reply::Acquired(Acquisition::Queued { ahead }), .. }, row)),
+                _,
+            ) => {
+                if let Some(waiter) = wakes.find(&step.claim().id) {
+                    waiter.is_in_line();
+                    let look = row.int(4).map(from_micros);
+                    wakes.look_in(&waiter, self.pause(*ahead, look, &waiter));
+                }
+                self.attend();
+            }
+            // It may be in line: the bell stays until it is released.
+            (Err(Error::Backend { .. }), _) => {}
+            _ => wakes.strike(&step.claim().id),
+        }
+        read.map(|(answered, _)| answered)
+    }
+
+    fn reply(&self, step: &Step, row: &Row) -> Result<Reply, Error> {
+        let Step::Acquire { claim, .. } = step else {
+            return match row.int(0) {
+                Some(1) => Ok(Reply::Released(Released::Removed)),
+                Some(2) => Ok(Reply::Released(Released::NotInLine)),
+                Some(3) => Ok(Reply::Released(Released::NoSuchLock)),
+                _ => Err(unexpected::<D>()),
+            };
+        };
+        match row.int(0) {
+            Some(0) => Ok(Reply::Acquired(Acquisition::Busy)),
+            Some(1) => Ok(Reply::Acquired(Acquisition::Granted(grant::<D>(row, 1)?))),
+            Some(2) => Ok(Reply::Acquired(Acquisition::Queued { ahead: count(row.int(3)) })),
+            Some(3) => Err(Error::LimitMismatch {
+                name: claim.key.name.as_str().to_owned(),
+                in_use: count(row.int(1)),
+                asked: claim.mode.capacity(),
+            }),
+            _ => Err(unexpected::<D>()),
+        }
+    }
+}
+
+const TRY: i64 = 2;
+
+/// What a step is to the database: 0 a release, 1 an acquire that may wait, 2 a try.
+fn what(step: &Step) -> i64 {
+    match step {
+        Step::Acquire { patience: Patience::Wait, .. } => 1,
+        Step::Acquire { patience: Patience::Try, .. } => TRY,
+        _ => 0,
+    }
+}

@@ -1,0 +1,378 @@
+//! Flights on PostgreSQL. The suite has what any driver shows; here is what is particular: steps that a few
+//! statements take all at once, beside those that go one by one; rows that somebody else has locked.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockkit_core::driver::{
+    Acquisition, Answered, LockDriver, Patience, Released, Renewal, Replies, Reply, Step,
+};
+use lockkit_core::memory::MemoryDriver;
+use lockkit_core::{Claim, Error, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_lab::proxy::Protocol;
+use lockkit_lab::{Kind, Proxy, Server};
+use lockkit_sql::{PostgresDriver, ServerOptions};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
+
+const LONG: Duration = Duration::from_secs(300);
+
+struct Scene {
+    server: Server,
+    proxy: Proxy,
+    driver: PostgresDriver,
+}
+
+impl Scene {
+    async fn set() -> Self {
+        let server = Server::start(Kind::Postgres).await.unwrap();
+        let proxy = Proxy::start(server.addr(), Protocol::Postgres).await.unwrap();
+        let options = ServerOptions::default().timeout(LONG);
+        let driver =
+            PostgresDriver::connect_with(&server.url_at(proxy.addr()), options).await.unwrap();
+        Self { server, proxy, driver }
+    }
+
+    async fn admin(&self) -> PgConnection {
+        PgConnection::connect(&self.server.url()).await.unwrap()
+    }
+
+    /// Carries a flight, which takes one round trip.
+    async fn carried(&self, steps: &[Step]) -> Vec<Reply> {
+        let before = self.proxy.counts().requests;
+        let replies = self.driver.carry(steps).await.unwrap();
+        assert_eq!(self.proxy.counts().requests - before, 1, "one round trip");
+        replies.into_iter().map(|reply| reply.unwrap().answer).collect()
+    }
+
+    /// From here on all statements are known to the connection.
+    async fn warm(&self) {
+        for _ in 0..2 {
+            let claims = [claim("warm/1"), claim("warm/2")];
+            for steps in [claims.each_ref().map(try_it), claims.each_ref().map(release)] {
+                self.driver.carry(&steps).await.unwrap();
+            }
+        }
+    }
+}
+
+fn claim_of(name: &str, mode: Mode, note: Option<String>) -> Arc<Claim> {
+    let key = Key::new(Namespace::default(), mode.space(), Name::new(name).unwrap());
+    let identity = Arc::new(Identity::of_this_process());
+    let mut claim = Claim::new(key, mode, LONG, LONG, identity);
+    claim.note = note.map(Arc::from);
+    Arc::new(claim)
+}
+
+fn claim(name: &str) -> Arc<Claim> {
+    claim_of(name, Mode::Exclusive, None)
+}
+
+fn try_it(claim: &Arc<Claim>) -> Step {
+    Step::Acquire { claim: claim.clone(), patience: Patience::Try }
+}
+
+fn wait(claim: &Arc<Claim>) -> Step {
+    Step::Acquire { claim: claim.clone(), patience: Patience::Wait }
+}
+
+fn release(claim: &Arc<Claim>) -> Step {
+    Step::Release { claim: claim.clone() }
+}
+
+fn token(reply: &Reply) -> i64 {
+    match reply {
+        Reply::Acquired(Acquisition::Granted(grant)) => grant.token.as_i64(),
+        other => panic!("it is free, and yet: {other:?}"),
+    }
+}
+
+const REMOVED: Reply = Reply::Released(Released::Removed);
+
+#[tokio::test]
+async fn names_that_are_free_and_names_that_are_not_travel_in_one_round_trip() {
+    let scene = Scene::set().await;
+    scene.warm().await;
+    let mut admin = scene.admin().await;
+    let names: Vec<_> = (0..40).map(|i| format!("it's {i} \\ %")).collect();
+    let mut tokens = vec![0; names.len()];
+    // The first time they are new, then they are known, then others have had them in between.
+    for round in 0..4 {
+        let note = (round == 2).then(|| "it's".to_owned());
+        let claims: Vec<_> =
+            names.iter().map(|name| claim_of(name, Mode::Exclusive, note.clone())).collect();
+        if round == 3 {
+            let taken = "UPDATE lockkit.lockkit_names SET expires = 1::bigint << 60, \
+                         id = 'xxxxxxxxxxxxxxxx', weight = 2147483647, capacity = 2147483647, \
+                         identity = '{}' WHERE position('7'::bytea IN name) > 0";
+            assert_eq!(admin.execute(taken).await.unwrap().rows_affected(), 4);
+        }
+        let replies = scene.carried(&claims.iter().map(try_it).collect::<Vec<_>>()).await;
+        for (at, reply) in replies.iter().enumerate() {
+            if round == 3 && names[at].contains('7') {
+                assert_eq!(*reply, Reply::Acquired(Acquisition::Busy), "round {round}, {at}");
+                continue;
+            }
+            let token = token(reply);
+            assert!(token > tokens[at], "round {round}: {token} comes after {}", tokens[at]);
+            tokens[at] = token;
+            let state = scene.driver.inspect(&claims[at].key).await.unwrap();
+            assert_eq!(state.line.len(), 1);
+            assert_eq!(state.line[0].token.as_i64(), token);
+            assert_eq!(state.line[0].note, note);
+        }
+        if round < 3 {
+            let replies = scene.carried(&claims.iter().map(release).collect::<Vec<_>>()).await;
+            assert!(replies.iter().all(|reply| *reply == REMOVED), "round {round}: {replies:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_given_back_in_a_flight_may_be_taken_in_it() {
+    let scene = Scene::set().await;
+    scene.warm().await;
+    let mut last = 0;
+    let mut holder = claim("a");
+    let beside = claim("b");
+    scene.carried(&[try_it(&holder), try_it(&beside)]).await;
+    for _ in 0..3 {
+        let next = claim("a");
+        let replies = scene.carried(&[release(&holder), try_it(&next)]).await;
+        assert_eq!(replies[0], REMOVED);
+        assert!(token(&replies[1]) > last);
+        (last, holder) = (token(&replies[1]), next);
+    }
+    // Several of one lock keep their order.
+    let line = [claim("a"), claim("a"), claim("a")];
+    let waits: Vec<_> = [release(&holder)].into_iter().chain(line.iter().map(wait)).collect();
+    let replies = scene.carried(&waits).await;
+    assert!(token(&replies[1]) > last);
+    assert_eq!(replies[2], Reply::Acquired(Acquisition::Queued { ahead: 1 }));
+    assert_eq!(replies[3], Reply::Acquired(Acquisition::Queued { ahead: 2 }));
+}
+
+/// The one waits and says that it could not; the others are carried out, and are told soon.
+#[tokio::test]
+async fn a_row_that_somebody_has_locked_holds_up_its_own_step_alone() {
+    let scene = Scene::set().await;
+    scene.warm().await;
+    let mut admin = scene.admin().await;
+    for round in 0..2 {
+        let names: Vec<_> = (0..10).map(|i| format!("{i}")).collect();
+        let make = |name: &String| claim(name);
+        if round == 0 {
+            // Known to be free, or new.
+            let known: Vec<_> = names[..8].iter().map(make).collect();
+            scene.carried(&known.iter().map(try_it).collect::<Vec<_>>()).await;
+            scene.carried(&known.iter().map(release).collect::<Vec<_>>()).await;
+        }
+        admin.execute(sqlx::raw_sql("BEGIN")).await.unwrap();
+        let lock = "SELECT FROM lockkit.lockkit_names WHERE name IN ('4', '5') FOR UPDATE";
+        assert_eq!(admin.fetch_all(lock).await.unwrap().len(), 2);
+        let claims: Vec<_> = names.iter().map(make).collect();
+        let begun = Instant::now();
+        let flight = claims.iter().map(try_it).collect::<Vec<_>>();
+        let replies = scene.driver.carry(&flight).await.unwrap();
+        let took = begun.elapsed();
+        admin.execute(sqlx::raw_sql("ROLLBACK")).await.unwrap();
+        assert!(took < Duration::from_secs(20), "the flight took {took:?}");
+        for (name, reply) in names.iter().zip(&replies) {
+            match (name.as_str(), reply) {
+                ("4" | "5", Err(Error::Backend { retryable: true, .. })) => {}
+                ("4" | "5", other) => panic!("{name} is locked, and yet: {other:?}"),
+                (_, Ok(Answered { answer, .. })) => drop(token(answer)),
+                (_, other) => panic!("{name} failed: {other:?}"),
+            }
+        }
+        let replies = scene.driver.carry(&claims.iter().map(release).collect::<Vec<_>>()).await;
+        for (name, reply) in names.iter().zip(replies.unwrap()) {
+            let expected = match name.as_str() {
+                "4" | "5" => Reply::Released(Released::NoSuchLock),
+                _ => REMOVED,
+            };
+            assert_eq!(reply.unwrap().answer, expected, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_waits_for_a_row_for_a_moment_gets_its_lock() {
+    let scene = Scene::set().await;
+    scene.warm().await;
+    let mut admin = scene.admin().await;
+    let claims = [claim("warm/1"), claim("warm/2")];
+    admin.execute(sqlx::raw_sql("BEGIN")).await.unwrap();
+    admin
+        .execute("UPDATE lockkit.lockkit_names SET used = used WHERE name = 'warm/1'")
+        .await
+        .unwrap();
+    let steps = claims.each_ref().map(try_it);
+    let let_go = async {
+        // Once the step waits for the row by itself.
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        while scene.admin().await.fetch_one(waits).await.unwrap().get::<i64, _>(0) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        admin.execute(sqlx::raw_sql("COMMIT")).await.unwrap();
+    };
+    let (replies, ()) = tokio::join!(scene.driver.carry(&steps), let_go);
+    for reply in replies.unwrap() {
+        token(&reply.unwrap().answer);
+    }
+}
+
+/// Core finds out which one by halving the flight.
+#[tokio::test]
+async fn a_step_that_the_table_does_not_take_leaves_no_trace_of_its_flight() {
+    let scene = Scene::set().await;
+    scene.warm().await;
+    let mut admin = scene.admin().await;
+    let check = "ALTER TABLE lockkit.lockkit_names ADD CHECK (length(note) < 60000)";
+    admin.execute(check).await.unwrap();
+    for names in [["new/1", "new/2", "new/3"], ["warm/1", "warm/2", "new/4"]] {
+        let note = Some("x".repeat(70_000));
+        let claims = [claim(names[0]), claim_of(names[1], Mode::Exclusive, note), claim(names[2])];
+        let refused = scene.driver.carry(&claims.each_ref().map(try_it)).await;
+        assert!(matches!(refused, Err(Error::Backend { retryable: false, .. })), "{refused:?}");
+        let held = "SELECT count(*) FROM lockkit.lockkit_line";
+        assert_eq!(admin.fetch_one(held).await.unwrap().get::<i64, _>(0), 0);
+        let replies = scene.carried(&[try_it(&claims[0]), try_it(&claims[2])]).await;
+        replies.iter().for_each(|reply| assert!(token(reply) > 0));
+        scene.carried(&[release(&claims[0]), release(&claims[2])]).await;
+    }
+}
+
+#[tokio::test]
+async fn two_processes_that_carry_flights_of_the_same_names_never_fail() {
+    let scene = Scene::set().await;
+    let names: Arc<Vec<_>> = Arc::new((0..30).map(|i| format!("{i}")).collect());
+    let mut going = tokio::task::JoinSet::new();
+    for seed in 0..4 {
+        let options = ServerOptions::default().timeout(LONG);
+        let driver = PostgresDriver::connect_with(&scene.server.url(), options).await.unwrap();
+        let names = names.clone();
+        going.spawn(async move {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut granted = 0;
+            for _ in 0..60 {
+                let mut chosen: Vec<_> =
+                    names.iter().filter(|_| rng.random_bool(0.5)).map(|name| claim(name)).collect();
+                // As they come, in no order.
+                for i in (1..chosen.len()).rev() {
+                    chosen.swap(i, rng.random_range(0..=i));
+                }
+                let tries: Vec<_> = chosen.iter().map(try_it).collect();
+                let replies = driver.carry(&tries).await.unwrap();
+                let mut held = Vec::new();
+                for (claim, reply) in chosen.iter().zip(replies) {
+                    match reply.unwrap().answer {
+                        Reply::Acquired(Acquisition::Granted(_)) => held.push(release(claim)),
+                        Reply::Acquired(Acquisition::Busy) => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+                granted += held.len();
+                for reply in driver.carry(&held).await.unwrap() {
+                    assert_eq!(reply.unwrap().answer, REMOVED);
+                }
+            }
+            granted
+        });
+    }
+    let granted: usize = going.join_all().await.into_iter().sum();
+    assert!(granted > 500, "{granted} were granted");
+}
+
+/// What a flight says does not depend on how its steps are carried: beside it, one after the other in
+/// memory.
+#[tokio::test]
+async fn random_flights_answer_as_their_steps_would_one_by_one() {
+    let scene = Scene::set().await;
+    let model = MemoryDriver::new();
+    let mut rng = StdRng::seed_from_u64(12);
+    let mut live: Vec<Arc<Claim>> = Vec::new();
+    for round in 0..150 {
+        let mut steps = Vec::new();
+        for _ in 0..rng.random_range(0..6) {
+            if !live.is_empty() {
+                steps.push(release(&live.swap_remove(rng.random_range(0..live.len()))));
+            }
+        }
+        for _ in 0..rng.random_range(1..12) {
+            let (name, kind) = (format!("{}", rng.random_range(0..8)), rng.random_range(0..10));
+            let mode = match kind {
+                0..6 => Mode::Exclusive,
+                6..8 => Mode::Shared,
+                8 => Mode::Permits { permits: 2, limit: 3 },
+                _ => Mode::Permits { permits: 1, limit: rng.random_range(3..5) },
+            };
+            // Some are asked for again.
+            let repeated = live.iter().find(|_| rng.random_bool(0.05)).cloned();
+            let is_new =
+                |claim: &Arc<Claim>| !steps.iter().any(|s: &Step| s.claim().id == claim.id);
+            let claim = repeated.filter(is_new).unwrap_or_else(|| claim_of(&name, mode, None));
+            steps.push(if rng.random_bool(0.5) { wait(&claim) } else { try_it(&claim) });
+        }
+        let before = said(&scene.driver.carry(&steps).await.unwrap());
+        let mut expected = Vec::new();
+        for step in &steps {
+            expected.extend(model.carry(std::slice::from_ref(step)).await.unwrap());
+        }
+        assert_eq!(before, said(&expected), "round {round}: {steps:?}");
+        for (step, said) in steps.iter().zip(&before) {
+            let claim = step.claim();
+            live.retain(|other| other.id != claim.id);
+            if said.starts_with("granted") || said.starts_with("queued") {
+                live.push(claim.clone());
+            }
+        }
+        // Who holds is the same, too.
+        let (ours, theirs) =
+            (scene.driver.renew(&live).await.unwrap(), model.renew(&live).await.unwrap());
+        for (ours, theirs) in ours.into_iter().zip(theirs) {
+            match (ours.unwrap(), theirs.unwrap()) {
+                (Renewal::Holds(_), Renewal::Holds(_)) => {}
+                (Renewal::Waits { ahead: ours }, Renewal::Waits { ahead: theirs }) => {
+                    assert_eq!(ours, theirs, "round {round}");
+                }
+                (ours, theirs) => panic!("round {round}: {ours:?}, not {theirs:?}"),
+            }
+        }
+    }
+}
+
+/// Without tokens, which are each backend's own.
+fn said(replies: &Replies) -> Vec<String> {
+    let one = |reply: &Result<Answered<Reply>, Error>| match reply {
+        Ok(Answered { answer: Reply::Acquired(Acquisition::Granted(_)), .. }) => "granted".into(),
+        Ok(Answered { answer: Reply::Acquired(Acquisition::Busy), .. }) => "busy".into(),
+        Ok(Answered { answer: Reply::Acquired(Acquisition::Queued { ahead }), .. }) => {
+            format!("queued behind {ahead}")
+        }
+        Ok(Answered { answer, .. }) => format!("{answer:?}"),
+        Err(Error::LimitMismatch { in_use, asked, .. }) => format!("{in_use}, not {asked}"),
+        Err(error) => panic!("{error}"),
+    };
+    replies.iter().map(one).collect()
+}
+
+#[tokio::test]
+async fn a_space_of_its_own() {
+    // A lock and a semaphore of one name in one flight.
+    let scene = Scene::set().await;
+    scene.warm().await;
+    for _ in 0..2 {
+        let both = [claim("a"), claim_of("a", Mode::Permits { permits: 1, limit: 1 }, None)];
+        assert_eq!(both.each_ref().map(|c| c.key.space), [Space::Lock, Space::Semaphore]);
+        let replies = scene.carried(&both.each_ref().map(try_it)).await;
+        replies.iter().for_each(|reply| assert!(token(reply) > 0));
+        let replies = scene.carried(&both.each_ref().map(release)).await;
+        assert_eq!(replies, [REMOVED, REMOVED]);
+    }
+    let mut admin = scene.admin().await;
+    let rows =
+        AssertSqlSafe("SELECT count(*) FROM lockkit.lockkit_names WHERE name = 'a'".to_owned());
+    assert_eq!(admin.fetch_one(rows).await.unwrap().get::<i64, _>(0), 2);
+}
