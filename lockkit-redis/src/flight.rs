@@ -44,11 +44,11 @@ impl Shared {
                 _ => return Err(Error::Unsupported { operation: "such a step", backend: BACKEND }),
             }
         }
-        if acquires.is_empty() {
-            return self.release(&releases).await;
-        }
-        if releases.is_empty() {
-            return self.acquire(&acquires).await;
+        match (releases.is_empty(), acquires.is_empty()) {
+            (true, true) => return Ok(Vec::new()),
+            (false, true) => return self.release(&releases).await,
+            (true, false) => return self.acquire(&acquires).await,
+            (false, false) => {}
         }
         let both = Box::pin(join(self.release(&releases), self.acquire(&acquires)));
         let (released, acquired) = both.await;
