@@ -29,6 +29,9 @@ async fn main() {
         let server = Server::start(Kind::Postgres).await.unwrap();
         postgres_rates(&server).await;
     }
+    if is_wanted("at_once") {
+        at_once().await;
+    }
     if is_wanted("mariadb") {
         let server = Server::start(Kind::MariaDb).await.unwrap();
         mariadb_rates(&server).await;
@@ -61,9 +64,8 @@ async fn postgres_rates(server: &Server) {
     let connection = pool_of(1).connect(url).await.unwrap();
     let table = "CREATE TABLE bare (name bytea PRIMARY KEY, owner bytea, token bigint NOT NULL, \
                  expires timestamptz) WITH (fillfactor = 60)";
-    for statement in ["ALTER SYSTEM SET fsync = on", "SELECT pg_reload_conf()", table] {
-        sqlx::query(statement).execute(&pool).await.unwrap();
-    }
+    sqlx::query(table).execute(&pool).await.unwrap();
+    waits_for_the_disk(server).await;
     for (tasks, times) in [(1, 300), (64, 1_280)] {
         let ways = [
             lockkit(&locks, tasks),
@@ -187,6 +189,54 @@ fn bare_on_mariadb(name: &'static str, pool: &MySqlPool, tasks: usize) -> Way {
                 .unwrap();
         }
     })
+}
+
+/// How long it takes until 10,000 tasks have as many locks as they asked for at once, while another lock
+/// with a lease of five seconds is held; and back. The first time the names are new.
+async fn at_once() {
+    const TASKS: usize = 10_000;
+    let server = Server::start(Kind::Postgres).await.unwrap();
+    let locks = lockkit::connect(&server.url()).await.unwrap();
+    waits_for_the_disk(&server).await;
+    let held = locks.mutex("held").ttl(Duration::from_secs(5)).lock().await.unwrap();
+    for _ in 0..3 {
+        let begun = Instant::now();
+        let mut asking = JoinSet::new();
+        for n in 0..TASKS {
+            let mutex = locks.mutex(format!("crowd/{n}"));
+            asking.spawn(async move { mutex.lock().await.unwrap() });
+        }
+        let guards = asking.join_all().await;
+        let took = begun.elapsed();
+        let begun = Instant::now();
+        let mut releasing = JoinSet::new();
+        for guard in guards {
+            releasing.spawn(async move { guard.release().await.unwrap() });
+        }
+        releasing.join_all().await;
+        let lost = if held.is_valid() { "valid" } else { "LOST" };
+        println!(
+            "postgres, {TASKS} locks asked for at once: {took:.1?}, and given back in {:.1?}; the lock \
+             held meanwhile is {lost}; {} MB at most in this process so far",
+            begun.elapsed(),
+            most_memory() / 1_024,
+        );
+    }
+    held.release().await.unwrap();
+}
+
+/// Kilobytes.
+fn most_memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+async fn waits_for_the_disk(server: &Server) {
+    let pool = PgPool::connect(&server.url()).await.unwrap();
+    for statement in ["ALTER SYSTEM SET fsync = on", "SELECT pg_reload_conf()"] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
 }
 
 /// From the call of `release` to the moment when the next one has the lock.

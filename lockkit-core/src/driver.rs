@@ -107,11 +107,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// A flight that is dropped may have been carried out, may be carried out later, or not at all.
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        let acquire = |claim, patience| async move { self.acquire(&claim, patience).await };
-        let release = |claim| async move { self.release(&claim).await.map(Answered::from) };
-        Ok(one_by_one(steps, acquire, release).await)
-    }
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error>;
 
     /// One acquire, by [`carry`](Self::carry).
     async fn acquire(

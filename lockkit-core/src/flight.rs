@@ -17,7 +17,6 @@ use crate::{Claim, Error};
 
 /// One step of a flight: a claim, and what is to become of it.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum Step {
     /// Puts a claim at the end of its list; answered by [`Reply::Acquired`].
     Acquire {
@@ -44,7 +43,6 @@ impl Step {
 
 /// The answer to a [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Reply {
     /// To [`Step::Acquire`].
     Acquired(Acquisition),

@@ -26,10 +26,10 @@ use crate::release::Leaving;
 
 /// etcd takes 128 operations in a transaction unless it is told otherwise, those within others
 /// counted along by their depth, of which a step has up to 11; and 1.5 MiB, of which the longest
-/// names take 16 times their weight.
+/// names take 26 times their weight.
 pub(crate) const FLIGHTS: Flights = {
     let mut flights = Flights::of(64, 4);
-    flights.bytes = 64 << 10;
+    flights.bytes = 48 << 10;
     flights
 };
 /// How often a step is sent anew because its lease had ended, or others changed its list.
@@ -156,7 +156,6 @@ impl Inner {
             (None, Step::Acquire { claim, patience }) => {
                 self.entering(claim, *patience).await.map(Plan::Enter)
             }
-            _ => Err(odd()),
         };
         (at, plan)
     }

@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkit_lab::proxy::{Counts, Fault, Protocol, When};
-use lockkit_lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{
     Acquisition, Answered, LockDriver, Patience, Released, Renewal, Reply, SetLimit, Step,
 };
@@ -17,6 +15,8 @@ use lockkit_core::{
 };
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::Client;
+use lockkit_lab::proxy::{Counts, Fault, Protocol, When};
+use lockkit_lab::{Kind, Proxy, Server};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -299,7 +299,10 @@ async fn a_lease_that_has_ended_costs_those_who_name_it_a_new_one_and_others_not
 /// The first attempt was carried out, its answer lost.
 #[tokio::test]
 async fn all_steps_of_a_flight_that_was_sent_twice_say_so() {
-    let (_server, proxy, driver) = warm().await;
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let proxy = Proxy::start(server.addr(), Protocol::Grpc).await.unwrap();
+    let both = format!("etcd://{},{}", proxy.addr(), server.addr());
+    let driver = EtcdDriver::connect(&both).await.unwrap();
     let held = many("held", 3);
     tokens(&carry(&driver, &waits(&held)).await);
     let came = many("came", 3);
@@ -364,34 +367,35 @@ async fn a_flight_does_what_its_steps_do_one_by_one() {
     for seed in 0..6 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut number = 0;
-        let mut made: Vec<Arc<Claim>> = Vec::new();
+        let (mut in_line, mut ended): (Vec<Arc<Claim>>, Vec<_>) = Default::default();
         for flight in 0..60 {
-            let mut steps = Vec::new();
-            made.shuffle(&mut random);
-            let leave = random.random_range(0..=made.len().min(4));
-            steps.extend(releases(&made[..leave]));
-            for list in 0..5 {
-                if random.random_bool(0.3) {
-                    continue;
-                }
-                let again =
-                    made[leave..].iter().find(|c| c.key == on(seed, list, 0, &mut random).key);
-                let one = match again {
-                    Some(again) if random.random_bool(0.2) => again.clone(),
-                    _ => {
-                        number += 1;
-                        let one = Arc::new(on(seed, list, number, &mut random));
-                        made.push(one.clone());
-                        one
-                    }
-                };
+            in_line.shuffle(&mut random);
+            let leaving =
+                in_line.split_off(in_line.len() - random.random_range(0..=in_line.len().min(4)));
+            let mut steps = releases(&leaving);
+            ended.shuffle(&mut random);
+            steps.extend(releases(&ended[..ended.len().min(1)]));
+            for list in (0..5).filter(|_| random.random_bool(0.7)).collect::<Vec<_>>() {
+                number += 1;
+                let new = Arc::new(on(seed, list, number, &mut random));
+                let again = in_line.iter().find(|c| c.key == new.key).filter(|_| number % 5 == 0);
                 let patience = [Patience::Wait, Patience::Try][random.random_range(0..2)];
-                steps.push(acquire(&one, patience));
+                steps.push(acquire(again.unwrap_or(&new), patience));
             }
             let (here, there) = (ours.carry(&steps).await, model.carry(&steps).await);
             let (here, there) = (here.unwrap(), there.unwrap());
             let tell = |replies: &[_]| replies.iter().map(told).collect::<Vec<_>>();
             assert_eq!(tell(&here), tell(&there), "flight {flight} of seed {seed}: {steps:#?}");
+            for (step, reply) in steps.iter().zip(here) {
+                let claim = step.claim();
+                in_line.retain(|one| one.id != claim.id);
+                match reply.map(|reply| reply.answer) {
+                    Ok(Reply::Acquired(Acquisition::Granted(_) | Acquisition::Queued { .. })) => {
+                        in_line.push(claim.clone());
+                    }
+                    _ => ended.push(claim.clone()),
+                }
+            }
             for list in 0..5 {
                 let key = on(seed, list, 0, &mut random).key;
                 let (here, there) = (ours.inspect(&key).await, model.inspect(&key).await);

@@ -140,7 +140,8 @@ async fn a_flight_comes_to_what_its_steps_come_to_one_by_one() {
             let steps = flight(&mut random, &mut known);
             let mut expected = Vec::new();
             for step in &steps {
-                expected.push(told(model.carry(&[step.clone()]).await.unwrap().remove(0)));
+                expected
+                    .push(told(model.carry(std::slice::from_ref(step)).await.unwrap().remove(0)));
             }
             let replies = driver.carry(&steps).await.unwrap();
             let replies: Vec<_> = replies.into_iter().map(told).collect();

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_lab::{Kind, Server};
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Reply, Step};
 use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};

@@ -182,7 +182,8 @@ async fn a_client_of_version_3_and_flights_keep_out_of_each_others_way() {
             let row = theirs(&mut old, "take", id, name).await;
             assert_eq!(row[..8], 1_i64.to_be_bytes(), "round {round}: {name} is theirs");
         }
-        let tries = names.iter().map(|name| new.mutex(name.as_str()).try_lock());
+        let mutexes: Vec<_> = names.iter().map(|name| new.mutex(name)).collect();
+        let tries = mutexes.iter().map(|mutex| mutex.try_lock());
         let held = futures_util::future::try_join_all(tries).await.unwrap();
         for (id, (name, held)) in names.iter().zip(&held).enumerate() {
             assert_eq!(held.is_some(), id % 2 == 1, "round {round}: {name}");

@@ -269,9 +269,10 @@ pub async fn cancel_06_an_acquire_that_arrives_after_its_release_leaves_no_ghost
         bench.until(PATIENCE, "the request has left", sent).await;
         waiting.abort();
         let _ = waiting.await;
+        // Its release overtakes it: nothing is in line yet. And it has left before the next acquire,
+        // with which it would share a flight.
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // Its release overtakes it: nothing is in line yet.
-    tokio::time::sleep(Duration::from_millis(100)).await;
     stuck.let_through();
     let arrived = || async { (stuck.arrived() >= 2).then_some(()) };
     bench.until(PATIENCE, "both requests have arrived", arrived).await;

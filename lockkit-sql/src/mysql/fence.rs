@@ -10,7 +10,7 @@ use lockkit_core::{Error, Lease, LossReason, Token};
 use sqlx::{AssertSqlSafe, Transaction};
 
 use super::{BACKEND, MySql};
-use crate::server::dialect::{Dialect, Verdict};
+use crate::server::dialect::Dialect;
 use crate::server::fence::{Fence, Fenced, FencedWrite};
 use crate::server::{ServerDurability, Tables};
 
@@ -74,10 +74,8 @@ impl FencedWrite for Transaction<'_, sqlx::MySql> {
 
 fn refused(error: sqlx::Error) -> Error {
     let dialect = MySql::new(&Tables(MySql::TABLES.to_owned()), ServerDurability::Full);
-    match dialect.verdict(&error) {
-        Verdict::Again | Verdict::Gone | Verdict::Closed | Verdict::Later => {
-            Error::retryable(BACKEND, error)
-        }
-        _ => Error::permanent(BACKEND, error),
+    match dialect.verdict(&error).may_pass() {
+        true => Error::retryable(BACKEND, error),
+        false => Error::permanent(BACKEND, error),
     }
 }

@@ -9,7 +9,7 @@ use lockkit_core::{Error, Lease, LossReason, Token};
 use sqlx::{Postgres as Db, Transaction};
 
 use super::{BACKEND, Postgres, statement};
-use crate::server::dialect::{Arg, Dialect, Verdict};
+use crate::server::dialect::{Arg, Dialect};
 use crate::server::fence::{Fence, Fenced, FencedWrite};
 use crate::server::{ServerDurability, Tables};
 
@@ -79,10 +79,8 @@ impl FencedWrite for Transaction<'_, Db> {
 }
 
 fn refused(dialect: &Postgres, error: sqlx::Error) -> Error {
-    match dialect.verdict(&error) {
-        Verdict::Again | Verdict::Gone | Verdict::Closed | Verdict::Later => {
-            Error::retryable(BACKEND, error)
-        }
-        _ => Error::permanent(BACKEND, error),
+    match dialect.verdict(&error).may_pass() {
+        true => Error::retryable(BACKEND, error),
+        false => Error::permanent(BACKEND, error),
     }
 }

@@ -137,18 +137,12 @@ impl<D: Dialect> ServerDriver<D> {
             Ok::<_, sqlx::Error>(())
         };
         made.await.map_err(|error| match self.inner.dialect.verdict(&error) {
-            Verdict::Gone
-            | Verdict::Closed
-            | Verdict::Again
-            | Verdict::HeldUp
-            | Verdict::Later => {
-                Error::retryable(D::BACKEND, error)
-            }
+            verdict if verdict.may_pass() => Error::retryable(D::BACKEND, error),
             Verdict::ReadOnly => {
                 let told = "lockkit's tables are not there, or older, and the server is read-only";
                 Error::permanent(D::BACKEND, format!("{told} ({error})"))
             }
-            Verdict::NoTables | Verdict::Forbidden | Verdict::Never => Error::permanent(
+            _ => Error::permanent(
                 D::BACKEND,
                 format!(
                     "lockkit's tables are not there, or older, and this user may not make them ({error}); \

@@ -21,7 +21,7 @@ use super::verbs::{count, grant, key, sort_key, unexpected};
 use super::wake::Wakes;
 use crate::rows::{from_micros, micros, space_number, to_json};
 
-/// What was left out of flights holds up the others no longer than this.
+/// A step that was left out and waits in vain holds up the others no longer than this.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The outcome of a step that was left out.
 const LEFT_OUT: i64 = 9;
@@ -53,7 +53,7 @@ impl<D: Dialect> ServerDriver<D> {
 
     /// What the steps are told, in their order.
     async fn fly(&self, steps: &[Step]) -> Result<Vec<Told>, Error> {
-        let until = Instant::now() + PATIENCE;
+        let begun = Instant::now();
         let mut told: Vec<Option<Told>> = steps.iter().map(|_| None).collect();
         // In the order of their keys, those of one key as they came.
         let mut left: Vec<usize> = (0..steps.len()).collect();
@@ -78,9 +78,10 @@ impl<D: Dialect> ServerDriver<D> {
             }
             let Some(first) = left.first().copied() else { break };
             let alone = self.alone(&steps[first]).await;
+            let patience = if alone.is_ok() { self.inner.timeout } else { PATIENCE };
             told[first] = Some(alone.map(|(row, more)| (row, unanswered + more)));
             left.remove(0);
-            if Instant::now() >= until {
+            if begun.elapsed() >= patience {
                 break;
             }
         }

@@ -223,3 +223,10 @@ pub enum Verdict {
     /// It stays so until somebody does something.
     Never,
 }
+
+impl Verdict {
+    /// Whether the same may work when it is asked again.
+    pub(crate) fn may_pass(self) -> bool {
+        matches!(self, Self::Again | Self::HeldUp | Self::Gone | Self::Closed | Self::Later)
+    }
+}

@@ -33,7 +33,8 @@ pub(crate) struct Hub {
 impl Hub {
     /// The hub of a file, known by device and inode.
     pub(crate) fn of(file: (u64, u64)) -> Arc<Self> {
-        static HUBS: OnceLock<Mutex<HashMap<(u64, u64), Weak<Hub>>>> = OnceLock::new();
+        type Hubs = HashMap<(u64, u64), Weak<Hub>>;
+        static HUBS: OnceLock<Mutex<Hubs>> = OnceLock::new();
         let mut hubs = lock(HUBS.get_or_init(Mutex::default));
         hubs.retain(|_, hub| hub.strong_count() > 0);
         if let Some(hub) = hubs.get(&file).and_then(Weak::upgrade) {

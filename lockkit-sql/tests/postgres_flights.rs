@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockkit_conformance::lab::proxy::Protocol;
-use lockkit_conformance::lab::{Kind, Proxy, Server};
 use lockkit_core::driver::{
     Acquisition, Answered, LockDriver, Patience, Released, Renewal, Replies, Reply, Step,
 };
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{Claim, Error, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_lab::proxy::Protocol;
+use lockkit_lab::{Kind, Proxy, Server};
 use lockkit_sql::{PostgresDriver, ServerOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
