@@ -12,7 +12,7 @@ use redis::Value;
 
 use crate::driver::Shared;
 use crate::link::Link;
-use crate::{keys, reply, script};
+use crate::{BACKEND, keys, reply, script};
 
 /// What one call carries. The server does nothing else meanwhile: 0.1 ms for claims that are alone in
 /// their lists, some 2 ms when all of them are in lists where others wait.
@@ -41,13 +41,14 @@ impl Shared {
             match step {
                 Step::Release { claim } => releases.push(claim),
                 Step::Acquire { claim, patience } => acquires.push((claim, *patience)),
+                _ => return Err(Error::Unsupported { operation: "such a step", backend: BACKEND }),
             }
         }
-        if acquires.is_empty() {
-            return self.release(&releases).await;
-        }
-        if releases.is_empty() {
-            return self.acquire(&acquires).await;
+        match (releases.is_empty(), acquires.is_empty()) {
+            (true, true) => return Ok(Vec::new()),
+            (false, true) => return self.release(&releases).await,
+            (true, false) => return self.acquire(&acquires).await,
+            (false, false) => {}
         }
         let both = Box::pin(join(self.release(&releases), self.acquire(&acquires)));
         let (released, acquired) = both.await;
