@@ -121,7 +121,7 @@ BEGIN
       RETURN QUERY SELECT d.i - 1, 1::bigint, greatest(d.last, v_floor + 1), d.hold, 0::bigint,
                           NULL::bigint, NULL::bytea
       FROM unnest(a.i, a.last, a.hold) AS d (i, last, hold);
-      v_done := coalesce(v_done, '{}') || a.i;
+      v_done := coalesce(v_done, ARRAY[]::bigint[]) || a.i;
       IF v_gone + cardinality(v_done) = cardinality(p_ids) THEN
         RETURN;
       END IF;
