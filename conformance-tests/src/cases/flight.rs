@@ -76,7 +76,11 @@ pub async fn flight_03_a_flight_that_is_repeated_changes_nothing(bench: Bench) {
     assert_eq!(first, again);
     for _ in 0..2 {
         for answer in carried(&driver, &waits).await {
-            assert_eq!(reply(&answer), Reply::Acquired(Acquisition::Queued { ahead: 1 }));
+            let answer = reply(&answer);
+            let Reply::Acquired(Acquisition::Queued { ahead }) = answer else {
+                panic!("it should have been queued, not {answer:?}");
+            };
+            assert!(ahead == 1 || !bench.has_line(), "{ahead} stand ahead");
         }
     }
     let releases = claims.each_ref().map(release);
@@ -84,7 +88,12 @@ pub async fn flight_03_a_flight_that_is_repeated_changes_nothing(bench: Bench) {
         assert_eq!(reply(&answer), Reply::Released(Released::Removed));
     }
     for answer in carried(&driver, &releases).await {
-        assert_eq!(reply(&answer), Reply::Released(Released::NotInLine));
+        let answer = reply(&answer);
+        let expected = match bench.has_line() {
+            true => answer == Reply::Released(Released::NotInLine),
+            false => answer != Reply::Released(Released::Removed),
+        };
+        assert!(expected, "it was released already: {answer:?}");
     }
     for waiter in &waiters {
         driver.turn(waiter).await;
