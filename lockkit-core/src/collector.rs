@@ -1,7 +1,8 @@
 //! Gathers the acquires and releases of a manager's tasks into flights; [`flight`](crate::flight) says
 //! when one departs. Renewals do not come here: they leave in calls of their own, at once.
 //!
-//! A step that is alone is carried by the future that asked, in place. Flights of several are carried
+//! A step that is alone is carried by the future that asked, in place, and where none met another of
+//! late, at once. Flights of several are carried
 //! by tasks of their own, so that nobody waits for a future that its owner does not poll.
 
 use std::collections::{BTreeMap, HashSet};
@@ -22,6 +23,9 @@ use crate::{Claim, Error};
 /// behind one row, must not hold up the rest. Drivers end their attempts after some seconds, so that a
 /// few times [`Flights::at_once`] are under way at most.
 const SLOW: Duration = Duration::from_secs(1);
+/// After so many single steps in a row that met nobody, the next departs without a yield: a program
+/// that locks one thing after the other would look at its sockets once more for each step.
+const LONE: u32 = 4;
 /// How far behind the first step one looks for more that may depart with it, as a multiple of the
 /// steps in a flight.
 const SIGHT: usize = 4;
@@ -49,6 +53,8 @@ struct Queue {
     out: usize,
     /// Whether a single step is under way in place.
     alone: bool,
+    /// How many single steps in a row met nobody.
+    lone: u32,
     closed: bool,
 }
 
@@ -136,10 +142,27 @@ impl Collector {
         if queue.closed && !place.release {
             return Err(Error::Closed);
         }
+        if queue.alone || queue.out > 0 || queue.len() > 0 {
+            queue.lone = 0;
+        }
         queue.next += 1;
         let waiting = Waiting { step, latest, told };
         queue.lane(place).insert(place.number, waiting);
         Ok((place, hears))
+    }
+
+    /// Many steps are about to be asked for: the first waits for the others.
+    pub(crate) fn gather(&self) {
+        self.queue().lone = 0;
+    }
+
+    /// Whether a step departs at once, in place: nobody is there, and nobody was of late.
+    fn is_lone(&self) -> bool {
+        let mut queue = self.queue();
+        let lone = queue.lone >= LONE && !queue.alone && queue.out == 0 && queue.len() == 0;
+        let departs = lone && !queue.closed;
+        queue.alone |= departs;
+        departs
     }
 
     /// Called when a step was in line while others ran. `true`: it is alone, and is carried in place.
@@ -150,8 +173,7 @@ impl Collector {
             if !queue.lane(place).contains_key(&place.number) {
                 return false;
             }
-            let only = queue.releases.len() + queue.acquires.len() == 1;
-            if only && queue.out == 0 && !queue.alone {
+            if queue.len() == 1 && queue.out == 0 && !queue.alone {
                 queue.alone = true;
                 queue.lane(place).remove(&place.number);
                 return true;
@@ -241,6 +263,10 @@ impl Collector {
 }
 
 impl Queue {
+    fn len(&self) -> usize {
+        self.releases.len() + self.acquires.len()
+    }
+
     fn lane(&mut self, place: Place) -> &mut BTreeMap<u64, Waiting> {
         match place.release {
             true => &mut self.releases,
@@ -344,6 +370,10 @@ impl Passenger {
         if self.collector.flights.steps <= 1 {
             return self.by_itself().await;
         }
+        if self.collector.is_lone() {
+            let _alone = Alone(&self.collector);
+            return Ok(carry_alone(&self.collector, &mut self.state, &self.step, self.latest).await);
+        }
         loop {
             let (place, hears) = self.collector.enqueue(self.step.clone(), self.latest)?;
             self.state = State::InLine(place);
@@ -427,6 +457,8 @@ struct Alone<'a>(&'a Collector);
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        self.0.queue().alone = false;
+        let mut queue = self.0.queue();
+        queue.alone = false;
+        queue.lone = queue.lone.saturating_add(1);
     }
 }

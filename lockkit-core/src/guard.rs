@@ -53,6 +53,11 @@ impl Guard {
         Self { holding }
     }
 
+    /// It is about to be released together with others.
+    pub(crate) fn gather(&self) {
+        self.holding.core.registry.collector.gather();
+    }
+
     pub(crate) fn holding(&self) -> &Arc<Holding> {
         &self.holding
     }

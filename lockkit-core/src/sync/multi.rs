@@ -212,6 +212,9 @@ impl MultiLock {
     /// Takes those that are free, all at once, and gives back what lies behind one that is not: who
     /// waits may only hold what comes before.
     async fn take_free(&self) -> Result<Vec<Guard>, Error> {
+        for mutex in &self.mutexes {
+            mutex.handle().core.registry.collector.gather();
+        }
         let tries = self
             .mutexes
             .iter()
