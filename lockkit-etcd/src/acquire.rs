@@ -25,7 +25,7 @@ use crate::value::Value;
 pub(crate) struct Entering {
     claim: Arc<Claim>,
     list: Vec<u8>,
-    key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     /// Whether no request that puts it in was ever sent before.
     fresh: bool,
     hold: Arc<Lease>,

@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use etcd_client::{Txn, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::future::{join, join_all};
 use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
@@ -67,6 +67,13 @@ impl Plan {
         match self {
             Self::Enter(entering) => entering.txn(),
             Self::Leave(leaving) => leaving.txn(),
+        }
+    }
+
+    fn key(&self) -> &[u8] {
+        match self {
+            Self::Enter(entering) => &entering.key,
+            Self::Leave(leaving) => &leaving.key,
         }
     }
 
@@ -175,7 +182,12 @@ impl Inner {
             [(_, one)] => one.txn(),
             many => {
                 let steps: Vec<_> = many.iter().map(|(_, plan)| TxnOp::txn(plan.txn())).collect();
-                Txn::new().and_then(steps)
+                // Always so. An etcd that checks nobody's rights inside a nested transaction (before
+                // 3.6.9, GHSA-rfx7-8w68-q57q) checks those to read what is compared outside of it.
+                let there = |(_, plan): &(_, Plan)| {
+                    Compare::create_revision(plan.key(), CompareOp::Greater, -1)
+                };
+                Txn::new().when(many.iter().map(there).collect::<Vec<_>>()).and_then(steps)
             }
         };
         let (reply, _) = join(self.calls.txn_by(together), fresh).await;

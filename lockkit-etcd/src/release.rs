@@ -24,7 +24,7 @@ const LOOKS: usize = 3;
 pub(crate) struct Leaving {
     claim: Arc<Claim>,
     list: Vec<u8>,
-    key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
     created: Option<i64>,
     /// The last revision of the key of a holder, if what was put under it is known for certain.
     modified: Option<i64>,
