@@ -265,7 +265,7 @@ pub struct Flights {
 
 impl Flights {
     /// Every step by itself, 256 under way at once.
-    pub const SINGLE: Self = Self { steps: 1, bytes: usize::MAX, at_once: 256, same_key: true };
+    pub const SINGLE: Self = Self { steps: 1, bytes: usize::MAX, at_once: 256, same_key: false };
 
     /// Up to `steps` in a flight of at most 1 MiB, `at_once` under way at once, one acquire of a key
     /// in each.

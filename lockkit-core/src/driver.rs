@@ -61,7 +61,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// What this backend does and does not do.
     fn capabilities(&self) -> &Capabilities;
 
-    /// The clock of this driver's [`Moment`]s, on which core reads all deadlines of its claims.
+    /// The clock of this driver's [`Moment`](crate::clock::Moment)s, on which core reads all deadlines of its claims.
     fn clock(&self) -> Arc<dyn Clock> {
         BootClock::shared()
     }

@@ -4,7 +4,7 @@
 //! - Servers, and groups of them, that can be killed, frozen, robbed of their data and of the right
 //!   time; a [`proxy`] that counts what passes and lets the network misbehave. These know nothing of
 //!   locks: they hand out URLs and handles.
-//! - [`trials`]: the cases that count messages on the wire, and those in which a server or the network
+//! - [`trials`](mod@trials): the cases that count messages on the wire, and those in which a server or the network
 //!   misbehaves. A [`Site`] says how a driver and its server take part.
 //! - [`storm`]s: clients and faults under a random but seeded plan; a [`history`] of what happened, and
 //!   its judge.
