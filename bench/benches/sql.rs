@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use distributed_lock_postgres::PostgresLockProvider;
 use lockkit::LockManager;
-use lockkit_bench::{Way, median, race, race_at};
+use lockkit_bench::{Way, median, race_at};
 use lockkit_lab::proxy::Protocol;
 use lockkit_lab::{Kind, Proxy, Server};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
