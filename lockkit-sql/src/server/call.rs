@@ -67,9 +67,9 @@ impl<D: Dialect> ServerDriver<D> {
                 Err(_) => return Err(self.late(last)),
             };
             match self.inner.dialect.verdict(&error) {
-                // Core asks again for these: others wait for the place of their flight.
-                Verdict::HeldUp if matches!(verb, Verb::Acquire | Verb::Release) => {
-                    return Err(Error::retryable(D::BACKEND, error));
+                // Others wait for the place of their flight: core asks again, or its steps by themselves.
+                Verdict::HeldUp if matches!(verb, Verb::Acquire | Verb::Release | Verb::Carry) => {
+                    return Err(Error::retryable(D::BACKEND, HeldUp(error)));
                 }
                 Verdict::Again | Verdict::HeldUp => {}
                 verdict @ (Verdict::Gone | Verdict::Closed) => {
@@ -160,6 +160,22 @@ impl<D: Dialect> ServerDriver<D> {
         };
         Error::retryable(self.capabilities().backend, told)
     }
+}
+
+/// Somebody else's transaction has locked what was to be written. Nothing was done.
+#[derive(Debug)]
+struct HeldUp(sqlx::Error);
+
+impl fmt::Display for HeldUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for HeldUp {}
+
+pub(super) fn is_held_up(error: &Error) -> bool {
+    matches!(error, Error::Backend { cause, .. } if cause.is::<HeldUp>())
 }
 
 /// The server takes no writes.

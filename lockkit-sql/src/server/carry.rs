@@ -15,7 +15,7 @@ use lockkit_core::{Claim, Error};
 use tokio::time::Instant;
 
 use super::ServerDriver;
-use super::call::{Answer, is_read_only};
+use super::call::{Answer, is_held_up, is_read_only};
 use super::dialect::{Arg, Cell, Dialect, Row, Verb};
 use super::verbs::{count, grant, key, sort_key, unexpected};
 use super::wake::Wakes;
@@ -61,7 +61,18 @@ impl<D: Dialect> ServerDriver<D> {
         let mut unanswered = 0;
         loop {
             if left.len() > 1 {
-                let Answer { rows, unanswered: more } = self.together(steps, &left).await?;
+                let Answer { rows, unanswered: more } = match self.together(steps, &left).await {
+                    // More than rows is locked, as by who reads a range to change it: each step finds
+                    // out by itself whether it is concerned.
+                    Err(error) if is_held_up(&error) => {
+                        let alone = join_all(left.iter().map(|at| self.alone(&steps[*at]))).await;
+                        for (at, alone) in left.iter().zip(alone) {
+                            told[*at] = Some(alone.map(|(row, more)| (row, unanswered + more)));
+                        }
+                        break;
+                    }
+                    answer => answer?,
+                };
                 unanswered += more;
                 for Row(mut cells) in rows {
                     let at = match cells.first() {
