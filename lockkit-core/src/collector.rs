@@ -2,8 +2,8 @@
 //! when one departs. Renewals do not come here: they leave in calls of their own, at once.
 //!
 //! A step that is alone is carried by the future that asked, in place, and where none met another of
-//! late, at once. Flights of several are carried
-//! by tasks of their own, so that nobody waits for a future that its owner does not poll.
+//! late, at once. Flights of several are carried by tasks of their own, so that nobody waits for a
+//! future that its owner does not poll.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -111,7 +111,7 @@ impl Collector {
             }
             Some(Ok(Answered { answer: Reply::Released(answer), .. })) => Ok(answer),
             Some(Err(error)) => Err(error),
-            _ => Err(self.unanswered()),
+            _ => Err(self.driver.no_reply()),
         }
     }
 
@@ -236,7 +236,7 @@ impl Collector {
             let steps: Vec<_> = batch.iter().map(|waiting| waiting.step.clone()).collect();
             let replies = match self.driver.carry(&steps).await {
                 Ok(replies) if replies.len() == steps.len() => replies,
-                Ok(_) => vec![Err(self.unanswered()); steps.len()],
+                Ok(_) => vec![Err(self.driver.no_reply()); steps.len()],
                 // One of them may be what the backend does not take: let it fail by itself.
                 Err(error) if !error.is_retryable() && batch.len() > 1 => {
                     let half = batch.split_off(batch.len() / 2);
@@ -254,11 +254,6 @@ impl Collector {
                 let _ = waiting.told.send(Told::Answer(Answer { departed, reply }));
             }
         }
-    }
-
-    fn unanswered(&self) -> Error {
-        let backend = self.driver.capabilities().backend;
-        Error::permanent(backend, "the driver did not answer every step of a flight")
     }
 }
 
@@ -446,7 +441,7 @@ async fn carry_alone(
     }
     *state = State::Departed;
     let reply = match collector.driver.carry(std::slice::from_ref(step)).await {
-        Ok(mut replies) => replies.pop().unwrap_or_else(|| Err(collector.unanswered())),
+        Ok(mut replies) => replies.pop().unwrap_or_else(|| Err(collector.driver.no_reply())),
         Err(error) => Err(error),
     };
     Some(Answer { departed, reply })
