@@ -116,7 +116,9 @@ fn ctrl_c_in_a_script_reaches_command_and_script() {
 #[test]
 fn ctrl_c_ends_the_loop_around_lockkit_as_it_does_around_sleep() {
     let stage = Stage::new();
-    let round = format!("echo >>rounds; \"$LOCKKIT\" run --local a sh -c \"{UP}; sleep 1000\"");
+    // Not one long sleep: a shell that gets SIGINT while it forks waits for what it has forked.
+    let inner = format!("{UP}; while :; do sleep 0.02; done");
+    let round = format!("echo >>rounds; \"$LOCKKIT\" run --local a sh -c \"{inner}\"");
     let body = format!("while true; do {round}; done");
     std::fs::write(stage.path("script"), format!("{body}; echo >>survived")).unwrap();
     let mut terminal = Terminal::open(&stage, &["bash", "--norc", "-i"]);
