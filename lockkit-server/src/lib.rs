@@ -15,7 +15,7 @@
 //! # async fn example(driver: std::sync::Arc<dyn lockkit_core::driver::LockDriver>)
 //! # -> Result<(), Box<dyn std::error::Error>> {
 //! let service = lockkit_server::Service::new(driver)?;
-//! let listener = tokio::net::TcpListener::bind("127.0.0.1:7411").await?;
+//! let listener = "127.0.0.1:7411".parse::<lockkit_server::Listen>()?.open().await?;
 //! let stop = async { drop(tokio::signal::ctrl_c().await) };
 //! lockkit_server::serve(listener, service, stop).await?;
 //! # Ok(())
@@ -27,37 +27,44 @@
 mod api;
 mod body;
 mod guard;
+mod listen;
 mod service;
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 
-use axum::serve::Listener;
-
+pub use listen::{Listen, Listener};
 pub use service::Service;
 
 /// Serves until `stop` is ready, and then answers what is under way: a request that waits is told
 /// that nothing has happened yet, so that its client asks again, at another server.
 ///
-/// Anybody who reaches the listener can lock, and see and break every lock: give it one that only
-/// those reach who may, such as a Unix socket or the loopback address.
+/// A client that reaches the listener can take, see and break every lock.
 ///
 /// # Cancel safety
 /// Dropping it closes the connections. Every claim stays as it is.
-pub async fn serve<L>(
-    listener: L,
+pub async fn serve(
+    listener: Listener,
     service: Service,
     stop: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()>
-where
-    L: Listener,
-    L::Addr: fmt::Debug,
-{
-    let stopping = service.clone();
+) -> io::Result<()> {
+    let router = service.router();
     let stop = async move {
         stop.await;
-        stopping.stop();
+        service.stop();
     };
-    axum::serve(listener, service.router()).with_graceful_shutdown(stop).await
+    match listener {
+        Listener::Tcp(listener) => {
+            // An answer is one small packet, which must not wait for the next.
+            let listener = axum::serve::ListenerExt::tap_io(listener, |stream| {
+                let _ = stream.set_nodelay(true);
+            });
+            axum::serve(listener, router).with_graceful_shutdown(stop).await
+        }
+        Listener::Unix(listener, path) => {
+            let served = axum::serve(listener, router).with_graceful_shutdown(stop).await;
+            let _ = std::fs::remove_file(path);
+            served
+        }
+    }
 }

@@ -7,9 +7,8 @@ use lockkit_conformance::Harness;
 use lockkit_core::Error;
 use lockkit_core::driver::LockDriver;
 use lockkit_http::HttpDriver;
-use lockkit_server::Service;
+use lockkit_server::{Listen, Service};
 use lockkit_sql::SqliteDriver;
-use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
 
 struct Served {
@@ -28,10 +27,10 @@ impl Served {
         let driver = SqliteDriver::connect(&format!("sqlite:{}", file.display())).await?;
         let service = Service::new(Arc::new(driver))?;
         let io = |e| Error::permanent("lab", e);
-        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
-        let address = listener.local_addr().map_err(io)?;
+        let listener = "127.0.0.1:0".parse::<Listen>()?.open().await.map_err(io)?;
+        let url = listener.place().map_err(io)?.to_string();
         tokio::spawn(lockkit_server::serve(listener, service, std::future::pending()));
-        Ok(format!("http://{address}"))
+        Ok(url)
     }
 }
 
