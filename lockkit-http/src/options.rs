@@ -154,18 +154,21 @@ fn tcp(rest: &str) -> Result<Vec<Server>, Error> {
         ))
     };
     let server = |host: &str| {
+        if host.contains('@') {
+            // Before it: a password, perhaps.
+            return Err(wrong("…@…"));
+        }
         // Parsed as a client will: what is no authority is refused here, before any I/O.
         let authority: hyper::http::uri::Authority = host.parse().map_err(|_| wrong(host))?;
-        let plain = !host.contains('@') && !authority.host().is_empty();
         let port = match host.strip_prefix(authority.host()).ok_or_else(|| wrong(host))? {
             "" => PORT,
             port => {
                 port.strip_prefix(':').and_then(|p| p.parse().ok()).ok_or_else(|| wrong(host))?
             }
         };
-        match plain {
-            true => Ok(Server::Tcp(format!("{}:{port}", authority.host()))),
-            false => Err(wrong("…@…")),
+        match authority.host().is_empty() {
+            false => Ok(Server::Tcp(format!("{}:{port}", authority.host()))),
+            true => Err(wrong(host)),
         }
     };
     hosts.split(',').map(server).collect()

@@ -12,7 +12,7 @@ use lockkit_http::wire::Code;
 
 use crate::body::Refusal;
 use crate::service::Service;
-use crate::{caller, guard, metrics};
+use crate::{caller, guard, metrics, page};
 
 /// All of them.
 pub(crate) fn router(service: Service) -> Router {
@@ -41,6 +41,9 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/health", get(looking::health))
         .route("/metrics", get(metrics::metrics))
         .layer(from_fn_with_state(with(), caller::known))
+        .route("/", get(page::html))
+        .route("/page.css", get(page::css))
+        .route("/page.js", get(page::js))
         .route("/healthz", get(looking::alive))
         .route("/readyz", get(looking::ready))
         .fallback(unknown)

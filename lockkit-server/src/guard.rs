@@ -5,8 +5,8 @@
 //! carries an origin has to carry the same host in it.
 
 use axum::extract::{Request, State as Shared};
-use axum::http::HeaderMap;
 use axum::http::header::{HOST, ORIGIN};
+use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use lockkit_http::wire::Code;
@@ -20,19 +20,24 @@ pub(crate) async fn same_host(
     request: Request,
     next: Next,
 ) -> Response {
-    match check(request.headers(), service.hosts()) {
+    match check(request.method(), request.headers(), service.hosts()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
 }
 
-fn check(headers: &HeaderMap, hosts: &[String]) -> Result<(), Refusal> {
+fn check(method: &Method, headers: &HeaderMap, hosts: &[String]) -> Result<(), Refusal> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(HOST).unwrap_or("");
     if !LOOPBACK.iter().copied().chain(hosts.iter().map(String::as_str)).any(|own| names(host, own))
     {
         let detail = "this service does not answer for this host name: an operator can add it";
         return Err(Refusal::new(Code::Forbidden, detail));
+    }
+    // What changes nothing may be asked for from anywhere: a link leads to the page, and without
+    // leave of this service no other page reads its answers.
+    if method == Method::GET {
+        return Ok(());
     }
     // Of either scheme: before a proxy that ends TLS it is another one than here.
     let own = |origin: &str| {
@@ -69,7 +74,7 @@ mod tests {
         let pairs = headers.iter().map(|(name, value)| {
             (name.parse::<axum::http::HeaderName>().unwrap(), value.parse().unwrap())
         });
-        check(&pairs.collect(), &["locks.example".to_owned()]).is_ok()
+        check(&Method::POST, &pairs.collect(), &["locks.example".to_owned()]).is_ok()
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod connections;
 mod guard;
 mod listen;
 mod metrics;
+mod page;
 mod service;
 mod settings;
 mod stall;

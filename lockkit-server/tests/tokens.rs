@@ -3,8 +3,12 @@
 mod served;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use lockkit_server::{Limits, Settings, Tokens};
+use lockkit_core::driver::LockDriver;
+use lockkit_core::memory::MemoryDriver;
+use lockkit_server::{Limits, Service, Settings, Tokens};
+use lockkit_sql::SqliteDriver;
 use serde_json::{Value, json};
 use served::{Served, id};
 use sha2::{Digest, Sha256};
@@ -22,7 +26,10 @@ fn line(name: &str, token: &str, rights: &str) -> String {
 
 impl Guarded {
     async fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::over(Arc::new(MemoryDriver::new()), tempfile::tempdir().unwrap()).await
+    }
+
+    async fn over(driver: Arc<dyn LockDriver>, folder: tempfile::TempDir) -> Self {
         let file = folder.path().join("tokens");
         let lines = [
             line("alice", "token-of-alice", "read,lock@billing:invoice/ lock@"),
@@ -32,7 +39,8 @@ impl Guarded {
         std::fs::write(&file, lines.concat()).unwrap();
         let limits = Limits { waiting_per_caller: 1, ..Limits::default() };
         let settings = Settings::new().limits(limits).tokens(Tokens::load(&file).unwrap());
-        Self { served: Served::new(settings).await, file, _folder: folder }
+        let service = Service::with(driver, settings).unwrap();
+        Self { served: Served::of(service, None).await, file, _folder: folder }
     }
 
     /// Status and body.
@@ -131,7 +139,10 @@ async fn a_caller_does_what_its_rights_say_and_nothing_else() {
 
 #[tokio::test]
 async fn of_many_steps_none_is_carried_out_if_one_is_not_allowed() {
-    let guarded = Guarded::new().await;
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    let driver = SqliteDriver::connect(&url).await.unwrap();
+    let guarded = Guarded::over(Arc::new(driver), folder).await;
     let step = |number, name| json!({"acquire": claim(number, "billing", name)});
     let steps = json!({"steps": [step(1, "invoice/1"), step(2, "x")]});
     assert_eq!(guarded.ask("alice", "/v1/carry", steps).await.0, 403);

@@ -1,6 +1,6 @@
 //! A service over the memory driver for tests, and a client that sends whatever it is told to.
 
-#![allow(dead_code, unreachable_pub)] // Each test uses some of it.
+#![allow(dead_code)] // Each test uses some of it.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// A server that runs until it is told to stop.
-pub struct Served {
-    pub service: Service,
+pub(crate) struct Served {
+    pub(crate) service: Service,
     /// `127.0.0.1:PORT`.
-    pub address: String,
+    pub(crate) address: String,
     stop: oneshot::Sender<()>,
     ended: JoinHandle<std::io::Result<()>>,
 }
 
 impl Served {
-    pub async fn new(settings: Settings) -> Self {
+    pub(crate) async fn new(settings: Settings) -> Self {
         let service = Service::with(Arc::new(MemoryDriver::new()), settings).unwrap();
         Self::of(service, None).await
     }
 
-    pub async fn of(service: Service, tls: Option<&Tls>) -> Self {
+    pub(crate) async fn of(service: Service, tls: Option<&Tls>) -> Self {
         let listen: Listen = "127.0.0.1:0".parse().unwrap();
         let mut listener: Listener = listen.open().await.unwrap();
         if let Some(tls) = tls {
@@ -40,42 +40,42 @@ impl Served {
         Self { service, address: address.to_string(), stop, ended }
     }
 
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         Client(BufStream::new(TcpStream::connect(&self.address).await.unwrap()))
     }
 
     /// One request on a connection of its own.
-    pub async fn ask(&self, token: Option<&str>, path: &str, body: Value) -> Answer {
+    pub(crate) async fn ask(&self, token: Option<&str>, path: &str, body: Value) -> Answer {
         self.client().await.post(token, path, &body).await
     }
 
     /// Has it stop; the result is there once it has.
-    pub fn stop(self) -> JoinHandle<std::io::Result<()>> {
+    pub(crate) fn stop(self) -> JoinHandle<std::io::Result<()>> {
         self.stop.send(()).unwrap();
         self.ended
     }
 }
 
 /// A connection.
-pub struct Client(pub BufStream<TcpStream>);
+pub(crate) struct Client(pub(crate) BufStream<TcpStream>);
 
 /// An answer.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
     /// Lower case.
-    pub head: String,
-    pub body: String,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or(Value::Null)
     }
 }
 
 impl Client {
-    pub async fn post(&mut self, token: Option<&str>, path: &str, body: &Value) -> Answer {
+    pub(crate) async fn post(&mut self, token: Option<&str>, path: &str, body: &Value) -> Answer {
         let body = body.to_string();
         let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
         let head = format!(
@@ -88,20 +88,20 @@ impl Client {
         self.answer().await.expect("an answer")
     }
 
-    pub async fn get(&mut self, path: &str, headers: &str) -> Answer {
+    pub(crate) async fn get(&mut self, path: &str, headers: &str) -> Answer {
         let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n");
         self.send(request.as_bytes()).await;
         self.answer().await.expect("an answer")
     }
 
-    pub async fn send(&mut self, bytes: &[u8]) {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) {
         // A server that refuses a request early closes: its answer is there all the same.
         let _ = self.0.write_all(bytes).await;
         let _ = self.0.flush().await;
     }
 
     /// The next answer; `None` when the connection ends without one.
-    pub async fn answer(&mut self) -> Option<Answer> {
+    pub(crate) async fn answer(&mut self) -> Option<Answer> {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             match self.0.read_line(&mut head).await {
@@ -119,6 +119,6 @@ impl Client {
 }
 
 /// A claim's id.
-pub fn id(number: u128) -> String {
+pub(crate) fn id(number: u128) -> String {
     format!("{number:032x}")
 }
