@@ -197,6 +197,7 @@ function duration(milliseconds) {
 
 function openLock(key) {
   const kind = key.space === "semaphore" ? "Semaphore" : "Lock";
+  $("back").href = link({ prefix: key.prefix });
   $("lock-title").textContent = key.name;
   $("lock-place").textContent = key.prefix ? `${kind} with the prefix ${key.prefix}` : kind;
   $("line").replaceChildren();
