@@ -1,6 +1,5 @@
 //! Looking: one list, all lists, a change of a list, the ensemble's health. Changes nothing.
 
-use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::{join_all, try_join_all};
@@ -166,10 +165,7 @@ impl Inner {
         let session = self.sessions.get().await?;
         // An old base would make tokens that are lower than those of others.
         session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
-        let base = self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base);
-        let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        bases.insert(namespace.clone(), base);
-        Ok(base)
+        Ok(self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base))
     }
 
     async fn read_base(

@@ -161,13 +161,6 @@ impl Places {
         self.all().places.values().map(|place| place.tag.clone()).collect()
     }
 
-    /// The node of the claim of this list that has this token.
-    pub(crate) fn node_of(&self, folder: &str, token: Token) -> Option<Node> {
-        let all = self.all();
-        let nodes = all.places.values().filter(|place| place.folder == folder);
-        nodes.filter_map(|place| place.node.as_ref()).find(|node| node.token == token).cloned()
-    }
-
     /// Forgets the claims whose leases are over, and hands their places out; with the moment at
     /// which to do that again, `latest` at the latest.
     pub(crate) fn take_over(&self, latest: Moment) -> (Vec<Place>, Moment) {
