@@ -59,7 +59,7 @@ impl Shared {
     pub(crate) async fn release(&self, claims: &[&Arc<Claim>]) -> Result<Replies, Error> {
         let (mut locks, mut ids) = (Vec::new(), Vec::new());
         for claim in claims {
-            self.wakes.strike(&claim.id);
+            self.wakes.claims.strike(&claim.id);
             locks.push(keys::lock(&claim.key).0);
             ids.push(claim.id.to_hex());
         }
@@ -79,7 +79,7 @@ impl Shared {
         let mut proposals = Vec::with_capacity(asked.len());
         for (claim, patience) in asked {
             if *patience == Patience::Wait {
-                self.wakes.enlist(claim);
+                self.wakes.claims.enlist(claim);
             }
             let (lock, bucket) = keys::lock(&claim.key);
             let token = self.seen.propose(bucket, now);
@@ -98,13 +98,15 @@ impl Shared {
             if let (Some(micros), Some(clock)) = (reply::server_time(answer), clock) {
                 clock.correct(micros, at);
             }
-            let (acquired, place) = match reply::acquisition(claim, token, answer) {
+            let (acquired, lease) = match reply::acquisition(claim, token, answer) {
                 Err(error @ Error::Backend { .. }) => return Err(error), // it may be in line
-                answer => answer.inspect_err(|_| self.wakes.strike(&claim.id))?,
+                answer => answer.inspect_err(|_| self.wakes.claims.strike(&claim.id))?,
             };
-            match (acquired, place) {
-                (Acquisition::Queued { .. }, Some(place)) => self.look(claim, &place),
-                _ => self.wakes.strike(&claim.id),
+            match acquired {
+                Acquisition::Queued { ahead } => {
+                    self.wakes.claims.queued(&claim.id, ahead, lease);
+                }
+                _ => self.wakes.claims.strike(&claim.id),
             }
             if let Acquisition::Granted(grant) = acquired {
                 self.seen.saw(bucket, grant.token.get());

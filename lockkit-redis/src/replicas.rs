@@ -112,9 +112,8 @@ impl Shared {
     /// does until replicas have it, so whoever waits in `granted` sees to it.
     pub(crate) fn not_before_replicas(&self, claim: &Claim, answer: &mut Renewal, sent: Moment) {
         if let Renewal::Holds(grant) = answer
-            && let Some(waiter) = self.wakes.find(&claim.id)
+            && self.wakes.claims.holds(&claim.id, Grant { since: Some(sent), ..*grant })
         {
-            waiter.grant(Grant { since: Some(sent), ..*grant });
             *answer = Renewal::Waits { ahead: 0 };
         }
     }
