@@ -4,8 +4,8 @@
 //!
 //! # Using it
 //! A driver keeps one [`Waiting`] and implements [`Attendant`], which says how to ask and how to
-//! listen. It [enlists](Waiting::enlist) a claim before the request that may put it in line, says
-//! what the answer was ([`queued`](Waiting::queued), or [`strike`](Waiting::strike)), and answers
+//! listen. It says which steps [depart](Waiting::departs) and what they were
+//! [answered](Waiting::answered), and answers
 //! [`LockDriver::granted`](crate::driver::LockDriver::granted) with [`Waiting::outcome`].
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::clock::{BootClock, Clock, Moment};
-use crate::driver::{ClaimId, Ended, Grant, Renewal};
+use crate::driver::{Acquisition, ClaimId, Ended, Grant, Patience, Renewal, Reply, Step};
 use crate::{Claim, Error, LossReason};
 
 mod attend;
@@ -35,6 +35,8 @@ const BEHIND: Duration = Duration::from_millis(1);
 pub struct Waiting<K> {
     name: fn(&ClaimId) -> K,
     waiters: Mutex<HashMap<K, Arc<Waiter>>>,
+    /// Rung when a claim begins to wait.
+    came: Notify,
     /// Rung when a claim is to be asked about at another time.
     rearmed: Arc<Notify>,
     /// Whether messages are known to arrive.
@@ -67,21 +69,53 @@ impl<K: Eq + Hash> Waiting<K> {
         Self {
             name,
             waiters: Mutex::default(),
+            came: Notify::new(),
             rearmed: Arc::default(),
             told: AtomicBool::new(false),
             tasks: Mutex::default(),
         }
     }
 
-    /// Hangs up the bell of a claim that may be put in line, before it is: a message may be faster
-    /// than the answer.
-    pub fn enlist(&self, claim: &Arc<Claim>) {
-        self.waiter(claim);
+    /// These steps are about to be carried. Bells hang from before a claim is in line: a message may be
+    /// faster than the answer.
+    pub fn departs(&self, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::Acquire { claim, patience: Patience::Wait } => drop(self.waiter(claim)),
+                Step::Acquire { .. } => {}
+                Step::Release { claim } => self.strike(&claim.id),
+            }
+        }
+    }
+
+    /// The answer to a step of this claim; `lease` as in [`queued`](Self::queued).
+    pub fn answered(&self, id: &ClaimId, reply: Result<&Reply, &Error>, lease: Option<Duration>) {
+        match reply {
+            Ok(Reply::Acquired(Acquisition::Queued { ahead })) => self.queued(id, *ahead, lease),
+            // It may be in line: the bell stays until it is released.
+            Err(Error::Backend { .. }) => {}
+            _ => self.strike(id),
+        }
     }
 
     /// The claim does not wait any more, or never did.
     pub fn strike(&self, id: &ClaimId) {
         lock(&self.waiters).remove(&(self.name)(id));
+    }
+
+    /// Returns once a claim waits.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn somebody(&self) {
+        loop {
+            let mut came = std::pin::pin!(self.came.notified());
+            came.as_mut().enable();
+            if !lock(&self.waiters).is_empty() {
+                return;
+            }
+            came.await;
+        }
     }
 
     /// An answer said that the claim is in line behind so many, and when the lease ends on which that
@@ -162,7 +196,10 @@ impl<K: Eq + Hash> Waiting<K> {
             let (note, bell) = (Mutex::default(), Notify::new());
             Arc::new(Waiter { claim: claim.clone(), note, bell })
         };
-        lock(&self.waiters).entry((self.name)(&claim.id)).or_insert_with(fresh).clone()
+        let waiter =
+            lock(&self.waiters).entry((self.name)(&claim.id)).or_insert_with(fresh).clone();
+        self.came.notify_waiters();
+        waiter
     }
 
     fn find(&self, name: &K) -> Option<Arc<Waiter>> {
@@ -210,7 +247,7 @@ impl Waiter {
     }
 
     /// What an answer says; `None` for one that waits on.
-    fn answered(&self, renewal: Renewal) -> Option<u32> {
+    fn told(&self, renewal: Renewal) -> Option<u32> {
         let reason = match renewal {
             Renewal::Waits { ahead } => return Some(ahead),
             Renewal::Holds(grant) => {

@@ -102,6 +102,7 @@ impl Shared {
         let each = claims.iter().zip(&confirmed);
         let failed: Vec<_> = each.filter(|(_, it)| it.is_err()).map(|(claim, _)| *claim).collect();
         if !failed.is_empty() {
+            failed.iter().for_each(|claim| self.wakes.claims.strike(&claim.id));
             // Core gives them back as well, should this fail.
             let _ = self.release(&failed).await;
         }

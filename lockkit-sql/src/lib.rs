@@ -14,6 +14,7 @@ mod rows;
 pub mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod wake;
 
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlDriver;

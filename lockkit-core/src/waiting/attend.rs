@@ -68,10 +68,10 @@ impl<K: Eq + Hash + Send + Sync + 'static> Waiting<K> {
         ];
     }
 
-    fn answered(&self, waiter: &Waiter, answer: Result<(Renewal, Option<Duration>), Error>) {
+    fn asked(&self, waiter: &Waiter, answer: Result<(Renewal, Option<Duration>), Error>) {
         match answer {
             Ok((renewal, lease)) => {
-                if let Some(ahead) = waiter.answered(renewal) {
+                if let Some(ahead) = waiter.told(renewal) {
                     self.queued(&waiter.claim.id, ahead, lease);
                 }
             }
@@ -111,7 +111,7 @@ async fn ask_when_due<D: Attendant>(driver: Weak<D>) {
         let begun = tokio::time::Instant::now();
         let claims: Vec<_> = due.iter().map(|waiter| waiter.claim.clone()).collect();
         for (waiter, answer) in due.iter().zip(attendant.ask(&claims).await) {
-            waiting.answered(waiter, answer);
+            waiting.asked(waiter, answer);
         }
         if due.len() >= MANY && !waiting.is_told() {
             drop(attendant);

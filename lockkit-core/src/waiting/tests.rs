@@ -9,10 +9,14 @@ fn claim() -> Arc<Claim> {
     Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
 }
 
+fn step(claim: &Arc<Claim>) -> Step {
+    Step::Acquire { claim: claim.clone(), patience: Patience::Wait }
+}
+
 fn listened_to() -> (Waiting<ClaimId>, Arc<Claim>) {
     let (waiting, claim) = (Waiting::new(|id: &ClaimId| *id), claim());
     waiting.is_listening();
-    waiting.enlist(&claim);
+    waiting.departs(&[step(&claim)]);
     (waiting, claim)
 }
 
@@ -48,7 +52,7 @@ fn who_was_told_while_nobody_waited_is_told_later() {
 #[test]
 fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long() {
     let (waiting, claim) = (Waiting::new(|id: &ClaimId| *id), claim());
-    waiting.enlist(&claim);
+    waiting.departs(&[step(&claim)]);
     waiting.queued(&claim.id, 1, Some(LONG));
     let soon = BootClock.now().after(Duration::from_millis(100));
     assert_eq!(waiting.due(soon).0.len(), 1);
@@ -57,6 +61,22 @@ fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long()
     lock(&waiting.due(soon).0[0].note).at_once = false;
     waiting.queued(&claim.id, 1, Some(LONG));
     assert!(waiting.due(soon).0.is_empty());
+}
+
+#[test]
+fn a_bell_hangs_until_it_is_known_that_the_claim_does_not_wait() {
+    let lost = Error::retryable("x", "no answer");
+    let mismatch = Error::LimitMismatch { name: "a".to_owned(), in_use: 1, asked: 2 };
+    let queued = Reply::Acquired(Acquisition::Queued { ahead: 1 });
+    let busy = Reply::Acquired(Acquisition::Busy);
+    let answers = [(Ok(&queued), 1), (Err(&lost), 1), (Ok(&busy), 0), (Err(&mismatch), 0)];
+    for (answer, hangs) in answers {
+        let (waiting, claim) = listened_to();
+        waiting.answered(&claim.id, answer, Some(LONG));
+        assert_eq!(lock(&waiting.waiters).len(), hangs, "{answer:?}");
+        waiting.departs(&[Step::Release { claim }]);
+        assert!(lock(&waiting.waiters).is_empty());
+    }
 }
 
 /// What the documentation of drivers promises, however long somebody has been waiting.

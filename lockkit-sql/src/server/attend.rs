@@ -10,7 +10,7 @@ use lockkit_core::{Claim, Error};
 
 use super::Shared;
 use super::dialect::{Dialect, Verb};
-use super::wake::Tag;
+use crate::wake::Tag;
 
 type Answer = (Renewal, Option<Duration>);
 

@@ -17,8 +17,7 @@ use tokio::time::Instant;
 use super::Shared;
 use super::call::{Answer, is_held_up, is_read_only};
 use super::dialect::{Arg, Cell, Dialect, Row, Verb};
-use super::verbs::{count, grant, key, sort_key, unexpected};
-use super::wake::Wakes;
+use super::verbs::{count, grant, key, ring, sort_key, unexpected};
 use crate::rows::{from_micros, micros, space_number, to_json};
 
 /// A step that was left out and waits in vain holds up the others no longer than this.
@@ -31,15 +30,7 @@ type Told = Result<(Row, u32), Error>;
 
 impl<D: Dialect> Shared<D> {
     pub(super) async fn take_off(self: &Arc<Self>, steps: &[Step]) -> Result<Replies, Error> {
-        let claims = &self.wakes.claims;
-        for step in steps {
-            match step {
-                // From before it is in line: the message may be faster than the answer.
-                Step::Acquire { claim, patience: Patience::Wait } => claims.enlist(claim),
-                Step::Release { claim } => claims.strike(&claim.id),
-                _ => {}
-            }
-        }
+        self.wakes.claims.departs(steps);
         let told = match self.fly(steps).await {
             Err(error) if is_read_only(&error) => {
                 join_all(steps.iter().map(|step| self.alone(step))).await
@@ -173,30 +164,17 @@ impl<D: Dialect> Shared<D> {
         }
     }
 
-    /// The answer of one step; who waits is attended to from now on.
-    fn answered(self: &Arc<Self>, step: &Step, told: Told) -> Result<Answered<Reply>, Error> {
-        let read = told.and_then(|(row, unanswered)| {
+    /// The answer of one step.
+    fn answered(&self, step: &Step, told: Told) -> Result<Answered<Reply>, Error> {
+        let (mut lease, mut unanswered) = (None, 0);
+        let reply = told.and_then(|(row, attempts)| {
             // Whom it made holders stands last.
-            if let Some(Cell::Bytes(woken)) = row.0.last() {
-                Wakes::ring(woken);
-            }
-            Ok((Answered::after(unanswered, self.reply(step, &row)?), row))
+            ring(&row, row.0.len().saturating_sub(1));
+            (lease, unanswered) = (row.int(4).map(from_micros), attempts);
+            self.reply(step, &row)
         });
-        let (claims, id) = (&self.wakes.claims, &step.claim().id);
-        match (&read, step) {
-            (_, Step::Release { .. }) => {}
-            (
-                Ok((Answered { answer: Reply::Acquired(Acquisition::Queued { ahead }), .. }, row)),
-                _,
-            ) => {
-                claims.queued(id, *ahead, row.int(4).map(from_micros));
-                claims.attend(self);
-            }
-            // It may be in line: the bell stays until it is released.
-            (Err(Error::Backend { .. }), _) => {}
-            _ => claims.strike(id),
-        }
-        read.map(|(answered, _)| answered)
+        self.wakes.claims.answered(&step.claim().id, reply.as_ref(), lease);
+        reply.map(|reply| Answered::after(unanswered, reply))
     }
 
     fn reply(&self, step: &Step, row: &Row) -> Result<Reply, Error> {

@@ -12,7 +12,6 @@ mod options;
 mod pool;
 mod registers;
 mod verbs;
-mod wake;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +25,8 @@ use dialect::{Dialect, Verb};
 pub(crate) use options::is_plain;
 pub use options::{ServerDurability, ServerOptions, Tables};
 use pool::Connections;
-use wake::Wakes;
+
+use crate::wake::Wakes;
 
 /// Locks and registers in a database server. Cheap to clone; clones share their connections.
 pub struct ServerDriver<D: Dialect> {
@@ -125,7 +125,7 @@ impl<D: Dialect> ServerDriver<D> {
             timeout: options.timeout,
             durability: options.durability,
             capabilities,
-            wakes: Wakes::new(),
+            wakes: Wakes::new(D::PUSHES),
             operations: AtomicU64::new(0),
         };
         let driver = Self { shared: Arc::new(shared) };

@@ -12,8 +12,8 @@ use lockkit_core::{Error, Token};
 use super::ServerDriver;
 use super::dialect::{Arg, Dialect, Verb};
 use super::verbs::unexpected;
-use super::wake::Wakes;
 use crate::rows::{micros, token_of};
+use crate::wake::Wakes;
 
 /// How often a change that another process made is looked for: at first, and at last.
 const TICKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));

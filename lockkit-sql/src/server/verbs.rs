@@ -11,9 +11,9 @@ use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Space, Token};
 
 use super::dialect::{Arg, Dialect, Row, Verb};
-use super::wake::Wakes;
 use super::{ServerDriver, Shared};
 use crate::rows::{break_record, from_micros, micros, space_number, to_json, token_of};
+use crate::wake::Wakes;
 
 /// For how long a record of a break is kept at least: its claim's owner asks for it within its ttl.
 const KEEP_BREAKS: Duration = Duration::from_secs(600);
@@ -89,7 +89,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         ];
         let answer = self.shared.call(Verb::Break, &args).await?;
         let row = answer.row::<D>()?;
-        Wakes::ring(row.bytes(1).unwrap_or_default());
+        ring(row, 1);
         Ok(row.int(0) == Some(1))
     }
 
@@ -129,7 +129,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         let args = [namespace, space, name, Arg::Int(always), Arg::Int(limit.into())];
         let answer = self.shared.call(Verb::Resize, &args).await?;
         let row = answer.row::<D>()?;
-        Wakes::ring(row.bytes(1).unwrap_or_default());
+        ring(row, 1);
         let limit = row.int(0).and_then(|limit| limit.try_into().ok());
         limit.ok_or_else(unexpected::<D>)
     }
@@ -184,7 +184,7 @@ impl<D: Dialect> Shared<D> {
         let mut answers = vec![gone; claims.len()];
         let mut told = 0;
         for row in &answer.rows {
-            Wakes::ring(row.bytes(7).unwrap_or_default());
+            ring(row, 7);
             let n = row.int(0).and_then(|n| usize::try_from(n).ok());
             let at = n.and_then(|n| order.get(n)).ok_or_else(unexpected::<D>)?;
             answers[*at] = renewal::<D>(row)?;
@@ -202,7 +202,7 @@ impl<D: Dialect> Shared<D> {
         let args = [namespace, space, name, id, Arg::Int(what), Arg::Int(value)];
         let answer = self.call(Verb::Amend, &args).await?;
         let row = answer.row::<D>()?;
-        Wakes::ring(row.bytes(7).unwrap_or_default());
+        ring(row, 7);
         Ok(renewal::<D>(row)?.0)
     }
 }
@@ -231,6 +231,11 @@ fn renewal<D: Dialect>(row: &Row) -> Result<(Renewal, Option<Duration>), Error> 
 fn broken(record: Option<&[u8]>) -> Ended {
     let record = record.map(|json| String::from_utf8_lossy(json).into_owned());
     break_record(record).map_or(Ended::NotInLine, Ended::Broken)
+}
+
+/// Wakes those whom a verb made holders, as this column says.
+pub(super) fn ring(row: &Row, column: usize) {
+    Wakes::ring(row.bytes(column).unwrap_or_default().as_chunks().0);
 }
 
 /// Token and ttl from this column on. A grant counts from the last request that core sent.

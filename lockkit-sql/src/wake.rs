@@ -1,4 +1,5 @@
-//! Whom to wake: the claims that wait through one driver, and what messages call them. No I/O.
+//! Whom to wake: the claims that wait through the drivers of this process, and what messages call them.
+//! No I/O.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub(crate) struct Wakes {
     /// The id of this client, which its channel and its claims bear.
     pub(crate) client: Tag,
     pub(crate) claims: Waiting<Tag>,
+    /// Whether what happens in this process comes as a message too.
+    messages: bool,
     pub(crate) registers: RegisterBells,
 }
 
@@ -36,10 +39,11 @@ fn drivers() -> MutexGuard<'static, Vec<Weak<Wakes>>> {
 }
 
 impl Wakes {
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(messages: bool) -> Arc<Self> {
         let wakes = Arc::new(Self {
             client: tag(&ClaimId::random()),
             claims: Waiting::new(tag),
+            messages,
             registers: RegisterBells::default(),
         });
         let mut drivers = drivers();
@@ -48,12 +52,14 @@ impl Wakes {
         wakes
     }
 
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     /// The client's id, as its channel has it.
     pub(crate) fn channel(&self) -> String {
         let hex: String = self.client.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("lockkit_{hex}")
     }
 
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     /// A message to this client: `g TAG TOKEN`, the claim holds; `l TAG`, it is to look; `r`, a
     /// register was written.
     pub(crate) fn heard(&self, message: &str) {
@@ -70,16 +76,15 @@ impl Wakes {
         }
     }
 
-    /// A verb of this process made these hold: who waits here is asked about at once, unless a
-    /// message comes anyway.
-    pub(crate) fn ring(woken: &[u8]) {
-        let (tags, _) = woken.as_chunks();
-        if tags.is_empty() {
+    /// A verb of this process made these hold: who waits here, through whichever driver, is asked about
+    /// at once.
+    pub(crate) fn ring(woken: &[Tag]) {
+        if woken.is_empty() {
             return;
         }
         let all: Vec<_> = drivers().iter().filter_map(Weak::upgrade).collect();
-        for wakes in all.iter().filter(|wakes| !wakes.claims.is_told()) {
-            tags.iter().for_each(|tag| wakes.claims.ring(tag));
+        for wakes in all.iter().filter(|wakes| !(wakes.messages && wakes.claims.is_told())) {
+            woken.iter().for_each(|tag| wakes.claims.ring(tag));
         }
     }
 
@@ -90,11 +95,13 @@ impl Wakes {
     }
 }
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 fn read_tag(hex: &str) -> Option<Tag> {
     let tag = u64::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 16)?;
     Some(tag.to_be_bytes())
 }
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 /// The lease of a claim that somebody else made a holder counts from the last request of its owner
 /// that was answered: the database counts it from later.
 fn granted(claim: &Claim, token: Token) -> Grant {
