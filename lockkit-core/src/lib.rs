@@ -17,6 +17,7 @@ mod deadline;
 pub mod driver;
 mod error;
 mod flight;
+mod gather;
 mod guard;
 mod identity;
 mod lane;

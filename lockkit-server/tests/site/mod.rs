@@ -18,7 +18,10 @@ pub(crate) struct Site {
 
 impl Site {
     /// A client's driver. Every other client asks the other server first.
-    pub(crate) async fn driver<F>(&self, backend: impl Fn() -> F) -> Result<Arc<dyn LockDriver>, Error>
+    pub(crate) async fn driver<F>(
+        &self,
+        backend: impl Fn() -> F,
+    ) -> Result<Arc<dyn LockDriver>, Error>
     where
         F: Future<Output = Result<Arc<dyn LockDriver>, Error>>,
     {
