@@ -18,6 +18,7 @@ pub mod driver;
 mod error;
 mod fence;
 mod flight;
+mod gather;
 mod guard;
 mod identity;
 mod lane;
