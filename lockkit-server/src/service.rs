@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use lockkit_core::driver::{ClaimId, Grant, LockDriver};
+use lockkit_core::driver::{Answered, ClaimId, Gather, Grant, LockDriver, Replies, Reply, Step};
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
 use lockkit_http::wire::LONGEST_WAIT_MS;
 use sha2::{Digest, Sha256};
@@ -27,6 +27,8 @@ pub struct Service(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     driver: Arc<dyn LockDriver>,
+    /// The steps of all clients share flights.
+    gather: Gather,
     /// What is added to the backend's tokens, by namespace.
     bases: Mutex<HashMap<Namespace, u64>>,
     settings: Settings,
@@ -63,6 +65,7 @@ impl Service {
         }
         let Limits { connections, .. } = settings.limits;
         Ok(Self(Arc::new(Inner {
+            gather: Gather::new(driver.clone()),
             driver,
             bases: Mutex::default(),
             connections: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
@@ -141,6 +144,20 @@ impl Service {
         caller.check(Verb::Lock, &claim.key.namespace, &claim.key.name)?;
         claim.check(self.driver().capabilities())?;
         Ok(claim)
+    }
+
+    /// Carries steps, together with those of other requests. An acquire that could not depart while
+    /// its client counts on it never does.
+    pub(crate) async fn carry(&self, steps: &[Step]) -> Replies {
+        let patience = steps.iter().map(|step| step.claim().wait_ttl).min().unwrap_or_default();
+        let latest = self.driver().clock().now().after(patience);
+        self.0.gather.carry(steps, latest).await
+    }
+
+    /// Carries one step.
+    pub(crate) async fn carry_one(&self, step: Step) -> Result<Answered<Reply>, Error> {
+        let reply = self.carry(&[step]).await.pop();
+        reply.unwrap_or_else(|| Err(self.driver().no_reply()))
     }
 
     /// What is added to the tokens of this namespace.

@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use served::{Client, Served};
 
-const PATHS: [&str; 25] = [
+const PATHS: [&str; 27] = [
     "/v1/acquire",
     "/v1/wait",
     "/v1/release",
@@ -20,7 +20,6 @@ const PATHS: [&str; 25] = [
     "/v1/verify",
     "/v1/shorten",
     "/v1/downgrade",
-    "/v1/anchor",
     "/v1/raise",
     "/v1/inspect",
     "/v1/list",
@@ -36,6 +35,9 @@ const PATHS: [&str; 25] = [
     "/healthz",
     "/readyz",
     "/metrics",
+    "/",
+    "/page.css",
+    "/page.js",
     "/%2e%2e//v1/acquire?x=%00",
 ];
 
