@@ -6,7 +6,9 @@ mod looking;
 mod registers;
 
 use axum::Router;
+use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use lockkit_http::wire::Code;
 
@@ -43,6 +45,7 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/", get(page::html))
         .route("/page.css", get(page::css))
         .route("/page.js", get(page::js))
+        .route("/openapi.json", get(openapi))
         .route("/healthz", get(looking::alive))
         .route("/readyz", get(looking::ready))
         .fallback(unknown)
@@ -50,6 +53,11 @@ pub(crate) fn router(service: Service) -> Router {
         .layer(from_fn_with_state(with(), guard::same_host))
         .layer(from_fn_with_state(with(), metrics::counted))
         .with_state(service)
+}
+
+/// The description of all requests and answers, for programs that make clients of it.
+async fn openapi() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], include_str!("../openapi.json"))
 }
 
 async fn unknown() -> Refusal {

@@ -55,6 +55,9 @@ async fn a_lock_is_seen_to_come_to_wait_and_to_go_and_is_broken() {
     browser.sees(&format!("{}.includes('memory')", text("server"))).await;
     browser.sees("document.getElementById('faults').children.length === 14").await;
 
+    let forced = format!("{}.textContent", "document.getElementById('fault-broken_by_force')");
+    browser.sees(&format!("{forced}.includes('tokens grow; two may hold at once')")).await;
+
     // It comes, another waits behind it, and a lock with markup for a name is shown as it is.
     let markup = "<img src=x onerror=alert(1)>/\u{e1}";
     acquire(&served, 1, "invoice").await;

@@ -319,7 +319,7 @@ async function showBackend(signal) {
   capabilities ??= await ask("/v1/capabilities", null, signal);
   fill($("faults"), capabilities.faults.map(([fault, keeps]) => make("tr", { id: `fault-${fault}` },
     make("td", { label: "Fault" }, fault.replaceAll("_", " ")),
-    make("td", { label: "Holds", className: KEEPS[keeps]?.[1] ?? "" }, KEEPS[keeps]?.[0] ?? keeps))));
+    make("td", { label: "Holds", className: KEEPS[keeps][1] }, KEEPS[keeps][0]))));
   const health = await ask("/v1/health", null, signal);
   $("server").textContent = health.server;
   const findings = health.findings.map((it) => make("li", {},
@@ -331,9 +331,10 @@ async function showBackend(signal) {
 }
 
 const KEEPS = {
-  everything: ["exclusion and tokens", "good"],
+  all: ["exclusion and tokens", "good"],
   tokens: ["tokens grow; two may hold at once", "warn"],
   nothing: ["neither exclusion nor tokens", "bad"],
+  impossible: ["cannot happen here", ""],
 };
 
 $("login").addEventListener("submit", (event) => {
