@@ -5,6 +5,7 @@
 //!
 //! `sqlx` is re-exported, since a pool of the caller's may be handed over.
 
+mod error;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "postgres")]
@@ -15,6 +16,7 @@ pub mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+pub use error::WorkError;
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlDriver;
 #[cfg(feature = "postgres")]

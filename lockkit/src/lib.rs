@@ -27,6 +27,8 @@
 //!
 //! What a lock means here, and what not, stands in the repository under `docs/semantics.md`.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod connect;
 
 pub use connect::{connect, connect_with, schema};

@@ -7,7 +7,7 @@ use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
 use crate::sync::entrance::Owner;
-use crate::{Error, Guard, Lease, Mode};
+use crate::{Error, FromLock, Guard, Lease, Mode};
 
 /// Only one at a time, across all processes that use the same backend and name.
 ///
@@ -88,9 +88,51 @@ impl Mutex {
     /// Dropping it drops the work and releases the lock in the background.
     pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         self.lock().await?.run(work).await
+    }
+
+    /// As [`run`](Self::run) if the lock is free and nobody waits for it; otherwise `None`, at once,
+    /// and the work is not begun.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<T>, E>
+    where
+        E: FromLock,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
+    {
+        self.try_run_for(Duration::ZERO, work).await
+    }
+
+    /// As [`run`](Self::run), but waits for the lock no longer than this; then `None`, and the work is
+    /// not begun. The work itself takes as long as it takes.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+    /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+    /// # use std::time::Duration;
+    /// let invoice = locks.mutex("invoice/42");
+    /// match invoice.try_run_for(Duration::from_secs(3), async |lock| lock.token()).await? {
+    ///     Some(token) => println!("done, with token {token}"),
+    ///     None => println!("busy: come back later"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_run_for<T, E, F>(&self, limit: Duration, work: F) -> Result<Option<T>, E>
+    where
+        E: FromLock,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
+    {
+        match self.try_lock_for(limit).await? {
+            Some(guard) => guard.run(work).await.map(Some),
+            None => Ok(None),
+        }
     }
 }

@@ -7,7 +7,7 @@ use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
 use crate::sync::entrance::Owner;
-use crate::{Error, Guard, Lease, Mode, WriteGuard};
+use crate::{Error, FromLock, Guard, Lease, Mode, WriteGuard};
 
 /// Many readers at a time, or one writer.
 ///
@@ -100,7 +100,7 @@ impl RwLock {
     /// Dropping it drops the work and releases the lock in the background.
     pub async fn run_read<T, E, F>(&self, work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         self.read().await?.run(work).await
@@ -112,7 +112,7 @@ impl RwLock {
     /// Dropping it drops the work and releases the lock in the background.
     pub async fn run_write<T, E, F>(&self, work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         self.write().await?.run(work).await
