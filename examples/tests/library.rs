@@ -45,7 +45,8 @@ mod readme {
     }
 
     async fn lead(lease: Lease) -> anyhow::Result<()> {
-        Ok(drop(lease.token()?))
+        lease.token()?;
+        Ok(())
     }
 
     async fn report(_: Lease) -> anyhow::Result<&'static str> {

@@ -3,6 +3,7 @@
 /// A page, and where its code stands.
 const PAGES: &[(&str, &str, &str)] = &[
     ("README.md", include_str!("../../README.md"), include_str!("library.rs")),
+    ("lockkit/README.md", include_str!("../../lockkit/README.md"), include_str!("library.rs")),
     ("docs/library.md", include_str!("../../docs/library.md"), include_str!("library.rs")),
     ("docs/testing.md", include_str!("../../docs/testing.md"), include_str!("testing.rs")),
 ];

@@ -63,7 +63,9 @@ pub(crate) async fn acquire(
     };
     span.record("lockkit.outcome", outcome.as_str());
     match &result {
-        Ok(Some(guard)) => drop(span.record("lockkit.token", guard.token().ok().map(Token::get))),
+        Ok(Some(guard)) => {
+            drop(span.record("lockkit.token", guard.token().ok().map(Token::as_i64)))
+        }
         Ok(None) => {}
         Err(error) => observe::failed(&span, error),
     }

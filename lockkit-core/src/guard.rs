@@ -29,6 +29,9 @@ const RELEASE: Duration = Duration::from_secs(5);
 /// it gives it back in the background, which needs the runtime to live for another moment, and
 /// otherwise leaves the lock to the end of its lease. It derefs to its [`Lease`], which tells the
 /// token and of the loss.
+///
+/// On a current-thread runtime, nothing is renewed while the holder blocks the thread, and the lease
+/// ends after its ttl: move such work into `spawn_blocking`, or use `lockkit::blocking`.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     holding: Arc<Holding>,

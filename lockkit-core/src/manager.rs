@@ -22,6 +22,10 @@ use crate::{BreakRecord, Error, LossReason, Namespace, Space, Token};
 /// used inside a Tokio runtime, and may be in several: when the one ends in which that task runs, it
 /// goes on in the runtime of a lock that is held or waited for. When the last clone, guard and lock made from it are gone, what
 /// was dropped is still released; [`shutdown`](Self::shutdown) waits for that.
+///
+/// **Call [`shutdown`](Self::shutdown) before `main` returns**: the runtime ends with it, and a lock that
+/// is not released by then stays taken for its ttl. A `tracing` warning says when that happens, and when
+/// the last clone goes while guards live.
 #[derive(Clone)]
 pub struct LockManager {
     core: Arc<Core>,

@@ -85,7 +85,7 @@ pub(crate) fn hold_span(labels: Labels, name: &str, token: Option<Token>) -> Spa
         lockkit.backend = labels.backend,
         lockkit.lock.name = name,
         lockkit.lock.kind = labels.kind,
-        lockkit.token = token.map(Token::get),
+        lockkit.token = token.map(Token::as_i64),
     )
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn renewal(
 pub(crate) fn broke(backend: &'static str, name: &str, token: Token, forced: bool) {
     tracing::warn!(
         lockkit.lock.name = name,
-        lockkit.token = token.get(),
+        lockkit.token = token.as_i64(),
         lockkit.break.forced = forced,
         "lock broken"
     );

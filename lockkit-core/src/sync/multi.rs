@@ -157,7 +157,8 @@ impl MultiLock {
         }
     }
 
-    /// Waits for all, runs the work under them, and releases, as [`Mutex::run`] does.
+    /// Waits for all, runs the work under them, and releases, as [`Mutex::run`] does. With a bound on
+    /// the wait: [`try_lock_for`](Self::try_lock_for), then [`MultiGuard::run`].
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the locks in the background.

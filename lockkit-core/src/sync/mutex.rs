@@ -18,6 +18,8 @@ use crate::{Error, FromLock, Guard, Lease, Mode};
 /// - **May be lost**: a lock over a network is a lease. It is renewed in the background, and ends
 ///   when that fails; the [`Guard`] knows before anybody else can hold it. What it protects should
 ///   check the [token](Lease::token).
+/// - **Blocking work** on a current-thread runtime stops the renewal with everything else, and the lease
+///   ends after its ttl: use `spawn_blocking`, or `lockkit::blocking`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
@@ -79,10 +81,14 @@ impl Mutex {
     }
 
     /// Waits for the lock, runs the work under it, and releases it: the form to use where it fits.
+    /// [`try_run_for`](Self::try_run_for) bounds the wait.
     ///
     /// The work is dropped at its next await point when the lock is lost, and the result is then
     /// [`Error::Lost`]; so it is when the loss shows only at the release. Otherwise the result is
-    /// that of the work.
+    /// that of the work. [`FromLock`] says which error types the work may have.
+    ///
+    /// Work that blocks its thread is not dropped meanwhile; on a current-thread runtime it also stops
+    /// the renewal.
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.

@@ -94,7 +94,8 @@ impl RwLock {
         Ok(guard.map(WriteGuard::new))
     }
 
-    /// Runs work as a reader, as [`Mutex::run`](super::Mutex::run) does.
+    /// Runs work as a reader, as [`Mutex::run`](super::Mutex::run) does. With a bound on the wait:
+    /// [`try_read_for`](Self::try_read_for), then [`Guard::run`].
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
@@ -106,7 +107,8 @@ impl RwLock {
         self.read().await?.run(work).await
     }
 
-    /// Runs work as the writer, as [`Mutex::run`](super::Mutex::run) does.
+    /// Runs work as the writer, as [`Mutex::run`](super::Mutex::run) does. With a bound on the wait:
+    /// [`try_write_for`](Self::try_write_for), then [`WriteGuard::run`].
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.

@@ -1,5 +1,7 @@
 //! The service loses its lock: it answers 503, or the database refuses what it writes.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use lockkit::testing::{self, Hand};
@@ -26,7 +28,7 @@ impl Shop {
         let (locks, hand) = testing::locks();
         let folder = tempfile::tempdir().unwrap();
         let file = SqliteConnectOptions::new().filename(folder.path().join("shop.db"));
-        let patient = file.create_if_missing(true).busy_timeout(std::time::Duration::MAX / 4);
+        let patient = file.create_if_missing(true).busy_timeout(Duration::from_secs(600));
         let db = SqlitePool::connect_with(patient).await.unwrap();
         sqlx::query(TABLE).execute(&db).await.unwrap();
         sqlx::query("INSERT INTO invoice VALUES (42, 'open', 0)").execute(&db).await.unwrap();

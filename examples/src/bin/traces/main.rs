@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use lockkit::Error;
+use lockkit::{Error, Token};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing_subscriber::layer::SubscriberExt;
@@ -28,11 +28,12 @@ fn exported(spans: &SdkTracerProvider) -> impl tracing::Subscriber + Send + Sync
 /// An acquisition, and the work under the lock with a span of its own.
 async fn work() -> Result<(), Error> {
     let locks = lockkit::connect("memory:").await?;
-    let paid = locks.mutex("invoice/42").run(async |lock| {
-        let _paying = tracing::info_span!("pay", token = lock.token()?.get()).entered();
-        Ok::<_, Error>(())
-    });
-    paid.await?;
+    let invoice = locks.mutex("invoice/42");
+    invoice.run(async |lock| lock.token().map(pay)).await?;
     locks.shutdown().await;
     Ok(())
+}
+
+fn pay(token: Token) {
+    let _paying = tracing::info_span!("pay", token = token.as_i64()).entered();
 }
