@@ -63,10 +63,10 @@ pub(crate) async fn acquire(
     };
     span.record("lockkit.outcome", outcome.as_str());
     match &result {
-        Ok(Some(guard)) => {
-            drop(span.record("lockkit.token", guard.token().ok().map(Token::as_i64)))
+        Ok(guard) => {
+            let token = guard.as_ref().and_then(|guard| guard.token().ok());
+            span.record("lockkit.token", token.map(Token::as_i64));
         }
-        Ok(None) => {}
         Err(error) => observe::failed(&span, error),
     }
     let took = core.clock().now().since(started);
