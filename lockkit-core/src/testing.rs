@@ -13,7 +13,8 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
 //! let (locks, hand) = testing::locks();
-//! let work = locks.mutex("invoice/42").run(async |_lock| {
+//! let invoice = locks.mutex("invoice/42");
+//! let work = invoice.run(async |_lock| {
 //!     hand.lose("invoice/42", LossReason::Expired).await;
 //!     std::future::pending::<Result<(), Error>>().await // it would work on for ever
 //! });
