@@ -63,6 +63,7 @@ pub(crate) async fn acquire(
     };
     span.record("lockkit.outcome", outcome.as_str());
     match &result {
+        Ok(_) if span.is_disabled() => {}
         Ok(guard) => {
             let token = guard.as_ref().and_then(|guard| guard.token().ok());
             span.record("lockkit.token", token.map(Token::as_i64));

@@ -143,8 +143,7 @@ impl Guard {
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         let lease = self.lease();
-        let (labels, token) = (lease.record.labels, lease.token().ok());
-        let span = observe::hold_span(labels, lease.name().as_str(), token);
+        let span = observe::hold_span(&lease);
         let result = tokio::select! {
             biased;
             reason = lease.lost() => {

@@ -23,6 +23,17 @@ use lockkit_core::{Error, LossReason};
 /// }
 /// ```
 ///
+/// With `sqlx::Error` itself, the compiler says what is missing, and names the alternatives:
+///
+/// ```compile_fail,E0277
+/// # use lockkit_core::LockManager;
+/// # use lockkit_sql::sqlx;
+/// async fn pay(locks: &LockManager, db: &sqlx::SqlitePool) -> Result<(), sqlx::Error> {
+///     let pay = async |_lock| sqlx::query("UPDATE invoice SET paid = 1").execute(db).await.map(drop);
+///     locks.mutex("invoice/42").run(pay).await
+/// }
+/// ```
+///
 /// A program with an error type of its own, `anyhow::Error` or `Box<dyn Error>` does not need it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

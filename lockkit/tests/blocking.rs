@@ -22,7 +22,7 @@ fn two() -> (LockManager, LockManager) {
 #[test]
 fn the_lock_is_renewed_while_its_thread_works() {
     let locks = connect("memory:").unwrap();
-    let guard = locks.mutex("a").ttl(3 * SECOND).lock().unwrap();
+    let guard = locks.mutex("a").ttl(6 * SECOND).lock().unwrap();
     let (begun, mut before) = (Instant::now(), guard.remaining());
     // Once the lease has become longer by itself, it was renewed.
     let renewed = std::iter::repeat_with(|| {
