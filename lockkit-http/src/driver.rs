@@ -27,8 +27,9 @@ pub struct HttpDriver {
     capabilities: Capabilities,
 }
 
-/// The variable that has the token where the URL names no file.
-const TOKEN: &str = "LOCKKIT_TOKEN";
+/// The variable that has the token where the URL names no file. (`LOCKKIT_TOKEN` is the fencing token
+/// of the lock that a command runs under.)
+const TOKEN: &str = "LOCKKIT_HTTP_TOKEN";
 
 const WAIT: Duration = Duration::from_millis(wire::LONGEST_WAIT_MS);
 
@@ -36,7 +37,7 @@ impl HttpDriver {
     /// Connects to the service that the URL names: `http://HOST:PORT,HOST:PORT`, `https://…` or
     /// `http+unix:/PATH`. One request, for the capabilities of the backend.
     ///
-    /// Without `token_file` in the URL, the token is what `LOCKKIT_TOKEN` says, if it is set.
+    /// Without `token_file` in the URL, the token is what `LOCKKIT_HTTP_TOKEN` says, if it is set.
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind.

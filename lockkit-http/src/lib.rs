@@ -13,7 +13,7 @@
 //! | option | |
 //! | --- | --- |
 //! | `timeout=5s` | how long a request may take before its fate counts as unknown |
-//! | `token_file=FILE` | the bearer token; [`HttpDriver::connect`] also reads `LOCKKIT_TOKEN` |
+//! | `token_file=FILE` | the bearer token; [`HttpDriver::connect`] also reads `LOCKKIT_HTTP_TOKEN` |
 //! | `ca=FILE` | with `https`: the authorities to trust, instead of the system's |
 //! | `cert=FILE&key=FILE` | with `https`: the certificate to show, and its key |
 //!

@@ -101,7 +101,7 @@ impl HttpOptions {
             ("token", _) => {
                 return Err(Error::config(
                     "a token in a URL is seen in process lists: put it into a file, and give \
-                     token_file=FILE, or into LOCKKIT_TOKEN",
+                     token_file=FILE, or into LOCKKIT_HTTP_TOKEN",
                 ));
             }
             _ => {

@@ -40,8 +40,8 @@ fn a_caller_without_a_token_is_refused_and_a_file_with_an_error_changes_nothing(
     let ran = stage.run(&["run", "--url", &with, "a", "true"]);
     assert_eq!(code(&ran), 0, "{}", stderr(&ran));
     let ran = stage
-        .lockkit(&["run", "--url", &url, "a", "true"])
-        .env("LOCKKIT_TOKEN", &secret)
+        .lockkit(&["run", "--url", &url, "a", "--", "sh", "-c", "\"$LOCKKIT\" run b true"])
+        .env("LOCKKIT_HTTP_TOKEN", &secret)
         .output()
         .unwrap();
     assert_eq!(code(&ran), 0, "{}", stderr(&ran));
