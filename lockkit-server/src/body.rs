@@ -62,24 +62,24 @@ impl<T: Serialize> IntoResponse for Answer<T> {
 
 /// A problem instead of an answer.
 #[derive(Debug)]
-pub(crate) struct Refusal(pub(crate) Problem);
+pub(crate) struct Refusal(Box<Problem>);
 
 impl Refusal {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self(Problem::new(code, detail))
+        Self(Problem::new(code, detail).into())
     }
 }
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self(Problem::of(&error))
+        Self(Problem::of(&error).into())
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::BAD_GATEWAY);
-        let mut response = json(status, &self.0, "application/problem+json");
+        let mut response = json(status, &*self.0, "application/problem+json");
         if matches!(self.0.code, Code::Unavailable | Code::TooMany) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
