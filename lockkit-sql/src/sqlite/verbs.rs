@@ -57,20 +57,20 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let renewals = self.inner.amend(claims, false, |claim| flight::Step::Renew(claim)).await?;
+        let renewals = self.inner.amend(claims, false, |claim| flight::Verb::Renew(claim)).await?;
         Ok(renewals.into_iter().map(Ok).collect())
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
         self.inner
-            .amend(from_ref(claim), false, move |claim| flight::Step::Shorten(claim, ttl))
+            .amend(from_ref(claim), false, move |claim| flight::Verb::Shorten(claim, ttl))
             .await
             .map(one)
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
         self.inner
-            .amend(from_ref(claim), false, |claim| flight::Step::Downgrade(claim))
+            .amend(from_ref(claim), false, |claim| flight::Verb::Downgrade(claim))
             .await
             .map(one)
     }
@@ -79,7 +79,7 @@ impl LockDriver for SqliteDriver {
         check_raise(token.get())?;
         // A raised token must not go back, so this waits for the disk.
         self.inner
-            .amend(from_ref(claim), true, move |claim| flight::Step::Raise(claim, token))
+            .amend(from_ref(claim), true, move |claim| flight::Verb::Raise(claim, token))
             .await
             .map(one)
     }
@@ -93,7 +93,7 @@ impl LockDriver for SqliteDriver {
     ) -> Result<bool, Error> {
         let (key, record) = (key.clone(), to_json(record));
         let break_it = move |flight: &mut Flight<'_>| {
-            let answer = flight.step(&key, &flight::Step::Break(token, force))?;
+            let answer = flight.step(&key, &flight::Verb::Break(token, force))?;
             let Answer::Broke(broke) = answer else {
                 return Err(unexpected(&answer));
             };
@@ -170,7 +170,7 @@ impl Inner {
         &self,
         claims: &[Arc<Claim>],
         durable: bool,
-        step: impl for<'a> Fn(&'a Claim) -> flight::Step<'a> + Send + 'static,
+        step: impl for<'a> Fn(&'a Claim) -> flight::Verb<'a> + Send + 'static,
     ) -> Result<Vec<Renewal>, Error> {
         let durable = durable || claims.iter().any(|claim| outlives(claim));
         let claims = claims.to_vec();
@@ -215,7 +215,7 @@ fn reply(flight: &mut Flight<'_>, step: &Step) -> Result<Result<Reply, Error>, F
     let claim = step.claim();
     let answer = match step {
         Step::Acquire { patience, .. } => return acquire(flight, claim, *patience),
-        _ => flight.step(&claim.key, &flight::Step::Release(claim))?,
+        _ => flight.step(&claim.key, &flight::Verb::Release(claim))?,
     };
     match answer {
         Answer::Released(released) => Ok(Ok(Reply::Released(released))),
@@ -235,7 +235,7 @@ fn acquire(
         return Ok(Err(Error::config(message)));
     }
     let with = Arc::new((to_json(&*claim.identity), claim.note.as_deref().map(str::to_owned)));
-    let step = flight::Step::Acquire { claim, with, patience, given };
+    let step = flight::Verb::Acquire { claim, with, patience, given };
     let acquired = match flight.step(&claim.key, &step)? {
         Answer::Holds(grant) => Acquisition::Granted(grant),
         Answer::Waits(place) => Acquisition::Queued { ahead: flight.ahead(&claim.key, place)? },
@@ -252,7 +252,7 @@ fn acquire(
 
 fn resize(flight: &mut Flight<'_>, key: &Key, limit: SetLimit) -> Result<u32, Failure> {
     let given = flight.given(key)?;
-    let limit = match flight.step(key, &flight::Step::Resize { limit, given })? {
+    let limit = match flight.step(key, &flight::Verb::Resize { limit, given })? {
         Answer::Limit(limit) => limit,
         other => return Err(unexpected(&other)),
     };

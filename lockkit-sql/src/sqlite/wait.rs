@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::Inner;
-use super::flight::{Flight, Step, key_of};
+use super::flight::{Flight, Verb, key_of};
 use super::verbs::lost;
 use super::worker::Failure;
 
@@ -123,7 +123,7 @@ impl Inner {
         let claim = claim.clone();
         let waits = "SELECT 1 FROM lockkit_claims WHERE id = ?1 AND held IS NULL";
         let look = move |flight: &mut Flight<'_>| {
-            flight.step(&claim.key, &Step::Look)?;
+            flight.step(&claim.key, &Verb::Look)?;
             let line = flight.line(&claim.key);
             match line.and_then(|line| line.get(line.find(&claim.id)?)) {
                 // Its lease began with a request that was answered, or later.
@@ -200,7 +200,7 @@ impl Inner {
 impl Flight<'_> {
     /// Lets a list move on, wakes who holds, and says when its first lease ends.
     fn look_at(&mut self, key: &Key) -> Result<i64, Failure> {
-        self.step(key, &Step::Look)?;
+        self.step(key, &Verb::Look)?;
         let Some(line) = self.line(key) else {
             return Ok(i64::MAX);
         };
