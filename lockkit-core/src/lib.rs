@@ -41,6 +41,7 @@ pub mod sync;
 mod ticket;
 mod token;
 mod url;
+pub mod waiting;
 
 pub use capabilities::Capabilities;
 pub use claim::{Claim, Lifetime, Mode};

@@ -25,7 +25,7 @@ pub(crate) struct Target {
 
 /// Takes a URL apart.
 pub(crate) fn parse(url: &str) -> Result<Target, Error> {
-    let (place, options) = split_query(url);
+    let (place, query) = split_query(url);
     let (tls, rest) = match place.split_once("://") {
         Some(("etcd", rest)) => (false, rest),
         Some(("etcds", rest)) => (true, rest),
@@ -51,7 +51,7 @@ pub(crate) fn parse(url: &str) -> Result<Target, Error> {
         let (user, password) = (decoded(user)?, decoded(password)?);
         options = options.with_user(user, password).with_auto_token_refresh(true);
     }
-    let files = Files::of(options)?;
+    let files = Files::of(query)?;
     options = match (tls, files.is_empty()) {
         (true, _) => options.with_tls(files.tls()?),
         (false, true) => options,

@@ -15,6 +15,7 @@ mod rows;
 pub mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod wake;
 
 pub use fence::{Fenced, FencedWrite};
 pub use lockkit_core::Fence;
