@@ -1,14 +1,14 @@
 //! Locks in a SQLite file, for the processes of one machine. This file opens it and says what it
 //! can do; `verbs` has the lock, `registers` the values, `wait` the waiting, `flight` a transaction,
-//! `worker` the thread that carries it out, `place` and `file` the checks of the file.
+//! `worker` the thread that carries it out, `location` and `file` the checks of the file.
 #![doc = include_str!("guide.md")]
 
 mod boot;
 mod file;
 mod flight;
+mod location;
 mod look;
 mod mark;
-mod place;
 mod registers;
 mod sweep;
 mod verbs;
