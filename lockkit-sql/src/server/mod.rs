@@ -2,7 +2,6 @@
 //! waiters; the statements and what differs between servers are in the [dialects](dialect::Dialect).
 
 pub mod dialect;
-pub mod fence;
 
 mod attend;
 mod call;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Ended, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+    Anchored, Ended, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Space, Token};
@@ -110,11 +110,12 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         self.shared.amend(claim, 2, token.as_i64()).await
     }
 
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        if D::ANCHORS {
-            return self.shared.amend(claim, 3, 0).await;
-        }
-        self.renew_single(claim).await
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
+        Ok(match self.shared.amend(claim, 3, 0).await? {
+            Renewal::Holds(_) => Anchored::At(self.shared.dialect.tables().into()),
+            Renewal::Waits { .. } => Anchored::Ended(Ended::NotInLine),
+            Renewal::Ended(why) => Anchored::Ended(why),
+        })
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {

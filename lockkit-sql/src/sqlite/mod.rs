@@ -4,6 +4,7 @@
 #![doc = include_str!("guide.md")]
 
 mod boot;
+mod fence;
 mod file;
 mod flight;
 mod location;
@@ -26,6 +27,7 @@ use lockkit_core::driver::Flights;
 use lockkit_core::{Capabilities, Error};
 use sqlx::sqlite::SqlitePool;
 
+pub use fence::TOKENS_TABLE;
 use mark::FileMark;
 use worker::{Site, Worker};
 

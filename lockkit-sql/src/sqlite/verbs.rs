@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Renewal, Replies, Reply,
-    SetLimit, Step,
+    Acquisition, Anchored, Ended, Force, Grant, LockDriver, Patience, Registers, Renewal, Replies,
+    Reply, SetLimit, Step,
 };
 use lockkit_core::line::Answer;
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
@@ -128,6 +128,11 @@ impl LockDriver for SqliteDriver {
             Ok(!broke.is_empty())
         };
         self.shared.writer.call(true, break_it).await
+    }
+
+    async fn anchor(&self, _: &Arc<Claim>) -> Result<Anchored, Error> {
+        // A fence asks the file itself: here a transaction of the program may have it locked.
+        Ok(Anchored::At(self.path().as_os_str().as_encoded_bytes().to_vec()))
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
