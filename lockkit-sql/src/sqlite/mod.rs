@@ -206,7 +206,7 @@ impl SqliteDriver {
                 writer: Worker::start(site.clone(), true)?,
                 reader: Worker::start(site.clone(), false)?,
                 site,
-                wakes: Wakes::new(false),
+                wakes: Wakes::new(wait::tag, false),
             })
         };
         let entered = tokio::task::spawn_blocking(enter).await;
