@@ -45,6 +45,7 @@ pub use crate::claim::ClaimId;
 pub use crate::deadline::{backoff, trusted_until};
 pub use crate::error::no_answer;
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
+pub use crate::gather::Gather;
 pub use crate::registers::{
     Delete, Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
     Version, Write, WriteId,

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use lockkit_core::driver::ClaimId;
-use lockkit_core::waiting::{RegisterBells, Waiting};
+use lockkit_core::waiting::{RegisterBells, Waiters};
 
 /// What stands for a claim in messages.
 pub(crate) type Tag = [u8; 8];
@@ -12,7 +12,7 @@ pub(crate) type Tag = [u8; 8];
 /// Who waits through one driver.
 #[derive(Debug)]
 pub(crate) struct Wakes {
-    pub(crate) claims: Waiting<Tag>,
+    pub(crate) claims: Waiters<Tag>,
     /// Whether what happens in this process comes as a message too.
     messages: bool,
     pub(crate) registers: RegisterBells,
@@ -28,7 +28,7 @@ fn drivers() -> MutexGuard<'static, Vec<Weak<Wakes>>> {
 impl Wakes {
     pub(crate) fn new(tag: fn(&ClaimId) -> Tag, messages: bool) -> Arc<Self> {
         let wakes = Arc::new(Self {
-            claims: Waiting::new(tag),
+            claims: Waiters::new(tag),
             messages,
             registers: RegisterBells::default(),
         });

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use lockkit_core::clock::{Clock, Moment};
+use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
     Acquisition, Answered, Ended, Grant, LockDriver, Patience, Released, Renewal,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{ClaimId, Grant, Renewal};
-use lockkit_core::waiting::{Attendant, Waiting};
+use lockkit_core::waiting::{Attendant, Waiters};
 use lockkit_core::{Claim, Error, Token};
 use sha2::{Digest, Sha256};
 
@@ -25,7 +25,7 @@ type Answer = (Renewal, Option<Duration>);
 impl<D: Dialect> Attendant for Shared<D> {
     type Name = Tag;
 
-    fn waiting(&self) -> &Waiting<Tag> {
+    fn waiting(&self) -> &Waiters<Tag> {
         &self.wakes.claims
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lockkit_core::driver::{ClaimId, Grant, Renewal};
-use lockkit_core::waiting::{Attendant, Waiting};
+use lockkit_core::waiting::{Attendant, Waiters};
 use lockkit_core::{Claim, Error, Key};
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_millis(15);
 impl Attendant for Shared {
     type Name = Tag;
 
-    fn waiting(&self) -> &Waiting<Tag> {
+    fn waiting(&self) -> &Waiters<Tag> {
         &self.wakes.claims
     }
 
