@@ -64,7 +64,8 @@ struct Note {
 }
 
 impl<K: Eq + Hash> Waiters<K> {
-    /// `name` says what messages call a claim. It must not be the id where others can read them.
+    /// `name` says what messages call a claim: its id only where whoever reads messages can read the
+    /// claims as well, since the id releases the claim.
     pub fn new(name: fn(&ClaimId) -> K) -> Self {
         Self {
             name,
