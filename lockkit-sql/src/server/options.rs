@@ -65,8 +65,8 @@ impl ServerOptions {
     /// Where the tables are: the schema on PostgreSQL, `lockkit` unless set; what the names of the
     /// tables begin with on MySQL and MariaDB, `lockkit_` unless set. (`?tables=shop_locks`)
     #[must_use]
-    pub fn tables(mut self, place: impl Into<String>) -> Self {
-        self.tables = Some(Tables(place.into()));
+    pub fn tables(mut self, name: impl Into<String>) -> Self {
+        self.tables = Some(Tables(name.into()));
         self
     }
 
@@ -101,11 +101,11 @@ impl ServerOptions {
 
 /// Whether this can stand in a statement as it is: lower-case letters, digits and `_`, at most
 /// 40 of them, and no digit in front.
-pub(crate) fn is_plain(place: &str) -> bool {
-    let begins = place.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
+pub(crate) fn is_plain(name: &str) -> bool {
+    let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
     begins
-        && place.len() <= 40
-        && place.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        && name.len() <= 40
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
 #[cfg(test)]

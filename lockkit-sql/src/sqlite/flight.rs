@@ -13,9 +13,10 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row, para
 
 use super::BACKEND;
 use super::registers::GRACE;
+use super::wait::tag;
 use super::worker::{Failure, Site};
 use crate::rows::{duration, mode_of, nanos, space_number, space_of, token_of};
-use crate::wake::{Tag, tag};
+use crate::wake::Tag;
 
 /// How many tokens are put on disk in advance; see the guide.
 pub(crate) const TOKEN_BLOCK: i64 = 1 << 20;
