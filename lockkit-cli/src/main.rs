@@ -51,11 +51,13 @@ fn main() -> ExitCode {
 fn perform(cli: Cli) -> Result<Ending, Failure> {
     output::set_verbosity(cli.verbosity());
     output::set_color(cli.color);
-    // One thread: it is the one that starts the command, and lives as long as lockkit.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|e| Failure::os("cannot begin", e))?;
+    let mut builder = match &cli.verb {
+        #[cfg(feature = "serve")]
+        Verb::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        // One thread: it is the one that starts the command, and lives as long as lockkit.
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime = builder.enable_all().build().map_err(|e| Failure::os("cannot begin", e))?;
     let result = runtime.block_on(dispatch(cli.verb, &cli.backend));
     let result = result.map_err(|failure| located(failure, &cli.backend));
     // What a driver does in other threads is not waited for.
@@ -83,6 +85,8 @@ async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> 
         Verb::Watch(args) => commands::watch::watch(&args, backend).await,
         Verb::Doctor => commands::doctor::doctor(backend).await,
         Verb::Schema => commands::schema::schema(backend),
+        #[cfg(feature = "serve")]
+        Verb::Serve(args) => commands::serve::serve(&args, backend).await,
         Verb::TakeOver(args) => commands::take_over::take_over(&args, backend).await,
         Verb::Completions { shell } => commands::manual::completions(shell),
         Verb::Man(args) => commands::manual::man(&args),

@@ -97,7 +97,7 @@ impl Capabilities {
 }
 
 /// Whose clock says when a lease is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LeaseClock {
@@ -135,7 +135,7 @@ impl RoundTrips {
 }
 
 /// What one lease at the backend keeps alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LeaseScope {
@@ -149,7 +149,7 @@ pub enum LeaseScope {
 }
 
 /// How a waiter learns that it holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum WakeUp {
@@ -164,7 +164,7 @@ pub enum WakeUp {
 }
 
 /// Where tokens come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TokenSource {
@@ -234,7 +234,7 @@ impl Fault {
 }
 
 /// What is left of promises 1 (exclusion) and 2 (tokens grow) under a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keeps {
     /// Both may break.

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use rand::RngCore;
 
-use crate::{Identity, Key, Space};
+use crate::name::{check_holder, check_note};
+use crate::settings::check_ttl;
+use crate::state::MARK;
+use crate::{Capabilities, Error, Identity, Key, Margin, Space};
 
 /// The secret name of a claim: 128 random bits, made by the client.
 ///
@@ -143,6 +146,12 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// The error for a claim to a semaphore that is in use with another limit.
+    pub fn other_limit(&self, in_use: u32) -> Error {
+        let asked = self.mode.limit().unwrap_or_default();
+        Error::LimitMismatch { name: self.key.name.as_str().to_owned(), in_use, asked }
+    }
+
     /// A renewed claim without a note, with a new random id.
     ///
     /// # Panics
@@ -175,6 +184,28 @@ impl Claim {
         let note = self.note.as_ref().map_or(0, |note| note.len());
         let key = self.key.namespace.as_str().len() + self.key.name.as_str().len();
         256 + 2 * (key + host.len() + program.len() + note)
+    }
+
+    /// Refuses what no backend of these capabilities can work with: ttls, counts of permits, texts
+    /// that people could not read in a line. For programs that carry claims which others made; a
+    /// manager has checked its own.
+    pub fn check(&self, capabilities: &Capabilities) -> Result<(), Error> {
+        check_ttl("ttl", self.hold_ttl, Margin::default(), capabilities)?;
+        check_ttl("wait_ttl", self.wait_ttl, Margin::default(), capabilities)?;
+        if let Mode::Permits { permits, .. } = self.mode {
+            if !capabilities.permits {
+                let (operation, backend) = ("semaphores", capabilities.backend);
+                return Err(Error::Unsupported { operation, backend });
+            }
+            if permits == 0 {
+                return Err(Error::config("a semaphore gives one permit at least"));
+            }
+        }
+        let Identity { host, program, .. } = &*self.identity;
+        check_holder(host)?;
+        check_holder(program)?;
+        // What a composed driver added stands behind its mark.
+        self.note.iter().flat_map(|note| note.splitn(2, MARK)).try_for_each(check_note)
     }
 
     /// The same claim with another lifetime.

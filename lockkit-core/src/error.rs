@@ -282,6 +282,16 @@ pub struct BreakRecord {
     pub forced: bool,
 }
 
+impl BreakRecord {
+    /// Refuses texts that people could not read in a line. For programs that break for others; a
+    /// manager has checked its own.
+    pub fn check(&self) -> Result<(), Error> {
+        crate::name::check_holder(&self.by.host)?;
+        crate::name::check_holder(&self.by.program)?;
+        self.reason.as_deref().map_or(Ok(()), crate::name::check_note)
+    }
+}
+
 impl fmt::Display for BreakRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "by {}", self.by)?;

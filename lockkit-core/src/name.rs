@@ -148,6 +148,11 @@ pub(crate) fn check_note(note: &str) -> Result<(), Error> {
     check_text(note, 1000, "a note")
 }
 
+/// Refuses the host or program of a holder that people could not read in one line.
+pub(crate) fn check_holder(text: &str) -> Result<(), Error> {
+    check_text(text, 255, "the host or program of a holder")
+}
+
 /// Refuses the id of a participant that does not fit.
 pub(crate) fn check_participant(id: &str, most: usize) -> Result<(), Error> {
     match id {

@@ -27,6 +27,8 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("zks", Some("zk-tls"), cfg!(feature = "zk-tls")),
     ("etcd", Some("etcd"), cfg!(feature = "etcd")),
     ("etcds", Some("etcd"), cfg!(feature = "etcd")),
+    ("http", Some("http"), cfg!(feature = "http")),
+    ("http+unix", Some("http"), cfg!(feature = "http")),
     ("quorum", None, true),
     ("mirror", None, true),
     // Last: for tests and single processes.
@@ -123,6 +125,8 @@ fn check(url: &BackendUrl) -> Result<(), Error> {
         "zk" | "zks" => lockkit_zk::ZkDriver::check_url(url.rest()),
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => lockkit_etcd::EtcdDriver::check_url(url.rest()),
+        #[cfg(feature = "http")]
+        "http" | "http+unix" => lockkit_http::HttpDriver::check_url(url.rest()),
         other => Err(unknown(other)),
     }
 }
@@ -151,6 +155,8 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         }
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Ok(Arc::new(lockkit_etcd::EtcdDriver::connect(url.rest()).await?)),
+        #[cfg(feature = "http")]
+        "http" | "http+unix" => Ok(Arc::new(lockkit_http::HttpDriver::connect(url.rest()).await?)),
         other => Err(unknown(other)),
     }
 }

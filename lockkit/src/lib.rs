@@ -21,6 +21,7 @@
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
 //! | `zk://H:P,H:P/CHROOT`, `zks://…` | `zk`, for TLS `zk-tls` (not in `full`) | whoever reaches the ensemble |
 //! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | whoever reaches the cluster |
+//! | `http://HOST:PORT`, `http+unix:/PATH` | `http` | the backend of a lock service |
 //!
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
 //! rest of the query is the driver's.
@@ -44,6 +45,9 @@ pub use lockkit_compose as compose;
 /// The etcd driver, for clients that a URL cannot name, and for fencing inside of etcd.
 #[cfg(feature = "etcd")]
 pub use lockkit_etcd as etcd;
+/// The driver for a lock service over HTTP, and the types of its JSON API.
+#[cfg(feature = "http")]
+pub use lockkit_http as http;
 /// The Redis driver, with the options that its URL has as methods.
 #[cfg(feature = "redis")]
 pub use lockkit_redis as redis;

@@ -1,6 +1,8 @@
 //! What can be written on the command line, and the help for it. Decides nothing.
 
 pub(crate) mod look;
+#[cfg(feature = "serve")]
+pub(crate) mod serve;
 pub(crate) mod sync;
 pub(crate) mod take;
 
@@ -145,6 +147,9 @@ pub(crate) enum Verb {
     /// Print the SQL statements that create lockkit's tables
     #[command(after_help = SCHEMA_EXAMPLE)]
     Schema,
+    /// Serve the locks of a backend over HTTP, for programs in any language
+    #[cfg(feature = "serve")]
+    Serve(serve::ServeArgs),
     /// Raise the tokens of this backend above those of another: a step of a move
     TakeOver(TakeOverArgs),
     /// Print the completions for a shell

@@ -9,6 +9,8 @@ pub(crate) mod manual;
 pub(crate) mod register;
 pub(crate) mod resize;
 pub(crate) mod schema;
+#[cfg(feature = "serve")]
+pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod take_over;
 pub(crate) mod ticket;

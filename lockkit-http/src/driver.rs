@@ -1,0 +1,237 @@
+//! The driver: the verbs of the driver trait, each a request.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::driver::Answered;
+use lockkit_core::driver::{
+    Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies, SetLimit,
+    Step, Store, StoreOutcome, Version,
+};
+use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Token};
+
+use crate::options::HttpOptions;
+use crate::transport::Transport;
+use crate::{BACKEND, wire};
+
+/// Locks of a lock service, on whatever backend stands behind it.
+///
+/// Claims are detached ones of that backend: they live until their ttl is over, whichever server of
+/// the service is asked, and whether or not any of them lives meanwhile.
+#[derive(Clone, Debug)]
+pub struct HttpDriver {
+    transport: Arc<Transport>,
+    capabilities: Capabilities,
+}
+
+const WAIT: Duration = Duration::from_millis(wire::LONGEST_WAIT_MS);
+
+impl HttpDriver {
+    /// Connects to the service that the URL names: `http://HOST:PORT,HOST:PORT` or
+    /// `http+unix:/PATH`. One request, for the capabilities of the backend.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves nothing behind.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::connect_with(HttpOptions::parse(url)?).await
+    }
+
+    /// Connects with these options.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves nothing behind.
+    pub async fn connect_with(options: HttpOptions) -> Result<Self, Error> {
+        let transport = Transport::new(&options);
+        let capabilities: wire::Capabilities = transport.get("/v1/capabilities").await?;
+        let capabilities = capabilities.for_driver();
+        Ok(Self { transport: Arc::new(transport), capabilities })
+    }
+
+    /// Whether a URL is one of a lock service. No I/O.
+    pub fn check_url(url: &str) -> Result<(), Error> {
+        HttpOptions::parse(url).map(drop)
+    }
+
+    /// A request about one claim that is answered with how it stands.
+    async fn renewal(&self, path: &str, body: &impl serde::Serialize) -> Result<Renewal, Error> {
+        let sent = self.clock().now();
+        let state: wire::State = self.transport.post(path, body).await?;
+        Ok(state.renewal(sent))
+    }
+
+    fn garbled(&self) -> Error {
+        Error::permanent(BACKEND, "the service did not answer each of several questions")
+    }
+}
+
+#[async_trait]
+impl LockDriver for HttpDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.capabilities.registers.then_some(self)
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let sent = self.clock().now();
+        let carry = wire::Carry { steps: steps.iter().map(wire::Step::of).collect() };
+        let answer: wire::Replies = self.transport.post("/v1/carry", &carry).await?;
+        if answer.replies.len() != steps.len() {
+            return Err(self.garbled());
+        }
+        let named = |(step, reply): (&Step, wire::Reply)| {
+            reply.for_driver(sent).map_err(|error| match error {
+                Error::LimitMismatch { in_use, asked, .. } => {
+                    let name = step.claim().key.name.as_str().to_owned();
+                    Error::LimitMismatch { name, in_use, asked }
+                }
+                other => other,
+            })
+        };
+        Ok(steps.iter().zip(answer.replies).map(named).collect())
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let wait = wire::Wait { claim: wire::Claim::of(claim), wait_ms: wire::LONGEST_WAIT_MS };
+        loop {
+            let sent = self.clock().now();
+            match self.transport.poll("/v1/wait", &wait, WAIT).await? {
+                wire::State::Held(grant) => return Ok(grant.for_driver(sent)),
+                wire::State::Waiting { .. } => {}
+                wire::State::Busy { .. } => return Err(self.garbled()),
+                wire::State::Ended(loss) => return Err(Error::Lost { reason: loss.reason() }),
+            }
+        }
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        let sent = self.clock().now();
+        let renew = wire::Renew { claims: claims.iter().map(|c| wire::Claim::of(c)).collect() };
+        let answers: wire::Answers = self.transport.post("/v1/renew", &renew).await?;
+        let renewals: Option<Vec<_>> =
+            answers.answers.into_iter().map(|answer| answer.renewal(sent)).collect();
+        renewals.filter(|it| it.len() == claims.len()).ok_or_else(|| self.garbled())
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        let ttl_ms = wire::ms_down(ttl);
+        let body = wire::Shorten { claim: wire::Claim::of(claim), ttl_ms };
+        self.renewal("/v1/shorten", &body).await
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.renewal("/v1/downgrade", &wire::ClaimOnly { claim: wire::Claim::of(claim) }).await
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        let body = wire::Break {
+            key: wire::Key::of(key),
+            token,
+            force: force == Force::Immediate,
+            by: Some(record.by.clone()),
+            at_unix_ms: Some(record.at_unix_ms),
+            reason: record.reason.clone(),
+        };
+        let broke: wire::Broke = self.transport.post("/v1/break", &body).await?;
+        Ok(broke.found)
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        let lock: wire::Lock = self.transport.post("/v1/inspect", &wire::Key::of(key)).await?;
+        lock.for_driver()
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        let page: wire::Page = self.transport.post("/v1/list", &wire::List::of(request)).await?;
+        page.for_driver()
+    }
+
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        let body = wire::Changed::of(key, seen, wire::LONGEST_WAIT_MS);
+        loop {
+            let lock: wire::Lock = self.transport.poll("/v1/changed", &body, WAIT).await?;
+            let now = lock.for_driver()?;
+            if !now.same_line(seen) {
+                return Ok(now);
+            }
+        }
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        self.renewal("/v1/raise", &wire::Raise { claim: wire::Claim::of(claim), token }).await
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        let (limit, if_unset) = match limit {
+            SetLimit::IfUnset(limit) => (limit, true),
+            SetLimit::To(limit) => (limit, false),
+        };
+        let body = wire::Resize { key: wire::Key::of(key), limit, if_unset };
+        let limit: wire::Limit = self.transport.post("/v1/resize", &body).await?;
+        Ok(limit.limit)
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        let health: wire::Health = self.transport.get("/v1/health").await?;
+        Ok(health.for_driver())
+    }
+}
+
+#[async_trait]
+impl Registers for HttpDriver {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        let register = wire::Register::of(at);
+        let loaded: wire::Loaded = self.transport.post("/v1/registers/load", &register).await?;
+        loaded.for_driver()
+    }
+
+    async fn store(
+        &self,
+        at: &RegisterKey,
+        store: &Store,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let body = wire::Store::of(at, store);
+        let outcome: wire::Outcome = self.transport.post("/v1/registers/store", &body).await?;
+        Ok(outcome.for_driver())
+    }
+
+    async fn delete(
+        &self,
+        at: &RegisterKey,
+        delete: &Delete,
+    ) -> Result<Answered<StoreOutcome>, Error> {
+        let body = wire::Delete::of(at, delete);
+        let outcome: wire::Outcome = self.transport.post("/v1/registers/delete", &body).await?;
+        Ok(outcome.for_driver())
+    }
+
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        let body = wire::ChangedRegister {
+            register: wire::Register::of(at),
+            after: after.map(|version| version.0),
+            wait_ms: wire::LONGEST_WAIT_MS,
+        };
+        loop {
+            let path = "/v1/registers/changed";
+            let loaded: wire::Loaded = self.transport.poll(path, &body, WAIT).await?;
+            let entry = loaded.for_driver()?;
+            if entry.as_ref().map(|entry| entry.version) != after {
+                return Ok(entry);
+            }
+        }
+    }
+}

@@ -1,0 +1,543 @@
+//! What can be seen of locks, and of the backend.
+
+use std::time::Duration;
+
+use lockkit_core::capabilities::{
+    self, Fault, Flights, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp,
+};
+use lockkit_core::driver::SetLimit;
+use lockkit_core::state::{self, Cursor, LockState, Severity};
+use lockkit_core::{BreakRecord, Error, Identity, Mode, Name, Namespace, Space, Token};
+use serde::{Deserialize, Serialize};
+
+use super::claims::Kind;
+use super::{ms_down, text};
+
+/// Which lock or semaphore.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Key {
+    /// As in [`Claim`](super::Claim).
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+    /// The name.
+    pub name: String,
+    /// Locks and semaphores of one name are two things.
+    #[serde(default)]
+    pub space: SpaceName,
+}
+
+/// The two spaces of names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpaceName {
+    /// Exclusive and shared claims.
+    #[default]
+    Lock,
+    /// Permits.
+    Semaphore,
+}
+
+impl From<Space> for SpaceName {
+    fn from(space: Space) -> Self {
+        match space {
+            Space::Lock => Self::Lock,
+            Space::Semaphore => Self::Semaphore,
+        }
+    }
+}
+
+impl From<SpaceName> for Space {
+    fn from(space: SpaceName) -> Self {
+        match space {
+            SpaceName::Lock => Self::Lock,
+            SpaceName::Semaphore => Self::Semaphore,
+        }
+    }
+}
+
+impl Key {
+    /// What is sent for a key.
+    pub fn of(key: &lockkit_core::Key) -> Self {
+        Self {
+            prefix: key.namespace.as_str().to_owned(),
+            name: key.name.as_str().to_owned(),
+            space: key.space.into(),
+        }
+    }
+
+    /// The key for a driver, checked.
+    pub fn for_driver(&self) -> Result<lockkit_core::Key, Error> {
+        let (namespace, name) = (Namespace::new(&self.prefix)?, Name::new(&self.name)?);
+        Ok(lockkit_core::Key::new(namespace, self.space.into(), name))
+    }
+}
+
+/// A lock as it was when the service looked: the answer to `POST /v1/inspect` and `/v1/changed`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lock {
+    /// Which one.
+    #[serde(flatten)]
+    pub key: Key,
+    /// The live claims in their order; those that hold come first.
+    pub line: Vec<Standing>,
+    /// The last time that a claim of it was broken, if the backend still knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_break: Option<BreakRecord>,
+}
+
+/// One claim of a line, without its id.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Its token.
+    #[serde(with = "text")]
+    pub token: Token,
+    /// How it shares.
+    pub mode: Kind,
+    /// Of a semaphore: how many it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permits: Option<u32>,
+    /// Of a semaphore: how many there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Who.
+    pub holder: Identity,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// The ttl that it asked for.
+    pub ttl_ms: u64,
+    /// What is left of its lease.
+    pub expires_in_ms: u64,
+    /// How long ago it was put in line.
+    pub queued_for_ms: u64,
+    /// How long it has been holding; absent while it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_for_ms: Option<u64>,
+    /// Whether it was broken gracefully, and goes when its lease ends.
+    pub broken: bool,
+}
+
+impl Standing {
+    fn of(standing: state::Standing) -> Self {
+        let (mode, permits, limit) = match standing.mode {
+            Mode::Exclusive => (Kind::Exclusive, None, None),
+            Mode::Shared => (Kind::Shared, None, None),
+            Mode::Permits { permits, limit } => (Kind::Permits, Some(permits), Some(limit)),
+        };
+        Self {
+            token: standing.token,
+            mode,
+            permits,
+            limit,
+            holder: standing.identity,
+            note: standing.note,
+            ttl_ms: ms_down(standing.ttl),
+            expires_in_ms: ms_down(standing.expires_in),
+            queued_for_ms: ms_down(standing.queued_for),
+            held_for_ms: standing.held_for.map(ms_down),
+            broken: standing.broken,
+        }
+    }
+
+    fn for_driver(self) -> state::Standing {
+        let mode = match (self.mode, self.permits, self.limit) {
+            (Kind::Exclusive, ..) => Mode::Exclusive,
+            (Kind::Shared, ..) => Mode::Shared,
+            (Kind::Permits, permits, limit) => {
+                Mode::Permits { permits: permits.unwrap_or(1), limit: limit.unwrap_or(1) }
+            }
+        };
+        let mut standing = state::Standing::new(self.token, mode, self.holder);
+        standing.note = self.note;
+        standing.ttl = Duration::from_millis(self.ttl_ms);
+        standing.expires_in = Duration::from_millis(self.expires_in_ms);
+        standing.queued_for = Duration::from_millis(self.queued_for_ms);
+        standing.held_for = self.held_for_ms.map(Duration::from_millis);
+        standing.broken = self.broken;
+        standing
+    }
+}
+
+impl Lock {
+    /// What is answered for a state.
+    pub fn of(state: LockState) -> Self {
+        Self {
+            key: Key::of(&state.key),
+            line: state.line.into_iter().map(Standing::of).collect(),
+            last_break: state.last_break,
+        }
+    }
+
+    /// The state for a driver.
+    pub fn for_driver(self) -> Result<LockState, Error> {
+        let line = self.line.into_iter().map(Standing::for_driver).collect();
+        Ok(LockState::new(self.key.for_driver()?, line, self.last_break))
+    }
+}
+
+/// `POST /v1/changed`: answers with the lock once its line is not this one any more.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Changed {
+    /// Which lock.
+    pub key: Key,
+    /// The line that the client has seen.
+    pub seen: Vec<Seen>,
+    /// How long the answer may wait: 25 s at most. It then has the line that was seen.
+    #[serde(default)]
+    pub wait_ms: u64,
+}
+
+/// What tells two lines apart, of each claim.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seen {
+    /// Its token.
+    #[serde(with = "text")]
+    pub token: Token,
+    /// How it shares.
+    pub mode: Kind,
+    /// Of a semaphore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permits: Option<u32>,
+    /// Of a semaphore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Whether it holds.
+    pub holds: bool,
+    /// Whether it was broken gracefully.
+    #[serde(default)]
+    pub broken: bool,
+}
+
+impl Changed {
+    /// What is sent for a state that was seen.
+    pub fn of(key: &lockkit_core::Key, seen: &LockState, wait_ms: u64) -> Self {
+        let seen = seen.line.iter().cloned().map(Standing::of).map(|it| Seen {
+            token: it.token,
+            mode: it.mode,
+            permits: it.permits,
+            limit: it.limit,
+            holds: it.held_for_ms.is_some(),
+            broken: it.broken,
+        });
+        Self { key: Key::of(key), seen: seen.collect(), wait_ms }
+    }
+}
+
+/// The state that was seen, as far as it tells lines apart.
+pub fn standings(seen: Vec<Seen>) -> Vec<state::Standing> {
+    let nobody = || Identity { host: String::new(), pid: 0, program: String::new() };
+    seen.into_iter()
+        .map(|it| Standing {
+            token: it.token,
+            mode: it.mode,
+            permits: it.permits,
+            limit: it.limit,
+            holder: nobody(),
+            note: None,
+            ttl_ms: 0,
+            expires_in_ms: 0,
+            queued_for_ms: 0,
+            held_for_ms: it.holds.then_some(0),
+            broken: it.broken,
+        })
+        .map(Standing::for_driver)
+        .collect()
+}
+
+/// `POST /v1/list`: the locks in use, a page at a time.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct List {
+    /// As in [`Claim`](super::Claim).
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+    /// One space; both when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<SpaceName>,
+    /// Names that begin with this, byte for byte.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub names: String,
+    /// Where the last page ended: its `next`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// At most this many: 1,000 at most, and by default.
+    #[serde(default = "List::most")]
+    pub limit: usize,
+}
+
+impl List {
+    /// The longest page.
+    pub fn most() -> usize {
+        1_000
+    }
+}
+
+/// Some of the locks in use.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Page {
+    /// The locks.
+    pub locks: Vec<Lock>,
+    /// Where the next page begins; absent when this was the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A cursor as text.
+pub(crate) fn cursor_text(cursor: &Cursor) -> String {
+    use base64::Engine;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(&cursor.0)
+}
+
+/// The cursor that [`cursor_text`] made a text of.
+pub(crate) fn cursor(text: &str) -> Result<Cursor, Error> {
+    use base64::Engine;
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(text);
+    bytes
+        .map(Cursor)
+        .map_err(|_| Error::config("this cursor is not of a listing: give `next` of the last page"))
+}
+
+impl Page {
+    /// What is answered for a page.
+    pub fn of(page: state::Page) -> Self {
+        Self {
+            locks: page.states.into_iter().map(Lock::of).collect(),
+            next: page.next.as_ref().map(cursor_text),
+        }
+    }
+
+    /// The page for a driver.
+    pub fn for_driver(self) -> Result<state::Page, Error> {
+        let states = self.locks.into_iter().map(Lock::for_driver).collect::<Result<_, _>>()?;
+        Ok(state::Page { states, next: self.next.as_deref().map(cursor).transpose()? })
+    }
+}
+
+impl List {
+    /// What is sent for a request.
+    pub fn of(request: &state::ListRequest) -> Self {
+        Self {
+            prefix: request.namespace.as_str().to_owned(),
+            space: request.space.map(SpaceName::from),
+            names: request.prefix.clone(),
+            after: request.after.as_ref().map(cursor_text),
+            limit: request.limit.clamp(1, Self::most()),
+        }
+    }
+
+    /// The request for a driver, checked.
+    pub fn for_driver(self) -> Result<state::ListRequest, Error> {
+        Ok(state::ListRequest {
+            namespace: Namespace::new(&self.prefix)?,
+            space: self.space.map(Space::from),
+            prefix: self.names,
+            after: self.after.as_deref().map(cursor).transpose()?,
+            limit: self.limit.clamp(1, Self::most()),
+        })
+    }
+}
+
+/// `POST /v1/resize`: gives a semaphore a limit that stays.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// Which semaphore; its space is `semaphore`.
+    pub key: Key,
+    /// The limit.
+    pub limit: u32,
+    /// Only if it has none.
+    #[serde(default)]
+    pub if_unset: bool,
+}
+
+impl Resize {
+    /// For a driver.
+    pub fn limit(&self) -> SetLimit {
+        match self.if_unset {
+            true => SetLimit::IfUnset(self.limit),
+            false => SetLimit::To(self.limit),
+        }
+    }
+}
+
+/// The limit that a semaphore has now.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Limit {
+    /// The limit.
+    pub limit: u32,
+}
+
+/// `GET /v1/health`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// The backend and its version.
+    pub server: String,
+    /// What an operator should know, worst first.
+    pub findings: Vec<Finding>,
+}
+
+/// Something that an operator should know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// `note`, `warning` or `problem`.
+    pub severity: SeverityName,
+    /// What was found.
+    pub what: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SeverityName {
+    /// Good to know.
+    Note,
+    /// A promise may break under a fault that is to be expected.
+    Warning,
+    /// Locks do not work, or do not hold.
+    Problem,
+}
+
+impl Health {
+    /// What is answered.
+    pub fn of(health: state::Health) -> Self {
+        let findings = health.findings.into_iter().map(|it| Finding {
+            severity: match it.severity {
+                Severity::Note => SeverityName::Note,
+                Severity::Warning => SeverityName::Warning,
+                Severity::Problem => SeverityName::Problem,
+            },
+            what: it.what,
+            advice: it.advice,
+        });
+        Self { server: health.server, findings: findings.collect() }
+    }
+
+    /// For a driver.
+    pub fn for_driver(self) -> state::Health {
+        self.findings.into_iter().fold(state::Health::well(self.server), |health, it| {
+            health.with(state::Finding {
+                severity: match it.severity {
+                    SeverityName::Note => Severity::Note,
+                    SeverityName::Warning => Severity::Warning,
+                    SeverityName::Problem => Severity::Problem,
+                },
+                what: it.what,
+                advice: it.advice,
+            })
+        })
+    }
+}
+
+/// `GET /v1/capabilities`: what the backend behind the service does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)] // As in `lockkit_core::Capabilities`.
+pub struct Capabilities {
+    pub backend: String,
+    pub lease_clock: LeaseClock,
+    pub lease_scope: LeaseScope,
+    pub granularity_ms: u64,
+    pub least_ttl_ms: u64,
+    pub longest_ttl_ms: u64,
+    pub expiry_slack_ms: u64,
+    pub wake_up: WakeUp,
+    pub fifo: bool,
+    pub token_source: TokenSource,
+    pub permits: bool,
+    pub resize: bool,
+    pub shorten: bool,
+    pub raise: bool,
+    pub shared_between_processes: bool,
+    pub registers: bool,
+    pub steps: usize,
+    pub same_key: bool,
+    pub faults: Vec<(Fault, Keeps)>,
+}
+
+impl Capabilities {
+    /// What is answered.
+    pub fn of(capabilities: &capabilities::Capabilities) -> Self {
+        let c = capabilities;
+        Self {
+            backend: c.backend.to_owned(),
+            lease_clock: c.lease_clock,
+            lease_scope: c.lease_scope,
+            granularity_ms: ms_down(c.granularity),
+            least_ttl_ms: ms_down(c.least_ttl),
+            longest_ttl_ms: ms_down(c.longest_ttl),
+            expiry_slack_ms: ms_down(c.expiry_slack),
+            wake_up: c.wake_up,
+            fifo: c.fifo,
+            token_source: c.token_source,
+            permits: c.permits,
+            resize: c.resize,
+            shorten: c.shorten,
+            raise: c.raise,
+            shared_between_processes: c.shared_between_processes,
+            registers: c.registers,
+            steps: c.flights.steps,
+            same_key: c.flights.same_key,
+            faults: Fault::ALL.iter().map(|fault| (*fault, c.keeps(*fault))).collect(),
+        }
+    }
+
+    /// What a driver over the service does.
+    pub(crate) fn for_driver(&self) -> capabilities::Capabilities {
+        let mut c = capabilities::Capabilities::of(crate::BACKEND);
+        c.lease_clock = self.lease_clock;
+        // Every claim is a detached one of the backend: it has a lease of its own.
+        c.lease_scope = LeaseScope::Claim;
+        c.granularity = Duration::from_millis(self.granularity_ms);
+        c.least_ttl = Duration::from_millis(self.least_ttl_ms);
+        c.longest_ttl = Duration::from_millis(self.longest_ttl_ms);
+        c.expiry_slack = Duration::from_millis(self.expiry_slack_ms);
+        c.wake_up = self.wake_up;
+        c.fifo = self.fifo;
+        c.token_source = self.token_source;
+        c.permits = self.permits;
+        c.resize = self.resize;
+        c.shorten = self.shorten;
+        c.raise = self.raise;
+        c.detached = true;
+        c.shared_between_processes = true;
+        c.registers = self.registers;
+        c.flights = Flights::of(self.steps.max(1), 8);
+        c.flights.same_key = self.same_key;
+        c.faults = crate::faults::kept(&self.faults);
+        c
+    }
+}
+
+/// `POST /v1/break`: breaks the claim that has this token.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Break {
+    /// Which lock.
+    pub key: Key,
+    /// The token of the claim, so that nobody else is broken by mistake.
+    #[serde(with = "text")]
+    pub token: Token,
+    /// At once, instead of gracefully: from there on only tokens protect.
+    #[serde(default)]
+    pub force: bool,
+    /// Who does it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Identity>,
+    /// When, by the breaker's clock; the service's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_unix_ms: Option<u64>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The answer to a [`Break`].
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Broke {
+    /// Whether there was such a claim.
+    pub found: bool,
+}

@@ -1,0 +1,134 @@
+//! What went wrong, as `application/problem+json` (RFC 9457).
+
+use lockkit_core::{Error, LossReason, Token};
+use serde::{Deserialize, Serialize};
+
+use super::claims::{Loss, State};
+use super::text;
+
+/// An error of the service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What kind of error, for programs.
+    pub code: Code,
+    /// The HTTP status that goes with it.
+    pub status: u16,
+    /// One sentence that says what to do. Contains no secret.
+    pub detail: String,
+    /// With code `ended`: why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Loss>,
+    /// With code `limit_mismatch`: the limit that the semaphore has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_use: Option<u32>,
+    /// With code `limit_mismatch`: the limit that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<u32>,
+    /// With code `stale`: the highest token that the register has seen.
+    #[serde(default, with = "text::maybe", skip_serializing_if = "Option::is_none")]
+    pub highest: Option<Token>,
+}
+
+/// The kinds of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// A name, a duration or a body that cannot work. Nothing was done.
+    Invalid,
+    /// The caller did not say who it is, or is not known.
+    Unauthorized,
+    /// The caller may not do this, or not from there.
+    Forbidden,
+    /// There is no such path.
+    NotFound,
+    /// The lock is held, and the request was not to wait.
+    Busy,
+    /// The semaphore is in use with another limit.
+    LimitMismatch,
+    /// The claim is not live any more.
+    Ended,
+    /// A register was not as expected.
+    Conflict,
+    /// A register has been written with a greater token.
+    Stale,
+    /// The body is too long.
+    TooLarge,
+    /// The backend of this service cannot do this.
+    Unsupported,
+    /// The service has as many waiting requests as it takes: ask again later.
+    TooMany,
+    /// The backend does not answer, or the service is stopping: ask again. The request may have been
+    /// carried out.
+    Unavailable,
+    /// The backend refuses, until somebody does something about it.
+    Backend,
+}
+
+impl Code {
+    /// The HTTP status of this kind.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Invalid => 400,
+            Self::Unauthorized => 401,
+            Self::Forbidden => 403,
+            Self::NotFound => 404,
+            Self::Busy | Self::LimitMismatch => 409,
+            Self::Ended => 410,
+            Self::Conflict | Self::Stale => 412,
+            Self::TooLarge => 413,
+            Self::TooMany => 429,
+            Self::Unsupported => 501,
+            Self::Backend => 502,
+            Self::Unavailable => 503,
+        }
+    }
+}
+
+impl Problem {
+    /// A problem of this kind.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        let (status, detail) = (code.status(), detail.into());
+        Self { code, status, detail, loss: None, in_use: None, asked: None, highest: None }
+    }
+
+    /// The problem that an error of a driver is.
+    pub fn of(error: &Error) -> Self {
+        let with = |code| Self::new(code, error.to_string());
+        match error {
+            Error::Lost { reason } => {
+                let loss = match State::of_loss(reason.clone()) {
+                    State::Ended(loss) => Some(loss),
+                    _ => None,
+                };
+                Self { loss, ..with(Code::Ended) }
+            }
+            Error::LimitMismatch { in_use, asked, .. } => {
+                Self { in_use: Some(*in_use), asked: Some(*asked), ..with(Code::LimitMismatch) }
+            }
+            Error::Conflict { .. } => with(Code::Conflict),
+            Error::Stale { highest, .. } => Self { highest: Some(*highest), ..with(Code::Stale) },
+            Error::Unsupported { .. } => with(Code::Unsupported),
+            Error::Backend { retryable: true, .. } | Error::Closed => with(Code::Unavailable),
+            Error::Backend { .. } => with(Code::Backend),
+            _ => with(Code::Invalid),
+        }
+    }
+
+    /// The error of the library that this is.
+    pub fn error(self) -> Error {
+        match self.code {
+            Code::Ended => {
+                Error::Lost { reason: self.loss.map_or(LossReason::Expired, |loss| loss.reason()) }
+            }
+            Code::LimitMismatch => Error::LimitMismatch {
+                name: String::new(),
+                in_use: self.in_use.unwrap_or(0),
+                asked: self.asked.unwrap_or(0),
+            },
+            Code::Invalid | Code::TooLarge => Error::Config(self.detail),
+            Code::Unsupported => Error::Unsupported { operation: "this", backend: crate::BACKEND },
+            Code::Unavailable | Code::TooMany => Error::retryable(crate::BACKEND, self.detail),
+            _ => Error::permanent(crate::BACKEND, self.detail),
+        }
+    }
+}

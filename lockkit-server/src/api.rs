@@ -1,0 +1,50 @@
+//! The paths of the service. Names, ids and values travel in bodies, never in a path or a query:
+//! proxies rewrite those.
+
+mod claims;
+mod looking;
+mod registers;
+
+use axum::Router;
+use axum::middleware::from_fn;
+use axum::routing::{get, post};
+use lockkit_http::wire::Code;
+
+use crate::body::Refusal;
+use crate::guard;
+use crate::service::Service;
+
+/// All of them.
+pub(crate) fn router(service: Service) -> Router {
+    Router::new()
+        .route("/v1/acquire", post(claims::acquire))
+        .route("/v1/wait", post(claims::wait))
+        .route("/v1/release", post(claims::release))
+        .route("/v1/carry", post(claims::carry))
+        .route("/v1/renew", post(claims::renew))
+        .route("/v1/verify", post(claims::verify))
+        .route("/v1/shorten", post(claims::shorten))
+        .route("/v1/downgrade", post(claims::downgrade))
+        .route("/v1/raise", post(claims::raise))
+        .route("/v1/inspect", post(looking::inspect))
+        .route("/v1/list", post(looking::list))
+        .route("/v1/changed", post(looking::changed))
+        .route("/v1/break", post(looking::break_claim))
+        .route("/v1/resize", post(looking::resize))
+        .route("/v1/registers/load", post(registers::load))
+        .route("/v1/registers/store", post(registers::store))
+        .route("/v1/registers/delete", post(registers::delete))
+        .route("/v1/registers/changed", post(registers::changed))
+        .route("/v1/capabilities", get(looking::capabilities))
+        .route("/v1/health", get(looking::health))
+        .route("/healthz", get(looking::alive))
+        .route("/readyz", get(looking::ready))
+        .fallback(unknown)
+        .method_not_allowed_fallback(unknown)
+        .layer(from_fn(guard::same_host))
+        .with_state(service)
+}
+
+async fn unknown() -> Refusal {
+    Refusal::new(Code::NotFound, "there is no such path, or not with this method")
+}

@@ -1,0 +1,229 @@
+//! Requests about claims.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::{Acquisition, Answered, Patience, Renewal, Reply as DriverReply, Step};
+use lockkit_core::{Claim, Error};
+use lockkit_http::wire;
+
+use crate::body::{Answer, Body, Refusal};
+use crate::service::{Service, based, unbased};
+
+type Result<T> = std::result::Result<Answer<T>, Refusal>;
+
+pub(crate) async fn acquire(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::Acquire>,
+) -> Result<wire::State> {
+    let about = About::new(&service, request.claim).await?;
+    let patience = if request.no_wait { Patience::Try } else { Patience::Wait };
+    let step = Step::Acquire { claim: about.claim.clone(), patience };
+    let Answered { answer: DriverReply::Acquired(answer), unanswered } =
+        service.carry_one(step).await?
+    else {
+        return Err(service.driver().no_reply().into());
+    };
+    let queued = matches!(answer, Acquisition::Queued { .. });
+    let answer = Answered::after(unanswered, acquired(answer, about.base));
+    let state = wire::State::of_acquisition(answer, about.received);
+    match queued && request.wait_ms > 0 {
+        true => turn(&service, &about, request.wait_ms, state).await,
+        false => Ok(stands(state)),
+    }
+}
+
+pub(crate) async fn wait(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::Wait>,
+) -> Result<wire::State> {
+    let about = About::new(&service, request.claim).await?;
+    let renewal = service.driver().renew_single(&about.claim).await?;
+    let queued = matches!(renewal, Renewal::Waits { .. });
+    let state = wire::State::of_renewal(renewed(renewal, about.base), about.received);
+    match queued && request.wait_ms > 0 {
+        true => turn(&service, &about, request.wait_ms, state).await,
+        false => Ok(stands(state)),
+    }
+}
+
+/// Waits for the turn of a claim that is in line: `state`.
+///
+/// The backend put it there, or renewed it, after the request was received. So a lease that it was
+/// given with its turn counts from later than that, and may be said to count from there.
+async fn turn(
+    service: &Service,
+    about: &About,
+    wait_ms: u64,
+    state: wire::State,
+) -> Result<wire::State> {
+    let About { received, claim, base } = about;
+    // Nothing renews it meanwhile: the client does, with its next request.
+    let half = u64::try_from(claim.wait_ttl.as_millis() / 2).unwrap_or(u64::MAX);
+    let heard = service.wait(wait_ms.min(half), service.driver().granted(claim)).await?;
+    Ok(stands(match heard {
+        Some(Ok(grant)) => wire::State::Held(wire::Grant::of(&based(grant, *base), *received, 0)),
+        Some(Err(Error::Lost { reason })) => wire::State::of_loss(reason),
+        Some(Err(error)) => return Err(error.into()),
+        None => state,
+    }))
+}
+
+pub(crate) async fn release(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::ClaimOnly>,
+) -> Result<wire::Released> {
+    let claim = service.claim(request.claim)?;
+    match service.carry_one(Step::Release { claim }).await? {
+        Answered { answer: DriverReply::Released(answer), unanswered } => {
+            Ok(Answer::ok(wire::Released::of(Answered::after(unanswered, answer))))
+        }
+        _ => Err(service.driver().no_reply().into()),
+    }
+}
+
+pub(crate) async fn carry(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::Carry>,
+) -> Result<wire::Replies> {
+    let received = service.driver().clock().now();
+    let most = service.driver().capabilities().flights.steps.max(1);
+    if request.steps.len() > most {
+        let message = format!("a request carries {most} steps at most here: send several");
+        return Err(Error::Config(message).into());
+    }
+    let mut steps = Vec::with_capacity(request.steps.len());
+    let mut bases = Vec::with_capacity(request.steps.len());
+    for step in request.steps {
+        let step = match step {
+            wire::Step::Acquire { claim, no_wait } => {
+                let patience = if no_wait { Patience::Try } else { Patience::Wait };
+                Step::Acquire { claim: service.claim(claim)?, patience }
+            }
+            wire::Step::Release { claim } => Step::Release { claim: service.claim(claim)? },
+        };
+        bases.push(service.base(&step.claim().key.namespace).await?);
+        steps.push(step);
+    }
+    let replies = service.carry(&steps).await;
+    let with_base = |(reply, base): (std::result::Result<Answered<DriverReply>, Error>, u64)| {
+        let reply = reply.map(|answered| {
+            answered.map(|reply| match reply {
+                DriverReply::Acquired(it) => DriverReply::Acquired(acquired(it, base)),
+                released => released,
+            })
+        });
+        wire::Reply::of(reply, received)
+    };
+    let replies = replies.into_iter().zip(bases).map(with_base).collect();
+    Ok(Answer::ok(wire::Replies { replies }))
+}
+
+pub(crate) async fn renew(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::Renew>,
+) -> Result<wire::Answers> {
+    let received = service.driver().clock().now();
+    let mut claims = Vec::with_capacity(request.claims.len());
+    let mut bases = Vec::with_capacity(request.claims.len());
+    for claim in request.claims {
+        let claim = service.claim(claim)?;
+        bases.push(service.base(&claim.key.namespace).await?);
+        claims.push(claim);
+    }
+    let renewals = service.driver().renew(&claims).await?;
+    let answer = |(renewal, base): (std::result::Result<Renewal, Error>, u64)| {
+        wire::Reply::of_renewal(renewal.map(|it| renewed(it, base)), received)
+    };
+    let answers = renewals.into_iter().zip(bases).map(answer).collect();
+    Ok(Answer::ok(wire::Answers { answers }))
+}
+
+/// Asks the backend whether the claim holds. (It renews, which never shortens.)
+pub(crate) async fn verify(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::ClaimOnly>,
+) -> Result<wire::State> {
+    let about = About::new(&service, request.claim).await?;
+    Ok(about.became(service.driver().renew_single(&about.claim).await?))
+}
+
+pub(crate) async fn downgrade(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::ClaimOnly>,
+) -> Result<wire::State> {
+    let about = About::new(&service, request.claim).await?;
+    Ok(about.became(service.driver().downgrade(&about.claim).await?))
+}
+
+pub(crate) async fn shorten(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::Shorten>,
+) -> Result<wire::State> {
+    let ttl = Duration::from_millis(request.ttl_ms);
+    let about = About::new(&service, request.claim).await?;
+    Ok(about.became(service.driver().shorten(&about.claim, ttl).await?))
+}
+
+pub(crate) async fn raise(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::Raise>,
+) -> Result<wire::State> {
+    let about = About::new(&service, request.claim).await?;
+    // One below the base is no more than any token here.
+    Ok(about.became(match unbased(request.token, about.base) {
+        Some(token) => service.driver().raise(&about.claim, token).await?,
+        None => service.driver().renew_single(&about.claim).await?,
+    }))
+}
+
+/// A request about one claim.
+struct About {
+    /// When it was received: before anything was sent to the backend.
+    received: Moment,
+    claim: Arc<Claim>,
+    /// What is added to the backend's tokens.
+    base: u64,
+}
+
+impl About {
+    async fn new(service: &Service, claim: wire::Claim) -> std::result::Result<Self, Refusal> {
+        let received = service.driver().clock().now();
+        let claim = service.claim(claim)?;
+        let base = service.base(&claim.key.namespace).await?;
+        Ok(Self { received, claim, base })
+    }
+
+    /// The answer, where the driver answers as it does to a renewal.
+    fn became(&self, renewal: Renewal) -> Answer<wire::State> {
+        stands(wire::State::of_renewal(renewed(renewal, self.base), self.received))
+    }
+}
+
+fn acquired(answer: Acquisition, base: u64) -> Acquisition {
+    match answer {
+        Acquisition::Granted(grant) => Acquisition::Granted(based(grant, base)),
+        other => other,
+    }
+}
+
+fn renewed(answer: Renewal, base: u64) -> Renewal {
+    match answer {
+        Renewal::Holds(grant) => Renewal::Holds(based(grant, base)),
+        other => other,
+    }
+}
+
+/// The state with its status.
+fn stands(state: wire::State) -> Answer<wire::State> {
+    let status = match &state {
+        wire::State::Held(_) => StatusCode::OK,
+        wire::State::Waiting { .. } => StatusCode::ACCEPTED,
+        wire::State::Busy { .. } => StatusCode::CONFLICT,
+        wire::State::Ended(_) => StatusCode::GONE,
+    };
+    Answer(status, state)
+}

@@ -1,0 +1,67 @@
+//! Requests about registers.
+
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use lockkit_core::driver::{Registers, Version};
+use lockkit_http::wire;
+
+use crate::body::{Answer, Body, Refusal};
+use crate::service::Service;
+
+type Result<T> = std::result::Result<Answer<T>, Refusal>;
+
+pub(crate) async fn load(
+    Shared(service): Shared<Service>,
+    Body(at): Body<wire::Register>,
+) -> Result<wire::Loaded> {
+    let at = at.for_driver()?;
+    let entry = registers(&service)?.load(&at).await?;
+    Ok(Answer::ok(wire::Loaded::of(entry)))
+}
+
+pub(crate) async fn store(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::Store>,
+) -> Result<wire::Outcome> {
+    let (at, store) = request.for_driver()?;
+    let outcome = registers(&service)?.store(&at, &store).await?;
+    Ok(came_out(wire::Outcome::of(outcome)))
+}
+
+pub(crate) async fn delete(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::Delete>,
+) -> Result<wire::Outcome> {
+    let (at, delete) = request.for_driver()?;
+    let outcome = registers(&service)?.delete(&at, &delete).await?;
+    Ok(came_out(wire::Outcome::of(outcome)))
+}
+
+pub(crate) async fn changed(
+    Shared(service): Shared<Service>,
+    Body(request): Body<wire::ChangedRegister>,
+) -> Result<wire::Loaded> {
+    let at = request.register.for_driver()?;
+    let registers = registers(&service)?;
+    let change = registers.changed(&at, request.after.map(Version));
+    let entry = match service.wait(request.wait_ms, change).await? {
+        Some(changed) => changed?,
+        None => registers.load(&at).await?,
+    };
+    Ok(Answer::ok(wire::Loaded::of(entry)))
+}
+
+fn registers(service: &Service) -> std::result::Result<&dyn Registers, Refusal> {
+    let unsupported = || service.driver().unsupported("registers").into();
+    service.driver().registers().ok_or_else(unsupported)
+}
+
+fn came_out(outcome: wire::Outcome) -> Answer<wire::Outcome> {
+    let status = match outcome {
+        wire::Outcome::Stored { .. } => StatusCode::OK,
+        wire::Outcome::Conflict { .. } | wire::Outcome::Stale { .. } => {
+            StatusCode::PRECONDITION_FAILED
+        }
+    };
+    Answer(status, outcome)
+}
