@@ -2,13 +2,16 @@
 //! No I/O.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
 
-use lockkit_core::driver::{ClaimId, Grant};
+use lockkit_core::driver::ClaimId;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use lockkit_core::driver::Grant;
 use lockkit_core::waiting::{RegisterBells, Waiting};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 use lockkit_core::{Claim, Token};
 use sha2::{Digest, Sha256};
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::rows::micros;
 
 /// What stands for a claim where others can see it: from the id, and no way back.
@@ -24,6 +27,10 @@ pub(crate) fn tag(id: &ClaimId) -> Tag {
 #[derive(Debug)]
 pub(crate) struct Wakes {
     /// The id of this client, which its channel and its claims bear.
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "mysql")),
+        expect(dead_code, reason = "a file sends no messages")
+    )]
     pub(crate) client: Tag,
     pub(crate) claims: Waiting<Tag>,
     /// Whether what happens in this process comes as a message too.
@@ -105,5 +112,9 @@ fn read_tag(hex: &str) -> Option<Tag> {
 /// The lease of a claim that somebody else made a holder counts from the last request of its owner
 /// that was answered: the database counts it from later.
 fn granted(claim: &Claim, token: Token) -> Grant {
-    Grant { token, ttl: Duration::from_micros(micros(claim.hold_ttl) as u64), since: None }
+    Grant {
+        token,
+        ttl: std::time::Duration::from_micros(micros(claim.hold_ttl) as u64),
+        since: None,
+    }
 }
