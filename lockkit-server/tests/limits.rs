@@ -116,18 +116,3 @@ async fn metrics_have_paths_and_outcomes_and_no_names() {
     }
     assert!(!page.contains("secret"), "{page}");
 }
-
-#[tokio::test]
-async fn no_caller_uses_up_the_tokens_of_all() {
-    let served = Served::new(Settings::new()).await;
-    let claim = |number, name| json!({"id": id(number), "name": name});
-    served.ask(None, "/v1/acquire", json!({"claim": claim(1, "a")})).await;
-    for (token, status) in
-        [(i64::MAX as u64, 400), (u64::MAX, 400), ((1 << 52) + 1, 400), (1 << 52, 200)]
-    {
-        let raise = json!({"claim": claim(1, "a"), "token": token.to_string()});
-        assert_eq!(served.ask(None, "/v1/raise", raise).await.status, status, "{token}");
-    }
-    let next = served.ask(None, "/v1/acquire", json!({"claim": claim(2, "b")})).await;
-    assert_eq!(next.json()["state"], "held", "{next:?}");
-}

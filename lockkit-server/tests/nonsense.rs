@@ -4,12 +4,15 @@
 
 mod served;
 
-use lockkit_server::Settings;
+use lockkit_server::{Settings, Tokens};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use served::{Client, Served};
+use sha2::{Digest, Sha256};
+
+const TOKEN: &str = "token-of-a-test";
 
 const PATHS: [&str; 27] = [
     "/v1/acquire",
@@ -85,7 +88,11 @@ async fn nonsense_is_answered_and_never_with_a_failure_of_the_server() {
     let all = number("LOCKKIT_NONSENSE").unwrap_or(10_000);
     let seed = number("LOCKKIT_SEED").unwrap_or_else(rand::random);
     println!("LOCKKIT_SEED={seed}");
-    let served = Served::new(Settings::new()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens");
+    let hash: String = Sha256::digest(TOKEN).iter().map(|byte| format!("{byte:02x}")).collect();
+    std::fs::write(&file, format!("a {hash} read,lock,break@*\n")).unwrap();
+    let served = Served::new(Settings::new().tokens(Tokens::load(&file).unwrap())).await;
     let tasks: Vec<_> = (0..4)
         .map(|task| {
             let (service, address) = (served.service.clone(), served.address.clone());
@@ -97,7 +104,9 @@ async fn nonsense_is_answered_and_never_with_a_failure_of_the_server() {
         well += task.await.expect("no request fails");
     }
     assert!(well > all / 100, "most are refused, but not before anything was read: {well}");
-    let page = served.client().await.get("/metrics", "").await.body;
+    let bearer = format!("authorization: Bearer {TOKEN}\r\n");
+    let page = served.client().await.get("/metrics", &bearer).await.body;
+    assert!(page.contains("outcome=\"ended\""), "{page}");
     assert!(!page.contains("outcome=\"other\""), "{page}");
     assert_eq!(served.client().await.get("/readyz", "").await.status, 200);
 }
@@ -205,7 +214,7 @@ fn near(rng: &mut StdRng) -> Vec<u8> {
     let length = body.len();
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-         content-length: {length}\r\n\r\n"
+         authorization: Bearer {TOKEN}\r\ncontent-length: {length}\r\n\r\n"
     );
     [head.into_bytes(), body].concat()
 }

@@ -199,19 +199,20 @@ pub(crate) async fn raise(
     Body(request): Body<wire::Raise>,
 ) -> Result<wire::State> {
     let about = About::new(&service, &caller, request.claim).await?;
-    if unbased(request.token, about.base).is_some_and(|token| token.get() > HIGHEST_RAISE) {
+    let token = unbased(request.token, about.base);
+    if caller.is_limited() && token.is_some_and(|token| token.get() > HIGHEST_RAISE) {
         let detail = format!("a token is raised to {HIGHEST_RAISE} at most");
         return Err(Refusal::new(Code::Invalid, detail));
     }
     // One below the base is no more than any token here.
-    Ok(about.became(match unbased(request.token, about.base) {
+    Ok(about.became(match token {
         Some(token) => service.driver().raise(&about.claim, token).await?,
         None => service.driver().renew_single(&about.claim).await?,
     }))
 }
 
-/// The highest token of the backend that a caller can ask for: the tokens of a whole backend may
-/// come from one counter, and one caller must not use them up for all. Clocks in microseconds pass it
+/// The highest token of the backend that a caller with a token can ask for: the tokens of a whole
+/// backend may come from one counter, and one caller must not use them up for all. Clocks in microseconds pass it
 /// in 2112, and as many tokens follow below 2^53, up to which every backend counts.
 const HIGHEST_RAISE: u64 = 1 << 52;
 
