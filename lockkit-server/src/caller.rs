@@ -53,11 +53,6 @@ impl Caller {
         }
     }
 
-    /// Whether there is something that it may not do.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.grants.is_some()
-    }
-
     /// Refuses what the caller may not do with this name: the one that the backend gets.
     pub(crate) fn check(&self, verb: Verb, at: &Namespace, name: &Name) -> Result<(), Refusal> {
         self.check_names(verb, at, name.as_str())

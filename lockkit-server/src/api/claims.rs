@@ -200,7 +200,7 @@ pub(crate) async fn raise(
 ) -> Result<wire::State> {
     let about = About::new(&service, &caller, request.claim).await?;
     let token = unbased(request.token, about.base);
-    if caller.is_limited() && token.is_some_and(|token| token.get() > HIGHEST_RAISE) {
+    if token.is_some_and(|token| token.get() > HIGHEST_RAISE) {
         let detail = format!("a token is raised to {HIGHEST_RAISE} at most");
         return Err(Refusal::new(Code::Invalid, detail));
     }
@@ -211,10 +211,9 @@ pub(crate) async fn raise(
     }))
 }
 
-/// The highest token of the backend that a caller with a token can ask for: the tokens of a whole
-/// backend may come from one counter, and one caller must not use them up for all. Clocks in microseconds pass it
-/// in 2112, and as many tokens follow below 2^53, up to which every backend counts.
-const HIGHEST_RAISE: u64 = 1 << 52;
+/// The highest token of the backend that a caller can ask for: the tokens of a whole backend may
+/// come from one counter, and one caller must not use them up for all. As many follow below 2^63.
+const HIGHEST_RAISE: u64 = 1 << 62;
 
 /// A request about one claim.
 struct About {
