@@ -10,7 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Callable
+from typing import Callable, List
 
 import pytest
 
@@ -231,10 +231,33 @@ def test_a_fork_does_not_hold_the_locks_of_its_parent(connect: Connect) -> None:
 
 PROGRAM = """
 import sys, lockkit
-print("begun", flush=True)
-with lockkit.connect(sys.argv[1]).mutex("a") as lock:
-    print("held", flush=True)
+locks = lockkit.connect(sys.argv[1], ttl=3600, wait_ttl=3600)
+lock = locks.mutex("a").lock()
+assert lock.is_valid()
 """
+
+
+def test_a_program_that_ends_gives_back_its_locks(connect: Connect, server: Server) -> None:
+    locks = connect()
+    environment = {**os.environ, "PYTHONPATH": str(Path(lockkit.__file__).parents[1])}
+    words = [sys.executable, "-c", PROGRAM, server.url]
+    subprocess.run(words, env=environment, check=True, timeout=PATIENCE)
+    assert locks.inspect("a").line == ()
+
+
+def test_a_connection_that_nothing_refers_to_ends_its_thread(connect: Connect) -> None:
+    def ours() -> List[str]:
+        return [it.name for it in threading.enumerate() if it.name == "lockkit"]
+
+    watching = connect()
+    watching.inspect("a")
+    before = len(ours())
+    url = watching._thread.settings.servers[0].authority
+    lock = lockkit.connect(f"http://{url}").mutex("a").lock()
+    assert lock.is_valid() and len(ours()) == before + 1
+    del lock
+    until(lambda: len(ours()) == before)
+    assert watching.inspect("a").line == ()
 
 
 def test_an_interrupt_ends_a_wait_and_leaves_no_claim(connect: Connect, server: Server) -> None:
@@ -250,9 +273,8 @@ def test_an_interrupt_ends_a_wait_and_leaves_no_claim(connect: Connect, server: 
         until(lambda: locks.inspect("a").waiters or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=PATIENCE)
-        assert out == "begun\n" and "KeyboardInterrupt" in error
-        # It ended with its wait: what it could not release ends with its wait ttl.
-        until(lambda: not locks.inspect("a").waiters)
+        assert out == "" and "KeyboardInterrupt" in error
+        assert not locks.inspect("a").waiters
 
 
 def test_a_callback_that_blocks_holds_up_no_renewal(connect: Connect) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import os
 import threading
+import weakref
 from concurrent.futures import Future
 from typing import Any, Callable, Coroutine, Optional, TypeVar
 
@@ -15,10 +18,13 @@ from ._settings import Settings
 
 T = TypeVar("T")
 
+AT_EXIT = 2.0
+"""How long a program that ends waits for its releases, in seconds."""
+
 
 class EngineThread:
-    """An engine, and the thread that it runs in. The thread starts with the first request, and does
-    not keep the program from ending."""
+    """An engine, and the thread that it runs in. The thread starts with the first request. It does
+    not keep the program from ending, and then gives back what is held."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
@@ -28,6 +34,7 @@ class EngineThread:
         self._engine: Optional[Engine] = None
         self._thread: Optional[threading.Thread] = None
         self._closed = False
+        self._at_exit = functools.partial(_close, weakref.ref(self))
 
     def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
         """Runs ``work`` in the thread, and waits for its result. An interrupt of the caller, such
@@ -49,6 +56,7 @@ class EngineThread:
             if self._closed or self._pid != os.getpid():
                 return
             self._closed = True
+        atexit.unregister(self._at_exit)
         if engine is None or thread is None:
             return
         asyncio.run_coroutine_threadsafe(engine.close(limit), engine.loop).result()
@@ -64,24 +72,49 @@ class EngineThread:
                 raise Closed
             if self._engine is None:
                 started: "Future[Engine]" = Future()
-                thread = threading.Thread(
-                    target=self._main, args=(started,), name="lockkit", daemon=True
-                )
+                what = (self.settings, self._clock, started)
+                thread = threading.Thread(target=_main, args=what, name="lockkit", daemon=True)
                 thread.start()
                 self._engine, self._thread = started.result(), thread
+                atexit.register(self._at_exit)
             return self._engine
 
-    def _main(self, started: "Future[Engine]") -> None:
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
+    def __del__(self) -> None:
+        # Nothing refers to its locks any more. This may be the thread itself: it cannot be joined.
+        engine = self._engine
+        if engine is None or self._closed or self._pid != os.getpid():
+            return
+        atexit.unregister(self._at_exit)
+        try:
+            engine.loop.call_soon_threadsafe(_end, engine)
+        except RuntimeError:
+            pass  # The loop has ended.
 
-        async def begin() -> Engine:
-            return Engine(self.settings, self._clock)
 
-        started.set_result(loop.run_until_complete(begin()))
-        loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.close()
+def _close(thread: "weakref.ref[EngineThread]") -> None:
+    it = thread()
+    if it is not None:
+        it.close(AT_EXIT)
+
+
+def _end(engine: Engine) -> None:
+    closing = engine.loop.create_task(engine.close(AT_EXIT))
+    closing.add_done_callback(lambda _: engine.loop.stop())
+
+
+def _main(settings: Settings, clock: Clock, started: "Future[Engine]") -> None:
+    """What the thread does. It does not refer to the ``EngineThread``, which may go."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+
+    async def begin() -> Engine:
+        return Engine(settings, clock)
+
+    started.set_result(loop.run_until_complete(begin()))
+    del started
+    loop.run_forever()
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.close()

@@ -43,7 +43,8 @@ def connect(
 
 class Locks:
     """A connection to a lock service. Thread-safe. Close it, or use it in a ``with`` statement, to
-    give back what is still held; a program that ends without that costs the ttl."""
+    give back what is still held. So does the end of the program; one that is killed costs the
+    ttl."""
 
     def __init__(self, thread: EngineThread) -> None:
         self._thread = thread
