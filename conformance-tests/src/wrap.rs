@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
-    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers,
-    Renewal, Replies, Reply, SetLimit, Step, Store, StoreOutcome, Version,
+    Acquisition, Anchored, Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey,
+    Registers, Renewal, Replies, Reply, SetLimit, Step, Store, StoreOutcome, Version,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
@@ -275,7 +275,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         self.around(Verb::Raise, self.inner.raise(claim, token)).await
     }
 
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
         self.around(Verb::Anchor, self.inner.anchor(claim)).await
     }
 

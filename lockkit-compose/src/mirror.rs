@@ -11,20 +11,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, LeaseScope, TokenSource, WakeUp};
-use lockkit_core::clock::{Clock, Moment};
+use lockkit_core::clock::Clock;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal, Replies,
-    Step, one_by_one,
+    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Renewal, Replies, Step,
+    one_by_one,
 };
 use lockkit_core::state::{Finding, Health, ListRequest, LockState, Page, Severity};
-use lockkit_core::{BreakRecord, Claim, Error, Key, Lifetime, Namespace, Token};
+use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 mod marks;
+mod path;
 mod stand;
+mod tokens;
 
 use marks::{Mark, at_new, at_old};
-use stand::{Look, Stand, lost, renewed, token_of};
+use stand::{Look, Stand, lost};
 
 const BACKEND: &str = "mirror";
 
@@ -116,275 +118,11 @@ impl MirrorDriver {
     fn stand(&self, claim: &Claim) -> Option<Stand> {
         self.stands().get(&claim.id).copied()
     }
-
-    /// Takes a claim back from both, since its owner will not.
-    async fn take_back(&self, claim: &Arc<Claim>) -> Result<(), Error> {
-        self.stands().remove(&claim.id);
-        let (old, new) =
-            futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
-        old.and(new).map(drop)
-    }
-
-    /// The lease that both gave: the shorter, from when it began to count. `asked` is before the
-    /// requests were sent.
-    fn lease(&self, old: &Grant, new: &Grant, token: Token, asked: Moment) -> Grant {
-        let began = |driver: &Arc<dyn LockDriver>, grant: &Grant| match grant.since {
-            Some(since) => self.clock.now().before(driver.clock().now().since(since)).min(asked),
-            None => asked,
-        };
-        let since = began(&self.old, old).min(began(&self.new, new));
-        Grant { token, ttl: old.ttl.min(new.ttl), since: Some(since) }
-    }
-
-    /// The token base of the new backend, as it is now.
-    async fn base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let base = self.new.token_base(namespace).await?;
-        self.bases().insert(namespace.clone(), base);
-        Ok(base)
-    }
-
-    fn bases(&self) -> MutexGuard<'_, HashMap<Namespace, u64>> {
-        self.bases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The same, as last read, if it ever was.
-    async fn base_last_read(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let known = self.bases().get(namespace).copied();
-        match known {
-            Some(base) => Ok(base),
-            None => self.base(namespace).await,
-        }
-    }
-
-    /// What a claim that holds in both is granted. Who gives the tokens is asked while it holds:
-    /// asked earlier, somebody could get a greater one of the new backend in between.
-    ///
-    /// `None` when the tokens were taken over since it entered the new line: there its mark tells
-    /// everybody another token, so it has left that line, and is to enter it again.
-    async fn settle(
-        &self,
-        claim: &Arc<Claim>,
-        (old, new): (Grant, Grant),
-        (asked, under): (Moment, u64),
-    ) -> Result<Option<Grant>, Error> {
-        if let Some(Stand::Holds { token, .. }) = self.stand(claim) {
-            return Ok(Some(self.lease(&old, &new, token, asked)));
-        }
-        if self.base(&claim.key.namespace).await? != under {
-            self.new.release(claim).await?;
-            self.stands().insert(claim.id, Stand::InOld);
-            return Ok(None);
-        }
-        match token_of(under, old.token, new.token) {
-            Ok(token) => {
-                self.stands().insert(claim.id, Stand::Holds { under, token });
-                Ok(Some(self.lease(&old, &new, token, asked)))
-            }
-            Err(error) => {
-                self.take_back(claim).await?;
-                Err(error)
-            }
-        }
-    }
-
-    /// Renews these at both, and says where each stands. What fails for one says nothing of others.
-    async fn look(&self, claims: &[Arc<Claim>]) -> Vec<Result<Look, Error>> {
-        let stands: Vec<_> = claims.iter().map(|claim| self.stand(claim)).collect();
-        let in_new =
-            |stand: &Option<Stand>| stand.filter(|stand| stand.is_in_both()).and_then(Stand::under);
-        let known = claims.iter().zip(&stands).filter(|(_, stand)| in_new(stand).is_some());
-        let in_both: Vec<_> = known.map(|(claim, _)| claim.clone()).collect();
-        let (old, new) =
-            futures_util::future::join(renewed(&self.old, claims), renewed(&self.new, &in_both))
-                .await;
-        let (mut old, mut new) = (old.into_iter(), new.into_iter());
-        let gone = || Ok(Renewal::Ended(Ended::NotInLine));
-        let mut looks = Vec::with_capacity(claims.len());
-        for stand in &stands {
-            let at_old = old.next().unwrap_or_else(gone);
-            let at_new = in_new(stand).map(|under| (under, new.next().unwrap_or_else(gone)));
-            looks.push(Look::of(at_old, at_new));
-        }
-        looks
-    }
-
-    /// Asks for what holds in the old line in the new one as well.
-    async fn acquire_at_new(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-        old: Grant,
-        asked: Moment,
-    ) -> Result<Answered<Acquisition>, Error> {
-        let mut unanswered = 0;
-        loop {
-            let under = match self.stand(claim).and_then(Stand::under) {
-                // An earlier request may have put it in with this mark.
-                Some(under) => under,
-                None => {
-                    let under = self.base_last_read(&claim.key.namespace).await?;
-                    self.stands().insert(claim.id, Stand::AskedNew { under });
-                    under
-                }
-            };
-            let answered = match self.new.acquire(&at_new(claim, under), patience).await {
-                Ok(answered) => answered,
-                Err(error) => {
-                    if !matches!(error, Error::Backend { .. }) {
-                        self.take_back(claim).await?;
-                    }
-                    return Err(error);
-                }
-            };
-            unanswered += answered.unanswered;
-            let answer = match answered.answer {
-                Acquisition::Granted(new) => {
-                    match self.settle(claim, (old, new), (asked, under)).await? {
-                        Some(grant) => Acquisition::Granted(grant),
-                        None => continue, // under the base of now; it is raised once in a move
-                    }
-                }
-                Acquisition::Queued { ahead } => {
-                    self.stands().insert(claim.id, Stand::InBoth { under });
-                    Acquisition::Queued { ahead }
-                }
-                Acquisition::Busy => {
-                    self.take_back(claim).await?;
-                    Acquisition::Busy
-                }
-            };
-            return Ok(Answered::after(unanswered, answer));
-        }
-    }
-
-    /// The backend that gives the tokens while this is the base, and the other one.
-    fn giving(&self, base: u64) -> (&Arc<dyn LockDriver>, &Arc<dyn LockDriver>) {
-        match base {
-            0 => (&self.old, &self.new),
-            _ => (&self.new, &self.old),
-        }
-    }
-
-    /// A list as the backend shows it that gives the tokens, and under which token each claim in it
-    /// holds: of those that hold since before the tokens were taken over, the old backend knows.
-    async fn tokens_in(&self, state: &LockState, base: u64) -> Result<Vec<Token>, Error> {
-        if base == 0 {
-            return Ok(state.line.iter().map(|standing| standing.token).collect());
-        }
-        let marks = state.line.iter().filter_map(Mark::of);
-        let old = match marks.into_iter().any(Mark::bears_old_token) {
-            true => self.old.inspect(&state.key).await?.line,
-            false => Vec::new(),
-        };
-        Ok(state.line.iter().map(|standing| marks::token_of(standing, base, &old)).collect())
-    }
-
-    async fn with_tokens(&self, mut state: LockState, base: u64) -> Result<LockState, Error> {
-        let tokens = self.tokens_in(&state, base).await?;
-        for (standing, token) in state.line.iter_mut().zip(tokens) {
-            standing.token = token;
-            standing.unmark();
-        }
-        Ok(state)
-    }
-
-    /// Takes a claim a step further, if it can go one, and says where it stands then.
-    async fn advance(&self, claim: &Arc<Claim>, look: Look, asked: Moment) -> Renewal {
-        let advanced = match look {
-            Look::Holds(old, new, under) => {
-                match self.settle(claim, (old, new), (asked, under)).await {
-                    Ok(None) => return Renewal::Waits { ahead: 0 },
-                    Ok(Some(grant)) => Ok(grant),
-                    Err(error) => Err(error),
-                }
-            }
-            Look::AtTheDoor(old) => {
-                let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await;
-                match answer.map(|answered| answered.answer) {
-                    Ok(Acquisition::Granted(grant)) => Ok(grant),
-                    Ok(Acquisition::Queued { ahead }) => return Renewal::Waits { ahead },
-                    Ok(Acquisition::Busy) => return Renewal::Ended(Ended::NotInLine),
-                    Err(error) => Err(error),
-                }
-            }
-            Look::WaitsForOld(ahead) | Look::WaitsForNew(ahead) => {
-                return Renewal::Waits { ahead };
-            }
-            // What stands at the other one excludes until its owner, who learns it now, lets go.
-            Look::Ended(why) => return Renewal::Ended(why),
-        };
-        match advanced {
-            Ok(grant) => Renewal::Holds(grant),
-            // The next renewal tries again.
-            Err(Error::Backend { .. }) => Renewal::Waits { ahead: 0 },
-            Err(_) => Renewal::Ended(Ended::NotInLine),
-        }
-    }
-
-    /// What both say of a change to a claim that holds in both.
-    fn changed_lease(
-        &self,
-        claim: &Arc<Claim>,
-        old: Renewal,
-        new: Renewal,
-        asked: Moment,
-    ) -> Renewal {
-        match (old, new, self.stand(claim)) {
-            (Renewal::Holds(old), Renewal::Holds(new), Some(Stand::Holds { token, .. })) => {
-                Renewal::Holds(self.lease(&old, &new, token, asked))
-            }
-            (Renewal::Ended(why), ..) | (_, Renewal::Ended(why), _) => Renewal::Ended(why),
-            _ => Renewal::Waits { ahead: 0 },
-        }
-    }
 }
 
 impl fmt::Debug for MirrorDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MirrorDriver").field("old", &self.old).field("new", &self.new).finish()
-    }
-}
-
-impl MirrorDriver {
-    async fn put_in(
-        &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
-        if claim.lifetime == Lifetime::Detached {
-            return Err(self.unsupported("claims that outlive their process"));
-        }
-        let asked = self.clock.now();
-        // Should it not be read now, it is later.
-        let (answered, _) = futures_util::future::join(
-            self.old.acquire(&at_old(claim), patience),
-            self.base_last_read(&claim.key.namespace),
-        )
-        .await;
-        let Answered { answer, unanswered } = answered?;
-        let answered = match answer {
-            Acquisition::Granted(old) => self.acquire_at_new(claim, patience, old, asked).await?,
-            Acquisition::Queued { ahead } => {
-                self.stands().entry(claim.id).or_insert(Stand::InOld);
-                Acquisition::Queued { ahead }.into()
-            }
-            Acquisition::Busy => {
-                self.stands().remove(&claim.id);
-                Acquisition::Busy.into()
-            }
-        };
-        Ok(Answered::after(unanswered + answered.unanswered, answered.answer))
-    }
-
-    async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.stands().remove(&claim.id);
-        let (old, new) =
-            futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
-        Ok(match (old?, new?) {
-            (Released::Removed, _) | (_, Released::Removed) => Released::Removed,
-            (Released::NoSuchLock, Released::NoSuchLock) => Released::NoSuchLock,
-            _ => Released::NotInLine,
-        })
     }
 }
 

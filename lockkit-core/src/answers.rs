@@ -102,6 +102,15 @@ pub enum Ended {
     SessionEnded,
 }
 
+/// The answer to [`LockDriver::anchor`](crate::driver::LockDriver::anchor).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Anchored {
+    /// It holds, and this is where: [`Anchor::at`](crate::Anchor::at).
+    At(Vec<u8>),
+    /// It is not live any more, and never will be again.
+    Ended(Ended),
+}
+
 /// The answer to [`LockDriver::release`](crate::driver::LockDriver::release).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {

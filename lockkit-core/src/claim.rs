@@ -146,6 +146,12 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// The error for a claim to a semaphore that is in use with another limit.
+    pub fn other_limit(&self, in_use: u32) -> Error {
+        let asked = self.mode.limit().unwrap_or_default();
+        Error::LimitMismatch { name: self.key.name.as_str().to_owned(), in_use, asked }
+    }
+
     /// A renewed claim without a note, with a new random id.
     ///
     /// # Panics

@@ -38,13 +38,14 @@ use crate::state::{Health, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 pub use crate::answers::{
-    Acquisition, Answered, Ended, Force, Grant, Patience, Released, Renewal, SetLimit,
+    Acquisition, Anchored, Answered, Ended, Force, Grant, Patience, Released, Renewal, SetLimit,
 };
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::deadline::{backoff, trusted_until};
 pub use crate::error::no_answer;
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
+pub use crate::gather::Gather;
 pub use crate::registers::{
     Delete, Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
     Version, Write, WriteId,
@@ -231,12 +232,14 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         Err(self.unsupported("raising tokens"))
     }
 
-    /// Makes a holding claim one that transactions of its owner's can rely on, where the backend
-    /// has to know before: [`Lease::anchor`](crate::Lease::anchor). Answers like a renewal.
+    /// Says where the backend keeps a holding claim, for a [`Fence`](crate::Fence) that checks it in a
+    /// transaction of its owner; makes it one that such transactions can rely on, where the backend
+    /// has to know before. [`Error::Lost`] where this driver does not know the claim.
     ///
-    /// By default it is one, and this renews it.
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.renew_single(claim).await
+    /// By default [`Error::Unsupported`].
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
+        let _ = claim;
+        Err(self.unsupported("fencing a transaction"))
     }
 
     /// Renews a single claim, by [`renew`](Self::renew).

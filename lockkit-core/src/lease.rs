@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::{Ended, Renewal};
+use crate::driver::{Anchored, Ended, Renewal};
 use crate::error::no_answer;
 use crate::record::Record;
 use crate::registry::Registry;
 use crate::settings::check_ttl;
-use crate::{Claim, Error, LossReason, Mode, Name, Token};
+use crate::{Anchor, Claim, Error, LossReason, Mode, Name, Token};
 
 /// What a lock gives to the work that it protects: the token, whether it is still held, word of
 /// its loss.
@@ -53,19 +53,33 @@ impl Lease {
         self.record.claim()
     }
 
-    /// Has the backend know that transactions of this holder's will rely on the claim, for driver
-    /// crates whose backend has to. [`Error::Lost`] when the claim does not hold.
+    /// What stands for this lock in a backend of this kind, for driver crates that implement
+    /// [`Fence`](crate::Fence), and for transactions of clients that lockkit does not know. A round
+    /// trip on SQL servers, no I/O elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] and [`Error::Released`] as [`token`](Self::token), or as the backend says.
+    /// [`Error::Unsupported`] when the lock is on another backend.
     ///
     /// # Cancel safety
-    /// Dropping it leaves the backend knowing or not.
-    pub async fn anchor(&self) -> Result<(), Error> {
-        let claim = self.record.claim();
-        let sent = self.record.now();
-        match self.within(self.registry.driver.anchor(&claim)).await? {
-            Renewal::Holds(_) => Ok(()),
-            gone => {
-                self.answered(&gone, sent)?;
-                Err(Error::Lost { reason: LossReason::Vanished })
+    /// Dropping it leaves the lock as it is.
+    pub async fn anchor(&self, backend: &str) -> Result<Anchor, Error> {
+        let token = self.token()?;
+        let driver = &self.registry.driver;
+        if driver.capabilities().backend != backend {
+            let operation = "fencing a transaction of another backend";
+            return Err(Error::Unsupported { operation, backend: driver.capabilities().backend });
+        }
+        let vanished = || Error::Lost { reason: LossReason::Vanished };
+        let (claim, sent) = (self.record.claim(), self.record.now());
+        match self.within(driver.anchor(&claim)).await? {
+            Anchored::At(at) => {
+                let token = self.record.without_base(token).ok_or_else(vanished)?;
+                Ok(Anchor { at, token })
+            }
+            Anchored::Ended(why) => {
+                self.answered(&Renewal::Ended(why), sent)?;
+                Err(vanished())
             }
         }
     }

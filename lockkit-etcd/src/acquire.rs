@@ -114,8 +114,8 @@ impl Inner {
         let there_before = !fresh || !sure;
         let Some(wait) = wait else {
             let is_there = shown.pop().is_some_and(|own| !own.kvs().is_empty());
-            let fits = line.check_limit(&claim.key, claim.mode);
-            if !is_there && fits.is_ok() && line.admits(claim.mode) {
+            let fits = line.admits(claim);
+            if !is_there && matches!(fits, Ok(true)) {
                 let again = Entering { beside: Some(revision), ..entering };
                 return Ok(Next::Again(Plan::Enter(again)));
             }
@@ -131,7 +131,7 @@ impl Inner {
             return Ok(done(Acquisition::Busy));
         };
         entering.abandon();
-        match line.entries.last() {
+        match line.entries().last() {
             // The usual case: it has just been put at the end.
             Some(own) if own.key == *key && own.lease == wait.id && own.created == revision => {
                 let place = Place::seen(own.clone(), wait.clone(), Some(line), sent);
@@ -188,8 +188,8 @@ impl Inner {
         sent: bool,
     ) -> Result<Acquisition, Failure> {
         let (key, _) = self.key_of(claim);
-        if line.find(&key).is_none() && line.hidden == 0 {
-            line.check_limit(&claim.key, claim.mode)?;
+        if line.find(&key).is_none() {
+            line.admits(claim)?;
         }
         let look = self.look(claim).await?;
         if let Some(record) = look.broken {
@@ -212,7 +212,7 @@ impl Inner {
                 }
             }
             None => {
-                look.line.check_limit(&claim.key, claim.mode)?;
+                look.line.admits(claim)?;
                 // It ended between the two looks, or who was in its way did: begin again.
                 Err(Failure::LeaseGone)
             }

@@ -12,13 +12,7 @@ const ATTEMPTS: usize = 64;
 
 impl Inner {
     pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let (base, _) = self.base(namespace).await?;
-        let mut bases = self.bases.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let known = bases.entry(namespace.as_str().to_owned()).or_default();
-        if !known.contains(&base) {
-            known.push(base);
-        }
-        Ok(base)
+        Ok(self.base(namespace).await?.0)
     }
 
     /// The base, and the revision of its key.

@@ -42,7 +42,7 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             let line = self.line(key).await?;
             let with_token = |entry: &&Entry| u64::try_from(entry.created) == Ok(token.get());
-            let Some(entry) = line.entries.iter().find(with_token) else {
+            let Some(entry) = line.entries().iter().find(with_token) else {
                 return Ok(false);
             };
             let done = match force {

@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use etcd_client::Client;
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
-    Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies,
-    SetLimit, Step, Store, StoreOutcome, Version,
+    Anchored, Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal,
+    Replies, SetLimit, Step, Store, StoreOutcome, Version,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
 
 use crate::calls::{BACKEND, Calls};
 use crate::flight::FLIGHTS;
@@ -178,6 +178,11 @@ impl LockDriver for EtcdDriver {
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
         self.inner.changed(key, seen).await
+    }
+
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
+        let key = self.inner.place(claim.id).map(|place| place.entry.key);
+        key.map(Anchored::At).ok_or(Error::Lost { reason: LossReason::Vanished })
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {

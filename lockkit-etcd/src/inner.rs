@@ -34,8 +34,6 @@ pub(crate) struct Inner {
     places: Mutex<HashMap<ClaimId, Place>>,
     /// Held while claims are moved away from leases that were retired.
     pub(crate) leaving: Arc<tokio::sync::Mutex<()>>,
-    /// The token bases that were read, for fences.
-    pub(crate) bases: Mutex<HashMap<String, Vec<u64>>>,
 }
 
 /// What this driver knows of a claim that it put in line.
@@ -104,7 +102,6 @@ impl Inner {
             calls,
             places: Mutex::default(),
             leaving: Arc::default(),
-            bases: Mutex::default(),
         }
     }
 

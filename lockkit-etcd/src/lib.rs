@@ -21,7 +21,7 @@ mod admin;
 mod breaking;
 mod calls;
 mod driver;
-mod fence;
+pub mod fence;
 mod flight;
 mod given;
 mod inner;
@@ -44,4 +44,4 @@ mod watches;
 
 pub use driver::EtcdDriver;
 pub use etcd_client;
-pub use fence::EtcdLease;
+pub use lockkit_core::Fence;

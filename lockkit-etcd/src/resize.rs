@@ -16,6 +16,7 @@
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use lockkit_core::driver::SetLimit;
+use lockkit_core::queue::Resizing;
 use lockkit_core::{Error, Key};
 
 use crate::calls::{BACKEND, Failure, ranges, revision};
@@ -46,12 +47,12 @@ impl Inner {
             };
             let Some(now) = &line.given else {
                 // The first limit is the one that it is in use with.
-                first = line.limit_in_use().unwrap_or(wanted);
+                first = line.queue().limit().unwrap_or(wanted);
                 continue;
             };
             match to {
-                SetLimit::IfUnset(_) => return Ok(now.limit),
-                SetLimit::To(limit) if now.limit == limit => return Ok(limit),
+                SetLimit::IfUnset(_) => return Ok(now.limit.limit),
+                SetLimit::To(limit) if now.limit.limit == limit => return Ok(limit),
                 SetLimit::To(limit) => {
                     let exact = attempt < EXACT_ATTEMPTS;
                     if self.change(&list, &line, now, limit, exact).await? {
@@ -88,29 +89,23 @@ impl Inner {
         exact: bool,
     ) -> Result<bool, Failure> {
         let mut still = vec![Compare::mod_revision(&*now.key, CompareOp::Equal, now.modified)];
-        let mut until = now.until;
-        if limit < now.limit {
-            let holds = |entry: &&Entry| line.holds(entry.created);
-            let holders: Vec<_> = line.entries.iter().take_while(holds).collect();
-            until = holders.last().map_or(until, |last| until.max(last.created));
-            if exact {
-                still.push(nobody_came(list, line.revision));
-            }
-            // Where nobody waits it does not matter who leaves; otherwise that of any holder does,
-            // and that of the first who waits, who stands in the way of others.
-            let matter = line.entries.get(..=holders.len()).unwrap_or_default();
-            if exact && matter.len() <= ASKED_FOR {
+        let tokens: Vec<_> = line.entries().iter().map(Entry::token).collect();
+        let Resizing { given, rests_on } = line.queue().resizing(limit, &tokens);
+        if exact && limit < now.limit.limit {
+            still.push(nobody_came(list, line.revision));
+            let matter = &line.entries()[..rests_on];
+            if rests_on <= ASKED_FOR {
                 still.extend(matter.iter().map(|entry| created(&entry.key, entry.created)));
             }
         }
-        let steps = [delete(&now.key), stays(list, limit, until)];
+        let steps = [delete(&now.key), stays(list, limit, given.until)];
         let answer = self.calls.txn(Txn::new().when(still).and_then(steps)).await?.answer;
         Ok(answer.succeeded())
     }
 }
 
 /// A limit is put, for good.
-fn stays(list: &[u8], limit: u32, until: i64) -> TxnOp {
+fn stays(list: &[u8], limit: u32, until: u64) -> TxnOp {
     TxnOp::put(given(list, limit), Given::value(until), None::<PutOptions>)
 }
 

@@ -46,7 +46,7 @@ impl Inner {
         let answer = self.calls.txn(txn).await?.answer;
         let [breaks, list] = pair(ranges(&answer))?;
         let line = Line::of(list.kvs(), list.count(), revision(&answer));
-        let left = self.left(&line.entries).await;
+        let left = self.left(line.entries()).await;
         Ok((self.show(key, &line, &words(&breaks), &left)?, line.revision))
     }
 
@@ -198,7 +198,7 @@ impl Inner {
             .iter()
             .map(|(key, kvs)| (key, Line::of(kvs, kvs.len() as i64, revision)))
             .collect();
-        let entries: Vec<_> = lines.iter().flat_map(|(_, line)| line.entries.clone()).collect();
+        let entries: Vec<_> = lines.iter().flat_map(|(_, line)| line.entries().to_vec()).collect();
         let left = self.left(&entries).await;
         lines.iter().map(|(key, line)| Ok(self.show(key, line, &words, &left)?)).collect()
     }
@@ -222,14 +222,15 @@ impl Inner {
         let prefix = self.root.breaks(key);
         let here = words.iter().filter(|(at, _)| at.starts_with(&prefix));
         let last = here.max_by_key(|(_, (_, when))| *when).map(|(_, (record, _))| record.clone());
-        let standing = |entry: &Entry| -> Result<Standing, Error> {
+        let holders = line.queue().holders(line.entries().iter().map(Entry::token));
+        let standing = |(place, entry): (usize, &Entry)| -> Result<Standing, Error> {
             let broken = words.contains_key(&self.root.broken(key, &entry.key));
             let expires_in = left.get(&entry.lease).copied().unwrap_or_default();
-            let mut shown = standing(entry, line.holds(entry.created))?;
+            let mut shown = standing(entry, place < holders)?;
             (shown.broken, shown.expires_in) = (broken, expires_in);
             Ok(shown)
         };
-        let standings: Result<_, Error> = line.entries.iter().map(standing).collect();
+        let standings: Result<_, Error> = line.entries().iter().enumerate().map(standing).collect();
         Ok(LockState::new(key.clone(), standings?, last))
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::LockDriver;
-use lockkit_core::{Error, LockManager, Namespace, Settings};
-use lockkit_etcd::etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
-use lockkit_etcd::{EtcdDriver, EtcdLease};
+use lockkit_core::{Error, Fence, Guard, LockManager, Namespace, Settings};
+use lockkit_etcd::EtcdDriver;
+use lockkit_etcd::etcd_client::{Client, Compare, GetOptions, Txn, TxnOp};
 use lockkit_lab::{Kind, Server};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -85,12 +85,14 @@ async fn etcdctl_and_lockkit_exclude_each_other_and_hand_over() {
 /// lease ends and the next one holds and writes. What it sends on waking is refused.
 #[tokio::test]
 async fn a_stale_holder_does_not_get_its_write_through() {
-    let (server, driver, locks) = start().await;
+    let (server, _, locks) = start().await;
     let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
-    let held = guard.compare(&driver).unwrap();
-    let write =
-        |held, value: &str| Txn::new().when([held]).and_then([TxnOp::put("x", value, None)]);
+    let held = conditions(&guard).await;
+    let write = |held, value: &str| {
+        let held: Vec<Compare> = held;
+        Txn::new().when(held).and_then([TxnOp::put("x", value, None)])
+    };
     assert!(client.txn(write(held.clone(), "mine")).await.unwrap().succeeded());
 
     let waiting = tokio::spawn({
@@ -109,22 +111,38 @@ async fn a_stale_holder_does_not_get_its_write_through() {
     let holder = line.kvs().iter().min_by_key(|kv| kv.create_revision()).unwrap();
     client.lease_revoke(holder.lease()).await.unwrap();
     let (next, _locks) = soon("its turn", waiting).await.unwrap().unwrap();
-    let second = next.claim().key.clone();
-    let theirs = Compare::create_revision(
-        line.kvs().iter().max_by_key(|kv| kv.create_revision()).unwrap().key(),
-        CompareOp::Equal,
-        i64::try_from(next.token().unwrap().get()).unwrap(),
-    );
+    let theirs = conditions(&next).await;
     assert!(client.txn(write(theirs, "theirs")).await.unwrap().succeeded());
     assert!(!client.txn(write(held, "stale")).await.unwrap().succeeded());
     let stored = client.get("x", None).await.unwrap();
     assert_eq!(stored.kvs()[0].value(), b"theirs");
 
-    // Once the holder knows, it gets no condition any more; nor does who asks the wrong driver.
+    // Once the holder knows, it gets no condition any more.
     soon("word of the loss", guard.lost()).await;
-    assert!(matches!(guard.compare(&driver), Err(Error::Lost { .. })));
-    assert!(matches!(driver.fence(&second, next.token().unwrap()), Err(Error::Lost { .. })));
-    assert!(matches!(next.compare(&driver), Err(Error::Lost { .. })));
+    let mut none = Vec::new();
+    assert!(matches!(guard.fence(&mut none).await, Err(Error::Lost { .. })));
+    assert!(none.is_empty());
+}
+
+/// The condition that the lock is held, of a transaction that has no other.
+async fn conditions(guard: &Guard) -> Vec<Compare> {
+    let mut held = Vec::new();
+    guard.fence(&mut held).await.unwrap();
+    held
+}
+
+#[tokio::test]
+async fn a_transaction_under_two_locks_needs_both() {
+    let (server, _, locks) = start().await;
+    let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
+    let (a, b) = (locks.mutex("a").lock().await.unwrap(), locks.mutex("b").lock().await.unwrap());
+    let mut held = conditions(&a).await;
+    b.fence(&mut held).await.unwrap();
+    let write = Txn::new().when(held).and_then([TxnOp::put("x", "both", None)]);
+    assert!(client.txn(write.clone()).await.unwrap().succeeded());
+    b.release().await.unwrap();
+    assert!(!client.txn(write).await.unwrap().succeeded());
+    a.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -137,8 +155,8 @@ async fn a_fence_follows_a_base_that_was_raised() {
     let after = raised.mutex("b").lock().await.unwrap();
     assert!(after.token().unwrap().get() > 1 << 40);
     for guard in [before, after] {
-        let held = guard.compare(&driver).unwrap();
-        let write = Txn::new().when([held]).and_then([TxnOp::put("x", "y", None)]);
+        let held = conditions(&guard).await;
+        let write = Txn::new().when(held).and_then([TxnOp::put("x", "y", None)]);
         assert!(client.txn(write).await.unwrap().succeeded());
     }
 }

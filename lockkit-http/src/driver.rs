@@ -171,10 +171,6 @@ impl LockDriver for HttpDriver {
         self.renewal("/v1/raise", &wire::Raise { claim: wire::Claim::of(claim), token }).await
     }
 
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.renewal("/v1/anchor", &wire::ClaimOnly { claim: wire::Claim::of(claim) }).await
-    }
-
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
         let (limit, if_unset) = match limit {
             SetLimit::IfUnset(limit) => (limit, true),

@@ -2,7 +2,7 @@
 //! first are core's, the second is in `scripts/line.lua`.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,12 +10,11 @@ use futures_util::future::try_join_all;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
-    Answered, Ended, Flights, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+    Answered, Flights, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Namespace, Token};
+use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 use redis::Value;
-use tokio::task::AbortHandle;
 
 use crate::flight::FLIGHTS;
 use crate::link::Link;
@@ -24,7 +23,7 @@ use crate::replicas::Replicas;
 use crate::script::{self, Call, Script};
 use crate::source::Source;
 use crate::tokens::Seen;
-use crate::wake::{self, Wakes};
+use crate::wake::Wakes;
 use crate::{BACKEND, health, keys, reply};
 
 /// Locks in Redis or Valkey: a single server, a master that sentinels name, or a cluster.
@@ -33,7 +32,6 @@ use crate::{BACKEND, health, keys, reply};
 /// the user's own client.
 pub struct RedisDriver {
     pub(crate) shared: Arc<Shared>,
-    listening: Mutex<AbortHandle>,
 }
 
 /// What the driver and its subscription share.
@@ -95,31 +93,15 @@ impl RedisDriver {
             limit,
             capabilities,
         });
-        let listening = Mutex::new(listen(&shared));
-        Self { shared, listening }
+        let driver = Self { shared };
+        driver.ensure_listening();
+        driver
     }
 
     /// Makes sure that somebody listens. (A subscription ends when its runtime does, which may be
     /// before the driver does.)
     pub(crate) fn ensure_listening(&self) {
-        let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
-        if listening.is_finished() {
-            *listening = listen(&self.shared);
-        }
-    }
-
-    fn stop_listening(&self) {
-        self.listening.lock().unwrap_or_else(PoisonError::into_inner).abort();
-    }
-}
-
-fn listen(shared: &Arc<Shared>) -> AbortHandle {
-    tokio::spawn(wake::listen(Arc::downgrade(shared))).abort_handle()
-}
-
-impl Drop for RedisDriver {
-    fn drop(&mut self) {
-        self.stop_listening();
+        self.shared.wakes.claims.attend(&self.shared);
     }
 }
 
@@ -196,38 +178,16 @@ impl LockDriver for RedisDriver {
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let shared = &*self.shared;
         self.ensure_listening();
-        let waiter = match shared.wakes.find(&claim.id) {
-            Some(waiter) => waiter,
-            None => {
-                // Nobody listened for this claim until now: ask what was missed.
-                let waiter = shared.wakes.enlist(claim);
-                waiter.look_in(Duration::ZERO);
-                waiter
-            }
-        };
-        loop {
-            let grant = match waiter.wait().await {
-                Some(grant) => grant,
-                None => {
-                    let sent = BootClock.now();
-                    let renewed = shared.renew(std::slice::from_ref(claim)).await.pop();
-                    match renewed.transpose()? {
-                        Some(Renewal::Holds(grant)) => Grant { since: Some(sent), ..grant },
-                        Some(Renewal::Waits { .. }) => continue,
-                        Some(Renewal::Ended(Ended::Broken(record))) => {
-                            return Err(Error::Lost { reason: LossReason::Broken(record) });
-                        }
-                        _ => return Err(Error::Lost { reason: LossReason::Expired }),
-                    }
-                }
-            };
+        let shared = &*self.shared;
+        let outcome = shared.wakes.claims.outcome(claim).await;
+        if let Ok(grant) = &outcome {
+            // It waits until replicas have it: renewals meanwhile do not tell core that it holds.
             shared.confirm(&[claim]).await.pop().transpose()?;
             shared.seen.saw(keys::lock(&claim.key).1, grant.token.get());
-            shared.wakes.strike(&claim.id);
-            return Ok(grant);
         }
+        shared.wakes.claims.strike(&claim.id);
+        outcome
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
@@ -336,7 +296,7 @@ impl LockDriver for RedisDriver {
     }
 
     async fn close(&self) {
-        self.stop_listening();
+        self.shared.wakes.claims.close();
         self.shared.link.close();
     }
 }

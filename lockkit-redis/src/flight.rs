@@ -26,6 +26,7 @@ type Asked<'a> = (&'a Arc<Claim>, Patience);
 
 impl Shared {
     pub(crate) async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        self.wakes.claims.departs(steps);
         if matches!(self.link, Link::Cluster(_)) && steps.len() > 1 {
             // The keys of a call have to be in one slot, and no claim waits for another's node.
             let alone = steps.iter().map(|step| self.carry_all(std::slice::from_ref(step)));
@@ -59,7 +60,6 @@ impl Shared {
     pub(crate) async fn release(&self, claims: &[&Arc<Claim>]) -> Result<Replies, Error> {
         let (mut locks, mut ids) = (Vec::new(), Vec::new());
         for claim in claims {
-            self.wakes.strike(&claim.id);
             locks.push(keys::lock(&claim.key).0);
             ids.push(claim.id.to_hex());
         }
@@ -78,9 +78,6 @@ impl Shared {
         let (mut locks, mut args, mut hows) = (Vec::new(), Vec::new(), Vec::new());
         let mut proposals = Vec::with_capacity(asked.len());
         for (claim, patience) in asked {
-            if *patience == Patience::Wait {
-                self.wakes.enlist(claim);
-            }
             let (lock, bucket) = keys::lock(&claim.key);
             let token = self.seen.propose(bucket, now);
             proposals.push((bucket, token));
@@ -98,18 +95,16 @@ impl Shared {
             if let (Some(micros), Some(clock)) = (reply::server_time(answer), clock) {
                 clock.correct(micros, at);
             }
-            let (acquired, place) = match reply::acquisition(claim, token, answer) {
-                Err(error @ Error::Backend { .. }) => return Err(error), // it may be in line
-                answer => answer.inspect_err(|_| self.wakes.strike(&claim.id))?,
-            };
-            match (acquired, place) {
-                (Acquisition::Queued { .. }, Some(place)) => self.look(claim, &place),
-                _ => self.wakes.strike(&claim.id),
-            }
-            if let Acquisition::Granted(grant) = acquired {
+            let mut lease = None;
+            let reply = reply::acquisition(claim, token, answer).map(|(acquired, ends)| {
+                lease = ends;
+                Reply::Acquired(acquired)
+            });
+            self.wakes.claims.answered(&claim.id, reply.as_ref(), lease);
+            if let Ok(Reply::Acquired(Acquisition::Granted(grant))) = &reply {
                 self.seen.saw(bucket, grant.token.get());
             }
-            Ok(Reply::Acquired(acquired))
+            reply
         })?;
         if self.replicas.is_some() {
             Box::pin(self.confirm_grants(asked, &mut replies)).await;

@@ -17,7 +17,6 @@
 //!
 //! `redis` is re-exported, since clients and connections of the caller's may be handed over.
 
-mod catch_up;
 mod cluster;
 mod driver;
 mod failure;

@@ -49,20 +49,19 @@ impl Listing {
             Some(names) => names,
             None => self.scan(shared, request).await?,
         };
-        let after = request.after.as_ref().and_then(read_cursor);
+        let after = request.after.as_ref().map(Cursor::place).transpose()?;
         let mut rest =
             names.iter().filter(|name| after.as_ref().is_none_or(|a| *name > a)).peekable();
+        let key = |(space, name): &(Space, Name)| {
+            Key::new(request.namespace.clone(), *space, name.clone())
+        };
         let page: Vec<_> =
-            rest.by_ref().take(request.limit.clamp(1, LARGEST_PAGE)).cloned().collect();
-        let next = rest.peek().and(page.last()).map(write_cursor);
+            rest.by_ref().take(request.limit.clamp(1, LARGEST_PAGE)).map(key).collect();
+        let next = rest.peek().and(page.last()).map(Cursor::behind);
         if next.is_none() {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        let keys = page
-            .into_iter()
-            .map(|(space, name)| Key::new(request.namespace.clone(), space, name))
-            .collect();
-        Ok((keys, next))
+        Ok((page, next))
     }
 
     fn known(&self, request: &ListRequest) -> Option<Names> {
@@ -99,16 +98,6 @@ impl Listing {
 
 fn subject(request: &ListRequest) -> (String, Option<Space>, String) {
     (request.namespace.as_str().to_owned(), request.space, request.prefix.clone())
-}
-
-fn write_cursor((space, name): &(Space, Name)) -> Cursor {
-    Cursor(format!("{space}:{name}").into_bytes())
-}
-
-fn read_cursor(cursor: &Cursor) -> Option<(Space, Name)> {
-    let (space, name) = std::str::from_utf8(&cursor.0).ok()?.split_once(':')?;
-    let space = [Space::Lock, Space::Semaphore].into_iter().find(|s| s.as_str() == space)?;
-    Some((space, Name::new(name).ok()?))
 }
 
 async fn scan_node(

@@ -52,18 +52,12 @@ impl Registers for RedisDriver {
         self.ensure_listening();
         let key = keys::register(at);
         let known = after.map_or(0, |version| version.0).to_string();
-        let bell = self.shared.wakes.register(&key);
-        loop {
-            let rung = bell.notified();
-            tokio::pin!(rung);
-            rung.as_mut().enable();
+        let load = async || {
             let (entry, ends) = self.load_or_watch(&key, known.as_bytes()).await?;
-            if entry.as_ref().map(|entry| entry.version) != after {
-                return Ok(entry);
-            }
             // A value that ends by itself rings no bell, and messages get lost.
-            let _ = tokio::time::timeout(ends.unwrap_or(ASK_EVERY).min(ASK_EVERY), rung).await;
-        }
+            Ok((entry, ends.unwrap_or(ASK_EVERY).min(ASK_EVERY)))
+        };
+        self.shared.wakes.registers.changed(&key, after, load).await
     }
 }
 

@@ -11,6 +11,7 @@ use redis::Value;
 
 use crate::driver::Shared;
 use crate::link::Link;
+use crate::reply::Told;
 use crate::{BACKEND, keys, reply, script};
 
 /// Claims renewed by one call of the script, so that no call holds up the server for long.
@@ -19,9 +20,15 @@ const RENEWED_AT_ONCE: usize = 100;
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 
 impl Shared {
+    /// Renews, and says to those that wait when to be asked about next.
+    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
+        let answers = claims.iter().zip(self.renew_all(claims).await);
+        answers.map(|(claim, answer)| Ok(self.note(claim, answer?))).collect()
+    }
+
     /// Renews in one flight: a call of the script for each hundred claims, in a cluster for each
     /// bucket, all sent before any is answered. A call that fails costs its own claims alone.
-    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
+    pub(crate) async fn renew_all(&self, claims: &[Arc<Claim>]) -> Vec<Result<Told, Error>> {
         let keys: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key)).collect();
         let mut groups: Vec<Vec<usize>> = Vec::new();
         if let Link::Cluster(_) = self.link {
@@ -43,7 +50,7 @@ impl Shared {
             tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
         });
         let mut answers: Vec<_> =
-            claims.iter().map(|_| Ok(Renewal::Ended(Ended::NotInLine))).collect();
+            claims.iter().map(|_| Ok((Renewal::Ended(Ended::NotInLine), None))).collect();
         for (group, renewed) in groups.iter().zip(join_all(calls).await) {
             match renewed {
                 Ok(renewed) => {
@@ -70,7 +77,7 @@ impl Shared {
         claims: &[Arc<Claim>],
         keys: &[(String, usize)],
         group: &[usize],
-    ) -> Result<Vec<Result<Renewal, Error>>, Error> {
+    ) -> Result<Vec<Result<Told, Error>>, Error> {
         let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
         let args: Vec<_> = group.iter().flat_map(|i| keys::claim_args(&claims[*i])).collect();
         let answers = reply::array(self.run(&script::RENEW, &locks, &args).await?)?;
@@ -78,27 +85,14 @@ impl Shared {
             return Err(reply::unexpected(&Value::Array(answers)));
         }
         let each = group.iter().zip(&answers);
-        let renewals = each.map(|(i, answer)| {
-            reply::renewal(&claims[*i], answer).map(|renewal| self.note(&claims[*i], renewal))
-        });
-        Ok(renewals.collect())
+        Ok(each.map(|(i, answer)| reply::renewal(&claims[*i], answer)).collect())
     }
 
-    /// Tells the one who waits for this claim when to look next.
-    pub(crate) fn note(
-        &self,
-        claim: &Claim,
-        (renewal, place): (Renewal, Option<reply::Place>),
-    ) -> Renewal {
-        if let Some(place) = place {
-            self.look(claim, &place);
+    /// Says to a claim that waits when it is to be asked about next.
+    pub(crate) fn note(&self, claim: &Claim, (renewal, lease): Told) -> Renewal {
+        if let Renewal::Waits { ahead } = renewal {
+            self.wakes.claims.queued(&claim.id, ahead, lease);
         }
         renewal
-    }
-
-    pub(crate) fn look(&self, claim: &Claim, place: &reply::Place) {
-        if let Some(waiter) = self.wakes.find(&claim.id) {
-            waiter.look_in(place.look);
-        }
     }
 }

@@ -102,6 +102,7 @@ impl Shared {
         let each = claims.iter().zip(&confirmed);
         let failed: Vec<_> = each.filter(|(_, it)| it.is_err()).map(|(claim, _)| *claim).collect();
         if !failed.is_empty() {
+            failed.iter().for_each(|claim| self.wakes.claims.strike(&claim.id));
             // Core gives them back as well, should this fail.
             let _ = self.release(&failed).await;
         }
@@ -112,9 +113,8 @@ impl Shared {
     /// does until replicas have it, so whoever waits in `granted` sees to it.
     pub(crate) fn not_before_replicas(&self, claim: &Claim, answer: &mut Renewal, sent: Moment) {
         if let Renewal::Holds(grant) = answer
-            && let Some(waiter) = self.wakes.find(&claim.id)
+            && self.wakes.claims.holds(&claim.id, Grant { since: Some(sent), ..*grant })
         {
-            waiter.grant(Grant { since: Some(sent), ..*grant });
             *answer = Renewal::Waits { ahead: 0 };
         }
     }

@@ -54,27 +54,24 @@ pub(crate) fn number(value: &Value) -> Option<i64> {
     }
 }
 
-/// Where a claim that waits stands, and after how long it is to look by itself.
-pub(crate) struct Place {
-    pub(crate) ahead: u32,
-    pub(crate) look: Duration,
+/// What became of a claim; of one that waits also when the lease ends on which that depends.
+pub(crate) type Told = (Renewal, Option<Duration>);
+
+/// Behind how many, and for how long the lease lasts on which that depends.
+fn waits(ahead: &Value, lease: &Value) -> Option<(u32, Option<Duration>)> {
+    let lease = u64::try_from(number(lease)?).unwrap_or_default();
+    Some((number(ahead)?.try_into().ok()?, Some(Duration::from_millis(lease))))
 }
 
-fn place(ahead: &Value, look: &Value) -> Option<Place> {
-    let ahead = number(ahead)?.try_into().ok()?;
-    let look = Duration::from_millis(u64::try_from(number(look)?).unwrap_or_default());
-    Some(Place { ahead, look })
-}
-
-/// An answer about one claim, and what a waiting one is to do.
-pub(crate) fn renewal(claim: &Claim, value: &Value) -> Result<(Renewal, Option<Place>), Error> {
+/// An answer about one claim.
+pub(crate) fn renewal(claim: &Claim, value: &Value) -> Result<Told, Error> {
     let parsed = match value {
         Value::ServerError(error) => return Err(to_error(error.clone().into())),
         Value::Int(0) => Some((Renewal::Ended(Ended::NotInLine), None)),
         Value::Array(items) => match items.as_slice() {
             [record] => Some((Renewal::Ended(Ended::Broken(break_record(record))), None)),
-            [ahead, look] => {
-                place(ahead, look).map(|p| (Renewal::Waits { ahead: p.ahead }, Some(p)))
+            [ahead, lease] => {
+                waits(ahead, lease).map(|(ahead, lease)| (Renewal::Waits { ahead }, lease))
             }
             _ => None,
         },
@@ -116,7 +113,7 @@ pub(crate) fn acquisition(
     claim: &Claim,
     proposed: u64,
     value: &Value,
-) -> Result<(Acquisition, Option<Place>), Error> {
+) -> Result<(Acquisition, Option<Duration>), Error> {
     if let (Value::Int(1), Some(token)) = (value, Token::new(proposed)) {
         return Ok((Acquisition::Granted(grant(claim, token)), None));
     }
@@ -127,8 +124,8 @@ pub(crate) fn acquisition(
         (Some("holds"), [t] | [t, _]) => {
             token(t).map(|t| (Acquisition::Granted(grant(claim, t)), None))
         }
-        (Some("waits"), [ahead, look]) => {
-            place(ahead, look).map(|p| (Acquisition::Queued { ahead: p.ahead }, Some(p)))
+        (Some("waits"), [ahead, lease]) => {
+            waits(ahead, lease).map(|(ahead, lease)| (Acquisition::Queued { ahead }, lease))
         }
         (Some("busy"), []) => Some((Acquisition::Busy, None)),
         (Some("limit"), [in_use]) => return Err(limit_mismatch(claim, in_use)),

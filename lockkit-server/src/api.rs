@@ -25,7 +25,6 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/verify", post(claims::verify))
         .route("/v1/shorten", post(claims::shorten))
         .route("/v1/downgrade", post(claims::downgrade))
-        .route("/v1/anchor", post(claims::anchor))
         .route("/v1/raise", post(claims::raise))
         .route("/v1/inspect", post(looking::inspect))
         .route("/v1/list", post(looking::list))

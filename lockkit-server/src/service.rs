@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use lockkit_core::driver::{ClaimId, Grant, LockDriver};
+use lockkit_core::driver::{Answered, ClaimId, Gather, Grant, LockDriver, Replies, Reply, Step};
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
 use lockkit_http::wire::{Code, LONGEST_WAIT_MS, Problem};
 use sha2::{Digest, Sha256};
@@ -22,6 +22,8 @@ pub struct Service(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     driver: Arc<dyn LockDriver>,
+    /// The steps of all clients share flights.
+    gather: Gather,
     /// What is added to the backend's tokens, by namespace.
     bases: Mutex<HashMap<Namespace, u64>>,
     /// One permit for each request that may wait.
@@ -48,6 +50,7 @@ impl Service {
             return Err(Error::Unsupported { operation, backend });
         }
         Ok(Self(Arc::new(Inner {
+            gather: Gather::new(driver.clone()),
             driver,
             bases: Mutex::default(),
             waiting: Semaphore::new(MOST_WAITING),
@@ -75,6 +78,20 @@ impl Service {
         let claim = claim.for_driver(hidden)?;
         claim.check(self.driver().capabilities())?;
         Ok(claim)
+    }
+
+    /// Carries steps, together with those of other requests. An acquire that could not depart while
+    /// its client counts on it never does.
+    pub(crate) async fn carry(&self, steps: &[Step]) -> Replies {
+        let patience = steps.iter().map(|step| step.claim().wait_ttl).min().unwrap_or_default();
+        let latest = self.driver().clock().now().after(patience);
+        self.0.gather.carry(steps, latest).await
+    }
+
+    /// Carries one step.
+    pub(crate) async fn carry_one(&self, step: Step) -> Result<Answered<Reply>, Error> {
+        let reply = self.carry(&[step]).await.pop();
+        reply.unwrap_or_else(|| Err(self.driver().no_reply()))
     }
 
     /// What is added to the tokens of this namespace.

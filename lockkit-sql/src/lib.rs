@@ -5,6 +5,7 @@
 //!
 //! `sqlx` is re-exported, since a pool of the caller's may be handed over.
 
+mod fence;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "postgres")]
@@ -14,13 +15,14 @@ mod rows;
 pub mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod wake;
 
+pub use fence::{Fenced, FencedWrite};
+pub use lockkit_core::Fence;
 #[cfg(feature = "mysql")]
 pub use mysql::MySqlDriver;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresDriver;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub use server::fence::{Fence, Fenced, FencedWrite};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub use server::{ServerDurability, ServerOptions};
 #[cfg(feature = "sqlite")]

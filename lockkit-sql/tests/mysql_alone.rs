@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Force, LockDriver, Patience, Released, Renewal};
+use lockkit_core::driver::{Acquisition, Anchored, Force, LockDriver, Patience, Released, Renewal};
 use lockkit_core::state::ListRequest;
 use lockkit_core::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space, Token};
 use lockkit_lab::{Kind, Server};
@@ -104,7 +104,10 @@ async fn the_id_that_a_claim_left_behind_is_nobodys() {
                 1 => driver.shorten(&gone, LONG).await.unwrap(),
                 2 => driver.downgrade(&gone).await.unwrap(),
                 3 => driver.raise(&gone, token).await.unwrap(),
-                4 => driver.anchor(&gone).await.unwrap(),
+                4 => match driver.anchor(&gone).await.unwrap() {
+                    Anchored::Ended(why) => Renewal::Ended(why),
+                    at => panic!("{name}: {at:?}"),
+                },
                 5 => {
                     assert_eq!(driver.release(&gone).await.unwrap(), Released::NoSuchLock);
                     continue;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{Acquisition, Patience, Released};
+use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode, Token};
 use zookeeper_client::{Error as ZkError, Stat};
 
@@ -10,8 +11,8 @@ use crate::driver::Inner;
 use crate::enter::Entered;
 use crate::failure::{BACKEND, failed};
 use crate::folders::Sight;
-use crate::line::{Line, Verdict};
-use crate::paths::Tag;
+use crate::line::Line;
+use crate::paths::{Child, Tag};
 use crate::places::{Node, Place};
 use crate::session::Session;
 
@@ -47,8 +48,8 @@ impl Inner {
             }
         }
         let line = self.synced_line(&session, &self.layout.list(&claim.key)).await?;
-        match line.verdict_at_end(claim.mode) {
-            Verdict::OtherLimit(limit) => Err(mismatch(claim, limit)),
+        match line.queue().verdict_at_end(claim.mode) {
+            Verdict::OtherLimit(limit) => Err(claim.other_limit(limit)),
             _ => Err(Error::retryable(BACKEND, "claims with other limits come and go")),
         }
     }
@@ -90,9 +91,11 @@ impl Inner {
             return again.ok_or_else(gone).map(Some);
         }
         self.saw_limit(&folder, &line);
-        if let Some(given) = line.given().filter(|given| Some(given.limit) != claim.mode.limit()) {
+        if let Some(given) =
+            line.queue().given().filter(|given| Some(given.limit) != claim.mode.limit())
+        {
             self.remove(session, claim, &node).await?;
-            return Err(mismatch(claim, given.limit));
+            return Err(claim.other_limit(given.limit));
         }
         match line.verdict(&node.name, node.token) {
             Some(Verdict::OtherLimit(_)) => {
@@ -114,7 +117,7 @@ impl Inner {
         claim: &Claim,
         patience: Patience,
         mut node: Node,
-        verdict: Verdict,
+        verdict: Verdict<'_, Child>,
     ) -> Result<Acquisition, Error> {
         let token = node.token;
         match verdict {
@@ -125,7 +128,7 @@ impl Inner {
             }
             Verdict::Waits(ahead) if patience == Patience::Wait => {
                 let count = ahead.count;
-                node.ahead = Some(ahead);
+                node.obstacle = Some(ahead.into());
                 self.places.settle(claim, node);
                 Ok(Acquisition::Queued { ahead: count })
             }
@@ -135,7 +138,7 @@ impl Inner {
             }
             Verdict::OtherLimit(limit) => {
                 self.remove(session, claim, &node).await?;
-                Err(mismatch(claim, limit))
+                Err(claim.other_limit(limit))
             }
         }
     }
@@ -176,7 +179,7 @@ impl Inner {
             return Ok(None);
         };
         let token = owned(session, &stat)?;
-        let node = Node { path, name, token, holds: false, ahead: None };
+        let node = Node { path, name, token, holds: false, obstacle: None };
         if place.node.is_none() {
             self.places.expect(claim, &folder, session);
         }
@@ -206,7 +209,7 @@ impl Inner {
         // Whether there is a node, and where, is not known: look.
         let folder = self.layout.list(&claim.key);
         let line = self.synced_line(&session, &folder).await?;
-        let mut released = match line.is_empty() {
+        let mut released = match line.claims().is_empty() {
             true => Released::NoSuchLock,
             false => Released::NotInLine,
         };
@@ -300,9 +303,4 @@ pub(crate) fn owned(session: &Session, stat: &Stat) -> Result<Token, Error> {
 
 fn released_meanwhile() -> Error {
     Error::retryable(BACKEND, "the claim was released while it was acquired")
-}
-
-pub(crate) fn mismatch(claim: &Claim, in_use: u32) -> Error {
-    let asked = claim.mode.limit().unwrap_or_default();
-    Error::LimitMismatch { name: claim.key.name.to_string(), in_use, asked }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use lockkit_core::driver::{
-    Answered, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step, one_by_one,
+    Anchored, Answered, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+    one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{
@@ -19,7 +20,6 @@ use zookeeper_client::{Client, Error as ZkError};
 use crate::ZkOptions;
 use crate::capable::capabilities;
 use crate::failure::failed;
-use crate::fence::Fence;
 use crate::folders::Folders;
 use crate::line::Line;
 use crate::paths::Layout;
@@ -46,8 +46,6 @@ pub(crate) struct Inner {
     pub(crate) folders: Folders,
     pub(crate) registers: Memory,
     pub(crate) leases: Mutex<Option<JoinHandle<()>>>,
-    /// The token bases that were read, for [`fence`](ZkDriver::fence).
-    pub(crate) bases: Mutex<HashMap<Namespace, u64>>,
 }
 
 impl ZkDriver {
@@ -82,44 +80,6 @@ impl ZkDriver {
         Self::over(Sessions::of(client, options))
     }
 
-    /// The condition "this lock is still held", for a transaction of the program's own in the same
-    /// ensemble: what is written under it is written by the holder, or not at all. The servers
-    /// judge that, so it also holds for a program that stood still and does not know that its lock
-    /// is lost.
-    ///
-    /// `token` is what the guard says. No I/O.
-    ///
-    /// ```no_run
-    /// use lockkit_core::{Guard, Key, Namespace, Space};
-    /// use lockkit_zk::zookeeper_client::{CheckWriteError, Client};
-    /// # async fn example(driver: lockkit_zk::ZkDriver, guard: Guard, client: Client)
-    /// # -> Result<(), Box<dyn std::error::Error>> {
-    /// let key = Key::new(Namespace::default(), Space::Lock, guard.name().clone());
-    /// let held = driver.fence(&key, guard.token()?)?;
-    /// let mut write = held.writer(&client)?;
-    /// write.add_set_data("/balance", b"100", None)?;
-    /// match write.commit().await {
-    ///     Ok(_) => {}
-    ///     // The lock was lost, and nothing was written.
-    ///     Err(CheckWriteError::CheckFailed { .. }) => return Err("stale".into()),
-    ///     Err(error) => return Err(error.into()),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Lost`] when this driver has no claim with this token in this list.
-    pub fn fence(&self, key: &Key, token: Token) -> Result<Fence, Error> {
-        let bases = self.inner.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        let base = bases.get(&key.namespace).copied().unwrap_or(0);
-        drop(bases);
-        let token = token.get().checked_sub(base).and_then(Token::new);
-        let node = token.and_then(|t| self.inner.places.node_of(&self.inner.layout.list(key), t));
-        let lost = || Error::Lost { reason: LossReason::Vanished };
-        node.map(|node| Fence::new(node.path)).ok_or_else(lost)
-    }
-
     fn over(sessions: Sessions) -> Self {
         let layout = Layout::new(&sessions.options().chroot, sessions.options().neighbours);
         let capabilities = capabilities(&sessions);
@@ -130,7 +90,6 @@ impl ZkDriver {
             folders: Folders::default(),
             registers: Memory::default(),
             leases: Mutex::default(),
-            bases: Mutex::default(),
         };
         Self { inner: Arc::new(inner), capabilities }
     }
@@ -252,6 +211,12 @@ impl LockDriver for ZkDriver {
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
         self.inner.changed(key, seen).await
+    }
+
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
+        let node = self.inner.places.of(claim.id).and_then(|place| place.node);
+        let path = node.map(|node| node.path.into_bytes());
+        path.map(Anchored::At).ok_or(Error::Lost { reason: LossReason::Vanished })
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {

@@ -13,15 +13,15 @@ use std::sync::Arc;
 use futures_util::future::OptionFuture;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::Acquisition;
+use lockkit_core::queue::{GivenLimit, Verdict};
 use lockkit_core::{Claim, Error, Token};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult, Stat};
 
-use crate::acquire::mismatch;
 use crate::driver::Inner;
 use crate::failure::{BACKEND, failed, not_done};
 use crate::folders::Sight;
-use crate::given::{self, Given};
-use crate::line::{Line, Verdict};
+use crate::given::{NODES, admits_first, limit_at};
+use crate::line::Line;
 use crate::node::Label;
 use crate::paths::{Kind, Tag};
 use crate::places::Node;
@@ -41,7 +41,7 @@ enum Way {
     /// again.
     Empty,
     /// The folder is there, and was given this limit.
-    Limited(Given),
+    Limited(GivenLimit),
     /// The folder has this version: nobody has come since it was looked at.
     Unchanged(i32),
 }
@@ -108,10 +108,10 @@ impl Inner {
                     };
                     let line = Line::of(names);
                     self.saw_limit(&folder, &line);
-                    match line.verdict_at_end(claim.mode) {
+                    match line.queue().verdict_at_end(claim.mode) {
                         Verdict::Holds => {}
                         Verdict::Waits(_) => return Ok(Err(Acquisition::Busy)),
-                        Verdict::OtherLimit(limit) => return Err(mismatch(claim, limit)),
+                        Verdict::OtherLimit(limit) => return Err(claim.other_limit(limit)),
                     }
                     looked = Some(stat.czxid);
                     Way::Unchanged(stat.version)
@@ -195,11 +195,11 @@ impl Inner {
         self.saw_claim(folder, &name);
         let wrong = || Error::retryable(BACKEND, "a change without a number");
         let token = Token::new(stat.mzxid as u64).ok_or_else(wrong)?;
-        let node = Node { path, name, token, holds: false, ahead: None };
+        let node = Node { path, name, token, holds: false, obstacle: None };
         self.places.settle(claim, node.clone());
         let alone = match way {
             Way::Limited(given) => {
-                stat.num_children == 1 + given::NODES && given.admits_first(claim.mode)
+                stat.num_children == 1 + NODES && admits_first(given, claim.mode)
             }
             _ => stat.num_children == 1,
         };
@@ -220,7 +220,7 @@ impl Inner {
 
     /// Takes note of the limit that a list was given.
     pub(crate) fn saw_limit(&self, folder: &str, line: &Line) {
-        if let Some(given) = line.given() {
+        if let Some(given) = line.queue().given() {
             self.folders.saw(folder, Sight::Limited(given));
         }
     }
@@ -250,11 +250,6 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-/// Where it lies that a list was given this limit.
-pub(crate) fn limit_at(folder: &str, given: Given) -> String {
-    format!("{folder}/{}", given.name())
 }
 
 fn vanishing() -> Error {

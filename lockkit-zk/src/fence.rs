@@ -1,40 +1,48 @@
-//! The condition "this lock is still held", for transactions of the program's own. May send nothing.
+//! Writes in ZooKeeper that only the holder of a lock can make: what [`Fence`] is for a
+//! `MultiWriter`. No I/O.
+//!
+//! A fence adds the condition that the lock is held. If it is not when the transaction is carried out, the
+//! whole of it fails, with [`Error::NoNode`](zookeeper_client::Error::NoNode) at the place of the
+//! condition.
+//!
+//! The transaction may come from any client of the same ensemble, in a session of its own as well. If
+//! it has a chroot, it must be that of the client that the driver uses; a driver made from a URL
+//! uses one without.
+//!
+//! The condition is that the claim's node is there. Its path is never used again, and anything that
+//! lets the lock go removes it; a graceful break does not before the lock can go to another client.
+//! A client in another language can check the same: the path is [`Anchor::at`](lockkit_core::Anchor),
+//! with version -1.
+//!
+//! ```no_run
+//! use lockkit_core::{Fence, Guard};
+//! use lockkit_zk::zookeeper_client::{Client, Error as ZkError, MultiWriteError};
+//! # async fn example(guard: Guard, client: Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut write = client.new_multi_writer();
+//! guard.fence(&mut write).await?;
+//! write.add_set_data("/balance", b"100", None)?;
+//! match write.commit().await {
+//!     Ok(_) => {}
+//!     // The lock was lost, and nothing was written.
+//!     Err(MultiWriteError::OperationFailed { index: 0, source: ZkError::NoNode }) => {}
+//!     Err(error) => return Err(error.into()),
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
-use zookeeper_client::{CheckWriter, Client, Error as ZkError, MultiWriter};
+use async_trait::async_trait;
+use lockkit_core::{Error, Fence, Lease};
+use zookeeper_client::MultiWriter;
 
-/// Holds in a transaction of ZooKeeper for as long as a claim holds its lock; see
-/// [`ZkDriver::fence`](crate::ZkDriver::fence).
-///
-/// It stands for the claim's node, whose path is never used again. Polite breaking does not end it
-/// before the lock can go to somebody else; anything that lets the lock go does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fence {
-    path: String,
-}
+use crate::ZkDriver;
+use crate::failure::BACKEND;
 
-impl Fence {
-    pub(crate) fn new(path: String) -> Self {
-        Self { path }
-    }
-
-    /// Begins a transaction that does nothing unless the lock is held. It then fails with
-    /// [`CheckFailed`](zookeeper_client::CheckWriteError::CheckFailed).
-    ///
-    /// Any client of the same ensemble will do, in a session of its own as well. If it has a
-    /// chroot, it must be that of the client that the driver uses; a driver made from a URL uses
-    /// one without.
-    pub fn writer<'a>(&self, client: &'a Client) -> Result<CheckWriter<'a>, ZkError> {
-        client.new_check_writer(&self.path, None)
-    }
-
-    /// Adds the condition to a transaction that was begun. If the lock is not held then, the whole
-    /// transaction fails, with [`Error::NoNode`](ZkError::NoNode) at the place of the condition.
-    pub fn add_to(&self, transaction: &mut MultiWriter<'_>) -> Result<(), ZkError> {
-        transaction.add_check_version(&self.path, -1)
-    }
-
-    /// The claim's node, for clients in other languages: `check` it with version -1.
-    pub fn path(&self) -> &str {
-        &self.path
+#[async_trait]
+impl<'a> Fence<MultiWriter<'a>, ZkDriver> for Lease {
+    async fn fence(&self, tx: &mut MultiWriter<'a>) -> Result<(), Error> {
+        let path = String::from_utf8(self.anchor(BACKEND).await?.at);
+        let path = path.map_err(|error| Error::permanent(BACKEND, error))?;
+        tx.add_check_version(&path, -1).map_err(|error| Error::permanent(BACKEND, error))
     }
 }

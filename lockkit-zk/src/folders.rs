@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::given::Given;
+use lockkit_core::queue::GivenLimit;
 
 /// Folders in one generation; there are two.
 const REMEMBERED: usize = 4096;
@@ -18,7 +18,7 @@ pub(crate) enum Sight {
     /// Somebody is in it.
     InUse,
     /// It was given this limit; nobody may be in it.
-    Limited(Given),
+    Limited(GivenLimit),
     /// It has seen so many claims that their numbers come to an end.
     Worn,
 }

@@ -23,7 +23,7 @@ mod cell;
 mod driver;
 mod enter;
 mod failure;
-mod fence;
+pub mod fence;
 mod folders;
 mod given;
 mod leases;
@@ -43,7 +43,7 @@ mod wait;
 mod watched;
 
 pub use driver::ZkDriver;
-pub use fence::Fence;
+pub use lockkit_core::Fence;
 pub use options::ZkOptions;
 pub use paths::Neighbours;
 /// The client underneath, for [`ZkDriver::from_client`] and [`ZkOptions::connector`].

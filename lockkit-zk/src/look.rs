@@ -1,6 +1,5 @@
 //! Looking: one list, all lists, a change of a list, the ensemble's health. Changes nothing.
 
-use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::{join_all, try_join_all};
@@ -32,16 +31,21 @@ impl Inner {
     async fn state(&self, session: &Session, key: &Key) -> Result<LockState, Error> {
         let folder = self.layout.list(key);
         let line = self.line(session, &folder).await?;
-        let holders = line.holders();
         let paths: Vec<_> =
             line.claims().iter().map(|child| format!("{folder}/{}", child.name)).collect();
         let read: Vec<_> = paths.iter().map(|path| session.client.get_data(path)).collect();
         let read = session.answers(join_all(read)).await?;
         let (broken, last_break) = self.records_of(session, key).await?;
+        // What left while we looked has a greater token than the one before it.
+        let tokens = read.iter().scan(0, |last, read| {
+            *last = read.as_ref().map_or(*last, |(_, stat)| stat.czxid as u64);
+            Some(*last)
+        });
+        let holders = line.queue().holders(tokens);
         let mut standings = Vec::with_capacity(read.len());
         for (place, (child, read)) in line.claims().iter().zip(read).enumerate() {
             let (data, stat) = match read {
-                Err(ZkError::NoNode) => continue, // it left while we looked
+                Err(ZkError::NoNode) => continue,
                 other => other.map_err(failed)?,
             };
             let Some(token) = Token::new(stat.czxid as u64) else {
@@ -50,8 +54,7 @@ impl Inner {
             let mut standing = Label::standing(&data, token, child.mode);
             // The leader's clock, read with ours: for people, who forgive some milliseconds.
             standing.queued_for = since_unix_ms(stat.ctime);
-            let holds = place < holders || line.given().is_some_and(|g| g.holds_on(token));
-            standing.held_for = holds.then_some(standing.queued_for);
+            standing.held_for = (place < holders).then_some(standing.queued_for);
             standing.broken = broken.contains(&break_name(key, token, &child.tag));
             standings.push(standing);
         }
@@ -166,10 +169,7 @@ impl Inner {
         let session = self.sessions.get().await?;
         // An old base would make tokens that are lower than those of others.
         session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
-        let base = self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base);
-        let mut bases = self.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        bases.insert(namespace.clone(), base);
-        Ok(base)
+        Ok(self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base))
     }
 
     async fn read_base(

@@ -27,6 +27,7 @@ use std::cmp::Ordering;
 use std::fmt::Write;
 
 use lockkit_core::driver::ClaimId;
+use lockkit_core::queue::GivenLimit;
 use lockkit_core::{Claim, Key, Mode, Namespace, Space, Token};
 use percent_encoding::{
     AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode,
@@ -34,7 +35,7 @@ use percent_encoding::{
 use sha2::{Digest, Sha256};
 use zookeeper_client::CreateMode;
 
-use crate::given::Given;
+use crate::given::limit_of;
 
 /// Everything that is not a letter, a digit, `-` or `_` is encoded: that covers `/`, `.` and `..`,
 /// and all the characters that ZooKeeper refuses.
@@ -219,7 +220,7 @@ pub(crate) enum Kind {
     Claim(Child),
     Downgraded(Tag),
     /// The limit that the list was given.
-    Given(Given),
+    Given(GivenLimit),
     Foreign,
 }
 
@@ -231,7 +232,7 @@ impl Kind {
             }
             None => match name.strip_prefix("d-").filter(|tag| is_tag(tag)) {
                 Some(tag) => Self::Downgraded(Tag(tag.to_owned())),
-                None => Given::of(&name).map_or(Self::Foreign, Self::Given),
+                None => limit_of(&name).map_or(Self::Foreign, Self::Given),
             },
         }
     }

@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::Grant;
+use lockkit_core::queue::Ahead;
 use lockkit_core::{Claim, Token};
 use tokio::sync::Notify;
 
-use crate::line::Ahead;
-use crate::paths::Tag;
+use crate::paths::{Child, Tag};
 use crate::session::Session;
 
 /// One claim's place.
@@ -41,8 +41,23 @@ pub(crate) struct Node {
     pub(crate) token: Token,
     /// Whether it is known to hold.
     pub(crate) holds: bool,
-    /// What the last look saw ahead of it, while it waits.
-    pub(crate) ahead: Option<Ahead>,
+    /// What the last look saw in its way, while it waits.
+    pub(crate) obstacle: Option<Obstacle>,
+}
+
+/// What a claim waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Obstacle {
+    /// The node whose leaving is to be watched. None for permits, where any holder may make room.
+    pub(crate) node: Option<String>,
+    /// Whether the claim holds as soon as it is gone.
+    pub(crate) sole: bool,
+}
+
+impl From<Ahead<'_, Child>> for Obstacle {
+    fn from(ahead: Ahead<'_, Child>) -> Self {
+        Self { node: ahead.blocker.map(|child| child.name.clone()), sole: ahead.sole }
+    }
 }
 
 impl Place {
@@ -159,13 +174,6 @@ impl Places {
     /// The tags of all claims that somebody here owns.
     pub(crate) fn tags(&self) -> HashSet<Tag> {
         self.all().places.values().map(|place| place.tag.clone()).collect()
-    }
-
-    /// The node of the claim of this list that has this token.
-    pub(crate) fn node_of(&self, folder: &str, token: Token) -> Option<Node> {
-        let all = self.all();
-        let nodes = all.places.values().filter(|place| place.folder == folder);
-        nodes.filter_map(|place| place.node.as_ref()).find(|node| node.token == token).cloned()
     }
 
     /// Forgets the claims whose leases are over, and hands their places out; with the moment at

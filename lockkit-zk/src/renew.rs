@@ -7,12 +7,13 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{Ended, Renewal};
+use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, Mode};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 
 use crate::driver::Inner;
 use crate::failure::failed;
-use crate::line::{Line, Verdict};
+use crate::line::Line;
 use crate::node::Label;
 use crate::paths::{Kind, Tag, broken_tag};
 use crate::places::Place;

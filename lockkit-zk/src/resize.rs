@@ -15,14 +15,14 @@
 
 use futures_util::future::join_all;
 use lockkit_core::driver::SetLimit;
-use lockkit_core::{Error, Key, Mode, Token, queue};
+use lockkit_core::queue::{GivenLimit, Resizing};
+use lockkit_core::{Error, Key};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriter};
 
 use crate::driver::Inner;
-use crate::enter::limit_at;
 use crate::failure::{BACKEND, failed};
 use crate::folders::Sight;
-use crate::given::{Given, MARK};
+use crate::given::{MARK, limit_at};
 use crate::line::Line;
 use crate::session::Session;
 
@@ -43,7 +43,7 @@ struct Seen {
 
 /// What is to be written, and on what it rests.
 struct Change {
-    given: Given,
+    given: GivenLimit,
     /// Nodes that must still be there, with their versions.
     rests_on: Vec<(String, i32)>,
 }
@@ -54,11 +54,11 @@ impl Inner {
         let folder = self.layout.list(key);
         for attempt in 0..ATTEMPTS {
             let seen = self.seen_list(&session, &folder).await?;
-            let limit = match (to, seen.line.given()) {
+            let limit = match (to, seen.line.queue().given()) {
                 (SetLimit::IfUnset(_), Some(given)) => return Ok(given.limit),
                 (SetLimit::To(limit), Some(given)) if given.limit == limit => return Ok(limit),
                 (SetLimit::To(limit), _) => limit,
-                (SetLimit::IfUnset(limit), None) => seen.line.limit().unwrap_or(limit),
+                (SetLimit::IfUnset(limit), None) => seen.line.queue().limit().unwrap_or(limit),
             };
             let Some(change) = self.change_to(&session, &folder, &seen.line, limit).await? else {
                 continue;
@@ -97,30 +97,25 @@ impl Inner {
         line: &Line,
         limit: u32,
     ) -> Result<Option<Change>, Error> {
-        let until = line.given().map_or(0, |given| given.until);
-        let given = Given { limit, until };
-        if line.limit().is_none_or(|old| old <= limit) || line.is_empty() {
+        if line.queue().limit().is_none_or(|old| old <= limit) {
+            let Resizing { given, .. } = line.queue().resizing(limit, &[]);
             return Ok(Some(Change { given, rests_on: Vec::new() }));
         }
         let paths: Vec<_> = line.claims().iter().map(|c| format!("{folder}/{}", c.name)).collect();
         let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
         let stats = session.answers(join_all(stats)).await?;
-        let mut made = Vec::with_capacity(paths.len());
+        let mut tokens = Vec::with_capacity(paths.len());
+        let mut nodes = Vec::with_capacity(paths.len());
         for (path, stat) in paths.into_iter().zip(stats) {
             let Some(stat) = stat.map_err(failed)? else {
                 return Ok(None);
             };
-            let token = Token::new(stat.czxid as u64);
-            let token = token.ok_or_else(|| Error::permanent(BACKEND, "a node of no change"))?;
-            made.push((token, path, stat.version));
+            tokens.push(stat.czxid as u64);
+            nodes.push((path, stat.version));
         }
-        let tokens: Vec<_> = made.iter().map(|(token, ..)| *token).collect();
-        let (holders, until) = who_holds_on(line, &tokens, limit);
-        // Where nobody waits it does not matter who leaves; otherwise that of any holder does, and
-        // that of the first who waits, who stands in the way of others.
-        let matter = if holders < made.len() { holders + 1 } else { 0 };
-        let rests_on = made.into_iter().take(matter).map(|(_, path, version)| (path, version));
-        Ok(Some(Change { given: Given { limit, until }, rests_on: rests_on.collect() }))
+        let Resizing { given, rests_on } = line.queue().resizing(limit, &tokens);
+        nodes.truncate(rests_on);
+        Ok(Some(Change { given, rests_on: nodes }))
     }
 
     /// Writes a limit, if the one that was seen is still there. Says whether it was written.
@@ -142,7 +137,7 @@ impl Inner {
             }
             Some(version) => multi.add_set_data(folder, b"", exact.then_some(version)),
         };
-        let begun = prepared.and_then(|()| match seen.line.given() {
+        let begun = prepared.and_then(|()| match seen.line.queue().given() {
             Some(old) => multi.add_delete(&limit_at(folder, old), None),
             // Of two that give it its first limit at once, one fails here.
             None => multi.add_create(&format!("{folder}/{MARK}"), b"", &stays),
@@ -175,48 +170,4 @@ impl Inner {
 
 fn check_all(multi: &mut MultiWriter<'_>, nodes: &[(String, i32)]) -> Result<(), ZkError> {
     nodes.iter().try_for_each(|(path, version)| multi.add_check_version(path, *version))
-}
-
-/// How many claims of a line hold, given their tokens; and the greatest token among them, or 0 when
-/// under this limit they all hold anyway.
-fn who_holds_on(line: &Line, tokens: &[Token], limit: u32) -> (usize, u64) {
-    let by_the_sum = line.holders();
-    let held = |token: &Token| line.given().is_some_and(|given| given.holds_on(*token));
-    let holds = |(place, token): &(usize, &Token)| *place < by_the_sum || held(token);
-    let holders = tokens.iter().enumerate().take_while(holds).count();
-    let fit = queue::holders(line.claims().iter().map(|c| match c.mode {
-        Mode::Permits { permits, .. } => Mode::Permits { permits, limit },
-        other => other,
-    }));
-    let last = tokens[..holders].last().filter(|_| fit < holders);
-    (holders, last.map_or(0, |token| token.get()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::paths::Tag;
-    use lockkit_core::driver::ClaimId;
-
-    #[test]
-    fn it_is_written_who_holds_on_and_only_where_some_do() {
-        let names = |permits: &[u32]| -> Vec<_> {
-            let modes = permits.iter().map(|permits| Mode::Permits { permits: *permits, limit: 3 });
-            let tag = || Tag::of(ClaimId::random());
-            (0..).zip(modes).map(|(n, mode)| format!("{}{n:010}", tag().prefix_of(mode))).collect()
-        };
-        let tokens: Vec<_> = (11..15).map(|n| Token::new(n).unwrap()).collect();
-        let line = Line::of(names(&[1, 1, 1, 1]));
-        assert_eq!(who_holds_on(&line, &tokens, 2), (3, 13));
-        assert_eq!(who_holds_on(&line, &tokens, 0), (3, 13));
-        let two = Line::of(names(&[1, 1]));
-        assert_eq!(who_holds_on(&two, &tokens[..2], 2), (2, 0), "they fit");
-        // A limit that was lowered before, below what is out.
-        let given = Given { limit: 1, until: 12 };
-        let line = Line::of([names(&[1, 1, 1, 1]), vec![given.name()]].concat());
-        assert_eq!(who_holds_on(&line, &tokens, 0), (2, 12));
-        // Somebody wants more than there is, and another behind.
-        let line = Line::of(names(&[1, 3, 1]));
-        assert_eq!(who_holds_on(&line, &tokens[..3], 0), (1, 11));
-    }
 }

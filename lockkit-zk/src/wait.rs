@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use lockkit_core::driver::Grant;
+use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode};
 use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher};
 
 use crate::acquire::owned;
 use crate::driver::Inner;
 use crate::failure::failed;
-use crate::line::{Ahead, Verdict};
 use crate::node::Label;
 use crate::paths::{Tag, break_name};
-use crate::places::{Node, Place};
+use crate::places::{Node, Obstacle, Place};
 use crate::session::Session;
 
 /// An event of a watch, as the session's end where there will be none.
@@ -58,17 +58,17 @@ impl Inner {
     /// Returns when nothing ahead of an exclusive or shared claim conflicts with it.
     async fn turn_came(&self, place: &Place, claim: &Claim, node: &Node) -> Result<(), Error> {
         let session = &*place.session;
-        let mut known = node.ahead.clone();
+        let mut known = node.obstacle.clone();
         let mut own: Option<Event> = None;
         loop {
-            let ahead = match known.take() {
-                Some(ahead) => ahead,
+            let obstacle = match known.take() {
+                Some(obstacle) => obstacle,
                 None => match self.look(place, claim, node).await? {
-                    Some(ahead) => ahead,
+                    Some(obstacle) => obstacle,
                     None => return Ok(()),
                 },
             };
-            let Some(blocker) = ahead.blocker.as_ref() else {
+            let Some(blocker) = obstacle.node.as_ref() else {
                 return Ok(()); // locks always have one
             };
             let path = format!("{}/{blocker}", place.folder);
@@ -88,7 +88,7 @@ impl Inner {
                 biased;
                 event = &mut own_event => {
                     self.own_changed(session, claim, node, event).await?;
-                    known = Some(ahead);
+                    known = Some(obstacle);
                     continue;
                 }
                 what = leaving(session, &path, claim.mode) => what?,
@@ -96,7 +96,7 @@ impl Inner {
             own = Some(own_event);
             match what {
                 // Nothing can come between two sequence numbers, so nobody else is ahead now.
-                Blocker::Left if ahead.sole => return Ok(()),
+                Blocker::Left if obstacle.sole => return Ok(()),
                 Blocker::Left | Blocker::Changed => {}
             }
         }
@@ -108,12 +108,12 @@ impl Inner {
         place: &Place,
         claim: &Claim,
         node: &Node,
-    ) -> Result<Option<Ahead>, Error> {
+    ) -> Result<Option<Obstacle>, Error> {
         let session = &*place.session;
         let line = self.line(session, &place.folder).await?;
         match line.verdict(&node.name, node.token) {
             Some(Verdict::Holds) => Ok(None),
-            Some(Verdict::Waits(ahead)) => Ok(Some(ahead)),
+            Some(Verdict::Waits(ahead)) => Ok(Some(ahead.into())),
             Some(Verdict::OtherLimit(_)) | None => Err(self.gone(session, claim, node).await),
         }
     }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::{Force, LockDriver, Released};
+use lockkit_core::driver::{Force, LockDriver};
 use lockkit_core::{
-    BreakRecord, Error, Identity, Key, LockManager, Name, Namespace, Settings, Space, Token,
+    BreakRecord, Error, Fence, Identity, Key, Lease, LockManager, Name, Namespace, Settings, Space,
 };
 use lockkit_lab::{Kind, Shared};
 use lockkit_zk::zookeeper_client::{
-    Acls, CheckWriteError, Client, CreateMode, Error as ZkError, MultiWriteError,
+    Acls, Client, CreateMode, Error as ZkError, MultiWriteError, MultiWriter,
 };
-use lockkit_zk::{Fence, ZkDriver, ZkOptions};
+use lockkit_zk::{ZkDriver, ZkOptions};
 
 /// A driver, a manager on it, and the program's own client in a session of its own.
 struct Program {
@@ -43,14 +43,16 @@ impl Program {
         Self { _server: server, driver, locks, client, key, balance }
     }
 
-    fn fence(&self, token: Token) -> Result<Fence, Error> {
-        self.driver.fence(&self.key, token)
+    /// A transaction that writes only while the lock is held.
+    async fn fenced(&self, lease: &Lease, value: &str) -> Result<MultiWriter<'_>, Error> {
+        let mut write = self.client.new_multi_writer();
+        lease.fence(&mut write).await?;
+        write.add_set_data(&self.balance, value.as_bytes(), None).unwrap();
+        Ok(write)
     }
 
-    async fn write(&self, held: &Fence, value: &str) -> Result<(), CheckWriteError> {
-        let mut write = held.writer(&self.client).unwrap();
-        write.add_set_data(&self.balance, value.as_bytes(), None).unwrap();
-        write.commit().await.map(drop)
+    async fn write(&self, lease: &Lease, value: &str) -> Result<(), MultiWriteError> {
+        self.fenced(lease, value).await.unwrap().commit().await.map(drop)
     }
 
     async fn read(&self) -> String {
@@ -58,8 +60,9 @@ impl Program {
     }
 }
 
-fn refused(written: Result<(), CheckWriteError>) -> bool {
-    matches!(written, Err(CheckWriteError::CheckFailed { source: ZkError::NoNode }))
+async fn refused(mut write: MultiWriter<'_>) -> bool {
+    let failed = MultiWriteError::OperationFailed { index: 0, source: ZkError::NoNode };
+    write.commit().await.err() == Some(failed)
 }
 
 #[tokio::test]
@@ -67,8 +70,8 @@ async fn a_stale_holder_does_not_get_its_write_through() {
     let program = Program::new().await;
     let guard = program.locks.mutex("a").lock().await.unwrap();
     let token = guard.token().unwrap();
-    let held = program.fence(token).unwrap();
-    program.write(&held, "mine").await.unwrap();
+    program.write(&guard, "mine").await.unwrap();
+    let stale = program.fenced(&guard, "stale").await.unwrap();
 
     // Somebody breaks the lock, another gets it and writes; the first one knows nothing of that.
     let record =
@@ -76,9 +79,8 @@ async fn a_stale_holder_does_not_get_its_write_through() {
     let broken = program.driver.break_claim(&program.key, token, Force::Immediate, &record);
     assert!(broken.await.unwrap());
     let next = program.locks.mutex("a").lock().await.unwrap();
-    let theirs = program.fence(next.token().unwrap()).unwrap();
-    program.write(&theirs, "theirs").await.unwrap();
-    assert!(refused(program.write(&held, "stale").await));
+    program.write(&next, "theirs").await.unwrap();
+    assert!(refused(stale).await);
     assert_eq!(program.read().await, "theirs");
 }
 
@@ -86,14 +88,14 @@ async fn a_stale_holder_does_not_get_its_write_through() {
 async fn a_fence_ends_with_its_lock_and_survives_a_downgrade() {
     let program = Program::new().await;
     let writer = program.locks.rwlock("a").write().await.unwrap();
-    let token = writer.token().unwrap();
-    let held = program.fence(token).unwrap();
+    let mut before = program.fenced(&writer, "as a reader").await.unwrap();
     let reader = writer.downgrade().await.unwrap();
-    assert_eq!(program.fence(token).unwrap(), held);
-    program.write(&held, "as a reader").await.unwrap();
+    before.commit().await.unwrap();
+    let (lease, stale) = (reader.lease(), program.fenced(&reader, "stale").await.unwrap());
     reader.release().await.unwrap();
-    assert!(refused(program.write(&held, "stale").await));
-    assert!(matches!(program.fence(token), Err(Error::Lost { .. })));
+    assert!(refused(stale).await);
+    let error = program.fenced(&lease, "stale").await.err();
+    assert!(matches!(error, Some(Error::Released)), "{error:?}");
     assert_eq!(program.read().await, "as a reader");
 }
 
@@ -101,44 +103,30 @@ async fn a_fence_ends_with_its_lock_and_survives_a_downgrade() {
 async fn a_fence_can_be_a_condition_among_others_of_one_transaction() {
     let program = Program::new().await;
     let guard = program.locks.mutex("a").lock().await.unwrap();
-    let held = program.fence(guard.token().unwrap()).unwrap();
-    let write = || {
+    let write = async || {
         let mut multi = program.client.new_multi_writer();
         multi.add_set_data(&program.balance, b"one of two", None).unwrap();
-        held.add_to(&mut multi).unwrap();
-        multi.commit()
+        guard.fence(&mut multi).await.unwrap();
+        multi
     };
-    write().await.unwrap();
+    write().await.commit().await.unwrap();
     // The lock goes while the program looks elsewhere.
+    let mut late = write().await;
     guard.release().await.unwrap();
-    let failed = write().await.unwrap_err();
+    let failed = late.commit().await.unwrap_err();
     assert_eq!(failed, MultiWriteError::OperationFailed { index: 1, source: ZkError::NoNode });
 }
 
 #[tokio::test]
-async fn a_fence_knows_tokens_as_users_see_them_and_only_those_of_its_lock() {
+async fn a_client_in_another_language_checks_the_path_of_the_anchor() {
     let program = Program::new().await;
-    let namespace = &program.key.namespace;
-    program.driver.raise_token_base(namespace, 1_000_000_000_000).await.unwrap();
-    let settings = program.locks.settings().clone();
-    let locks = LockManager::with(program.driver.clone(), settings).unwrap();
-    let guard = locks.mutex("a").lock().await.unwrap();
-    let token = guard.token().unwrap();
-    assert!(token.get() > 1_000_000_000_000);
-    let held = program.fence(token).unwrap();
-    program.write(&held, "mine").await.unwrap();
-    let other = Key { name: Name::new("b").unwrap(), ..program.key.clone() };
-    assert!(matches!(program.driver.fence(&other, token), Err(Error::Lost { .. })));
-    let lower = Token::new(token.get() - 1).unwrap();
-    assert!(matches!(program.fence(lower), Err(Error::Lost { .. })));
+    program.driver.raise_token_base(&program.key.namespace, 1_000_000_000_000).await.unwrap();
+    let guard = program.locks.mutex("a").lock().await.unwrap();
+    assert!(guard.token().unwrap().get() > 1_000_000_000_000);
+    let anchor = guard.anchor("zookeeper").await.unwrap();
+    let path = String::from_utf8(anchor.at).unwrap();
+    let node = program.client.check_stat(&path).await.unwrap().expect("the node is there");
+    assert_eq!(node.czxid, anchor.token.as_i64());
     guard.release().await.unwrap();
-    let claim = lockkit_core::Claim::new(
-        program.key.clone(),
-        lockkit_core::Mode::Exclusive,
-        Duration::from_secs(10),
-        Duration::from_secs(10),
-        Arc::new(Identity::of_this_process()),
-    );
-    let released = program.driver.release(&Arc::new(claim)).await.unwrap();
-    assert_eq!(released, Released::NoSuchLock, "nothing is left");
+    assert_eq!(program.client.check_stat(&path).await.unwrap(), None);
 }

@@ -30,7 +30,7 @@ impl Dice {
     }
 }
 
-const VERBS: [&str; 25] = [
+const VERBS: [&str; 26] = [
     "hold",
     "run",
     "run",
@@ -56,8 +56,9 @@ const VERBS: [&str; 25] = [
     "watch",
     "doctor",
     "schema",
+    "serve",
 ];
-const OPTIONS: [&str; 44] = [
+const OPTIONS: [&str; 45] = [
     "--ttl",
     "--wait",
     "-w",
@@ -101,9 +102,11 @@ const OPTIONS: [&str; 44] = [
     "--help",
     "--version",
     "--",
+    "--listen",
     "--nonsense",
 ];
-const VALUES: [&str; 40] = [
+const VALUES: [&str; 41] = [
+    "127.0.0.1:0",
     "a",
     "b",
     "job/1",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{Force, LockDriver};
-use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Space};
+use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Namespace, Space};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::moody::{Mood, Moody};
@@ -204,7 +204,27 @@ async fn an_anchor_of_what_was_broken_says_so() {
     let guard = locks.mutex("a").lock().await.unwrap();
     let token = guard.token().unwrap();
     assert!(locks.break_lock(Space::Lock, "a", token, Force::Immediate, None).await.unwrap());
-    let error = guard.anchor().await.expect_err("it was broken");
+    let error = guard.anchor("memory").await.expect_err("it was broken");
     assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
     assert!(!guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_anchor_has_the_token_that_the_backend_knows() {
+    let driver = Moody::new(MemoryDriver::new());
+    driver.store().raise_token_base(&Namespace::default(), 1_000).await.unwrap();
+    let guard = manager_of(&driver).mutex("a").lock().await.unwrap();
+    let seen = driver.store().inspect(&guard.claim().key).await.unwrap();
+    let anchor = guard.anchor("memory").await.unwrap();
+    assert_eq!(Some(anchor.token), seen.holders().next().map(|holder| holder.token));
+    assert!(guard.token().unwrap() > anchor.token, "users see it with the base");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_has_no_anchor_in_a_backend_of_another_kind() {
+    let (_, locks) = locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let error = guard.anchor("postgres").await.expect_err("it is in memory");
+    assert!(matches!(error, Error::Unsupported { backend: "memory", .. }), "{error}");
+    assert!(guard.is_valid());
 }

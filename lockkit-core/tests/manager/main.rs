@@ -4,6 +4,7 @@
 mod acquire;
 mod deadlines;
 mod flights;
+mod gather;
 mod moody;
 mod primitives;
 mod reading;

@@ -11,7 +11,7 @@ use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::*;
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Claim, Error, Key, MemoryDriver, Token};
+use lockkit_core::{BreakRecord, Claim, Error, Key, MemoryDriver, Namespace, Token};
 
 /// What happens to a call.
 #[derive(Clone, Copy, Debug)]
@@ -259,6 +259,13 @@ impl LockDriver for Moody {
         }
     }
 
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
+        Ok(match self.inner.renew_single(claim).await? {
+            Renewal::Ended(why) => Anchored::Ended(why),
+            _ => Anchored::At(b"where the claim is".to_vec()),
+        })
+    }
+
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
         let (inner, claim) = (self.inner.clone(), claim.clone());
         self.call("shorten", 1, async move { inner.shorten(&claim, ttl).await }).await
@@ -277,6 +284,10 @@ impl LockDriver for Moody {
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let (inner, request) = (self.inner.clone(), request.clone());
         self.call("list", 1, async move { inner.list(&request).await }).await
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.inner.token_base(namespace).await
     }
 
     async fn health(&self) -> Result<Health, Error> {

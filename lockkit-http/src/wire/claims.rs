@@ -157,7 +157,7 @@ pub struct Wait {
     pub wait_ms: u64,
 }
 
-/// `POST /v1/release`, `/v1/verify`, `/v1/downgrade`, `/v1/anchor`.
+/// `POST /v1/release`, `/v1/verify`, `/v1/downgrade`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimOnly {

@@ -21,9 +21,14 @@ pub(crate) async fn acquire(
 ) -> Result<wire::State> {
     let about = About::new(&service, request.claim).await?;
     let patience = if request.no_wait { Patience::Try } else { Patience::Wait };
-    let answer = service.driver().acquire(&about.claim, patience).await?;
-    let queued = matches!(answer.answer, Acquisition::Queued { .. });
-    let answer = answer.map(|answer| acquired(answer, about.base));
+    let step = Step::Acquire { claim: about.claim.clone(), patience };
+    let Answered { answer: DriverReply::Acquired(answer), unanswered } =
+        service.carry_one(step).await?
+    else {
+        return Err(service.driver().no_reply().into());
+    };
+    let queued = matches!(answer, Acquisition::Queued { .. });
+    let answer = Answered::after(unanswered, acquired(answer, about.base));
     let state = wire::State::of_acquisition(answer, about.received);
     match queued && request.wait_ms > 0 {
         true => turn(&service, &about, request.wait_ms, state).await,
@@ -72,9 +77,7 @@ pub(crate) async fn release(
     Body(request): Body<wire::ClaimOnly>,
 ) -> Result<wire::Released> {
     let claim = service.claim(request.claim)?;
-    let replies = service.driver().carry(&[Step::Release { claim }]).await?;
-    let reply = replies.into_iter().next().unwrap_or_else(|| Err(service.driver().no_reply()))?;
-    match reply {
+    match service.carry_one(Step::Release { claim }).await? {
         Answered { answer: DriverReply::Released(answer), unanswered } => {
             Ok(Answer::ok(wire::Released::of(Answered::after(unanswered, answer))))
         }
@@ -105,7 +108,7 @@ pub(crate) async fn carry(
         bases.push(service.base(&step.claim().key.namespace).await?);
         steps.push(step);
     }
-    let replies = service.driver().carry(&steps).await?;
+    let replies = service.carry(&steps).await;
     let with_base = |(reply, base): (std::result::Result<Answered<DriverReply>, Error>, u64)| {
         let reply = reply.map(|answered| {
             answered.map(|reply| match reply {
@@ -154,14 +157,6 @@ pub(crate) async fn downgrade(
 ) -> Result<wire::State> {
     let about = About::new(&service, request.claim).await?;
     Ok(about.became(service.driver().downgrade(&about.claim).await?))
-}
-
-pub(crate) async fn anchor(
-    Shared(service): Shared<Service>,
-    Body(request): Body<wire::ClaimOnly>,
-) -> Result<wire::State> {
-    let about = About::new(&service, request.claim).await?;
-    Ok(about.became(service.driver().anchor(&about.claim).await?))
 }
 
 pub(crate) async fn shorten(

@@ -143,7 +143,6 @@ impl Dialect for MySql {
     const TABLES: &'static str = "lockkit_";
     const VERSION: i64 = 4;
     const PUSHES: bool = false;
-    const ANCHORS: bool = true;
 
     fn new(tables: &Tables, _: ServerDurability) -> Self {
         let prefix = tables.0.clone();
@@ -179,6 +178,10 @@ impl Dialect for MySql {
                  `mysql://user@host/database`",
             )),
         }
+    }
+
+    fn tables(&self) -> &str {
+        &self.prefix
     }
 
     fn check(tables: &Tables) -> Result<(), Error> {
@@ -244,39 +247,44 @@ impl Dialect for MySql {
     }
 
     fn verdict(&self, error: &sqlx::Error) -> Verdict {
-        let Some(database) = error.as_database_error() else {
-            return match error {
-                sqlx::Error::Io(_)
-                | sqlx::Error::Protocol(_)
-                | sqlx::Error::WorkerCrashed
-                | sqlx::Error::PoolTimedOut => Verdict::Gone,
-                _ => Verdict::Never,
-            };
-        };
-        match database.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
-            // Deadlock, a record that changed (Galera, MariaDB's snapshots).
-            Some(1213 | 1020) => Verdict::Again,
-            Some(1205) => Verdict::HeldUp,
-            // Ended by an administrator or for idleness; a statement that was cancelled may have
-            // left a transaction open, which ends with its connection.
-            Some(1053 | 1077 | 1079 | 1152 | 1153 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => {
-                Verdict::Gone
-            }
-            Some(3024 | 3169) => Verdict::Gone,
-            // Closed for idleness.
-            Some(4031) => Verdict::Closed,
-            // No such table, procedure, or column of an older one.
-            Some(1146 | 1305 | 1318) => Verdict::NoTables,
-            Some(1290 | 1792 | 1836) => Verdict::ReadOnly,
-            // No right to the database, the table, the column, the procedure, or at all.
-            Some(1044 | 1142 | 1143 | 1227 | 1370) => Verdict::Forbidden,
-            // Too many connections, no memory, no disk, a node that is not ready.
-            Some(1021 | 1037..=1041 | 1047 | 1203 | 1226 | 3100) => Verdict::Later,
-            _ => Verdict::Never,
-        }
+        judge(error)
     }
 
     async fn listen(_: &MySqlConnectOptions, _: &str, _: &Heard<'_>) -> Result<(), sqlx::Error> {
         std::future::pending().await
+    }
+}
+
+/// What an error of the client or the server means.
+fn judge(error: &sqlx::Error) -> Verdict {
+    let Some(database) = error.as_database_error() else {
+        return match error {
+            sqlx::Error::Io(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::PoolTimedOut => Verdict::Gone,
+            _ => Verdict::Never,
+        };
+    };
+    match database.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
+        // Deadlock, a record that changed (Galera, MariaDB's snapshots).
+        Some(1213 | 1020) => Verdict::Again,
+        Some(1205) => Verdict::HeldUp,
+        // Ended by an administrator or for idleness; a statement that was cancelled may have
+        // left a transaction open, which ends with its connection.
+        Some(1053 | 1077 | 1079 | 1152 | 1153 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => {
+            Verdict::Gone
+        }
+        Some(3024 | 3169) => Verdict::Gone,
+        // Closed for idleness.
+        Some(4031) => Verdict::Closed,
+        // No such table, procedure, or column of an older one.
+        Some(1146 | 1305 | 1318) => Verdict::NoTables,
+        Some(1290 | 1792 | 1836) => Verdict::ReadOnly,
+        // No right to the database, the table, the column, the procedure, or at all.
+        Some(1044 | 1142 | 1143 | 1227 | 1370) => Verdict::Forbidden,
+        // Too many connections, no memory, no disk, a node that is not ready.
+        Some(1021 | 1037..=1041 | 1047 | 1203 | 1226 | 3100) => Verdict::Later,
+        _ => Verdict::Never,
     }
 }

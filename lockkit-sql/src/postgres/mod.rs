@@ -102,7 +102,6 @@ impl Dialect for Postgres {
     const TABLES: &'static str = "lockkit";
     const VERSION: i64 = 4;
     const PUSHES: bool = true;
-    const ANCHORS: bool = true;
 
     fn new(tables: &Tables, durability: ServerDurability) -> Self {
         let schema = tables.0.clone();
@@ -128,6 +127,10 @@ impl Dialect for Postgres {
             Error::Config(format!("this is not a URL of PostgreSQL: {error}"))
         })?;
         Ok(options.application_name("lockkit").disable_statement_logging())
+    }
+
+    fn tables(&self) -> &str {
+        &self.schema
     }
 
     fn check(tables: &Tables) -> Result<(), Error> {
@@ -209,38 +212,13 @@ impl Dialect for Postgres {
     }
 
     fn verdict(&self, error: &sqlx::Error) -> Verdict {
-        let Some(database) = error.as_database_error() else {
-            return match error {
-                sqlx::Error::Io(_)
-                | sqlx::Error::Protocol(_)
-                | sqlx::Error::WorkerCrashed
-                | sqlx::Error::PoolTimedOut => Verdict::Gone,
-                _ => Verdict::Never,
-            };
-        };
-        let code = database.code().unwrap_or_default();
-        match &*code {
-            // Somebody else's transaction came first.
-            "40001" | "40P01" => Verdict::Again,
-            "55P03" => Verdict::HeldUp,
-            // Prepared by one connection of a pooler that was not noticed, asked of another.
-            "26000" | "42P05" => {
-                self.plain.store(true, Ordering::Relaxed);
-                Verdict::Again
-            }
-            // Ended by an administrator.
-            "57P01" | "57P02" => Verdict::Gone,
-            // Closed for idleness.
-            "57P05" | "25P03" => Verdict::Closed,
-            "3F000" | "42P01" | "42703" | "42883" => Verdict::NoTables,
-            "25006" => Verdict::ReadOnly,
-            "42501" => Verdict::Forbidden,
-            // Starting, cancelled, out of memory or disk or connections.
-            "57P03" | "57014" => Verdict::Later,
-            code if code.starts_with("08") => Verdict::Gone,
-            code if code.starts_with("53") || code.starts_with("58") => Verdict::Later,
-            _ => Verdict::Never,
+        let pooled = error.as_database_error().and_then(|error| error.code());
+        // Prepared by one connection of a pooler that was not noticed, asked of another.
+        if matches!(pooled.as_deref(), Some("26000" | "42P05")) {
+            self.plain.store(true, Ordering::Relaxed);
+            return Verdict::Again;
         }
+        judge(error)
     }
 
     async fn listen(
@@ -249,6 +227,37 @@ impl Dialect for Postgres {
         heard: &Heard<'_>,
     ) -> Result<(), sqlx::Error> {
         listen::listen(options, channel, heard).await
+    }
+}
+
+/// What an error of the client or the server means.
+fn judge(error: &sqlx::Error) -> Verdict {
+    let Some(database) = error.as_database_error() else {
+        return match error {
+            sqlx::Error::Io(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::PoolTimedOut => Verdict::Gone,
+            _ => Verdict::Never,
+        };
+    };
+    let code = database.code().unwrap_or_default();
+    match &*code {
+        // Somebody else's transaction came first.
+        "40001" | "40P01" => Verdict::Again,
+        "55P03" => Verdict::HeldUp,
+        // Ended by an administrator.
+        "57P01" | "57P02" => Verdict::Gone,
+        // Closed for idleness.
+        "57P05" | "25P03" => Verdict::Closed,
+        "3F000" | "42P01" | "42703" | "42883" => Verdict::NoTables,
+        "25006" => Verdict::ReadOnly,
+        "42501" => Verdict::Forbidden,
+        // Starting, cancelled, out of memory or disk or connections.
+        "57P03" | "57014" => Verdict::Later,
+        code if code.starts_with("08") => Verdict::Gone,
+        code if code.starts_with("53") || code.starts_with("58") => Verdict::Later,
+        _ => Verdict::Never,
     }
 }
 

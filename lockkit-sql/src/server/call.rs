@@ -5,11 +5,10 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkit_core::Error;
-use lockkit_core::driver::LockDriver as _;
 use rand::Rng;
 use tokio::time::{Instant, timeout_at};
 
-use super::ServerDriver;
+use super::Shared;
 use super::dialect::{Arg, Dialect, Row, Verb, Verdict};
 
 /// An answer, and how many earlier attempts got none and may have acted, or may act yet.
@@ -52,10 +51,10 @@ fn repeated<'a>(verb: Verb, args: &[Arg<'a>]) -> Vec<Arg<'a>> {
     args
 }
 
-impl<D: Dialect> ServerDriver<D> {
+impl<D: Dialect> Shared<D> {
     /// Asks, and asks again where the database could not do it, until the time limit is over.
     pub(crate) async fn call(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Answer, Error> {
-        let until = Instant::now() + self.inner.timeout;
+        let until = Instant::now() + self.timeout;
         let mut again = Vec::new();
         let mut tries = Tries::default();
         let mut last = None;
@@ -66,14 +65,14 @@ impl<D: Dialect> ServerDriver<D> {
                 Ok(Err(failure)) => failure,
                 Err(_) => return Err(self.late(last)),
             };
-            match self.inner.dialect.verdict(&error) {
+            match self.dialect.verdict(&error) {
                 // Others wait for the place of their flight: core asks again, or its steps by themselves.
                 Verdict::HeldUp if matches!(verb, Verb::Acquire | Verb::Release | Verb::Carry) => {
                     return Err(Error::retryable(D::BACKEND, HeldUp(error)));
                 }
                 Verdict::Again | Verdict::HeldUp => {}
                 verdict @ (Verdict::Gone | Verdict::Closed) => {
-                    self.inner.connections.forget();
+                    self.connections.forget();
                     // A server that is down is core's to wait for.
                     if tries.lost {
                         return Err(Error::retryable(D::BACKEND, error));
@@ -93,7 +92,7 @@ impl<D: Dialect> ServerDriver<D> {
                 }
                 // A connection may be read-only for good while the server is not any more.
                 Verdict::ReadOnly if !tries.refused => {
-                    self.inner.connections.forget();
+                    self.connections.forget();
                     tries.refused = true;
                     continue;
                 }
@@ -112,9 +111,9 @@ impl<D: Dialect> ServerDriver<D> {
     }
 
     async fn ask(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Vec<Row>, Failure> {
-        let lease = self.inner.connections.lease(&self.inner.dialect).await;
+        let lease = self.connections.lease(&self.dialect).await;
         let mut lease = lease.map_err(|error| Failure { error, sent: false })?;
-        let answer = self.inner.dialect.run(lease.connection(), verb, args).await;
+        let answer = self.dialect.run(lease.connection(), verb, args).await;
         match &answer {
             Err(error) if self.closes(error) => {}
             _ => lease.give_back(),
@@ -124,19 +123,19 @@ impl<D: Dialect> ServerDriver<D> {
 
     /// Whether another connection may do better.
     fn closes(&self, error: &sqlx::Error) -> bool {
-        let verdict = self.inner.dialect.verdict(error);
+        let verdict = self.dialect.verdict(error);
         matches!(verdict, Verdict::Gone | Verdict::Closed | Verdict::ReadOnly)
     }
 
     /// Makes the tables, or tells who should.
     pub(crate) async fn install(&self) -> Result<(), Error> {
         let made = async {
-            let mut lease = self.inner.connections.lease(&self.inner.dialect).await?;
-            self.inner.dialect.install(lease.connection()).await?;
+            let mut lease = self.connections.lease(&self.dialect).await?;
+            self.dialect.install(lease.connection()).await?;
             lease.give_back();
             Ok::<_, sqlx::Error>(())
         };
-        made.await.map_err(|error| match self.inner.dialect.verdict(&error) {
+        made.await.map_err(|error| match self.dialect.verdict(&error) {
             verdict if verdict.may_pass() => Error::retryable(D::BACKEND, error),
             Verdict::ReadOnly => {
                 let told = "lockkit's tables are not there, or older, and the server is read-only";
@@ -153,12 +152,12 @@ impl<D: Dialect> ServerDriver<D> {
     }
 
     fn late(&self, last: Option<sqlx::Error>) -> Error {
-        let limit = self.inner.timeout;
+        let limit = self.timeout;
         let told = match last {
             Some(error) => format!("no answer within {limit:?}; before that: {error}"),
             None => format!("no answer within {limit:?}"),
         };
-        Error::retryable(self.capabilities().backend, told)
+        Error::retryable(D::BACKEND, told)
     }
 }
 

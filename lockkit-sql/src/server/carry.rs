@@ -14,11 +14,10 @@ use lockkit_core::driver::{
 use lockkit_core::{Claim, Error};
 use tokio::time::Instant;
 
-use super::ServerDriver;
+use super::Shared;
 use super::call::{Answer, is_held_up, is_read_only};
 use super::dialect::{Arg, Cell, Dialect, Row, Verb};
-use super::verbs::{count, grant, key, sort_key, unexpected};
-use super::wake::Wakes;
+use super::verbs::{count, grant, key, ring, sort_key, unexpected};
 use crate::rows::{from_micros, micros, space_number, to_json};
 
 /// A step that was left out and waits in vain holds up the others no longer than this.
@@ -29,17 +28,9 @@ const LEFT_OUT: i64 = 9;
 /// The row of a step, and how many attempts before it got no answer.
 type Told = Result<(Row, u32), Error>;
 
-impl<D: Dialect> ServerDriver<D> {
-    pub(super) async fn take_off(&self, steps: &[Step]) -> Result<Replies, Error> {
-        let wakes = &self.inner.wakes;
-        for step in steps {
-            match step {
-                // From before it is in line: the message may be faster than the answer.
-                Step::Acquire { claim, patience: Patience::Wait } => drop(wakes.enlist(claim)),
-                Step::Release { claim } => wakes.strike(&claim.id),
-                _ => {}
-            }
-        }
+impl<D: Dialect> Shared<D> {
+    pub(super) async fn take_off(self: &Arc<Self>, steps: &[Step]) -> Result<Replies, Error> {
+        self.wakes.claims.departs(steps);
         let told = match self.fly(steps).await {
             Err(error) if is_read_only(&error) => {
                 join_all(steps.iter().map(|step| self.alone(step))).await
@@ -89,7 +80,7 @@ impl<D: Dialect> ServerDriver<D> {
             }
             let Some(first) = left.first().copied() else { break };
             let alone = self.alone(&steps[first]).await;
-            let patience = if alone.is_ok() { self.inner.timeout } else { PATIENCE };
+            let patience = if alone.is_ok() { self.timeout } else { PATIENCE };
             told[first] = Some(alone.map(|(row, more)| (row, unanswered + more)));
             left.remove(0);
             if begun.elapsed() >= patience {
@@ -117,7 +108,7 @@ impl<D: Dialect> ServerDriver<D> {
             ints(|c| micros(c.wait_ttl)),
             Arg::Many(identities.iter().map(String::as_bytes).collect()),
             Arg::Maybe(claims().map(|c| c.note.as_deref().map(str::as_bytes)).collect()),
-            Arg::Bytes(&self.inner.wakes.client),
+            Arg::Bytes(&self.wakes.client),
         ];
         let answer = self.call(Verb::Carry, &args).await?;
         match answer.rows.len() == which.len() {
@@ -151,7 +142,7 @@ impl<D: Dialect> ServerDriver<D> {
                     Arg::Int(claim.mode.capacity().into()),
                     Arg::Int(micros(claim.hold_ttl)),
                     Arg::Int(micros(claim.wait_ttl)),
-                    Arg::Bytes(&self.inner.wakes.client),
+                    Arg::Bytes(&self.wakes.client),
                     Arg::Bytes(identity.as_bytes()),
                     note.map_or(Arg::Null, Arg::Bytes),
                     Arg::Int(i64::from(what(step) == TRY)),
@@ -173,34 +164,17 @@ impl<D: Dialect> ServerDriver<D> {
         }
     }
 
-    /// The answer of one step; who waits is looked at from now on.
+    /// The answer of one step.
     fn answered(&self, step: &Step, told: Told) -> Result<Answered<Reply>, Error> {
-        let read = told.and_then(|(row, unanswered)| {
+        let (mut lease, mut unanswered) = (None, 0);
+        let reply = told.and_then(|(row, attempts)| {
             // Whom it made holders stands last.
-            if let Some(Cell::Bytes(woken)) = row.0.last() {
-                Wakes::ring(woken);
-            }
-            Ok((Answered::after(unanswered, self.reply(step, &row)?), row))
+            ring(&row, row.0.len().saturating_sub(1));
+            (lease, unanswered) = (row.int(4).map(from_micros), attempts);
+            self.reply(step, &row)
         });
-        let wakes = &self.inner.wakes;
-        match (&read, step) {
-            (_, Step::Release { .. }) => {}
-            (
-                Ok((Answered { answer: Reply::Acquired(Acquisition::Queued { ahead }), .. }, row)),
-                _,
-            ) => {
-                if let Some(waiter) = wakes.find(&step.claim().id) {
-                    waiter.is_in_line();
-                    let look = row.int(4).map(from_micros);
-                    wakes.look_in(&waiter, self.pause(*ahead, look, &waiter));
-                }
-                self.attend();
-            }
-            // It may be in line: the bell stays until it is released.
-            (Err(Error::Backend { .. }), _) => {}
-            _ => wakes.strike(&step.claim().id),
-        }
-        read.map(|(answered, _)| answered)
+        self.wakes.claims.answered(&step.claim().id, reply.as_ref(), lease);
+        reply.map(|reply| Answered::after(unanswered, reply))
     }
 
     fn reply(&self, step: &Step, row: &Row) -> Result<Reply, Error> {

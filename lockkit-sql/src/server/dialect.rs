@@ -32,11 +32,11 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether waiters are told ([`Dialect::listen`]); otherwise they look.
     const PUSHES: bool;
 
-    /// Whether the database has to know before a transaction relies on a claim (`Amend`, 3).
-    const ANCHORS: bool = false;
-
     /// The statements, with the tables where `tables` says.
     fn new(tables: &Tables, durability: ServerDurability) -> Self;
+
+    /// Where the tables are: what [`new`](Self::new) was told.
+    fn tables(&self) -> &str;
 
     /// What it can do.
     fn capabilities(durability: ServerDurability) -> Capabilities;
@@ -121,9 +121,8 @@ pub enum Verb {
     /// As `Renew`, but changes nothing and takes no lock: an `n` of 0 in *look again after* says
     /// that somebody ahead has ended, so that a renewal would move the line.
     Look,
-    /// Key, `b` id, `n` what (0 shorten, 1 downgrade, 2 raise, 3 anchor: only where
-    /// fences need it), `n` ttl or token. One row as of
-    /// `Renew`.
+    /// Key, `b` id, `n` what (0 shorten, 1 downgrade, 2 raise, 3 anchor), `n` ttl or token. One
+    /// row as of `Renew`.
     Amend,
     /// Key, `n` token, `n` 1 for force, `b` record, `n` for how long to keep it. One row: `n` 1 when
     /// there was one, `b?` woken.

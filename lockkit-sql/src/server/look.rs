@@ -10,13 +10,13 @@ use lockkit_core::state::{
 };
 use lockkit_core::{Error, Key};
 
-use super::ServerDriver;
+use super::Shared;
 use super::dialect::{Arg, Dialect, Row, Verb};
 use super::options::ServerDurability;
 use super::verbs::{key, unexpected};
 use crate::rows::{ClaimRow, break_record, space_number};
 
-impl<D: Dialect> ServerDriver<D> {
+impl<D: Dialect> Shared<D> {
     pub(super) async fn look_at(&self, at: &Key) -> Result<LockState, Error> {
         let answer = self.call(Verb::Inspect, &key(at)).await?;
         let last = answer.rows.first().and_then(|row| text(row, 13));
@@ -32,15 +32,18 @@ impl<D: Dialect> ServerDriver<D> {
     pub(super) async fn page(&self, request: &ListRequest) -> Result<Page, Error> {
         let limit = request.limit.clamp(1, 10_000);
         let (space, name) = match &request.after {
-            None => (-1, Vec::new()),
-            Some(cursor) => read_cursor(cursor)?,
+            None => (-1, String::new()),
+            Some(cursor) => {
+                let (space, name) = cursor.place()?;
+                (space_number(space), name.as_str().to_owned())
+            }
         };
         let args = [
             Arg::Bytes(request.namespace.as_str().as_bytes()),
             Arg::Int(request.space.map_or(-1, space_number)),
             Arg::Bytes(request.prefix.as_bytes()),
             Arg::Int(space),
-            Arg::Bytes(&name),
+            Arg::Bytes(name.as_bytes()),
             Arg::Int(limit as i64),
         ];
         let rows = self.call(Verb::List, &args).await?.rows;
@@ -56,7 +59,7 @@ impl<D: Dialect> ServerDriver<D> {
             }
         }
         let next =
-            states.last().filter(|_| states.len() == limit).map(|last| write_cursor(&last.key));
+            states.last().filter(|_| states.len() == limit).map(|last| Cursor::behind(&last.key));
         Ok(Page { states, next })
     }
 
@@ -71,7 +74,7 @@ impl<D: Dialect> ServerDriver<D> {
                 advice: "connect to the primary".to_owned(),
             });
         }
-        if row.int(3) != Some(1) && self.inner.durability == ServerDurability::Full {
+        if row.int(3) != Some(1) && self.durability == ServerDurability::Full {
             health = health.with(Finding {
                 severity: Severity::Warning,
                 what: "the server's settings let a commit return before it is on disk".to_owned(),
@@ -112,16 +115,4 @@ fn claim_row(row: &Row) -> Option<ClaimRow> {
         identity: text(row, 11)?,
         note: text(row, 12),
     })
-}
-
-fn write_cursor(key: &Key) -> Cursor {
-    let mut bytes = vec![space_number(key.space) as u8];
-    bytes.extend_from_slice(key.name.as_str().as_bytes());
-    Cursor(bytes)
-}
-
-fn read_cursor(cursor: &Cursor) -> Result<(i64, Vec<u8>), Error> {
-    let wrong = || Error::config("this cursor is not one of this driver");
-    let (space, name) = cursor.0.split_first().ok_or_else(wrong)?;
-    Ok((i64::from(*space), name.to_vec()))
 }

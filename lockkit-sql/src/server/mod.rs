@@ -2,7 +2,6 @@
 //! waiters; the statements and what differs between servers are in the [dialects](dialect::Dialect).
 
 pub mod dialect;
-pub mod fence;
 
 mod attend;
 mod call;
@@ -12,56 +11,49 @@ mod options;
 mod pool;
 mod registers;
 mod verbs;
-mod wake;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit_core::{Capabilities, Error};
 use sqlx::Pool;
-use tokio::task::AbortHandle;
 
 use dialect::{Dialect, Verb};
 pub(crate) use options::is_plain;
 pub use options::{ServerDurability, ServerOptions, Tables};
 use pool::Connections;
-use wake::Wakes;
+
+use crate::wake::Wakes;
 
 /// Locks and registers in a database server. Cheap to clone; clones share their connections.
 pub struct ServerDriver<D: Dialect> {
-    pub(crate) inner: Arc<Inner<D>>,
+    pub(crate) shared: Arc<Shared<D>>,
 }
 
 impl<D: Dialect> Clone for ServerDriver<D> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone() }
+        Self { shared: self.shared.clone() }
     }
 }
 
-pub(crate) struct Inner<D: Dialect> {
+/// What the driver and its tasks share.
+pub(crate) struct Shared<D: Dialect> {
     pub(crate) dialect: D,
     pub(crate) connections: Connections<D>,
     pub(crate) timeout: Duration,
     durability: ServerDurability,
     capabilities: Capabilities,
     wakes: Arc<Wakes>,
-    tasks: Mutex<Vec<AbortHandle>>,
     operations: AtomicU64,
-}
-
-impl<D: Dialect> Drop for Inner<D> {
-    fn drop(&mut self) {
-        wake::lock(&self.tasks).iter().for_each(AbortHandle::abort);
-    }
 }
 
 impl<D: Dialect> fmt::Debug for ServerDriver<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerDriver")
             .field("backend", &D::BACKEND)
-            .field("connections", &self.inner.connections)
+            .field("connections", &self.shared.connections)
             .finish_non_exhaustive()
     }
 }
@@ -126,21 +118,20 @@ impl<D: Dialect> ServerDriver<D> {
         // One connection is left for renewals.
         let flights = connections.most().saturating_sub(1).max(1);
         capabilities.flights.at_once = capabilities.flights.at_once.min(flights);
-        let inner = Inner {
+        let shared = Shared {
             dialect: Self::dialect(&options)?,
             connections,
             timeout: options.timeout,
             durability: options.durability,
             capabilities,
-            wakes: Wakes::new(),
-            tasks: Mutex::default(),
+            wakes: Wakes::new(D::PUSHES),
             operations: AtomicU64::new(0),
         };
-        let driver = Self { inner: Arc::new(inner) };
+        let driver = Self { shared: Arc::new(shared) };
         driver.meet().await;
         let opened = driver.open().await;
         if opened.is_err() {
-            driver.inner.connections.close().await;
+            driver.shared.connections.close().await;
         }
         opened.map(|()| driver)
     }
@@ -148,17 +139,17 @@ impl<D: Dialect> ServerDriver<D> {
     /// A pool's connections are opened by somebody else: what is at their other end is found out beside
     /// it.
     async fn meet(&self) {
-        if let Connections::Pool(pool) = &self.inner.connections {
+        if let Connections::Pool(pool) = &self.shared.connections {
             let options = pool.connect_options();
-            let meeting = self.inner.dialect.meet(&options);
-            let _ = tokio::time::timeout(self.inner.timeout, meeting).await;
+            let meeting = self.shared.dialect.meet(&options);
+            let _ = tokio::time::timeout(self.shared.timeout, meeting).await;
         }
     }
 
     /// Checks the version of the tables, and makes or upgrades them.
     async fn open(&self) -> Result<(), Error> {
         for _ in 0..2 {
-            let answer = self.call(Verb::Health, &[]).await?;
+            let answer = self.shared.call(Verb::Health, &[]).await?;
             let row = answer.rows.first().cloned().unwrap_or_default();
             let version = row.int(0).unwrap_or(0);
             if version > D::VERSION {
@@ -167,19 +158,21 @@ impl<D: Dialect> ServerDriver<D> {
             }
             if version == D::VERSION {
                 if row.int(2) == Some(1) {
-                    self.sweep().await;
+                    self.shared.sweep().await;
                 }
                 return Ok(());
             }
-            self.install().await?;
+            self.shared.install().await?;
         }
         Err(Error::permanent(D::BACKEND, "the tables have no version"))
     }
+}
 
+impl<D: Dialect> Shared<D> {
     /// Every so many operations, a bite of the sweep, beside the caller's work.
-    fn sweep_in_passing(&self, operations: u64) {
+    fn sweep_in_passing(self: &Arc<Self>, operations: u64) {
         const EVERY: u64 = 512;
-        let before = self.inner.operations.fetch_add(operations, Ordering::Relaxed);
+        let before = self.operations.fetch_add(operations, Ordering::Relaxed);
         if before % EVERY + operations >= EVERY {
             let driver = self.clone();
             tokio::spawn(async move { driver.sweep().await });

@@ -12,8 +12,8 @@ use lockkit_core::{Error, Token};
 use super::ServerDriver;
 use super::dialect::{Arg, Dialect, Verb};
 use super::verbs::unexpected;
-use super::wake::Wakes;
 use crate::rows::{micros, token_of};
+use crate::wake::Wakes;
 
 /// How often a change that another process made is looked for: at first, and at last.
 const TICKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
@@ -21,7 +21,7 @@ const TICKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_m
 #[async_trait]
 impl<D: Dialect> Registers for ServerDriver<D> {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        let rows = self.call(Verb::Load, &place(at)).await?.rows;
+        let rows = self.shared.call(Verb::Load, &place(at)).await?.rows;
         let Some(row) = rows.first() else { return Ok(None) };
         Ok(Some(Entry {
             value: row.bytes(0).ok_or_else(unexpected::<D>)?.to_vec(),
@@ -53,19 +53,13 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
         let (mut tick, most) = TICKS;
-        loop {
-            // Listening begins before looking, so that nothing falls in between.
-            let mut written = std::pin::pin!(self.inner.wakes.registers.notified());
-            written.as_mut().enable();
-            let entry = self.load(at).await?;
-            if entry.as_ref().map(|entry| entry.version) != after {
-                return Ok(entry);
-            }
-            tokio::select! {
-                () = written => {}
-                () = tokio::time::sleep(tick) => tick = most.min(tick * 5 / 4),
-            }
-        }
+        let bells = &self.shared.wakes.registers;
+        let load = || {
+            let pause = tick;
+            tick = most.min(tick * 5 / 4);
+            async move { Ok((self.load(at).await?, pause)) }
+        };
+        bells.changed(at.name.as_str(), after, load).await
     }
 }
 
@@ -95,7 +89,7 @@ impl<D: Dialect> ServerDriver<D> {
             Arg::Int(ttl),
             Arg::Int(write.repeated.into()),
         ];
-        let answer = self.call(Verb::Store, &args).await?;
+        let answer = self.shared.call(Verb::Store, &args).await?;
         let row = answer.row::<D>()?;
         let outcome = match (row.int(0), row.int(1)) {
             (Some(0), _) => StoreOutcome::Conflict,

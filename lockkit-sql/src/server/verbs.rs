@@ -1,22 +1,19 @@
 //! The verbs of the lock: each is one statement, one round trip. No SQL here: it is the dialect's.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Ended, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+    Anchored, Ended, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{
-    BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Space, Token,
-};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Space, Token};
 
-use super::ServerDriver;
 use super::dialect::{Arg, Dialect, Row, Verb};
-use super::wake::{Outcome, Wakes};
+use super::{ServerDriver, Shared};
 use crate::rows::{break_record, from_micros, micros, space_number, to_json, token_of};
+use crate::wake::Wakes;
 
 /// For how long a record of a break is kept at least: its claim's owner asks for it within its ttl.
 const KEEP_BREAKS: Duration = Duration::from_secs(600);
@@ -26,7 +23,7 @@ const HIGHEST_RAISE: u64 = i64::MAX as u64 / 2;
 #[async_trait]
 impl<D: Dialect> LockDriver for ServerDriver<D> {
     fn capabilities(&self) -> &Capabilities {
-        &self.inner.capabilities
+        &self.shared.capabilities
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -34,36 +31,26 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        self.take_off(steps).await
+        self.shared.take_off(steps).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let wakes = &self.inner.wakes;
-        let waiter = wakes.enlist(claim);
-        waiter.is_in_line();
-        if waiter.is_idle() {
-            wakes.look_in(&waiter, Duration::ZERO);
-        }
-        self.attend();
-        let outcome = waiter.wait().await;
-        wakes.strike(&claim.id);
-        match outcome {
-            Outcome::Holds(grant) => Ok(grant),
-            Outcome::Lost(reason) => Err(Error::Lost { reason }),
-        }
+        let claims = &self.shared.wakes.claims;
+        claims.attend(&self.shared);
+        let outcome = claims.outcome(claim).await;
+        claims.strike(&claim.id);
+        outcome
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        let renewed = self.about(Verb::Renew, claims).await?;
+        let renewed = self.shared.about(Verb::Renew, claims).await?;
         let each = claims.iter().zip(renewed);
-        let each = each.map(|(claim, (renewal, look))| {
-            if let (Renewal::Waits { ahead }, Some(waiter)) =
-                (&renewal, self.inner.wakes.find(&claim.id))
-            {
-                self.inner.wakes.look_in(&waiter, self.pause(*ahead, look, &waiter));
+        let each = each.map(|(claim, (renewal, lease))| {
+            if let Renewal::Waits { ahead } = &renewal {
+                self.shared.wakes.claims.queued(&claim.id, *ahead, lease);
             }
             Ok(renewal)
         });
@@ -71,7 +58,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        let renewal = self.amend(claim, 0, micros(ttl)).await?;
+        let renewal = self.shared.amend(claim, 0, micros(ttl)).await?;
         Ok(match renewal {
             Renewal::Holds(grant) => Renewal::Holds(Grant { ttl, ..grant }),
             other => other,
@@ -79,7 +66,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.amend(claim, 1, 0).await
+        self.shared.amend(claim, 1, 0).await
     }
 
     async fn break_claim(
@@ -100,18 +87,18 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
             Arg::Bytes(record.as_bytes()),
             Arg::Int(micros(KEEP_BREAKS)),
         ];
-        let answer = self.call(Verb::Break, &args).await?;
+        let answer = self.shared.call(Verb::Break, &args).await?;
         let row = answer.row::<D>()?;
-        Wakes::ring(row.bytes(1).unwrap_or_default());
+        ring(row, 1);
         Ok(row.int(0) == Some(1))
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.look_at(key).await
+        self.shared.look_at(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.page(request).await
+        self.shared.page(request).await
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
@@ -120,18 +107,19 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
                 "a token beyond half of the range cannot be raised to: it would leave too few",
             ));
         }
-        self.amend(claim, 2, token.as_i64()).await
+        self.shared.amend(claim, 2, token.as_i64()).await
     }
 
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        if D::ANCHORS {
-            return self.amend(claim, 3, 0).await;
-        }
-        self.renew_single(claim).await
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
+        Ok(match self.shared.amend(claim, 3, 0).await? {
+            Renewal::Holds(_) => Anchored::At(self.shared.dialect.tables().into()),
+            Renewal::Waits { .. } => Anchored::Ended(Ended::NotInLine),
+            Renewal::Ended(why) => Anchored::Ended(why),
+        })
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        if key.space != Space::Semaphore || !self.inner.capabilities.resize {
+        if key.space != Space::Semaphore || !self.shared.capabilities.resize {
             return Err(self.unsupported("resizing a semaphore"));
         }
         let [namespace, space, name] = self::key(key);
@@ -140,16 +128,16 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
             SetLimit::To(limit) => (1, limit),
         };
         let args = [namespace, space, name, Arg::Int(always), Arg::Int(limit.into())];
-        let answer = self.call(Verb::Resize, &args).await?;
+        let answer = self.shared.call(Verb::Resize, &args).await?;
         let row = answer.row::<D>()?;
-        Wakes::ring(row.bytes(1).unwrap_or_default());
+        ring(row, 1);
         let limit = row.int(0).and_then(|limit| limit.try_into().ok());
         limit.ok_or_else(unexpected::<D>)
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
         let args = [Arg::Bytes(namespace.as_str().as_bytes())];
-        let rows = self.call(Verb::Base, &args).await?.rows;
+        let rows = self.shared.call(Verb::Base, &args).await?.rows;
         let base = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
         Ok(u64::try_from(base).unwrap_or(0))
     }
@@ -159,21 +147,20 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
             return Err(Error::config("this token base would leave too few tokens"));
         }
         let args = [Arg::Bytes(namespace.as_str().as_bytes()), Arg::Int(base as i64)];
-        self.call(Verb::RaiseBase, &args).await.map(drop)
+        self.shared.call(Verb::RaiseBase, &args).await.map(drop)
     }
 
     async fn health(&self) -> Result<Health, Error> {
-        self.examine().await
+        self.shared.examine().await
     }
 
     async fn close(&self) {
-        super::wake::lock(&self.inner.tasks).drain(..).for_each(|task| task.abort());
-        self.inner.wakes.listening.store(false, Ordering::Relaxed);
-        self.inner.connections.close().await;
+        self.shared.wakes.claims.close();
+        self.shared.connections.close().await;
     }
 }
 
-impl<D: Dialect> ServerDriver<D> {
+impl<D: Dialect> Shared<D> {
     /// Asks about many claims: renews them, or only looks.
     pub(super) async fn about(
         &self,
@@ -191,14 +178,14 @@ impl<D: Dialect> ServerDriver<D> {
             Arg::Many(sorted().map(|c| c.id.as_bytes().as_slice()).collect()),
             Arg::Ints(sorted().map(|c| micros(c.hold_ttl)).collect()),
             Arg::Ints(sorted().map(|c| micros(c.wait_ttl)).collect()),
-            Arg::Bytes(&self.inner.wakes.client),
+            Arg::Bytes(&self.wakes.client),
         ];
         let answer = self.call(verb, &args).await?;
         let gone = (Renewal::Ended(Ended::NotInLine), None);
         let mut answers = vec![gone; claims.len()];
         let mut told = 0;
         for row in &answer.rows {
-            Wakes::ring(row.bytes(7).unwrap_or_default());
+            ring(row, 7);
             let n = row.int(0).and_then(|n| usize::try_from(n).ok());
             let at = n.and_then(|n| order.get(n)).ok_or_else(unexpected::<D>)?;
             answers[*at] = renewal::<D>(row)?;
@@ -216,7 +203,7 @@ impl<D: Dialect> ServerDriver<D> {
         let args = [namespace, space, name, id, Arg::Int(what), Arg::Int(value)];
         let answer = self.call(Verb::Amend, &args).await?;
         let row = answer.row::<D>()?;
-        Wakes::ring(row.bytes(7).unwrap_or_default());
+        ring(row, 7);
         Ok(renewal::<D>(row)?.0)
     }
 }
@@ -247,12 +234,9 @@ fn broken(record: Option<&[u8]>) -> Ended {
     break_record(record).map_or(Ended::NotInLine, Ended::Broken)
 }
 
-/// Why a claim is in line no more.
-pub(super) fn reason(ended: Ended) -> LossReason {
-    match ended {
-        Ended::Broken(record) => LossReason::Broken(record),
-        _ => LossReason::Expired,
-    }
+/// Wakes those whom a verb made holders, as this column says.
+pub(super) fn ring(row: &Row, column: usize) {
+    Wakes::ring(row.bytes(column).unwrap_or_default().as_chunks().0);
 }
 
 /// Token and ttl from this column on. A grant counts from the last request that core sent.

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
@@ -14,6 +15,7 @@ use super::BACKEND;
 use super::registers::GRACE;
 use super::worker::{Failure, Site};
 use crate::rows::{duration, mode_of, nanos, space_number, space_of, token_of};
+use crate::wake::{Tag, tag};
 
 /// How many tokens are put on disk in advance; see the guide.
 pub(crate) const TOKEN_BLOCK: i64 = 1 << 20;
@@ -38,7 +40,7 @@ pub(crate) struct Flight<'c> {
     known: &'c mut Known,
     /// Lists of which only a window is known.
     partly: Vec<Key>,
-    woken: Vec<ClaimId>,
+    woken: Vec<Tag>,
     pub(super) steps: u64,
 }
 
@@ -93,7 +95,7 @@ impl<'c> Flight<'c> {
     }
 
     /// Forgets what is too much to be known beyond the transaction, and says whom to wake.
-    pub(super) fn end(self) -> Vec<ClaimId> {
+    pub(super) fn end(self) -> Vec<Tag> {
         self.partly.iter().for_each(|key| drop(self.known.lists.remove(key)));
         if self.known.lists.len() > KNOWN {
             self.known.lists.clear();
@@ -106,7 +108,7 @@ impl<'c> Flight<'c> {
         self.now
     }
 
-    fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
+    pub(super) fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
         self.connection.prepare_cached(sql)
     }
 
@@ -162,13 +164,8 @@ impl<'c> Flight<'c> {
         Ok(applied.answer)
     }
 
-    /// A list that a step was applied to, as far as it was loaded.
-    pub(crate) fn line(&self, key: &Key) -> Option<&Line> {
-        self.known.lists.get(key).map(|list| &list.line)
-    }
-
     /// How many live claims stand before a place of a list that a step was applied to.
-    pub(crate) fn ahead(&mut self, key: &Key, place: u64) -> Result<u32, Failure> {
+    fn ahead(&mut self, key: &Key, place: u64) -> Result<u32, Failure> {
         let list = self.known.lists.get(key);
         if let Some(list) = list.filter(|list| list.line.known_to().is_none()) {
             return Ok(list.line.ahead(place));
@@ -186,6 +183,23 @@ impl<'c> Flight<'c> {
         let places = self.known.lists.get(key).map_or(&[][..], |list| &list.places);
         let ahead = places.partition_point(|other| *other < place);
         Ok(u32::try_from(ahead).unwrap_or(u32::MAX))
+    }
+
+    /// How many live claims stand before a place, and when the lease ends on which its turn depends: for
+    /// the first to wait any of the list, for others that of the claim right before it.
+    pub(super) fn waits(
+        &mut self,
+        key: &Key,
+        place: u64,
+    ) -> Result<(u32, Option<Duration>), Failure> {
+        let ahead = self.ahead(key, place)?;
+        let Some(List { line, .. }) = self.known.lists.get(key) else { return Ok((ahead, None)) };
+        let before = line.entries().take_while(|entry| entry.place < place).last();
+        let end = match before.filter(|before| !before.holds()) {
+            Some(before) => Some(before.expires),
+            None => line.first_end(),
+        };
+        Ok((ahead, end.map(|end| end.since(moment(self.now)))))
     }
 
     /// The limit that a semaphore was given.
@@ -213,11 +227,6 @@ impl<'c> Flight<'c> {
             self.delete(key, place)?;
         }
         Ok(())
-    }
-
-    /// These are to be woken.
-    pub(crate) fn wake(&mut self, ids: impl IntoIterator<Item = ClaimId>) {
-        self.woken.extend(ids);
     }
 
     /// The next number of the counter that registers take their versions from.
@@ -342,7 +351,7 @@ impl<'c> Flight<'c> {
         let came = changes.iter().any(|change| change.what == What::Came);
         for (at, change) in changes.iter().enumerate() {
             if change.wakes() {
-                self.woken.push(change.id);
+                self.woken.push(tag(&change.id));
             }
             if changes[at + 1..].iter().any(|later| later.place == change.place) {
                 continue;

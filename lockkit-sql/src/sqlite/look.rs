@@ -4,7 +4,7 @@ use lockkit_core::state::{Cursor, Finding, Health, ListRequest, LockState, Page,
 use lockkit_core::{Error, Key};
 use rusqlite::params;
 
-use super::Inner;
+use super::Shared;
 use super::flight::{Flight, Line, columns, key_of, moment};
 use crate::rows::{break_record, identity_of, space_number};
 
@@ -22,7 +22,7 @@ impl Flight<'_> {
     }
 }
 
-impl Inner {
+impl Shared {
     pub(super) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let limit = request.limit.clamp(1, 10_000);
         // Names have 512 bytes at most, so none that has the prefix is greater.

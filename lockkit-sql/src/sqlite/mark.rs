@@ -35,10 +35,6 @@ impl FileMark {
         &self.path
     }
 
-    pub(crate) fn id(&self) -> FileId {
-        self.id
-    }
-
     /// The log and its index as they are now.
     pub(crate) fn log(&self) -> LogMark {
         [id_of(&self.beside[0]), id_of(&self.beside[1])]

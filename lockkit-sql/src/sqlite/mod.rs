@@ -4,6 +4,7 @@
 #![doc = include_str!("guide.md")]
 
 mod boot;
+mod fence;
 mod file;
 mod flight;
 mod look;
@@ -17,7 +18,7 @@ mod worker;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
@@ -26,9 +27,11 @@ use lockkit_core::driver::Flights;
 use lockkit_core::{Capabilities, Error};
 use sqlx::sqlite::SqlitePool;
 
+pub use fence::TOKENS_TABLE;
 use mark::FileMark;
-use wait::{Hub, Watch};
 use worker::{Site, Worker};
+
+use crate::wake::Wakes;
 
 /// The backend's name.
 pub(crate) const BACKEND: &str = "sqlite";
@@ -117,7 +120,7 @@ impl SqliteOptions {
 /// Locks and registers in one SQLite file. Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct SqliteDriver {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
 }
 
 impl fmt::Debug for SqliteDriver {
@@ -127,11 +130,12 @@ impl fmt::Debug for SqliteDriver {
 }
 
 #[derive(Debug)]
-struct Inner {
+/// What the driver and its tasks share.
+struct Shared {
     site: Arc<Site>,
     writer: Worker,
     reader: Worker,
-    watch: Mutex<Watch>,
+    wakes: Arc<Wakes>,
 }
 
 impl SqliteDriver {
@@ -183,7 +187,7 @@ impl SqliteDriver {
 
     /// The file, without links.
     pub fn path(&self) -> &Path {
-        self.inner.site.file.path()
+        self.shared.site.file.path()
     }
 
     /// Makes sure that there is a file, on a thread where that may take its time.
@@ -192,23 +196,22 @@ impl SqliteDriver {
         boot: String,
         options: SqliteOptions,
     ) -> Result<Self, Error> {
-        let enter = move || -> Result<Inner, Error> {
+        let enter = move || -> Result<Shared, Error> {
             file::refuse_old_library(rusqlite::version_number())?;
             let file = FileMark::of(&prepare(&boot)?)?;
             let epoch = file::enter(&file, &boot, &*options.clock)?;
-            let hub = Hub::of(file.id());
             let durable = options.durability == Durability::Everything;
-            let site = Arc::new(Site { file, epoch, clock: options.clock, hub, durable });
-            Ok(Inner {
+            let site = Arc::new(Site { file, epoch, clock: options.clock, durable });
+            Ok(Shared {
                 writer: Worker::start(site.clone(), true)?,
                 reader: Worker::start(site.clone(), false)?,
                 site,
-                watch: Mutex::default(),
+                wakes: Wakes::new(false),
             })
         };
         let entered = tokio::task::spawn_blocking(enter).await;
-        let inner = entered.map_err(|error| Error::permanent(BACKEND, error))??;
-        Ok(Self { inner: Arc::new(inner) })
+        let shared = entered.map_err(|error| Error::permanent(BACKEND, error))??;
+        Ok(Self { shared: Arc::new(shared) })
     }
 }
 

@@ -15,6 +15,7 @@ use super::SqliteDriver;
 use super::flight::{Flight, unsigned};
 use super::worker::Failure;
 use crate::rows::{nanos, token_of};
+use crate::wake::Wakes;
 
 /// For how long (in nanoseconds) the last write of a register that is empty is remembered, so that
 /// its lost answer can be asked for again.
@@ -36,7 +37,7 @@ impl Registers for SqliteDriver {
                 Ok(Entry { value: row.get(0)?, version: Version(unsigned(row.get(1)?)), token })
             })?)
         };
-        self.inner.reader.call(false, load).await
+        self.shared.reader.call(false, load).await
     }
 
     async fn store(
@@ -60,16 +61,8 @@ impl Registers for SqliteDriver {
         at: &RegisterKey,
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
-        loop {
-            // Listening begins before looking, so that nothing falls in between.
-            let mut written = std::pin::pin!(self.inner.site.hub.registers.notified());
-            written.as_mut().enable();
-            let entry = self.load(at).await?;
-            if entry.as_ref().map(|entry| entry.version) != after {
-                return Ok(entry);
-            }
-            let _ = tokio::time::timeout(TICK, written).await;
-        }
+        let load = async || Ok((self.load(at).await?, TICK));
+        self.shared.wakes.registers.changed(at.name.as_str(), after, load).await
     }
 }
 
@@ -84,9 +77,9 @@ impl SqliteDriver {
     ) -> Result<Answered<StoreOutcome>, Error> {
         let at = at.clone();
         let write = move |flight: &mut Flight<'_>| apply(flight, &at, value.as_deref(), &rule, ttl);
-        let outcome = self.inner.writer.call(true, write).await?;
+        let outcome = self.shared.writer.call(true, write).await?;
         if matches!(outcome, StoreOutcome::Stored(_)) {
-            self.inner.site.hub.registers.notify_waiters();
+            Wakes::ring_registers();
         }
         Ok(outcome.into())
     }

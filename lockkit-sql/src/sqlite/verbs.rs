@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, LockDriver, Patience, Registers, Renewal, Replies, Reply,
-    SetLimit, Step,
+    Acquisition, Anchored, Ended, Force, Grant, LockDriver, Patience, Registers, Renewal, Replies,
+    Reply, SetLimit, Step,
 };
 use lockkit_core::line::Answer;
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
@@ -21,7 +21,7 @@ use rusqlite::params;
 
 use super::flight::{self, Flight, columns, unsigned};
 use super::worker::Failure;
-use super::{BACKEND, CAPABILITIES, Inner, SqliteDriver};
+use super::{BACKEND, CAPABILITIES, Shared, SqliteDriver};
 use crate::rows::{break_record, to_json};
 
 /// For how long the record of a break is shown at least.
@@ -36,7 +36,7 @@ impl LockDriver for SqliteDriver {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.site.clock.clone()
+        self.shared.site.clock.clone()
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -44,32 +44,51 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let claims = &self.shared.wakes.claims;
+        claims.departs(steps);
         let durable = steps.iter().any(|step| outlives(step.claim()));
-        let steps = steps.to_vec();
-        let carry = move |flight: &mut Flight<'_>| {
-            steps.iter().map(|step| Ok(reply(flight, step)?.map(Into::into))).collect()
+        let carried = steps.to_vec();
+        let carry = move |flight: &mut Flight<'_>| -> Result<Vec<_>, Failure> {
+            carried.iter().map(|step| reply(flight, step)).collect()
         };
-        self.inner.writer.call(durable, carry).await
+        let answers = self.shared.writer.call(durable, carry).await?;
+        let each = steps.iter().zip(answers).map(|(step, answer)| {
+            let (reply, lease) =
+                answer.map_or_else(|e| (Err(e), None), |(r, lease)| (Ok(r), lease));
+            claims.answered(&step.claim().id, reply.as_ref(), lease);
+            reply.map(Into::into)
+        });
+        Ok(each.collect())
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        self.inner.granted(claim).await
+        let claims = &self.shared.wakes.claims;
+        claims.attend(&self.shared);
+        let outcome = claims.outcome(claim).await;
+        claims.strike(&claim.id);
+        outcome
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let renewals = self.inner.amend(claims, false, |claim| flight::Step::Renew(claim)).await?;
-        Ok(renewals.into_iter().map(Ok).collect())
+        let renewals = self.shared.amend(claims, false, |claim| flight::Step::Renew(claim)).await?;
+        let each = claims.iter().zip(renewals).map(|(claim, (renewal, lease))| {
+            if let Renewal::Waits { ahead } = renewal {
+                self.shared.wakes.claims.queued(&claim.id, ahead, lease);
+            }
+            Ok(renewal)
+        });
+        Ok(each.collect())
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.inner
+        self.shared
             .amend(from_ref(claim), false, move |claim| flight::Step::Shorten(claim, ttl))
             .await
             .map(one)
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.inner
+        self.shared
             .amend(from_ref(claim), false, |claim| flight::Step::Downgrade(claim))
             .await
             .map(one)
@@ -78,7 +97,7 @@ impl LockDriver for SqliteDriver {
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         check_raise(token.get())?;
         // A raised token must not go back, so this waits for the disk.
-        self.inner
+        self.shared
             .amend(from_ref(claim), true, move |claim| flight::Step::Raise(claim, token))
             .await
             .map(one)
@@ -108,7 +127,12 @@ impl LockDriver for SqliteDriver {
             }
             Ok(!broke.is_empty())
         };
-        self.inner.writer.call(true, break_it).await
+        self.shared.writer.call(true, break_it).await
+    }
+
+    async fn anchor(&self, _: &Arc<Claim>) -> Result<Anchored, Error> {
+        // A fence asks the file itself: here a transaction of the program may have it locked.
+        Ok(Anchored::At(self.path().as_os_str().as_encoded_bytes().to_vec()))
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
@@ -116,16 +140,16 @@ impl LockDriver for SqliteDriver {
             return Err(self.unsupported("resizing a semaphore"));
         }
         let key = key.clone();
-        self.inner.writer.call(true, move |flight| resize(flight, &key, limit)).await
+        self.shared.writer.call(true, move |flight| resize(flight, &key, limit)).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
         let key = key.clone();
-        self.inner.reader.call(false, move |flight| Ok(flight.inspect(&key)?)).await
+        self.shared.reader.call(false, move |flight| Ok(flight.inspect(&key)?)).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.inner.list(request).await
+        self.shared.list(request).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
@@ -135,7 +159,7 @@ impl LockDriver for SqliteDriver {
             let base = flight.any(text, [namespace.as_str()], |row| row.get(0).map(unsigned))?;
             Ok(base.unwrap_or(0))
         };
-        self.inner.reader.call(false, base).await
+        self.shared.reader.call(false, base).await
     }
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
@@ -146,41 +170,44 @@ impl LockDriver for SqliteDriver {
                 ON CONFLICT (namespace) DO UPDATE SET base = max(base, excluded.base)";
             Ok(flight.run(text, params![namespace.as_str(), base as i64])?)
         };
-        self.inner.writer.call(true, raise).await
+        self.shared.writer.call(true, raise).await
     }
 
     async fn health(&self) -> Result<Health, Error> {
-        self.inner.health().await
+        self.shared.health().await
     }
 
     async fn close(&self) {
-        self.inner.writer.close().await;
-        self.inner.reader.close().await;
+        self.shared.wakes.claims.close();
+        self.shared.writer.close().await;
+        self.shared.reader.close().await;
     }
 }
 
-impl Inner {
+impl Shared {
     /// Does a step to each of these claims.
-    async fn amend(
+    pub(super) async fn amend(
         &self,
         claims: &[Arc<Claim>],
         durable: bool,
         step: impl for<'a> Fn(&'a Claim) -> flight::Step<'a> + Send + 'static,
-    ) -> Result<Vec<Renewal>, Error> {
+    ) -> Result<Vec<Told>, Error> {
         let durable = durable || claims.iter().any(|claim| outlives(claim));
         let claims = claims.to_vec();
         let amend = move |flight: &mut Flight<'_>| {
             let amend = |claim: &Arc<Claim>| {
-                Ok(match flight.step(&claim.key, &step(claim))? {
+                let renewal = match flight.step(&claim.key, &step(claim))? {
                     Answer::Holds(grant) => Renewal::Holds(grant),
                     Answer::Waits(place) => {
-                        Renewal::Waits { ahead: flight.ahead(&claim.key, place)? }
+                        let (ahead, lease) = flight.waits(&claim.key, place)?;
+                        return Ok((Renewal::Waits { ahead }, lease));
                     }
                     _ => match broken(flight, &claim.id)? {
                         Some(record) => Renewal::Ended(Ended::Broken(record)),
                         None => Renewal::Ended(Ended::NotInLine),
                     },
-                })
+                };
+                Ok((renewal, None))
             };
             claims.iter().map(amend).collect()
         };
@@ -188,9 +215,13 @@ impl Inner {
     }
 }
 
+/// What became of a claim; of one that waits also when the lease ends on which its turn depends.
+type Told = (Renewal, Option<Duration>);
+
 /// The only one.
-fn one(renewals: Vec<Renewal>) -> Renewal {
-    renewals.into_iter().next().unwrap_or(Renewal::Ended(Ended::NotInLine))
+fn one(told: Vec<Told>) -> Renewal {
+    let first = told.into_iter().next();
+    first.map_or(Renewal::Ended(Ended::NotInLine), |(renewal, _)| renewal)
 }
 
 /// Whether what concerns a claim waits for the disk: one that outlives its process outlives a power
@@ -206,23 +237,22 @@ fn check_raise(token: u64) -> Result<(), Error> {
     }
 }
 
-fn reply(flight: &mut Flight<'_>, step: &Step) -> Result<Result<Reply, Error>, Failure> {
+/// The reply to a step, as `Told`.
+type Replied = Result<(Reply, Option<Duration>), Error>;
+
+fn reply(flight: &mut Flight<'_>, step: &Step) -> Result<Replied, Failure> {
     let claim = step.claim();
     let answer = match step {
         Step::Acquire { patience, .. } => return acquire(flight, claim, *patience),
         _ => flight.step(&claim.key, &flight::Step::Release(claim))?,
     };
     match answer {
-        Answer::Released(released) => Ok(Ok(Reply::Released(released))),
+        Answer::Released(released) => Ok(Ok((Reply::Released(released), None))),
         other => Err(unexpected(&other)),
     }
 }
 
-fn acquire(
-    flight: &mut Flight<'_>,
-    claim: &Claim,
-    patience: Patience,
-) -> Result<Result<Reply, Error>, Failure> {
+fn acquire(flight: &mut Flight<'_>, claim: &Claim, patience: Patience) -> Result<Replied, Failure> {
     let given = flight.given(&claim.key)?;
     let (weight, capacity) = (claim.mode.weight(), claim.mode.capacity());
     if weight == 0 || (weight > capacity && given.is_none()) {
@@ -231,10 +261,13 @@ fn acquire(
     }
     let with = Arc::new((to_json(&*claim.identity), claim.note.as_deref().map(str::to_owned)));
     let step = flight::Step::Acquire { claim, with, patience, given };
-    let acquired = match flight.step(&claim.key, &step)? {
-        Answer::Holds(grant) => Acquisition::Granted(grant),
-        Answer::Waits(place) => Acquisition::Queued { ahead: flight.ahead(&claim.key, place)? },
-        Answer::Busy => Acquisition::Busy,
+    let (acquired, lease) = match flight.step(&claim.key, &step)? {
+        Answer::Holds(grant) => (Acquisition::Granted(grant), None),
+        Answer::Waits(place) => {
+            let (ahead, lease) = flight.waits(&claim.key, place)?;
+            (Acquisition::Queued { ahead }, lease)
+        }
+        Answer::Busy => (Acquisition::Busy, None),
         Answer::OtherLimit(in_use) => {
             let name = claim.key.name.as_str().to_owned();
             return Ok(Err(Error::LimitMismatch { name, in_use, asked: capacity }));
@@ -242,7 +275,7 @@ fn acquire(
         Answer::Broken => return Ok(Err(lost(flight, &claim.id)?)),
         other => return Err(unexpected(&other)),
     };
-    Ok(Ok(Reply::Acquired(acquired)))
+    Ok(Ok((Reply::Acquired(acquired), lease)))
 }
 
 fn resize(flight: &mut Flight<'_>, key: &Key, limit: SetLimit) -> Result<u32, Failure> {
@@ -275,7 +308,7 @@ fn broken(flight: &Flight<'_>, id: &ClaimId) -> rusqlite::Result<Option<BreakRec
     flight.any(text, [id.as_bytes()], |row| row.get(0)).map(break_record)
 }
 
-pub(super) fn lost(flight: &Flight<'_>, id: &ClaimId) -> rusqlite::Result<Error> {
+fn lost(flight: &Flight<'_>, id: &ClaimId) -> rusqlite::Result<Error> {
     let reason = broken(flight, id)?.map_or(LossReason::Expired, LossReason::Broken);
     Ok(Error::Lost { reason })
 }

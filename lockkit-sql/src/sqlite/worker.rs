@@ -19,7 +19,7 @@ use super::BACKEND;
 use super::flight::{Flight, Known};
 use super::mark::{FileMark, LogMark};
 use super::sweep::Sweep;
-use super::wait::Hub;
+use crate::wake::Wakes;
 
 /// For how long a busy file is waited out.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,7 +32,6 @@ pub(crate) struct Site {
     pub(crate) file: FileMark,
     pub(crate) epoch: i64,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) hub: Arc<Hub>,
     /// Whether everything waits for the disk.
     pub(crate) durable: bool,
 }
@@ -153,7 +152,7 @@ impl Desk {
             let answer = work(&mut flight)?;
             now("COMMIT")?;
             self.sweep.steps += flight.steps;
-            site.hub.wake(flight.end());
+            Wakes::ring(&flight.end());
             Ok(answer)
         });
         if done.is_err() {

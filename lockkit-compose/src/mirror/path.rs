@@ -1,0 +1,228 @@
+//! The way of a claim through both lines: into the old one, into the new one when it holds there, and
+//! out of both.
+
+use std::sync::Arc;
+
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::{
+    Acquisition, Answered, Ended, Grant, LockDriver, Patience, Released, Renewal,
+};
+use lockkit_core::{Claim, Error, Lifetime, Token};
+
+use super::MirrorDriver;
+use super::marks::{at_new, at_old};
+use super::stand::{Look, Stand, renewed, token_of};
+
+impl MirrorDriver {
+    /// Puts a claim into the old line, and into the new one where it holds there.
+    pub(super) async fn put_in(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+    ) -> Result<Answered<Acquisition>, Error> {
+        if claim.lifetime == Lifetime::Detached {
+            return Err(self.unsupported("claims that outlive their process"));
+        }
+        let asked = self.clock.now();
+        // Should it not be read now, it is later.
+        let (answered, _) = futures_util::future::join(
+            self.old.acquire(&at_old(claim), patience),
+            self.base_last_read(&claim.key.namespace),
+        )
+        .await;
+        let Answered { answer, unanswered } = answered?;
+        let answered = match answer {
+            Acquisition::Granted(old) => self.acquire_at_new(claim, patience, old, asked).await?,
+            Acquisition::Queued { ahead } => {
+                self.stands().entry(claim.id).or_insert(Stand::InOld);
+                Acquisition::Queued { ahead }.into()
+            }
+            Acquisition::Busy => {
+                self.stands().remove(&claim.id);
+                Acquisition::Busy.into()
+            }
+        };
+        Ok(Answered::after(unanswered + answered.unanswered, answered.answer))
+    }
+
+    pub(super) async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.stands().remove(&claim.id);
+        let (old, new) =
+            futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
+        Ok(match (old?, new?) {
+            (Released::Removed, _) | (_, Released::Removed) => Released::Removed,
+            (Released::NoSuchLock, Released::NoSuchLock) => Released::NoSuchLock,
+            _ => Released::NotInLine,
+        })
+    }
+
+    /// Takes a claim back from both, since its owner will not.
+    async fn take_back(&self, claim: &Arc<Claim>) -> Result<(), Error> {
+        self.stands().remove(&claim.id);
+        let (old, new) =
+            futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
+        old.and(new).map(drop)
+    }
+
+    /// What a claim that holds in both is granted. Who gives the tokens is asked while it holds:
+    /// asked earlier, somebody could get a greater one of the new backend in between.
+    ///
+    /// `None` when the tokens were taken over since it entered the new line: there its mark tells
+    /// everybody another token, so it has left that line, and is to enter it again.
+    pub(super) async fn settle(
+        &self,
+        claim: &Arc<Claim>,
+        (old, new): (Grant, Grant),
+        (asked, under): (Moment, u64),
+    ) -> Result<Option<Grant>, Error> {
+        if let Some(Stand::Holds { token, .. }) = self.stand(claim) {
+            return Ok(Some(self.lease(&old, &new, token, asked)));
+        }
+        if self.base(&claim.key.namespace).await? != under {
+            self.new.release(claim).await?;
+            self.stands().insert(claim.id, Stand::InOld);
+            return Ok(None);
+        }
+        match token_of(under, old.token, new.token) {
+            Ok(token) => {
+                self.stands().insert(claim.id, Stand::Holds { under, token });
+                Ok(Some(self.lease(&old, &new, token, asked)))
+            }
+            Err(error) => {
+                self.take_back(claim).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Renews these at both, and says where each stands. What fails for one says nothing of others.
+    pub(super) async fn look(&self, claims: &[Arc<Claim>]) -> Vec<Result<Look, Error>> {
+        let stands: Vec<_> = claims.iter().map(|claim| self.stand(claim)).collect();
+        let in_new =
+            |stand: &Option<Stand>| stand.filter(|stand| stand.is_in_both()).and_then(Stand::under);
+        let known = claims.iter().zip(&stands).filter(|(_, stand)| in_new(stand).is_some());
+        let in_both: Vec<_> = known.map(|(claim, _)| claim.clone()).collect();
+        let (old, new) =
+            futures_util::future::join(renewed(&self.old, claims), renewed(&self.new, &in_both))
+                .await;
+        let (mut old, mut new) = (old.into_iter(), new.into_iter());
+        let gone = || Ok(Renewal::Ended(Ended::NotInLine));
+        let mut looks = Vec::with_capacity(claims.len());
+        for stand in &stands {
+            let at_old = old.next().unwrap_or_else(gone);
+            let at_new = in_new(stand).map(|under| (under, new.next().unwrap_or_else(gone)));
+            looks.push(Look::of(at_old, at_new));
+        }
+        looks
+    }
+
+    /// Asks for what holds in the old line in the new one as well.
+    pub(super) async fn acquire_at_new(
+        &self,
+        claim: &Arc<Claim>,
+        patience: Patience,
+        old: Grant,
+        asked: Moment,
+    ) -> Result<Answered<Acquisition>, Error> {
+        let mut unanswered = 0;
+        loop {
+            let under = match self.stand(claim).and_then(Stand::under) {
+                // An earlier request may have put it in with this mark.
+                Some(under) => under,
+                None => {
+                    let under = self.base_last_read(&claim.key.namespace).await?;
+                    self.stands().insert(claim.id, Stand::AskedNew { under });
+                    under
+                }
+            };
+            let answered = match self.new.acquire(&at_new(claim, under), patience).await {
+                Ok(answered) => answered,
+                Err(error) => {
+                    if !matches!(error, Error::Backend { .. }) {
+                        self.take_back(claim).await?;
+                    }
+                    return Err(error);
+                }
+            };
+            unanswered += answered.unanswered;
+            let answer = match answered.answer {
+                Acquisition::Granted(new) => {
+                    match self.settle(claim, (old, new), (asked, under)).await? {
+                        Some(grant) => Acquisition::Granted(grant),
+                        None => continue, // under the base of now; it is raised once in a move
+                    }
+                }
+                Acquisition::Queued { ahead } => {
+                    self.stands().insert(claim.id, Stand::InBoth { under });
+                    Acquisition::Queued { ahead }
+                }
+                Acquisition::Busy => {
+                    self.take_back(claim).await?;
+                    Acquisition::Busy
+                }
+            };
+            return Ok(Answered::after(unanswered, answer));
+        }
+    }
+
+    /// Takes a claim a step further, if it can go one, and says where it stands then.
+    pub(super) async fn advance(&self, claim: &Arc<Claim>, look: Look, asked: Moment) -> Renewal {
+        let advanced = match look {
+            Look::Holds(old, new, under) => {
+                match self.settle(claim, (old, new), (asked, under)).await {
+                    Ok(None) => return Renewal::Waits { ahead: 0 },
+                    Ok(Some(grant)) => Ok(grant),
+                    Err(error) => Err(error),
+                }
+            }
+            Look::AtTheDoor(old) => {
+                let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await;
+                match answer.map(|answered| answered.answer) {
+                    Ok(Acquisition::Granted(grant)) => Ok(grant),
+                    Ok(Acquisition::Queued { ahead }) => return Renewal::Waits { ahead },
+                    Ok(Acquisition::Busy) => return Renewal::Ended(Ended::NotInLine),
+                    Err(error) => Err(error),
+                }
+            }
+            Look::WaitsForOld(ahead) | Look::WaitsForNew(ahead) => {
+                return Renewal::Waits { ahead };
+            }
+            // What stands at the other one excludes until its owner, who learns it now, lets go.
+            Look::Ended(why) => return Renewal::Ended(why),
+        };
+        match advanced {
+            Ok(grant) => Renewal::Holds(grant),
+            // The next renewal tries again.
+            Err(Error::Backend { .. }) => Renewal::Waits { ahead: 0 },
+            Err(_) => Renewal::Ended(Ended::NotInLine),
+        }
+    }
+
+    /// What both say of a change to a claim that holds in both.
+    pub(super) fn changed_lease(
+        &self,
+        claim: &Arc<Claim>,
+        old: Renewal,
+        new: Renewal,
+        asked: Moment,
+    ) -> Renewal {
+        match (old, new, self.stand(claim)) {
+            (Renewal::Holds(old), Renewal::Holds(new), Some(Stand::Holds { token, .. })) => {
+                Renewal::Holds(self.lease(&old, &new, token, asked))
+            }
+            (Renewal::Ended(why), ..) | (_, Renewal::Ended(why), _) => Renewal::Ended(why),
+            _ => Renewal::Waits { ahead: 0 },
+        }
+    }
+
+    /// The lease that both gave: the shorter, from when it began to count. `asked` is before the
+    /// requests were sent.
+    fn lease(&self, old: &Grant, new: &Grant, token: Token, asked: Moment) -> Grant {
+        let began = |driver: &Arc<dyn LockDriver>, grant: &Grant| match grant.since {
+            Some(since) => self.clock.now().before(driver.clock().now().since(since)).min(asked),
+            None => asked,
+        };
+        let since = began(&self.old, old).min(began(&self.new, new));
+        Grant { token, ttl: old.ttl.min(new.ttl), since: Some(since) }
+    }
+}

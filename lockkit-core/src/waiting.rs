@@ -1,0 +1,283 @@
+//! How claims that wait learn that they hold, for drivers whose server applies the rule: a bell for
+//! each claim that waits through one driver. A message of the server rings it; where messages cannot
+//! come or may be lost, the driver asks, for all claims that are due in one request.
+//!
+//! # Using it
+//! A driver keeps one [`Waiting`] and implements [`Attendant`], which says how to ask and how to
+//! listen. It says which steps [depart](Waiting::departs) and what they were
+//! [answered](Waiting::answered), and answers
+//! [`LockDriver::granted`](crate::driver::LockDriver::granted) with [`Waiting::outcome`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::clock::{BootClock, Clock, Moment};
+use crate::driver::{Acquisition, ClaimId, Ended, Grant, Patience, Renewal, Reply, Step};
+use crate::{Claim, Error, LossReason};
+
+mod attend;
+mod registers;
+
+pub use attend::Attendant;
+pub use registers::RegisterBells;
+
+/// A lease ends behind its last millisecond.
+const BEHIND: Duration = Duration::from_millis(1);
+
+/// The claims that wait through one driver, by what their messages call them.
+pub struct Waiting<K> {
+    name: fn(&ClaimId) -> K,
+    waiters: Mutex<HashMap<K, Arc<Waiter>>>,
+    /// Rung when a claim begins to wait.
+    came: Notify,
+    /// Rung when a claim is to be asked about at another time.
+    rearmed: Arc<Notify>,
+    /// Whether messages are known to arrive.
+    told: AtomicBool,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+struct Waiter {
+    claim: Arc<Claim>,
+    note: Mutex<Note>,
+    bell: Notify,
+}
+
+#[derive(Default)]
+struct Note {
+    outcome: Option<Result<Grant, Error>>,
+    /// Ask now, whatever an answer says that was under way.
+    at_once: bool,
+    /// When to ask.
+    at: Option<Moment>,
+    /// How often it was asked about in vain.
+    asked: u32,
+    /// Whether it is known to be in line, so that an answer that it is not is the truth.
+    in_line: bool,
+}
+
+impl<K: Eq + Hash> Waiting<K> {
+    /// `name` says what messages call a claim. It must not be the id where others can read them.
+    pub fn new(name: fn(&ClaimId) -> K) -> Self {
+        Self {
+            name,
+            waiters: Mutex::default(),
+            came: Notify::new(),
+            rearmed: Arc::default(),
+            told: AtomicBool::new(false),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// These steps are about to be carried. Bells hang from before a claim is in line: a message may be
+    /// faster than the answer.
+    pub fn departs(&self, steps: &[Step]) {
+        for step in steps {
+            match step {
+                Step::Acquire { claim, patience: Patience::Wait } => drop(self.waiter(claim)),
+                Step::Acquire { .. } => {}
+                Step::Release { claim } => self.strike(&claim.id),
+            }
+        }
+    }
+
+    /// The answer to a step of this claim; `lease` as in [`queued`](Self::queued).
+    pub fn answered(&self, id: &ClaimId, reply: Result<&Reply, &Error>, lease: Option<Duration>) {
+        match reply {
+            Ok(Reply::Acquired(Acquisition::Queued { ahead })) => self.queued(id, *ahead, lease),
+            // It may be in line: the bell stays until it is released.
+            Err(Error::Backend { .. }) => {}
+            _ => self.strike(id),
+        }
+    }
+
+    /// The claim does not wait any more, or never did.
+    pub fn strike(&self, id: &ClaimId) {
+        lock(&self.waiters).remove(&(self.name)(id));
+    }
+
+    /// Returns once a claim waits.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn somebody(&self) {
+        loop {
+            let mut came = std::pin::pin!(self.came.notified());
+            came.as_mut().enable();
+            if !lock(&self.waiters).is_empty() {
+                return;
+            }
+            came.await;
+        }
+    }
+
+    /// An answer said that the claim is in line behind so many, and when the lease ends on which that
+    /// depends: then it is asked about again, and before that where nobody tells it.
+    pub fn queued(&self, id: &ClaimId, ahead: u32, lease: Option<Duration>) {
+        let Some(waiter) = self.find(&(self.name)(id)) else { return };
+        let mut note = lock(&waiter.note);
+        note.in_line = true;
+        let mut after = lease.map_or(attend::SELDOM, |left| left + BEHIND);
+        if !self.is_told() {
+            note.asked = note.asked.saturating_add(1);
+            after = after.min(attend::pause(ahead, note.asked));
+        }
+        self.arm(&mut note, after);
+    }
+
+    /// A message, or another answer, said that the claim of this name holds.
+    pub fn granted(&self, name: &K, grant: impl FnOnce(&Claim) -> Grant) {
+        if let Some(waiter) = self.find(name) {
+            waiter.end(Ok(grant(&waiter.claim)));
+        }
+    }
+
+    /// As [`granted`](Self::granted); says whether the claim waits here.
+    pub fn holds(&self, id: &ClaimId, grant: Grant) -> bool {
+        let waiter = self.find(&(self.name)(id));
+        waiter.inspect(|waiter| waiter.end(Ok(grant))).is_some()
+    }
+
+    /// The claim of this name is to be asked about now.
+    pub fn ring(&self, name: &K) {
+        if let Some(waiter) = self.find(name) {
+            self.ask_at_once(&waiter);
+        }
+    }
+
+    /// All are to be asked about: messages may have been missed.
+    pub fn ring_all(&self) {
+        let all: Vec<_> = lock(&self.waiters).values().cloned().collect();
+        all.iter().for_each(|waiter| self.ask_at_once(waiter));
+    }
+
+    /// Whether messages are known to arrive.
+    pub fn is_told(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    /// Messages arrive from now on. Asks about all claims: nobody listened for them until now.
+    pub fn is_listening(&self) {
+        self.told.store(true, Ordering::Relaxed);
+        self.ring_all();
+    }
+
+    /// Returns once the claim holds, or is lost. What was told stays until the claim is
+    /// [struck](Self::strike).
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn outcome(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        let waiter = self.waiter(claim);
+        self.expect(&waiter);
+        loop {
+            if let Some(outcome) = lock(&waiter.note).outcome.clone() {
+                return outcome;
+            }
+            waiter.bell.notified().await;
+        }
+    }
+
+    /// Ends the tasks that [attend](Self::attend) to the claims.
+    pub fn close(&self) {
+        lock(&self.tasks).drain(..).for_each(|task| task.abort());
+        self.told.store(false, Ordering::Relaxed);
+    }
+
+    fn waiter(&self, claim: &Arc<Claim>) -> Arc<Waiter> {
+        let fresh = || {
+            let (note, bell) = (Mutex::default(), Notify::new());
+            Arc::new(Waiter { claim: claim.clone(), note, bell })
+        };
+        let waiter =
+            lock(&self.waiters).entry((self.name)(&claim.id)).or_insert_with(fresh).clone();
+        self.came.notify_waiters();
+        waiter
+    }
+
+    fn find(&self, name: &K) -> Option<Arc<Waiter>> {
+        lock(&self.waiters).get(name).cloned()
+    }
+
+    /// It is in line. If nobody has asked or listened for it, what it may have missed is asked for.
+    fn expect(&self, waiter: &Waiter) {
+        let mut note = lock(&waiter.note);
+        note.in_line = true;
+        if note.at.is_none() && note.outcome.is_none() {
+            self.arm(&mut note, Duration::ZERO);
+        }
+    }
+
+    fn ask_at_once(&self, waiter: &Waiter) {
+        lock(&waiter.note).at_once = true;
+        self.rearmed.notify_one();
+    }
+
+    fn arm(&self, note: &mut Note, after: Duration) {
+        note.at = Some(BootClock.now().after(after));
+        self.rearmed.notify_one();
+    }
+
+    /// Those to ask about now, and when the next one is to be asked about.
+    fn due(&self, now: Moment) -> (Vec<Arc<Waiter>>, Option<Moment>) {
+        let (mut due, mut next) = (Vec::new(), None::<Moment>);
+        for waiter in lock(&self.waiters).values() {
+            let note = lock(&waiter.note);
+            match note.at.filter(|_| note.in_line && note.outcome.is_none()) {
+                Some(at) if note.at_once || at <= now => due.push(waiter.clone()),
+                Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                None => {}
+            }
+        }
+        (due, next)
+    }
+}
+
+impl Waiter {
+    fn end(&self, outcome: Result<Grant, Error>) {
+        lock(&self.note).outcome = Some(outcome);
+        self.bell.notify_one();
+    }
+
+    /// What an answer says; `None` for one that waits on.
+    fn told(&self, renewal: Renewal) -> Option<u32> {
+        let reason = match renewal {
+            Renewal::Waits { ahead } => return Some(ahead),
+            Renewal::Holds(grant) => {
+                self.end(Ok(grant));
+                return None;
+            }
+            Renewal::Ended(Ended::Broken(record)) => LossReason::Broken(record),
+            Renewal::Ended(_) => LossReason::Expired,
+        };
+        self.end(Err(Error::Lost { reason }));
+        None
+    }
+}
+
+impl<K> Drop for Waiting<K> {
+    fn drop(&mut self) {
+        lock(&self.tasks).iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl<K> fmt::Debug for Waiting<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiting").field("told", &self.told).finish_non_exhaustive()
+    }
+}
+
+/// Nothing panics while it holds one of these locks, so what is poisoned is sound.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! What goes on while claims wait: one task that listens for messages, and one that asks about all
+//! claims that are due. Both end with the driver.
+
+use std::hash::Hash;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::{Waiter, Waiting, lock};
+use crate::clock::{BootClock, Clock, sleep_until};
+use crate::driver::{Renewal, backoff};
+use crate::{Claim, Error};
+
+/// The first in line is asked about so often, where nobody tells it.
+const TICK: Duration = Duration::from_millis(10);
+/// Nobody in line is asked about more seldom than this, where nobody tells it.
+pub(super) const SELDOM: Duration = Duration::from_secs(1);
+/// The first in line is asked about no more seldom than this, however long it has been there.
+const SELDOM_FIRST: Duration = Duration::from_millis(100);
+/// After asking about so many at once there is a rest, of this many times what it took: claims that
+/// wait for a thousand different locks keep a fifth of one connection busy at most.
+const MANY: usize = 32;
+const REST: u32 = 4;
+/// What could not be asked is asked again after this.
+const AFTER_FAILURE: Duration = Duration::from_millis(200);
+
+/// Why nobody listens any more.
+type Ended = Box<dyn std::error::Error + Send + Sync>;
+
+/// A driver that has its waiting claims attended to.
+pub trait Attendant: Send + Sync + 'static {
+    /// What messages call a claim.
+    type Name: Eq + Hash + Send + Sync + 'static;
+
+    /// Its claims that wait.
+    fn waiting(&self) -> &Waiting<Self::Name>;
+
+    /// Asks about these claims, in one request where the backend can, and lets their lists move on.
+    /// Answers each in the order given, as [`renew`](crate::driver::LockDriver::renew) does, and
+    /// says after how long the lease ends on which a waiting one depends.
+    ///
+    /// [`Grant::since`](crate::driver::Grant::since) of one that holds is said here: core did not send
+    /// this request.
+    fn ask(
+        &self,
+        claims: &[Arc<Claim>],
+    ) -> impl Future<Output = Vec<Result<(Renewal, Option<Duration>), Error>>> + Send;
+
+    /// Listens for messages until the connection breaks; says when it
+    /// [is listening](Waiting::is_listening). Never returns where there are no messages. Must not keep
+    /// the driver alive while it waits.
+    fn listen(driver: Weak<Self>) -> impl Future<Output = Result<(), Ended>> + Send;
+}
+
+impl<K: Eq + Hash + Send + Sync + 'static> Waiting<K> {
+    /// Has the claims of this driver attended to from now on.
+    pub fn attend<D: Attendant<Name = K>>(&self, driver: &Arc<D>) {
+        let mut tasks = lock(&self.tasks);
+        // They end together, with the runtime in which they were started.
+        if tasks.iter().any(|task| !task.is_finished()) {
+            return;
+        }
+        self.told.store(false, Ordering::Relaxed);
+        let driver = Arc::downgrade(driver);
+        *tasks = vec![
+            tokio::spawn(ask_when_due(driver.clone())).abort_handle(),
+            tokio::spawn(listen(driver)).abort_handle(),
+        ];
+    }
+
+    fn asked(&self, waiter: &Waiter, answer: Result<(Renewal, Option<Duration>), Error>) {
+        match answer {
+            Ok((renewal, lease)) => {
+                if let Some(ahead) = waiter.told(renewal) {
+                    self.queued(&waiter.claim.id, ahead, lease);
+                }
+            }
+            Err(error) if error.is_retryable() => self.arm(&mut lock(&waiter.note), AFTER_FAILURE),
+            Err(error) => waiter.end(Err(error)),
+        }
+    }
+}
+
+/// After how long a claim behind so many is asked about again, that was asked about so often in vain.
+pub(super) fn pause(ahead: u32, asked: u32) -> Duration {
+    let slower = (1 + asked / 16).min(100);
+    let seldom = if ahead <= 1 { SELDOM_FIRST } else { SELDOM };
+    (TICK * ahead.clamp(1, 1_000) * slower).min(seldom)
+}
+
+async fn ask_when_due<D: Attendant>(driver: Weak<D>) {
+    while let Some(attendant) = driver.upgrade() {
+        let waiting = attendant.waiting();
+        // Where nobody tells them, those who would be asked about within half a tick are now: so there
+        // are two requests a tick at most, whatever the number of waiters.
+        let early = if waiting.is_told() { Duration::ZERO } else { TICK / 2 };
+        let (due, next) = waiting.due(BootClock.now().after(early));
+        if due.is_empty() {
+            let rearmed = waiting.rearmed.clone();
+            drop(attendant);
+            match next {
+                None => rearmed.notified().await,
+                Some(at) => tokio::select! {
+                    () = rearmed.notified() => {}
+                    () = sleep_until(&BootClock, at) => {}
+                },
+            }
+            continue;
+        }
+        due.iter().for_each(|waiter| lock(&waiter.note).at_once = false);
+        let begun = tokio::time::Instant::now();
+        let claims: Vec<_> = due.iter().map(|waiter| waiter.claim.clone()).collect();
+        for (waiter, answer) in due.iter().zip(attendant.ask(&claims).await) {
+            waiting.asked(waiter, answer);
+        }
+        if due.len() >= MANY && !waiting.is_told() {
+            drop(attendant);
+            tokio::time::sleep(begun.elapsed() * REST).await;
+        }
+    }
+}
+
+async fn listen<D: Attendant>(driver: Weak<D>) {
+    let mut failures = 0;
+    loop {
+        let ended = D::listen(driver.clone()).await;
+        let Some(attendant) = driver.upgrade() else { return };
+        let waiting = attendant.waiting();
+        failures = if waiting.told.swap(false, Ordering::Relaxed) { 1 } else { failures + 1 };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "nobody listens for wake-ups now; the driver asks");
+        }
+        // They had relied on being told.
+        waiting.ring_all();
+        drop(attendant);
+        // What keeps failing, as behind a pooler or without the right, is tried less and less often.
+        tokio::time::sleep(backoff(failures) * (failures / 8).clamp(1, 25)).await;
+    }
+}

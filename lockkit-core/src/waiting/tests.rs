@@ -1,0 +1,101 @@
+use super::*;
+use crate::{Identity, Key, Mode, Name, Namespace, Space};
+
+const LONG: Duration = Duration::from_secs(300);
+
+fn claim() -> Arc<Claim> {
+    let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());
+    let identity = Arc::new(Identity::of_this_process());
+    Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
+}
+
+fn step(claim: &Arc<Claim>) -> Step {
+    Step::Acquire { claim: claim.clone(), patience: Patience::Wait }
+}
+
+fn listened_to() -> (Waiting<ClaimId>, Arc<Claim>) {
+    let (waiting, claim) = (Waiting::new(|id: &ClaimId| *id), claim());
+    waiting.is_listening();
+    waiting.departs(&[step(&claim)]);
+    (waiting, claim)
+}
+
+#[test]
+fn who_is_to_ask_at_once_is_not_put_off_by_an_answer_that_was_under_way() {
+    let (waiting, claim) = listened_to();
+    // Rung before it is known to be in line, and then the answer: nothing for a long time.
+    waiting.ring(&claim.id);
+    assert!(waiting.due(BootClock.now()).0.is_empty(), "it may not be in line yet");
+    waiting.queued(&claim.id, 1, Some(LONG));
+    let (due, next) = waiting.due(BootClock.now());
+    assert_eq!((due.len(), next), (1, None));
+    // Once it is asked about, the answer to that counts.
+    lock(&due[0].note).at_once = false;
+    waiting.queued(&claim.id, 1, Some(LONG));
+    let (due, next) = waiting.due(BootClock.now());
+    assert!(due.is_empty() && next.is_some());
+}
+
+#[test]
+fn who_was_told_while_nobody_waited_is_told_later() {
+    let (waiting, claim) = listened_to();
+    let told = Grant { token: crate::Token::new(7).unwrap(), ttl: LONG, since: None };
+    waiting.granted(&claim.id, |_| told);
+    let mut outcome = std::pin::pin!(waiting.outcome(&claim));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let answer = outcome.as_mut().poll(&mut context);
+    assert!(matches!(answer, std::task::Poll::Ready(Ok(grant)) if grant == told));
+    waiting.strike(&claim.id);
+    assert!(!waiting.holds(&claim.id, told), "nobody waits any more");
+}
+
+#[test]
+fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long() {
+    let (waiting, claim) = (Waiting::new(|id: &ClaimId| *id), claim());
+    waiting.departs(&[step(&claim)]);
+    waiting.queued(&claim.id, 1, Some(LONG));
+    let soon = BootClock.now().after(Duration::from_millis(100));
+    assert_eq!(waiting.due(soon).0.len(), 1);
+    // From when messages arrive, the lease counts.
+    waiting.is_listening();
+    lock(&waiting.due(soon).0[0].note).at_once = false;
+    waiting.queued(&claim.id, 1, Some(LONG));
+    assert!(waiting.due(soon).0.is_empty());
+}
+
+#[test]
+fn a_bell_hangs_until_it_is_known_that_the_claim_does_not_wait() {
+    let lost = Error::retryable("x", "no answer");
+    let mismatch = Error::LimitMismatch { name: "a".to_owned(), in_use: 1, asked: 2 };
+    let queued = Reply::Acquired(Acquisition::Queued { ahead: 1 });
+    let busy = Reply::Acquired(Acquisition::Busy);
+    let answers = [(Ok(&queued), 1), (Err(&lost), 1), (Ok(&busy), 0), (Err(&mismatch), 0)];
+    for (answer, hangs) in answers {
+        let (waiting, claim) = listened_to();
+        waiting.answered(&claim.id, answer, Some(LONG));
+        assert_eq!(lock(&waiting.waiters).len(), hangs, "{answer:?}");
+        waiting.departs(&[Step::Release { claim }]);
+        assert!(lock(&waiting.waiters).is_empty());
+    }
+}
+
+/// What the documentation of drivers promises, however long somebody has been waiting.
+#[test]
+fn the_first_in_line_is_asked_about_ten_times_a_second_and_everybody_once() {
+    let pause = attend::pause;
+    for asked in [0, 1, 15, 16, 160, 1_600, 16_000, u32::MAX] {
+        for ahead in [0, 1] {
+            let pause = pause(ahead, asked);
+            assert!(pause <= Duration::from_millis(100), "after {asked}: {pause:?}");
+        }
+        for ahead in [2, 10, 100, 1_000, u32::MAX] {
+            let pause = pause(ahead, asked);
+            assert!(pause <= Duration::from_secs(1), "{ahead}, after {asked}: {pause:?}");
+        }
+    }
+    let ms = Duration::from_millis;
+    assert_eq!(pause(1, 0), ms(10));
+    assert_eq!(pause(10, 0), ms(100), "the tenth");
+    // Nobody asks more often than every 10 ms.
+    assert_eq!(pause(0, 0), ms(10));
+}
