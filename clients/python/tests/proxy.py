@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Dict, List, Optional, Tuple
@@ -28,8 +29,9 @@ class Rule:
 class Proxy:
     """Passes requests on to a port of this host, and keeps what was asked."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: Optional[ssl.SSLContext] = None) -> None:
         self.requests: List[Tuple[str, Dict[str, Any]]] = []
+        self.authorizations: List[Optional[str]] = []
         self._port = port
         self._mutex = threading.Lock()
         self._rules: List[Rule] = []
@@ -52,7 +54,10 @@ class Proxy:
                 pass  # a client that left
 
         self._listener = Listener(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._listener.server_address[1]}"
+        if tls is not None:
+            self._listener.socket = tls.wrap_socket(self._listener.socket, server_side=True)
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._listener.server_address[1]}"
 
     def __enter__(self) -> "Proxy":
         threading.Thread(target=self._listener.serve_forever, daemon=True).start()
@@ -94,6 +99,7 @@ class Proxy:
         body = handler.rfile.read(int(handler.headers["content-length"]))
         with self._mutex:
             self.requests.append((handler.path, json.loads(body)))
+            self.authorizations.append(handler.headers["authorization"])
             rule = self._rule_for(handler.path)
         if rule is not None and rule.what in ("refuse", "delay"):
             rule.reached.set()

@@ -199,6 +199,18 @@ def test_what_cannot_work_is_refused_before_any_request() -> None:
         with pytest.raises(lockkit.Invalid) as error:
             lockkit.connect(url)
         assert "secret" not in str(error.value)
+    urls = ["http://localhost?ca=x", "http://a?token_file=x", "https://a?cert=x"]
+    urls += ["https://a?token=secret", "https://a?token_file=", "https://a?ca=/nowhere"]
+    for url in urls:
+        with pytest.raises(lockkit.Invalid) as error:
+            lockkit.connect(url)
+        assert "secret" not in str(error.value)
+    for token in ["two words", "\u00e4", "a\r\nb"]:
+        with pytest.raises(lockkit.Invalid):
+            lockkit.connect("http://localhost", token=token)
+    with pytest.raises(lockkit.Invalid, match="other"):
+        lockkit.connect("http://127.0.0.1,10.0.0.1", token="secret")
+    assert "secret" not in repr(lockkit.connect("https://a", token="secret")._thread.settings)
     for ttl in [-1, 0, 0.001, float("nan"), 1e9]:
         with pytest.raises(ValueError):
             lockkit.connect("http://a", ttl=ttl)

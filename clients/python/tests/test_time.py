@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Callable, Iterator
+from typing import Iterator
 
 import pytest
 
@@ -41,28 +41,15 @@ def late(rule: Rule, clock: MovedClock, seconds: float) -> None:
     rule.go_on.set()
 
 
-def granted_late(
-    connect: Connect,
-    proxy: Proxy,
-    clock: MovedClock,
-    pool: ThreadPoolExecutor,
-    path: str,
-    ask: Callable[[lockkit.Locks], lockkit.Guard],
-) -> lockkit.Guard:
-    locks = connect(proxy.url, ttl=TTL, clock=clock)
-    rule = proxy.hold(path)
-    asking = pool.submit(ask, locks)
-    late(rule, clock, 20)
-    return asking.result(PATIENCE)
-
-
 def test_a_grant_counts_from_before_its_request_was_sent(
     connect: Connect, proxy: Proxy, clock: MovedClock, pool: ThreadPoolExecutor
 ) -> None:
-    def ask(locks: lockkit.Locks) -> lockkit.Guard:
-        return locks.mutex("a").lock()
-
-    lock = granted_late(connect, proxy, clock, pool, "/v1/acquire", ask)
+    locks = connect(proxy.url, ttl=TTL, clock=clock)
+    proxy.refuse("/v1/renew", times=1_000_000)  # a renewal is due at once
+    rule = proxy.hold("/v1/acquire")
+    asking = pool.submit(locks.mutex("a").lock)
+    late(rule, clock, 20)
+    lock = asking.result(PATIENCE)
     assert 0 < lock.remaining() <= TTL - 20 - MARGIN
 
 
@@ -72,16 +59,14 @@ def test_a_grant_after_waiting_counts_from_before_the_last_poll(
     holder = connect()
     held = holder.mutex("a").lock()
 
-    def ask(locks: lockkit.Locks) -> lockkit.Guard:
-        rule = proxy.hold("/v1/wait")
-        asking = pool.submit(locks.mutex("a").lock)
-        until(lambda: holder.inspect("a").waiters)
-        until(lambda: proxy.asked("/v1/wait"))
-        held.release()
-        late(rule, clock, 20)
-        return asking.result(PATIENCE)
-
-    lock = ask(connect(proxy.url, ttl=TTL, clock=clock))
+    proxy.refuse("/v1/renew", times=1_000_000)
+    rule = proxy.hold("/v1/wait")
+    locks = connect(proxy.url, ttl=TTL, clock=clock)
+    asking = pool.submit(locks.mutex("a").lock)
+    until(lambda: proxy.asked("/v1/wait"))
+    held.release()
+    late(rule, clock, 20)
+    lock = asking.result(PATIENCE)
     assert 0 < lock.remaining() <= TTL - 20 - MARGIN
 
 
@@ -109,6 +94,7 @@ def test_a_renewal_counts_from_before_it_was_sent(
 ) -> None:
     lock = connect(proxy.url, ttl=TTL, clock=clock).mutex("a").lock()
     rule = proxy.hold("/v1/renew")
+    proxy.refuse("/v1/renew", times=1_000_000)  # the next one is due at once
     due(clock)
     left = lock.remaining()
     late(rule, clock, 15)

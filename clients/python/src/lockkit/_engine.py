@@ -66,7 +66,7 @@ class Engine:
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.pid = os.getpid()
-        self._transport = Transport(settings.servers)
+        self._transport = Transport(settings)
         self._renewer = Renewer(self)
         self._waits: Set["asyncio.Future[Any]"] = set()
         self._releases: Dict["asyncio.Future[Any]", "asyncio.Event"] = {}

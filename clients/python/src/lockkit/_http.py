@@ -11,7 +11,7 @@ import json
 from typing import Any, Awaitable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 from ._errors import Refused, Unavailable
-from ._settings import Server
+from ._settings import Server, Settings
 from ._wire import Json, problem
 
 T = TypeVar("T")
@@ -52,8 +52,8 @@ class NotSent(Exception):
 class Transport:
     """A service, and connections to it. Belongs to one event loop."""
 
-    def __init__(self, servers: Tuple[Server, ...]) -> None:
-        self._peers = [_Peer(server) for server in servers]
+    def __init__(self, settings: Settings) -> None:
+        self._peers = [_Peer(server, settings) for server in settings.servers]
         self._current = 0
 
     async def ask(self, path: str, body: Json, limit: float) -> Json:
@@ -121,8 +121,10 @@ class _Connection(NamedTuple):
 class _Peer:
     """One server, and connections to it that wait for their next request."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, settings: Settings) -> None:
         self.server = server
+        self._tls = settings.tls
+        self._token = f"authorization: Bearer {settings.token}\r\n" if settings.token else ""
         self._idle: List[_Connection] = []
 
     async def exchange(self, path: str, body: bytes, limit: float, connecting: float) -> _Reply:
@@ -132,7 +134,8 @@ class _Peer:
         reader, writer, _ = connection
         head = (
             f"POST {path} HTTP/1.1\r\nhost: {self.server.authority}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            f"{self._token}\r\n"
         )
         reusable = False
         try:
@@ -164,12 +167,14 @@ class _Peer:
                     server.path, limit=LONGEST_HEAD
                 )
             else:
-                opening = asyncio.open_connection(server.host, server.port, limit=LONGEST_HEAD)
+                opening = asyncio.open_connection(
+                    server.host, server.port, limit=LONGEST_HEAD, ssl=self._tls
+                )
             reader, writer = await within(limit, opening)
         except Elapsed as error:
             raise NotSent("no connection in time") from error
-        except OSError as error:
-            raise NotSent(error.strerror or str(error)) from error
+        except (OSError, EOFError) as error:
+            raise NotSent(getattr(error, "strerror", None) or str(error)) from error
         return _Connection(reader, writer, 0.0)
 
     def close(self) -> None:

@@ -155,7 +155,7 @@ def problem(answer: Json) -> Error:
         return Invalid(detail)
     if code == "unsupported":
         return Unsupported(detail)
-    if code in ("unavailable", "too_many"):
+    if code in ("unavailable", "too_many", "too_slow"):
         return Unavailable(detail)
     return Refused(detail)
 

@@ -18,6 +18,7 @@ from .register import Register
 def connect(
     url: str,
     *,
+    token: str = "",
     prefix: str = "",
     ttl: Seconds = 30,
     wait_ttl: Seconds = 10,
@@ -26,8 +27,10 @@ def connect(
     """The locks of a lock service, for programs with threads. No I/O; the first request connects.
 
     ``url`` is ``http://HOST:PORT``, several servers of one service as
-    ``http://HOST:PORT,HOST:PORT``, or ``http+unix:/PATH``. ``?timeout=5s`` says how long a request
-    may take before another server is asked.
+    ``http://HOST:PORT,HOST:PORT``, ``https://…``, or ``http+unix:/PATH``. Its options:
+    ``timeout=5s`` is how long a request may take before another server is asked; ``token_file=FILE``
+    has the bearer token, as ``token`` does; with ``https``, ``ca=FILE`` is the authority to trust
+    instead of the system's, and ``cert=FILE&key=FILE`` are shown to a server that asks.
 
     ``prefix`` keeps the names of one application apart from another's. ``ttl`` is how long a lock
     stays held when its process dies; while it lives, a background thread renews the lock after a
@@ -37,7 +40,7 @@ def connect(
     Raises ``Invalid`` for what cannot work. After a fork, connect again in the child: there, locks
     of the parent are not valid.
     """
-    chosen = settings(url, prefix, ttl, wait_ttl)
+    chosen = settings(url, token, prefix, ttl, wait_ttl)
     return Locks(EngineThread(chosen, clock or system_clock()))
 
 
