@@ -22,6 +22,9 @@ class Rule:
         self.what = what
         self.reached = threading.Event()
         """A request that this is about has come so far."""
+        self.status = 0
+        """What the server answered; of the last request."""
+        self.answered = threading.Event()
         self.go_on = threading.Event()
         """Set by the test: what is held may go on."""
 
@@ -112,6 +115,8 @@ class Proxy:
         content = answer.read()
         connection.close()
         if rule is not None:
+            rule.status = answer.status
+            rule.answered.set()
             rule.reached.set()
             if rule.what == "lose":
                 return self._cut(handler)

@@ -81,6 +81,13 @@ def test_closing_gives_back_what_is_held_and_says_so(connect: Connect) -> None:
         ours.mutex("a").lock()
 
 
+def test_the_end_of_a_block_says_that_its_connection_was_closed(connect: Connect) -> None:
+    locks = connect()
+    with pytest.raises(lockkit.LockLost):
+        with locks.mutex("a"):
+            locks.close()
+
+
 def test_closing_ends_calls_that_wait_and_leaves_no_claim(connect: Connect) -> None:
     ours, theirs = connect(), connect()
     with ours.mutex("a"), ThreadPoolExecutor() as pool:

@@ -151,6 +151,14 @@ def test_a_lock_that_is_not_renewed_ends_with_its_lease(connect: Connect, proxy:
         lock.release()
 
 
+def test_a_holder_that_hangs_is_lost_after_max_hold_and_given_back(connect: Connect) -> None:
+    locks = connect(ttl=3600)
+    lock = locks.mutex("a", max_hold=0.5).lock()
+    assert lock.remaining() <= 0.5
+    assert lock.lost.wait(PATIENCE) and lock.lost.reason is lockkit.LossReason.EXPIRED
+    until(lambda: not locks.inspect("a").line)
+
+
 def record(clock: lockkit.Clock) -> Record:
     claim = Claim("0" * 32, "", "a", "exclusive", None, None, TTL, 10, this_process(), None)
     return Record(claim, clock, uncertain=False, renewed=True)

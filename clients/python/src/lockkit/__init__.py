@@ -1,4 +1,4 @@
-"""Distributed locks of a lockkit service: with fencing tokens, and lost never without a word.
+"""Distributed locks of a lockkit service, with fencing tokens.
 
     import lockkit
 
@@ -10,8 +10,8 @@
 
 What is promised while the backend keeps its data and its clock: while ``lock.is_valid()``, no other
 client holds what conflicts; a later holder has a greater token, whatever happens; a lock is not
-valid any more *before* another client can get it. Not promised is that work stops by itself when its
-lock is lost: check ``lock.token`` where the work lands.
+valid any more *before* another client can get it. Not promised is that work stops by itself when
+its lock is lost: check ``lock.token`` where the work lands.
 """
 
 from . import aio as aio

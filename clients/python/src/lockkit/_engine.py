@@ -36,6 +36,7 @@ class Request:
     limit: Optional[int] = None
     note: Optional[str] = None
     renewed: bool = True
+    max_hold: Optional[float] = None
 
 
 class Hold:
@@ -152,7 +153,8 @@ class Engine:
             while True:
                 if isinstance(came, Held):
                     uncertain = uncertain or came.unanswered > 0
-                    record = Record(claim, self.clock, uncertain, request.renewed)
+                    how = (request.renewed, request.max_hold)
+                    record = Record(claim, self.clock, uncertain, *how)
                     if not record.grant(came, sent):
                         return AGAIN
                     in_line = False
@@ -215,17 +217,16 @@ class Engine:
 
     async def release(self, record: Record) -> None:
         """Gives the lock back; raises ``LockLost`` if it was not held until now."""
-        if record.is_over() and record.loss() is None:
-            return
         loss, claim = record.loss(), record.claim
-        left = record.remaining()
-        until = self.clock.now() + left
-        record.close()
-        self._renewer.delist(record)
-        if loss is not None:
-            # The lease may live longer at the backend, if answers to its renewals were lost.
-            if loss.reason is not LossReason.FORKED:
+        until = self.clock.now() + record.remaining()
+        if record.close():
+            self._renewer.delist(record)
+            if loss is not None:
+                # The lease may live longer at the backend: answers to renewals may have been lost.
                 self._give_back(claim, record.uncertain)
+        elif loss is None:
+            return
+        if loss is not None:
             raise loss.error()
         found, attempts = "", 0
         try:

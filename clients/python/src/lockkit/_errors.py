@@ -106,7 +106,8 @@ class Conflict(Error):
 
     def __init__(self, name: str, maybe_applied: bool) -> None:
         doubt = " (an earlier attempt may have been applied)" if maybe_applied else ""
-        super().__init__(f"the register {name!r} was changed by another client: load it again{doubt}")
+        said = f"the register {name!r} was changed by another client: load it again"
+        super().__init__(said + doubt)
         self.maybe_applied = maybe_applied
 
 
@@ -131,7 +132,15 @@ class Unsupported(Error):
 
 
 class Refused(Error):
-    """The service or its backend refuses until an operator does something about it."""
+    """The service or its backend refuses until an operator does something about it.
+
+    ``code`` is the service's: ``unauthorized``, ``forbidden``, ``backend`` or another one; empty
+    where no lock service answered.
+    """
+
+    def __init__(self, detail: str, code: str = "") -> None:
+        super().__init__(detail)
+        self.code = code
 
 
 class Unavailable(Error):

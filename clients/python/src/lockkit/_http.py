@@ -87,7 +87,9 @@ class Transport:
     def _read(self, at: int, reply: "_Reply") -> Json:
         if reply.kind not in ("application/json", "application/problem+json"):
             what = f"{reply.status}, and no answer of a lock service: check host and port"
-            raise Refused(f"{self._peers[at].server}: {what}")
+            said = f"{self._peers[at].server}: {what}"
+            # What a proxy says whose server does not answer.
+            raise Unavailable(said) if reply.status in (502, 503, 504) else Refused(said)
         try:
             answer = json.loads(reply.body)
         except ValueError as error:
@@ -173,7 +175,8 @@ class _Peer:
             reader, writer = await within(limit, opening)
         except Elapsed as error:
             raise NotSent("no connection in time") from error
-        except (OSError, EOFError) as error:
+        # At the end of a program, Python refuses to look up a name (RuntimeError).
+        except (OSError, EOFError, RuntimeError) as error:
             raise NotSent(getattr(error, "strerror", None) or str(error)) from error
         return _Connection(reader, writer, 0.0)
 

@@ -50,7 +50,14 @@ class Over(NamedTuple):
 class Record:
     """A claim of this process that holds or held."""
 
-    def __init__(self, claim: Claim, clock: Clock, uncertain: bool, renewed: bool) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        clock: Clock,
+        uncertain: bool,
+        renewed: bool,
+        max_hold: Optional[float] = None,
+    ) -> None:
         self.claim = claim
         self.uncertain = uncertain
         """Whether an acquire of it got no answer, and may yet put it in line after its release."""
@@ -59,6 +66,8 @@ class Record:
         self.asking = False
         """Whether a renewal is under way."""
         self._renewed = renewed
+        self._max_hold = max_hold
+        self._stop = math.inf
         self._clock = clock
         self._pid = os.getpid()
         self._now: Union[Term, Over, None] = None
@@ -108,12 +117,16 @@ class Record:
             if term.deadline <= now:
                 return False  # too late to save it
             until = max(until, term.deadline)
+        elif self._max_hold is not None:
+            self._stop = now + self._max_hold
+        until = min(until, self._stop)
         if until <= now:
             return False
         self._now = Term(held.token, held.ttl, until, 0)
         # The lease counts from where it has its whole ttl left.
         began = sent - (held.ttl - held.remaining)
-        self.due = max(began + held.ttl / 3, now) if self._renewed else math.inf
+        renewed = self._renewed and until < self._stop
+        self.due = max(began + held.ttl / 3, now) if renewed else math.inf
         return True
 
     def renewed(self, state: State, sent: float) -> None:
@@ -169,9 +182,12 @@ class Record:
         return isinstance(term, Term) and not self.asking and self.due <= now + term.ttl / 6
 
     def lease_end(self) -> float:
-        """When the backend ends the lease that is known here."""
+        """When the backend ends the lease that is known here; where ``max_hold`` ends it, the
+        lease need not be waited for."""
         term = self._now
-        return term.deadline + margin(term.ttl) if isinstance(term, Term) else 0.0
+        if not isinstance(term, Term) or term.deadline >= self._stop:
+            return 0.0
+        return term.deadline + margin(term.ttl)
 
     def _end(self, over: Over) -> bool:
         if isinstance(self._now, Over):

@@ -18,16 +18,16 @@ LONGEST_VALUE = 64 * 1024
 RESERVED = "lockkit."
 
 
-class Any_(enum.Enum):
+class Anything(enum.Enum):
     """The type of ``ANY``."""
 
     ANY = "whatever is there"
 
 
-ANY = Any_.ANY
+ANY = Anything.ANY
 """What a write expects that takes whatever is there."""
 
-Expect = Union[Any_, None, int, Entry]
+Expect = Union[Anything, None, int, Entry]
 """What a write expects to find: ``ANY``; ``None`` for no value; a version; the entry that was
 read."""
 

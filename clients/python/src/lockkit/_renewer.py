@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, List, Optional, Set
 
-from ._errors import Error, Unavailable
+from ._errors import Error, Invalid, Unavailable
 from ._record import Record
 from ._wire import state
 
@@ -106,10 +106,13 @@ class Renewer:
             answers = (await self._engine.ask("/v1/renew", body, limit))["answers"]
         except Unavailable:
             answers = None
-        except (Error, KeyError):
-            # What is wrong with one claim costs that one only.
-            if len(batch) > 1:
-                await asyncio.gather(*(self._ask([record]) for record in batch))
+        except (Error, KeyError) as error:
+            one = isinstance(error, Invalid) or getattr(error, "code", "") == "forbidden"
+            if one and len(batch) > 1:
+                # What is wrong with one claim costs that one only: look for it.
+                half = len(batch) // 2
+                await self._ask(batch[:half])
+                await self._ask(batch[half:])
                 return
             answers = None
         if answers is None or len(answers) != len(batch):

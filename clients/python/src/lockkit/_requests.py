@@ -7,7 +7,7 @@ from typing import Optional
 
 from ._engine import Request
 from ._errors import Invalid
-from ._settings import Seconds, Settings, checked_ttl
+from ._settings import Seconds, Settings, checked_ttl, in_seconds
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,12 @@ class Maker:
         wait_ttl: Optional[Seconds],
         note: Optional[str],
         auto_renew: bool,
+        max_hold: Optional[Seconds],
     ) -> Options:
         if not name or len(name.encode("utf-8", "surrogatepass")) > 512:
             raise Invalid("a name has 1 to 512 bytes")
+        if max_hold is not None and not in_seconds("max_hold", max_hold):
+            raise Invalid("a max_hold of zero holds nothing: use a longer one, or none")
         return Options(
             Request(
                 name=name,
@@ -58,5 +61,6 @@ class Maker:
                 else checked_ttl("wait_ttl", wait_ttl),
                 note=note,
                 renewed=auto_renew,
+                max_hold=None if max_hold is None else in_seconds("max_hold", max_hold),
             )
         )

@@ -157,7 +157,7 @@ def problem(answer: Json) -> Error:
         return Unsupported(detail)
     if code in ("unavailable", "too_many", "too_slow"):
         return Unavailable(detail)
-    return Refused(detail)
+    return Refused(detail, str(code or ""))
 
 
 def holder_json(holder: Holder) -> Json:

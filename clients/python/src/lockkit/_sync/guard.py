@@ -37,13 +37,12 @@ class Guard(Lease):
         lease is over.
         """
         record = self._record
-        if self._hold.engine.pid != os.getpid():
+        if record.is_over() or self._hold.engine.pid != os.getpid():
             loss = record.loss()
             if loss is not None:
                 raise loss.error()
             return
-        if not record.is_over() or record.loss() is not None:
-            self._thread.run(lambda it: it.release(record))
+        self._thread.run(lambda it: it.release(record))
 
     def verify(self) -> None:
         """Asks the backend whether the lock is held, and renews it. Raises ``LockLost`` or

@@ -6,8 +6,8 @@
         async with locks.mutex("invoice/42") as lock:
             await ledger.write(invoice, lock.token)
 
-The same as ``lockkit``, with coroutines for what waits. A task renews the locks: an event loop that is
-blocked for longer than a ttl loses them, and ``lock.is_valid()`` and ``lock.token`` say so.
+The same as ``lockkit``, with coroutines for what waits. A task renews the locks: an event loop that
+is blocked for longer than a ttl loses them, and ``lock.is_valid()`` and ``lock.token`` say so.
 
 # Cancellation
 A call that is cancelled leaves no lock behind: its claim is taken back in the background.

@@ -28,9 +28,10 @@ def connect(
 
     ``url`` is ``http://HOST:PORT``, several servers of one service as
     ``http://HOST:PORT,HOST:PORT``, ``https://…``, or ``http+unix:/PATH``. Its options:
-    ``timeout=5s`` is how long a request may take before another server is asked; ``token_file=FILE``
-    has the bearer token, as ``token`` does; with ``https``, ``ca=FILE`` is the authority to trust
-    instead of the system's, and ``cert=FILE&key=FILE`` are shown to a server that asks.
+    ``timeout=5s`` is how long a request may take before another server is asked.
+    ``token_file=FILE`` has the bearer token, as ``token`` does. With ``https``, ``ca=FILE`` is the
+    authority to trust instead of the system's, and ``cert=FILE&key=FILE`` are shown to a server that
+    asks.
 
     ``prefix`` keeps the names of one application apart from another's. ``ttl`` is how long a lock
     stays held when its process dies; while it lives, a background task renews the lock after a
@@ -61,13 +62,15 @@ class Locks:
         wait_ttl: Optional[Seconds] = None,
         note: Optional[str] = None,
         auto_renew: bool = True,
+        max_hold: Optional[Seconds] = None,
     ) -> Mutex:
         """The lock of this name, held by one client at a time. No I/O.
 
         Options: ``ttl``, ``wait_ttl`` (as in ``connect``), ``note`` (a text for people that look at
-        the lock), ``auto_renew`` (``False``: the lock ends with its first lease).
+        the lock), ``auto_renew`` (``False``: the lock ends with its first lease),
+        ``max_hold`` (it is lost after this time, so that a holder that hangs does not keep it).
         """
-        return Mutex(self._slot, self._make(name, ttl, wait_ttl, note, auto_renew))
+        return Mutex(self._slot, self._make(name, ttl, wait_ttl, note, auto_renew, max_hold))
 
     def rwlock(
         self,
@@ -77,10 +80,11 @@ class Locks:
         wait_ttl: Optional[Seconds] = None,
         note: Optional[str] = None,
         auto_renew: bool = True,
+        max_hold: Optional[Seconds] = None,
     ) -> RwLock:
         """The lock of this name for many readers or one writer. It is the lock that ``mutex`` has
         under the same name. Options as there. No I/O."""
-        return RwLock(self._slot, self._make(name, ttl, wait_ttl, note, auto_renew))
+        return RwLock(self._slot, self._make(name, ttl, wait_ttl, note, auto_renew, max_hold))
 
     def semaphore(
         self,
@@ -91,10 +95,12 @@ class Locks:
         wait_ttl: Optional[Seconds] = None,
         note: Optional[str] = None,
         auto_renew: bool = True,
+        max_hold: Optional[Seconds] = None,
     ) -> Semaphore:
         """A semaphore of ``limit`` permits; the limit is the same for all who use it. Options as
         in ``mutex``. No I/O."""
-        return Semaphore(self._slot, self._make(name, ttl, wait_ttl, note, auto_renew), limit)
+        options = self._make(name, ttl, wait_ttl, note, auto_renew, max_hold)
+        return Semaphore(self._slot, options, limit)
 
     def election(
         self,
@@ -104,11 +110,12 @@ class Locks:
         ttl: Optional[Seconds] = None,
         wait_ttl: Optional[Seconds] = None,
         auto_renew: bool = True,
+        max_hold: Optional[Seconds] = None,
     ) -> Election:
-        """Elects one leader. ``value`` is what the others are to know of this candidate, such as its
-        address: at most 1,000 bytes in one line. Options as in ``mutex``, without ``note``. No
+        """Elects one leader. ``value`` is what the others are to know of this candidate, such as
+        its address: at most 1,000 bytes in one line. Options as in ``mutex``, without ``note``. No
         I/O."""
-        return Election(self._slot, self._make(name, ttl, wait_ttl, value, auto_renew))
+        return Election(self._slot, self._make(name, ttl, wait_ttl, value, auto_renew, max_hold))
 
     def once(
         self,
@@ -119,13 +126,14 @@ class Locks:
         wait_ttl: Optional[Seconds] = None,
         note: Optional[str] = None,
         auto_renew: bool = True,
+        max_hold: Optional[Seconds] = None,
     ) -> Once:
         """A job that many start and one does. The key says which run it is, so it has the date in
         it: ``2026-11-21/report``. What was decided is kept for ``keep``: 7 days unless set. Options
         as in ``mutex``. No I/O."""
         return Once(
             self._slot,
-            self._make(key, ttl, wait_ttl, note, auto_renew),
+            self._make(key, ttl, wait_ttl, note, auto_renew, max_hold),
             in_seconds("keep", keep),
         )
 

@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Mutex:
     """A lock that one client holds at a time, in the order of coming.
 
-    ``async with locks.mutex("invoice/42") as lock:`` waits for it, and releases it at the end of the
-    block. All forms raise ``Invalid`` for a name that cannot be one.
+    ``async with locks.mutex("invoice/42") as lock:`` waits for it, and releases it at the end of
+    the block. All forms raise ``Invalid`` for a name that cannot be one.
     """
 
     def __init__(self, slot: EngineSlot, options: Options) -> None:
@@ -43,8 +43,8 @@ class Mutex:
         return await taken(self._slot, self._options.exclusive(), limit)
 
     async def run(self, work: Callable[[Guard], Awaitable[T]]) -> T:
-        """Waits for the lock, and runs ``work(guard)`` under it: the work is cancelled when the lock
-        is lost, and this raises ``LockLost``."""
+        """Waits for the lock, and runs ``work(guard)`` under it: the work is cancelled when the
+        lock is lost, and this raises ``LockLost``."""
         return await (await self.lock()).run(work)
 
     async def __aenter__(self) -> Guard:
