@@ -17,7 +17,7 @@ use crate::registry::{Pending, Release};
 use crate::renewer;
 use crate::settings::check_ttl;
 use crate::shared::Core;
-use crate::{Claim, Error, Key, Lifetime, LossReason, Mode};
+use crate::{Claim, Error, Key, Lifetime, LossReason, Mode, Token};
 
 /// What one lock operation asks for.
 #[derive(Clone, Debug)]
@@ -53,14 +53,23 @@ pub(crate) async fn acquire(
     check(core, request)?;
     let started = core.clock().now();
     let name = request.key.name.as_str();
-    let span = tracing::debug_span!("acquire", name, kind = request.labels.kind);
-    let result = within(core, request, wait).instrument(span).await;
+    let span = observe::acquire_span(request.labels, name);
+    let result = within(core, request, wait).instrument(span.clone()).await;
     let outcome = match (&result, wait) {
         (Ok(Some(_)), _) => Outcome::Granted,
         (Ok(None), Wait::No) => Outcome::Busy,
         (Ok(None), _) => Outcome::TimedOut,
         (Err(_), _) => Outcome::Failed,
     };
+    span.record("lockkit.outcome", outcome.as_str());
+    match &result {
+        Ok(_) if span.is_disabled() => {}
+        Ok(guard) => {
+            let token = guard.as_ref().and_then(|guard| guard.token().ok());
+            span.record("lockkit.token", token.map(Token::as_i64));
+        }
+        Err(error) => observe::failed(&span, error),
+    }
     let took = core.clock().now().since(started);
     observe::acquired(request.labels, name, outcome, took);
     result

@@ -126,6 +126,40 @@ pub enum Error {
     Released,
 }
 
+/// An error that work under a lock may end with: any type into which an [`Error`] converts.
+///
+/// The forms that run work (`run`, `try_run`, `try_run_for`) have one error type, that of the program,
+/// for the work and for the lock. So `?` inside of the work takes both, `?` behind `run` needs no
+/// second one, and nothing is wrapped: an error of the work arrives as it was.
+///
+/// - `anyhow::Error`, `Box<dyn Error>`, `Box<dyn Error + Send + Sync>`, [`std::io::Error`] and
+///   [`Error`] are such types as they are.
+/// - An error type of the program's becomes one with `From<lockkit::Error>`: with `thiserror`, a variant
+///   `Lock(#[from] lockkit::Error)`.
+/// - The error type of a client crate, such as `sqlx::Error`, has no place for the loss of a lock, and
+///   only that crate could add the conversion. For sqlx there is `lockkit::sql::WorkError`, which is
+///   either; elsewhere use one of the types above.
+///
+/// Where the work ends with `Ok(())`, the compiler needs to be told the type: `anyhow::Ok(())` or
+/// `Ok::<_, MyError>(())`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot say that a lock was lost",
+    label = "the work ends with `{Self}`, into which `lockkit::Error` does not convert",
+    note = "let the work return `anyhow::Error`, `Box<dyn Error + Send + Sync>`, an error type with \
+            `#[from] lockkit::Error`, or, with sqlx, `lockkit::sql::WorkError`"
+)]
+pub trait FromLock: From<Error> {}
+
+#[diagnostic::do_not_recommend]
+impl<E: From<Error>> FromLock for E {}
+
+/// For work that is input and output: the lock's error is the [inner one](std::io::Error::get_ref).
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        Self::other(error)
+    }
+}
+
 fn doubt(maybe_applied: bool) -> &'static str {
     match maybe_applied {
         true => " (an answer was lost: this write may have been applied before that)",
@@ -158,6 +192,25 @@ impl Error {
     /// Whether trying again may help.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Backend { retryable: true, .. })
+    }
+
+    /// One word for what this is, as `error.type` of OpenTelemetry's conventions.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Lost { reason } => reason.as_str(),
+            Self::LimitMismatch { .. } => "limit_mismatch",
+            Self::CountMismatch { .. } => "count_mismatch",
+            Self::BelowZero { .. } => "below_zero",
+            Self::InvalidName { .. } => "invalid_name",
+            Self::Unsupported { .. } => "unsupported",
+            Self::Config(_) => "config",
+            Self::WouldDeadlock { .. } => "would_deadlock",
+            Self::Conflict { .. } => "conflict",
+            Self::Stale { .. } => "stale",
+            Self::Backend { .. } => "backend",
+            Self::Closed => "closed",
+            Self::Released => "released",
+        }
     }
 
     /// Why the lock was lost, if that is what this is.

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use crate::deadline::backoff;
 use crate::driver::{Released, Renewal};
 use crate::error::no_answer;
@@ -16,7 +18,7 @@ use crate::record::Record;
 use crate::registry::Release;
 use crate::shared::Core;
 use crate::ticket::Ticket;
-use crate::{Error, Lifetime, LossReason, Mode, observe};
+use crate::{Error, FromLock, Lifetime, LossReason, Mode, observe};
 
 /// How long a release waits for its answer before it goes on in the background.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -27,6 +29,9 @@ const RELEASE: Duration = Duration::from_secs(5);
 /// it gives it back in the background, which needs the runtime to live for another moment, and
 /// otherwise leaves the lock to the end of its lease. It derefs to its [`Lease`], which tells the
 /// token and of the loss.
+///
+/// On a current-thread runtime, nothing is renewed while the holder blocks the thread, and the lease
+/// ends after its ttl: move such work into `spawn_blocking`, or use `lockkit::blocking`.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     holding: Arc<Holding>,
@@ -134,17 +139,25 @@ impl Guard {
     /// ```
     pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         let lease = self.lease();
+        let span = observe::hold_span(&lease);
         let result = tokio::select! {
             biased;
-            reason = lease.lost() => Err(Error::Lost { reason }.into()),
-            result = work(self.lease()) => result,
+            reason = lease.lost() => {
+                let error = Error::Lost { reason };
+                observe::failed(&span, &error);
+                Err(error.into())
+            }
+            result = work(self.lease()).instrument(span.clone()) => result,
         };
         match self.release().await {
-            Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
+            Err(error @ Error::Lost { .. }) if result.is_ok() => {
+                observe::failed(&span, &error);
+                Err(error.into())
+            }
             // The work was done while the lock was held; the release goes on in the background.
             _ => result,
         }
@@ -242,7 +255,7 @@ impl WriteGuard {
     /// Dropping it drops the work and releases the lock in the background.
     pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         self.guard.run(work).await

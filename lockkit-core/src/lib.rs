@@ -39,6 +39,8 @@ mod settings;
 mod shared;
 pub mod state;
 pub mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod ticket;
 mod token;
 mod url;
@@ -48,7 +50,7 @@ pub use capabilities::Capabilities;
 pub use claim::{Claim, Lifetime, Mode};
 pub use deadline::Margin;
 pub use driver::{Entry, Expect, MAX_REGISTER_BYTES, Version};
-pub use error::{BreakRecord, Cause, Error, LossReason};
+pub use error::{BreakRecord, Cause, Error, FromLock, LossReason};
 pub use fence::{Anchor, Fence};
 pub use guard::{Guard, WriteGuard};
 pub use identity::Identity;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::capabilities::Capabilities;
 use crate::driver::{Force, LockDriver};
 use crate::observe;
-use crate::registry::Release;
+use crate::registry::{Registry, Release};
 use crate::renewer;
 use crate::settings::Settings;
 use crate::shared::{Core, unix_ms};
@@ -22,10 +22,28 @@ use crate::{BreakRecord, Error, LossReason, Namespace, Space, Token};
 /// used inside a Tokio runtime, and may be in several: when the one ends in which that task runs, it
 /// goes on in the runtime of a lock that is held or waited for. When the last clone, guard and lock made from it are gone, what
 /// was dropped is still released; [`shutdown`](Self::shutdown) waits for that.
+///
+/// **Call [`shutdown`](Self::shutdown) before `main` returns**: the runtime ends with it, and a lock that
+/// is not released by then stays taken for its ttl. A `tracing` warning says when that happens, and when
+/// the last clone goes while guards live.
 #[derive(Clone)]
 pub struct LockManager {
     core: Arc<Core>,
     entrances: Arc<Entrances>,
+    /// Shared by its clones, and by nothing else.
+    _presence: Arc<Presence>,
+}
+
+/// Goes with the last clone of a manager: from there on nobody can shut down what it locked.
+struct Presence(Arc<Registry>);
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let held = self.0.held();
+        if !held.is_empty() {
+            observe::manager_gone(self.0.driver.capabilities().backend, &held);
+        }
+    }
 }
 
 impl LockManager {
@@ -47,7 +65,8 @@ impl LockManager {
 
     fn made(driver: Arc<dyn LockDriver>, settings: Settings, namespace: Namespace) -> Self {
         let core = Arc::new(Core::new(driver, settings, namespace));
-        Self { core, entrances: Arc::default() }
+        let presence = Arc::new(Presence(core.registry.clone()));
+        Self { core, entrances: Arc::default(), _presence: presence }
     }
 
     /// The driver underneath.

@@ -1,10 +1,17 @@
-//! What can be watched: `tracing` events, and metrics behind the feature of that name. Never an id,
-//! never a password; names only in events, not in labels.
+//! What can be watched: `tracing` spans and events, and metrics behind the feature of that name. Never
+//! an id, never a password; names only in spans and events, not in labels.
+//!
+//! Fields follow OpenTelemetry's conventions: lower case, in the name space `lockkit.`, with units where
+//! they have one; `error.type` is one of few words, and `otel.*` is read by `tracing-opentelemetry`.
 
+use std::fmt;
 use std::time::Duration;
 
+use tracing::Span;
+use tracing::field::Empty;
+
 use crate::driver::Renewal;
-use crate::{Claim, Error, LossReason, Token};
+use crate::{Claim, Error, Lease, LossReason, Name, Token};
 
 /// How an acquisition ended.
 #[derive(Clone, Copy)]
@@ -16,7 +23,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Granted => "granted",
             Self::Busy => "busy",
@@ -53,8 +60,49 @@ impl Labels {
     }
 }
 
+/// The span of one acquisition, from the request to the guard.
+pub(crate) fn acquire_span(labels: Labels, name: &str) -> Span {
+    tracing::debug_span!(
+        "lockkit.acquire",
+        otel.kind = "client",
+        otel.status_code = Empty,
+        error.type = Empty,
+        lockkit.backend = labels.backend,
+        lockkit.lock.name = name,
+        lockkit.lock.kind = labels.kind,
+        lockkit.outcome = Empty,
+        lockkit.token = Empty,
+    )
+}
+
+/// The span of work under a lock, which `run` runs.
+pub(crate) fn hold_span(lease: &Lease) -> Span {
+    tracing::debug_span!(
+        "lockkit.hold",
+        otel.kind = "internal",
+        otel.status_code = Empty,
+        error.type = Empty,
+        lockkit.backend = lease.record.labels.backend,
+        lockkit.lock.name = lease.name().as_str(),
+        lockkit.lock.kind = lease.record.labels.kind,
+        lockkit.token = lease.token().ok().map(Token::as_i64),
+    )
+}
+
+/// Says on a span that what it spans failed.
+pub(crate) fn failed(span: &Span, error: &Error) {
+    span.record("otel.status_code", "ERROR");
+    span.record("error.type", error.kind());
+}
+
 pub(crate) fn acquired(labels: Labels, name: &str, outcome: Outcome, took: Duration) {
-    tracing::debug!(name, kind = labels.kind, outcome = outcome.as_str(), ?took, "acquire");
+    tracing::debug!(
+        lockkit.lock.name = name,
+        lockkit.lock.kind = labels.kind,
+        lockkit.outcome = outcome.as_str(),
+        lockkit.acquire.seconds = took.as_secs_f64(),
+        "acquire"
+    );
     #[cfg(feature = "metrics")]
     metrics::histogram!("lockkit_acquire_seconds", labels.and("outcome", outcome.as_str()))
         .record(took);
@@ -77,7 +125,12 @@ pub(crate) fn held(labels: Labels, by: f64) {
 }
 
 pub(crate) fn released(labels: Labels, name: &str, held_for: Option<Duration>) {
-    tracing::debug!(name, kind = labels.kind, ?held_for, "release");
+    tracing::debug!(
+        lockkit.lock.name = name,
+        lockkit.lock.kind = labels.kind,
+        lockkit.hold.seconds = held_for.map(|held| held.as_secs_f64()),
+        "release"
+    );
     #[cfg(feature = "metrics")]
     if let Some(held_for) = held_for {
         metrics::histogram!("lockkit_hold_seconds", labels.and("outcome", "released"))
@@ -86,7 +139,12 @@ pub(crate) fn released(labels: Labels, name: &str, held_for: Option<Duration>) {
 }
 
 pub(crate) fn lost(labels: Labels, claim: &Claim, why: &LossReason) {
-    tracing::warn!(name = %claim.key.name, kind = labels.kind, reason = %why, "lock lost");
+    tracing::warn!(
+        lockkit.lock.name = %claim.key.name,
+        lockkit.lock.kind = labels.kind,
+        lockkit.loss.reason = why.as_str(),
+        "lock lost: {why}"
+    );
     #[cfg(feature = "metrics")]
     metrics::counter!("lockkit_lost_total", labels.and("reason", why.as_str())).increment(1);
 }
@@ -100,9 +158,21 @@ pub(crate) fn renewal(
     took: Duration,
 ) {
     match answer {
-        Some(Ok(_)) => tracing::trace!(backend, claims, ?took, "renewed"),
-        Some(Err(error)) => tracing::warn!(backend, claims, ?took, ?left, %error, "renewal failed"),
-        None => tracing::warn!(backend, claims, ?took, ?left, "renewal was not answered in time"),
+        Some(Ok(_)) => {
+            tracing::trace!(lockkit.backend = backend, lockkit.claims = claims, "renewed")
+        }
+        failed => tracing::warn!(
+            lockkit.backend = backend,
+            lockkit.claims = claims,
+            lockkit.renew.seconds = took.as_secs_f64(),
+            lockkit.lease.left.seconds = left.as_secs_f64(),
+            error.type = failed.and_then(|answer| answer.as_ref().err()).map_or("timeout", Error::kind),
+            "renewal failed: {}",
+            match failed {
+                Some(Err(error)) => error as &dyn fmt::Display,
+                _ => &"no answer in time",
+            }
+        ),
     }
     #[cfg(feature = "metrics")]
     {
@@ -120,7 +190,12 @@ pub(crate) fn renewal(
 
 /// This process broke somebody's lock.
 pub(crate) fn broke(backend: &'static str, name: &str, token: Token, forced: bool) {
-    tracing::warn!(name, %token, forced, "lock broken");
+    tracing::warn!(
+        lockkit.lock.name = name,
+        lockkit.token = token.as_i64(),
+        lockkit.break.forced = forced,
+        "lock broken"
+    );
     #[cfg(feature = "metrics")]
     {
         let how = if forced { "forced" } else { "polite" };
@@ -132,14 +207,65 @@ pub(crate) fn broke(backend: &'static str, name: &str, token: Token, forced: boo
 }
 
 pub(crate) fn release_failed(claim: &Claim, error: &Error) {
-    tracing::warn!(name = %claim.key.name, %error, "release failed");
+    let (name, kind) = (&claim.key.name, error.kind());
+    tracing::warn!(lockkit.lock.name = %name, error.type = kind, "release failed: {error}");
 }
 
 pub(crate) fn granted_too_late(claim: &Claim) {
-    let (name, ttl) = (&claim.key.name, claim.hold_ttl);
-    tracing::warn!(%name, ?ttl, "granted, but the answer came later than the lease lasts");
+    tracing::warn!(
+        lockkit.lock.name = %claim.key.name,
+        lockkit.lease.ttl.seconds = claim.hold_ttl.as_secs_f64(),
+        "granted, but the answer came later than the lease lasts"
+    );
 }
 
 pub(crate) fn acquire_failed(claim: &Claim, error: &Error) {
-    tracing::warn!(name = %claim.key.name, %error, "acquire failed, will be tried again");
+    let (name, kind) = (&claim.key.name, error.kind());
+    tracing::warn!(
+        lockkit.lock.name = %name,
+        error.type = kind,
+        "acquire failed, will be tried again: {error}"
+    );
+}
+
+/// The last clone of a manager is gone, and its locks are not.
+pub(crate) fn manager_gone(backend: &'static str, held: &[Name]) {
+    tracing::warn!(
+        lockkit.backend = backend,
+        lockkit.held = held.len(),
+        "the last LockManager was dropped while locks are held{}: release them before the program \
+         ends, or keep the manager and call shutdown().await; otherwise each stays taken for its ttl",
+        Few(held)
+    );
+}
+
+/// The runtime ended before the locks were released.
+pub(crate) fn runtime_gone(backend: &'static str, held: &[Name], unreleased: usize) {
+    tracing::warn!(
+        lockkit.backend = backend,
+        lockkit.held = held.len(),
+        lockkit.unreleased = unreleased,
+        "the runtime ended before its locks were released (held: {}{}, being released: \
+         {unreleased}): each may stay taken for its ttl; call shutdown().await on the LockManager \
+         before main returns",
+        held.len(),
+        Few(held)
+    );
+}
+
+/// The first few of many names.
+struct Few<'a>(&'a [Name]);
+
+impl fmt::Display for Few<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 5;
+        for (i, name) in self.0.iter().take(SHOWN).enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            write!(f, "{comma} {:?}", name.as_str())?;
+        }
+        match self.0.len() > SHOWN {
+            true => f.write_str(", …"),
+            false => Ok(()),
+        }
+    }
 }

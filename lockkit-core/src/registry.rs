@@ -16,7 +16,7 @@ use crate::collector::Collector;
 use crate::driver::{ClaimId, LockDriver, Released};
 use crate::error::no_answer;
 use crate::record::{NEVER, Record};
-use crate::{Claim, Error, observe};
+use crate::{Claim, Error, Name, observe};
 
 pub(crate) struct Registry {
     pub(crate) driver: Arc<dyn LockDriver>,
@@ -180,6 +180,18 @@ impl Registry {
     /// All claims that are cared for.
     pub(crate) fn all(&self) -> Vec<Arc<Record>> {
         locked(&self.records).values().cloned().collect()
+    }
+
+    /// The names of the locks that are held.
+    pub(crate) fn held(&self) -> Vec<Name> {
+        let records = locked(&self.records);
+        let held = records.values().filter(|record| record.is_holding());
+        held.map(|record| record.claim().key.name.clone()).collect()
+    }
+
+    /// How many releases are not answered.
+    pub(crate) fn unreleased(&self) -> usize {
+        self.pending.count.load(Ordering::SeqCst)
     }
 
     /// Has a claim released in the background. Works outside a runtime too: then the renewer does

@@ -32,8 +32,8 @@ pub(crate) fn ensure(registry: &Arc<Registry>) {
 }
 
 /// The renewer's runtime ended, and others that use this manager may live: goes on in the one
-/// of a claim, if there is one.
-fn revive(registry: &Arc<Registry>) {
+/// of a claim, if there is one; says whether it does.
+fn revive(registry: &Arc<Registry>) -> bool {
     let mut task = registry.renewer();
     let mut ended = Vec::new();
     for runtime in registry.all().iter().filter_map(|record| record.runtime()) {
@@ -42,10 +42,11 @@ fn revive(registry: &Arc<Registry>) {
         }
         *task = start(registry, runtime);
         if task.is_some() {
-            return;
+            return true;
         }
         ended.push(runtime.id());
     }
+    false
 }
 
 /// `None` when the runtime has ended.
@@ -59,8 +60,10 @@ fn start(registry: &Arc<Registry>, runtime: &Handle) -> Option<JoinHandle<()>> {
 
 /// Runs until nobody can use the manager any more and everything is released, or until its runtime
 /// ends.
-async fn run(registry: Arc<Registry>, _running: Running) {
+async fn run(registry: Arc<Registry>, running: Running) {
     let mut jobs: FuturesUnordered<BoxFuture<'static, Job>> = FuturesUnordered::new();
+    // Dropped before the jobs, so that it still counts the releases that end with them.
+    let _running = running;
     let mut renewing = false;
     let mut next = Moment::from_nanos(0);
     loop {
@@ -105,8 +108,18 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.begun.load(Ordering::SeqCst) && !self.registry.is_orphaned() {
-            revive(&self.registry);
+        if !self.begun.load(Ordering::SeqCst) {
+            return;
+        }
+        let registry = &self.registry;
+        let unreleased = registry.unreleased();
+        if !registry.is_orphaned() && revive(registry) {
+            return;
+        }
+        let held = registry.held();
+        let was_shut_down = registry.closed.load(Ordering::SeqCst);
+        if unreleased + held.len() > 0 && !was_shut_down {
+            observe::runtime_gone(registry.driver.capabilities().backend, &held, unreleased);
         }
     }
 }

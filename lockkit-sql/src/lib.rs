@@ -5,6 +5,7 @@
 //!
 //! `sqlx` is re-exported, since a pool of the caller's may be handed over.
 
+mod error;
 mod fence;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -17,6 +18,7 @@ pub mod server;
 pub mod sqlite;
 mod wake;
 
+pub use error::WorkError;
 pub use fence::{Fenced, FencedWrite};
 pub use lockkit_core::Fence;
 #[cfg(feature = "mysql")]

@@ -51,5 +51,7 @@ async fn main() -> Result<(), Error> {
     consume(&locks, &second, "second", 3).await?;
     let done = locks.register("checkpoint").load().await?.expect("there is a checkpoint");
     assert_eq!(done.value, EVENTS.len().to_string().as_bytes());
-    second.release().await
+    second.release().await?;
+    locks.shutdown().await;
+    Ok(())
 }

@@ -44,5 +44,6 @@ async fn main() -> Result<(), Error> {
     // The first goes on as if nothing had happened. The guard would have told; so does the ledger.
     println!("the first writes:  {:?}", ledger.write("cancelled", stale));
     println!("its guard says:    {}", stalled.token().unwrap_err());
+    locks.shutdown().await;
     Ok(())
 }

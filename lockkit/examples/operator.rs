@@ -42,5 +42,7 @@ async fn main() -> Result<(), Error> {
     println!("the holder learns: {}", stuck.lost().await);
     let next = waiting.await.expect("the task lives")?;
     println!("the next has token {}", next.token()?);
-    next.release().await
+    next.release().await?;
+    locks.shutdown().await;
+    Ok(())
 }

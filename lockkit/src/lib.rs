@@ -1,4 +1,4 @@
-//! Distributed locks with fencing tokens: one API over memory, SQLite and Redis, with one meaning.
+//! Distributed locks with fencing tokens: one API over many backends, with one meaning.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit::Error> {
@@ -26,8 +26,14 @@
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
 //! rest of the query is the driver's.
 //!
+//! Two more features: `blocking` for programs without async (`lockkit::blocking`), and `testing` for
+//! tests that lose a lock (`lockkit::testing`). `docs/library.md` in the repository says how the parts
+//! fit into a program.
+//!
 //! What a lock means here, and what not, stands in the repository under `docs/semantics.md`.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod connect;
 
 pub use connect::{connect, connect_with, schema};

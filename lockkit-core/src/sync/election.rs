@@ -13,7 +13,7 @@ use crate::acquire::Wait;
 use crate::deadline::backoff;
 use crate::shared::{Core, rebased};
 use crate::state::LockState;
-use crate::{Error, Guard, Identity, Lease, Mode, Space, Token};
+use crate::{Error, FromLock, Guard, Identity, Lease, Mode, Space, Token};
 
 /// One leader at a time, known to everybody by its value, such as the address that it listens on.
 ///
@@ -140,7 +140,7 @@ impl Election {
     /// Dropping it drops the work, and resigns in the background.
     pub async fn run<T, E, F, Fut>(&self, mut work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: FnMut(Lease) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {

@@ -15,7 +15,7 @@ pub use guard::{MultiGuard, MultiLease};
 use super::Mutex;
 use crate::acquire::Wait;
 use crate::shared::Core;
-use crate::{Error, Guard, Mode};
+use crate::{Error, FromLock, Guard, Mode};
 
 /// Several mutexes, held together.
 ///
@@ -157,26 +157,17 @@ impl MultiLock {
         }
     }
 
-    /// Waits for all, runs the work under them, and releases, as [`Mutex::run`] does.
+    /// Waits for all, runs the work under them, and releases, as [`Mutex::run`] does. With a bound on
+    /// the wait: [`try_lock_for`](Self::try_lock_for), then [`MultiGuard::run`].
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the locks in the background.
     pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(MultiLease) -> Result<T, E>,
     {
-        let guard = self.lock().await?;
-        let lease = guard.lease();
-        let result = tokio::select! {
-            biased;
-            (_, reason) = lease.lost() => Err(Error::Lost { reason }.into()),
-            result = work(guard.lease()) => result,
-        };
-        match guard.release().await {
-            Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
-            _ => result,
-        }
+        self.lock().await?.run(work).await
     }
 
     /// Takes all; `None` when one was busy, or when one that was held got lost.

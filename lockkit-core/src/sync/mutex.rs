@@ -7,7 +7,7 @@ use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
 use crate::sync::entrance::Owner;
-use crate::{Error, Guard, Lease, Mode};
+use crate::{Error, FromLock, Guard, Lease, Mode};
 
 /// Only one at a time, across all processes that use the same backend and name.
 ///
@@ -18,6 +18,8 @@ use crate::{Error, Guard, Lease, Mode};
 /// - **May be lost**: a lock over a network is a lease. It is renewed in the background, and ends
 ///   when that fails; the [`Guard`] knows before anybody else can hold it. What it protects should
 ///   check the [token](Lease::token).
+/// - **Blocking work** on a current-thread runtime stops the renewal with everything else, and the lease
+///   ends after its ttl: use `spawn_blocking`, or `lockkit::blocking`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
@@ -79,18 +81,64 @@ impl Mutex {
     }
 
     /// Waits for the lock, runs the work under it, and releases it: the form to use where it fits.
+    /// [`try_run_for`](Self::try_run_for) bounds the wait.
     ///
     /// The work is dropped at its next await point when the lock is lost, and the result is then
     /// [`Error::Lost`]; so it is when the loss shows only at the release. Otherwise the result is
-    /// that of the work.
+    /// that of the work. [`FromLock`] says which error types the work may have.
+    ///
+    /// Work that blocks its thread is not dropped meanwhile; on a current-thread runtime it also stops
+    /// the renewal.
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
     pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         self.lock().await?.run(work).await
+    }
+
+    /// As [`run`](Self::run) if the lock is free and nobody waits for it; otherwise `None`, at once,
+    /// and the work is not begun.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<T>, E>
+    where
+        E: FromLock,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
+    {
+        self.try_run_for(Duration::ZERO, work).await
+    }
+
+    /// As [`run`](Self::run), but waits for the lock no longer than this; then `None`, and the work is
+    /// not begun. The work itself takes as long as it takes.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+    /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+    /// # use std::time::Duration;
+    /// let invoice = locks.mutex("invoice/42");
+    /// match invoice.try_run_for(Duration::from_secs(3), async |lock| lock.token()).await? {
+    ///     Some(token) => println!("done, with token {token}"),
+    ///     None => println!("busy: come back later"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_run_for<T, E, F>(&self, limit: Duration, work: F) -> Result<Option<T>, E>
+    where
+        E: FromLock,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
+    {
+        match self.try_lock_for(limit).await? {
+            Some(guard) => guard.run(work).await.map(Some),
+            None => Ok(None),
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::handle::Handle;
 use super::{Mutex, Register};
 use crate::acquire::Wait;
 use crate::shared::{Core, unix_ms};
-use crate::{Error, Expect, Guard, Lease, Mode};
+use crate::{Error, Expect, FromLock, Guard, Lease, Mode};
 
 /// A job that many start and one does: a report that every host's timer begins at the same minute.
 ///
@@ -88,7 +88,7 @@ impl Once {
     pub async fn run<T, E, F>(&self, work: F) -> Result<Decision, E>
     where
         T: Into<Vec<u8>>,
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         let decision = self.attempt(work, Wait::Forever).await?;
@@ -103,7 +103,7 @@ impl Once {
     pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<Decision>, E>
     where
         T: Into<Vec<u8>>,
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         self.attempt(work, Wait::No).await
@@ -163,7 +163,7 @@ impl Once {
     async fn attempt<T, E, F>(&self, work: F, wait: Wait) -> Result<Option<Decision>, E>
     where
         T: Into<Vec<u8>>,
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         if let Some(decision) = self.decision().await? {
@@ -182,7 +182,7 @@ impl Once {
     async fn under<T, E, F>(&self, guard: &Guard, work: F) -> Result<Decision, E>
     where
         T: Into<Vec<u8>>,
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         // Whoever held the lock before may have decided.

@@ -7,7 +7,7 @@ use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
 use crate::sync::entrance::Owner;
-use crate::{Error, Guard, Lease, Mode, WriteGuard};
+use crate::{Error, FromLock, Guard, Lease, Mode, WriteGuard};
 
 /// Many readers at a time, or one writer.
 ///
@@ -94,25 +94,27 @@ impl RwLock {
         Ok(guard.map(WriteGuard::new))
     }
 
-    /// Runs work as a reader, as [`Mutex::run`](super::Mutex::run) does.
+    /// Runs work as a reader, as [`Mutex::run`](super::Mutex::run) does. With a bound on the wait:
+    /// [`try_read_for`](Self::try_read_for), then [`Guard::run`].
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
     pub async fn run_read<T, E, F>(&self, work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         self.read().await?.run(work).await
     }
 
-    /// Runs work as the writer, as [`Mutex::run`](super::Mutex::run) does.
+    /// Runs work as the writer, as [`Mutex::run`](super::Mutex::run) does. With a bound on the wait:
+    /// [`try_write_for`](Self::try_write_for), then [`WriteGuard::run`].
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
     pub async fn run_write<T, E, F>(&self, work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         self.write().await?.run(work).await

@@ -12,7 +12,7 @@ use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::driver::SetLimit;
 use crate::shared::Core;
-use crate::{Error, Guard, Key, Lease, Space};
+use crate::{Error, FromLock, Guard, Key, Lease, Space};
 
 /// At most `limit` permits out at a time, across all processes.
 ///
@@ -196,10 +196,39 @@ impl Semaphore {
     /// Dropping it drops the work and releases the permit in the background.
     pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
-        E: From<Error>,
+        E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
         self.acquire().await?.run(work).await
+    }
+
+    /// Runs work with one permit if there is one and nobody waits; otherwise `None`, at once, and the
+    /// work is not begun.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<T>, E>
+    where
+        E: FromLock,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
+    {
+        self.try_run_for(Duration::ZERO, work).await
+    }
+
+    /// Runs work with one permit, but waits for that no longer than this; then `None`, and the work is
+    /// not begun.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn try_run_for<T, E, F>(&self, limit: Duration, work: F) -> Result<Option<T>, E>
+    where
+        E: FromLock,
+        F: AsyncFnOnce(Lease) -> Result<T, E>,
+    {
+        match self.try_acquire_for(limit).await? {
+            Some(guard) => guard.run(work).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     fn key(&self) -> Result<Key, Error> {

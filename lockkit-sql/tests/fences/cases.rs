@@ -159,7 +159,8 @@ macro_rules! cases_of_servers {
             guard.release().await.unwrap();
             assert!(is_busy(&theirs, "tables").await, "the transaction is not over");
             tx.commit().await.unwrap();
-            timeout(LONG, theirs.mutex("tables").lock()).await.unwrap().unwrap();
+            let next = timeout(LONG, theirs.mutex("tables").lock()).await.unwrap().unwrap();
+            next.release().await.unwrap();
         }
     };
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
-use crate::{Error, Guard, Lease, LossReason, Name, Token};
+use crate::{Error, FromLock, Guard, Lease, LossReason, Name, Token};
 
 /// Several locks that are held. It derefs to its [`MultiLease`].
 #[must_use = "the locks are released when the guard is dropped"]
@@ -43,6 +43,27 @@ impl MultiGuard {
     /// Dropping it leaves the releases to the background.
     pub async fn release(self) -> Result<(), Error> {
         release_all(self.guards).await
+    }
+
+    /// Runs work under these locks and releases them, as [`Guard::run`] does: for locks that were had
+    /// with [`try_lock_for`](super::MultiLock::try_lock_for).
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the locks in the background.
+    pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
+    where
+        E: FromLock,
+        F: AsyncFnOnce(MultiLease) -> Result<T, E>,
+    {
+        let result = tokio::select! {
+            biased;
+            (_, reason) = self.lease.lost() => Err(Error::Lost { reason }.into()),
+            result = work(self.lease()) => result,
+        };
+        match self.release().await {
+            Err(error @ Error::Lost { .. }) if result.is_ok() => Err(error.into()),
+            _ => result,
+        }
     }
 }
 

@@ -1,0 +1,77 @@
+//! What the hand of `lockkit::testing` does to a program's locks.
+
+use std::time::Duration;
+
+use lockkit_core::{Error, LossReason, testing};
+use tokio::time::Instant;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lock_is_invalid_and_free_for_the_next_with_a_greater_token() {
+    let (locks, hand) = testing::locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let other = locks.mutex("b").lock().await.unwrap();
+    let token = guard.token().unwrap();
+    let begun = Instant::now();
+    assert!(hand.lose("a", LossReason::SessionEnded).await);
+    assert!(!guard.is_valid());
+    assert_eq!(guard.lost().await, LossReason::SessionEnded);
+    let next = hand.others().mutex("a").try_lock().await.unwrap().expect("it is free");
+    assert!(next.token().unwrap() > token);
+    assert!(other.is_valid(), "no other lock is concerned");
+    assert_eq!(begun.elapsed(), Duration::ZERO, "no time passes");
+    assert!(!hand.lose("a", LossReason::Expired).await, "the program holds it no more");
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_and_readers_are_lost_too() {
+    let (locks, hand) = testing::locks();
+    let permit = locks.semaphore("pool", 2).acquire().await.unwrap();
+    let reader = locks.rwlock("config").read().await.unwrap();
+    assert!(hand.lose("pool", LossReason::Expired).await);
+    assert!(hand.lose("config", LossReason::Expired).await);
+    assert!(!permit.is_valid() && !reader.is_valid());
+    assert!(hand.others().semaphore("pool", 2).try_acquire_many(2).await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_was_overtaken_learns_it_at_its_next_renewal() {
+    let (locks, hand) = testing::locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let stale = guard.token().unwrap();
+    let other = hand.overtake("a").await.unwrap();
+    assert!(guard.is_valid(), "it has not noticed");
+    assert!(other.token().unwrap() > stale);
+    assert!(matches!(guard.lost().await, LossReason::Broken(_)));
+    assert!(other.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_acquire_is_refused_and_the_one_after_it_is_not() {
+    let (locks, hand) = testing::locks();
+    hand.refuse_next("a", Error::permanent("test", "the disk is full"));
+    let refused = locks.mutex("a").lock().await.unwrap_err();
+    assert_eq!(refused.to_string(), "test: the disk is full");
+    locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    hand.refuse_next("a", Error::retryable("test", "a cut connection"));
+    assert!(locks.mutex("a").try_lock().await.unwrap_err().is_retryable());
+    hand.refuse_next("a", Error::retryable("test", "a cut connection"));
+    assert!(locks.mutex("b").try_lock().await.unwrap().is_some(), "another name");
+    assert!(locks.mutex("a").lock().await.is_ok(), "lock() repeats it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_that_are_held_up_for_long_lose_the_lock_and_for_short_do_not() {
+    let (locks, hand) = testing::locks();
+    let short = locks.mutex("short").ttl(30 * SECOND).lock().await.unwrap();
+    let long = locks.mutex("long").ttl(30 * SECOND).lock().await.unwrap();
+    hand.hold_up_renewals("short", 15 * SECOND);
+    hand.hold_up_renewals("long", 60 * SECOND);
+    let begun = Instant::now();
+    assert_eq!(long.lost().await, LossReason::Unreachable);
+    assert!(begun.elapsed() < 30 * SECOND, "before the store hands it on");
+    tokio::time::sleep(60 * SECOND).await;
+    assert!(short.is_valid(), "it was renewed afterwards");
+}

@@ -1,0 +1,115 @@
+//! What a program's log says when it ends, or lets go of its manager, while it holds locks.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use lockkit_core::{LockManager, MemoryDriver};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// The warnings of this thread, as lines.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn of(work: impl FnOnce()) -> String {
+        let log = Self::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::WARN)
+            .with_ansi(false)
+            .with_writer(log.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, work);
+        String::from_utf8(std::mem::take(&mut log.0.lock().unwrap())).unwrap()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// As `#[tokio::main]` does: the runtime ends when the body has.
+fn main_of(body: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(body);
+}
+
+#[test]
+fn a_main_that_returns_with_a_live_guard_is_warned() {
+    let log = Log::of(|| {
+        main_of(async {
+            let locks = LockManager::new(MemoryDriver::new());
+            let _guard = locks.mutex("nightly").lock().await.unwrap();
+        });
+    });
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert!(log.contains("the runtime ended before its locks were released"), "{log}");
+    assert!(log.contains("held: 0, being released: 1"), "{log}");
+    assert!(log.contains("shutdown().await"), "{log}");
+}
+
+#[test]
+fn a_runtime_that_ends_under_a_guard_is_told_with_its_name() {
+    let mut kept = None;
+    let log = Log::of(|| {
+        let locks = LockManager::new(MemoryDriver::new());
+        main_of(async {
+            let guard = locks.mutex("nightly").lock().await.unwrap();
+            kept = Some((locks.clone(), guard));
+        });
+    });
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert!(log.contains("held: 1 \"nightly\", being released: 0"), "{log}");
+    drop(kept);
+}
+
+#[test]
+fn a_manager_that_goes_before_its_guards_is_told_and_its_clones_are_not() {
+    let log = Log::of(|| {
+        main_of(async {
+            let locks = LockManager::new(MemoryDriver::new());
+            let clone = locks.clone();
+            let guard = locks.mutex("nightly").lock().await.unwrap();
+            drop(locks);
+            guard.token().unwrap();
+            drop(clone);
+            guard.release().await.unwrap();
+        });
+    });
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert!(log.contains("the last LockManager was dropped"), "{log}");
+    assert!(log.contains("\"nightly\""), "{log}");
+}
+
+#[test]
+fn a_main_that_shuts_down_or_releases_is_not_warned() {
+    let log = Log::of(|| {
+        main_of(async {
+            let locks = LockManager::new(MemoryDriver::new());
+            let _guard = locks.mutex("nightly").lock().await.unwrap();
+            locks.shutdown().await;
+        });
+        main_of(async {
+            let locks = LockManager::new(MemoryDriver::new());
+            locks.mutex("nightly").lock().await.unwrap().release().await.unwrap();
+        });
+        main_of(async {
+            let locks = LockManager::new(MemoryDriver::new());
+            drop(locks.mutex("nightly").lock().await.unwrap());
+            locks.shutdown().await;
+        });
+    });
+    assert_eq!(log, "");
+}
