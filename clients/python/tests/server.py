@@ -40,8 +40,9 @@ class Server:
 
     def _read(self, said: "queue.Queue[str]") -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            said.put(line)
+        with self._process.stderr as lines:
+            for line in lines:
+                said.put(line)
         said.put("")
 
     def _place(self, said: "queue.Queue[str]") -> str:

@@ -145,7 +145,7 @@ def test_a_task_that_is_cancelled_while_it_is_granted_leaves_no_claim(
 def test_work_is_cancelled_when_its_lock_is_lost(server: Server) -> None:
     async def main() -> List[str]:
         said: List[str] = []
-        async with aio.connect(server.url, ttl=2) as ours, aio.connect(server.url) as theirs:
+        async with aio.connect(server.url, ttl=6) as ours, aio.connect(server.url) as theirs:
 
             async def work(lock: aio.Guard) -> None:
                 lock.on_lost(lambda reason: said.append(reason.name))

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable, List
 
@@ -19,7 +18,7 @@ from conftest import Connect
 from moved import MovedClock
 from proxy import Proxy
 from server import PATIENCE, Server
-from waiting import until
+from waiting import begin, until
 
 
 def renewed(lock: lockkit.Guard) -> None:
@@ -58,37 +57,35 @@ def test_a_waiter_goes_on_at_another_server_and_keeps_its_place(
     both = f"{first.url},{second.url[len('http://'):]}?timeout=500ms"
     holder, behind = connect(second.url), connect(second.url)
     held = holder.mutex("a").lock()
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(connect(both).mutex("a").lock)
-        until(lambda: len(holder.inspect("a").waiters) == 1)
-        later = pool.submit(behind.mutex("a").lock)
-        until(lambda: len(holder.inspect("a").waiters) == 2)
-        getattr(first, fault)()
-        held.release()
-        lock = waiting.result(PATIENCE)
-        assert lock.is_valid() and not later.done()
-        token = lock.token
-        lock.release()
-        assert later.result(PATIENCE).token > token
+    waiting = begin(connect(both).mutex("a").lock)
+    until(lambda: len(holder.inspect("a").waiters) == 1)
+    later = begin(behind.mutex("a").lock)
+    until(lambda: len(holder.inspect("a").waiters) == 2)
+    getattr(first, fault)()
+    held.release()
+    lock = waiting.result(PATIENCE)
+    assert lock.is_valid() and not later.done()
+    token = lock.token
+    lock.release()
+    assert later.result(PATIENCE).token > token
 
 
 def test_a_lock_is_not_valid_before_another_client_gets_it(
     service: Callable[[], Server], connect: Connect
 ) -> None:
     first, second = service(), service()
-    lock = connect(first.url, ttl=2).mutex("a").lock()
+    lock = connect(first.url, ttl=4).mutex("a").lock()
     token = lock.token
-    with ThreadPoolExecutor() as pool:
-        first.freeze()
-        waiting = pool.submit(lambda: (connect(second.url).mutex("a").lock(), lock.is_valid()))
-        assert lock.lost.wait(PATIENCE)
-        assert lock.lost.reason is lockkit.LossReason.UNREACHABLE
-        later, valid = waiting.result(PATIENCE)
-        assert later.token > token and not valid
-        # What was under way when the server was frozen changes nothing.
-        first.thaw()
-        later.verify()
-        assert not lock.is_valid() and later.is_valid()
+    first.freeze()
+    waiting = begin(lambda: (connect(second.url).mutex("a").lock(), lock.is_valid()))
+    assert lock.lost.wait(PATIENCE)
+    assert lock.lost.reason is lockkit.LossReason.UNREACHABLE
+    later, valid = waiting.result(PATIENCE)
+    assert later.token > token and not valid
+    # What was under way when the server was frozen changes nothing.
+    first.thaw()
+    later.verify()
+    assert not lock.is_valid() and later.is_valid()
 
 
 def test_nothing_is_lost_while_the_only_server_is_replaced(
@@ -130,11 +127,10 @@ def test_an_acquire_whose_answer_was_lost_is_repeated_with_the_same_id(
 def test_an_acquire_is_not_repeated_after_its_wait_ttl(connect: Connect, proxy: Proxy) -> None:
     rule = proxy.lose("/v1/acquire", times=1_000_000)
     locks = connect(proxy.url, wait_ttl=0.2)
-    with ThreadPoolExecutor() as pool:
-        asking = pool.submit(locks.mutex("a").lock)
-        until(lambda: len({it["claim"]["id"] for it in proxy.asked("/v1/acquire")}) > 1)
-        rule.times = 0
-        lock = asking.result(PATIENCE)
+    asking = begin(locks.mutex("a").lock)
+    until(lambda: len({it["claim"]["id"] for it in proxy.asked("/v1/acquire")}) > 1)
+    rule.times = 0
+    lock = asking.result(PATIENCE)
     # None of the earlier claims stands in the way of the last one, or is left behind.
     until(lambda: [it.token for it in locks.inspect("a").line] == [lock.token])
 
@@ -197,7 +193,7 @@ def test_many_locks_are_renewed_in_one_request_and_none_after_the_last_release(
 
 
 def test_what_is_lost_costs_no_other_lock(connect: Connect) -> None:
-    locks = connect(ttl=3)
+    locks = connect(ttl=6)
     held = [locks.mutex(name).lock() for name in "abc"]
     connect().break_lock("b", held[1].token, force=True)
     assert held[1].lost.wait(PATIENCE)
@@ -277,7 +273,7 @@ def test_an_interrupt_ends_a_wait_and_leaves_no_claim(connect: Connect, server: 
 
 
 def test_a_callback_that_blocks_holds_up_no_renewal(connect: Connect) -> None:
-    locks = connect(ttl=3)
+    locks = connect(ttl=6)
     lost, kept = locks.mutex("a").lock(), locks.mutex("b").lock()
     go_on, begun = threading.Event(), threading.Event()
 

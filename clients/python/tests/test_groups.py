@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import List, Union
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 import lockkit
 from conftest import Connect
 from server import PATIENCE, Server, program
-from waiting import until
+from waiting import begin, until
 
 
 def command(server: Server, *words: str) -> "subprocess.CompletedProcess[bytes]":
@@ -83,12 +83,11 @@ def test_only_a_lock_that_is_held_alone_and_is_valid_fences(connect: Connect) ->
 
 def test_a_value_with_a_ttl_goes_and_that_is_a_change(locks: lockkit.Locks) -> None:
     register = locks.register("cursor")
-    with ThreadPoolExecutor() as pool:
-        coming = pool.submit(register.changed, None)
-        register.put("1", ttl=1)
-        entry = coming.result(PATIENCE)
-        assert entry is not None and entry.value == b"1"
-        assert register.changed(entry) is None
+    coming = begin(partial(register.changed, None))
+    register.put("1", ttl=1)
+    entry = coming.result(PATIENCE)
+    assert entry is not None and entry.value == b"1"
+    assert register.changed(entry) is None
 
 
 def test_one_leads_and_all_know_its_value(connect: Connect) -> None:
@@ -97,18 +96,17 @@ def test_one_leads_and_all_know_its_value(connect: Connect) -> None:
     second = theirs.election("shard-7", value="10.0.0.8:4000")
     assert second.leader() is None
     seen: List[object] = []
-    with ThreadPoolExecutor() as pool:
-        lead = first.try_campaign()
-        assert lead is not None and second.try_campaign() is None
-        leaders = second.observe()
-        seen.append(next(leaders).note)
-        successor = pool.submit(second.campaign)
-        until(lambda: ours.inspect("shard-7").waiters)
-        token = lead.token
-        lead.release()
-        leader = next(leaders)
-        assert leader.token > token and leader.token == successor.result(PATIENCE).token
-        seen.append(leader.note)
+    lead = first.try_campaign()
+    assert lead is not None and second.try_campaign() is None
+    leaders = second.observe()
+    seen.append(next(leaders).note)
+    successor = begin(second.campaign)
+    until(lambda: ours.inspect("shard-7").waiters)
+    token = lead.token
+    lead.release()
+    leader = next(leaders)
+    assert leader.token > token and leader.token == successor.result(PATIENCE).token
+    seen.append(leader.note)
     assert seen == ["10.0.0.7:4000", "10.0.0.8:4000"]
 
 
@@ -123,8 +121,8 @@ def test_a_job_runs_once_and_all_are_given_its_result(connect: Connect) -> None:
 
         return connect().once("2026-11-21/report").run(work)
 
-    with ThreadPoolExecutor() as pool:
-        decisions = list(pool.map(run, range(4)))
+    begun = [begin(partial(run, number)) for number in range(4)]
+    decisions = [it.result(PATIENCE) for it in begun]
     assert len(runs) == 1
     assert {it.value for it in decisions} == {f"by {runs[0]}".encode()}
     once = connect().once("2026-11-21/report")
@@ -155,7 +153,7 @@ def test_a_job_whose_lock_is_lost_decides_nothing(connect: Connect) -> None:
         return "too late"
 
     with pytest.raises(lockkit.LockLost):
-        locks.once("job", ttl=3).run(work)
+        locks.once("job", ttl=6).run(work)
     assert other.once("job").decision() is None
 
 

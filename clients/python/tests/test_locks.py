@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import List
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 import lockkit
 from conftest import Connect
 from server import PATIENCE
-from waiting import until
+from waiting import begin, until
 
 
 def test_a_mutex_is_held_by_one_and_its_tokens_grow(connect: Connect) -> None:
@@ -35,10 +35,10 @@ def test_waiters_are_served_in_the_order_in_which_they_came(connect: Connect) ->
         with locks.mutex("line"):
             order.append(number)
 
-    with ThreadPoolExecutor() as pool, holder.mutex("line"):
+    with holder.mutex("line"):
         waits = []
         for number in range(4):
-            waits.append(pool.submit(wait, number, connect()))
+            waits.append(begin(partial(wait, number, connect())))
             until(lambda: len(holder.inspect("line").waiters) == number + 1)
     for it in waits:
         it.result(PATIENCE)
@@ -90,8 +90,8 @@ def test_the_end_of_a_block_says_that_its_connection_was_closed(connect: Connect
 
 def test_closing_ends_calls_that_wait_and_leaves_no_claim(connect: Connect) -> None:
     ours, theirs = connect(), connect()
-    with ours.mutex("a"), ThreadPoolExecutor() as pool:
-        waiting = pool.submit(theirs.mutex("a").lock)
+    with ours.mutex("a"):
+        waiting = begin(theirs.mutex("a").lock)
         until(lambda: len(ours.inspect("a").waiters) == 1)
         theirs.close()
         with pytest.raises(lockkit.Closed):
@@ -157,7 +157,7 @@ def test_permits_are_counted(connect: Connect) -> None:
 
 
 def test_a_break_is_told_to_the_holder_with_who_and_why(connect: Connect) -> None:
-    ours, theirs = connect(ttl=1), connect()
+    ours, theirs = connect(ttl=6), connect()
     lock = ours.mutex("a", note="nightly").lock()
     told: "queue.Queue[lockkit.LossReason]" = queue.Queue()
     lock.on_lost(told.put)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Iterator
+from concurrent.futures import Future
 
 import pytest
 
@@ -17,7 +16,7 @@ from lockkit._wire import Claim, Ended, Held
 from moved import MovedClock
 from proxy import Proxy, Rule
 from server import PATIENCE
-from waiting import until
+from waiting import begin, until
 
 TTL = 30.0
 MARGIN = TTL / 100 + 0.002
@@ -28,12 +27,6 @@ def clock() -> MovedClock:
     return MovedClock()
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as pool:
-        yield pool
-
-
 def late(rule: Rule, clock: MovedClock, seconds: float) -> None:
     """So much time passes between the server's answer and its arrival."""
     assert rule.reached.wait(PATIENCE)
@@ -42,19 +35,19 @@ def late(rule: Rule, clock: MovedClock, seconds: float) -> None:
 
 
 def test_a_grant_counts_from_before_its_request_was_sent(
-    connect: Connect, proxy: Proxy, clock: MovedClock, pool: ThreadPoolExecutor
+    connect: Connect, proxy: Proxy, clock: MovedClock
 ) -> None:
     locks = connect(proxy.url, ttl=TTL, clock=clock)
     proxy.refuse("/v1/renew", times=1_000_000)  # a renewal is due at once
     rule = proxy.hold("/v1/acquire")
-    asking = pool.submit(locks.mutex("a").lock)
+    asking = begin(locks.mutex("a").lock)
     late(rule, clock, 20)
     lock = asking.result(PATIENCE)
     assert 0 < lock.remaining() <= TTL - 20 - MARGIN
 
 
 def test_a_grant_after_waiting_counts_from_before_the_last_poll(
-    connect: Connect, proxy: Proxy, clock: MovedClock, pool: ThreadPoolExecutor
+    connect: Connect, proxy: Proxy, clock: MovedClock
 ) -> None:
     holder = connect()
     held = holder.mutex("a").lock()
@@ -62,7 +55,7 @@ def test_a_grant_after_waiting_counts_from_before_the_last_poll(
     proxy.refuse("/v1/renew", times=1_000_000)
     rule = proxy.hold("/v1/wait")
     locks = connect(proxy.url, ttl=TTL, clock=clock)
-    asking = pool.submit(locks.mutex("a").lock)
+    asking = begin(locks.mutex("a").lock)
     until(lambda: proxy.asked("/v1/wait"))
     held.release()
     late(rule, clock, 20)
@@ -71,11 +64,11 @@ def test_a_grant_after_waiting_counts_from_before_the_last_poll(
 
 
 def test_a_grant_that_comes_after_its_lease_is_never_a_guard(
-    connect: Connect, proxy: Proxy, clock: MovedClock, pool: ThreadPoolExecutor
+    connect: Connect, proxy: Proxy, clock: MovedClock
 ) -> None:
     locks = connect(proxy.url, ttl=TTL, clock=clock)
     rule = proxy.hold("/v1/acquire")
-    asking = pool.submit(locks.mutex("a").lock)
+    asking = begin(locks.mutex("a").lock)
     late(rule, clock, TTL)
     lock = asking.result(PATIENCE)
     first, second = (it["claim"]["id"] for it in proxy.asked("/v1/acquire"))
@@ -108,7 +101,7 @@ def test_a_renewal_whose_answer_comes_after_the_deadline_revives_nothing(
     lock = connect(proxy.url, ttl=TTL, clock=clock).mutex("a").lock()
     rule = proxy.hold("/v1/renew")
     due(clock)
-    late(rule, clock, TTL)
+    late(rule, clock, 20)  # the lease that it tells of goes on, and the guard was invalid before
     assert not lock.is_valid()
     with pytest.raises(lockkit.LockLost):
         lock.token
@@ -117,14 +110,14 @@ def test_a_renewal_whose_answer_comes_after_the_deadline_revives_nothing(
 
 @pytest.mark.parametrize("path", ["/v1/verify", "/v1/downgrade"])
 def test_what_renews_by_the_way_counts_from_before_it_was_sent(
-    connect: Connect, proxy: Proxy, clock: MovedClock, pool: ThreadPoolExecutor, path: str
+    connect: Connect, proxy: Proxy, clock: MovedClock, path: str
 ) -> None:
     locks = connect(proxy.url, ttl=TTL, clock=clock)
     lock = locks.rwlock("a").write()
     proxy.refuse("/v1/renew", times=1_000_000)
     clock.ahead += 0.2 * TTL
     rule = proxy.hold(path)
-    asking: "Future[None]" = pool.submit(lock.verify if path == "/v1/verify" else lock.downgrade)
+    asking: "Future[None]" = begin(lock.verify if path == "/v1/verify" else lock.downgrade)
     late(rule, clock, 15)
     asking.result(PATIENCE)
     # Without it there would be 0.8 * 30 - 15 left.
@@ -190,6 +183,15 @@ def test_what_remains_counts_and_not_the_ttl() -> None:
     assert it.grant(Held(7, TTL, 12, 0), clock.time)
     assert it.remaining() == pytest.approx(12 - MARGIN)
     assert not record(clock).grant(Held(7, TTL, MARGIN, 0), clock.time)
+
+
+def test_an_answer_after_the_deadline_revives_nothing() -> None:
+    clock = SetClock()
+    it = record(clock)
+    it.grant(Held(7, TTL, TTL, 0), clock.time)
+    clock.time += TTL - MARGIN
+    assert not it.grant(Held(7, TTL, TTL, 0), clock.time - 1)
+    assert it.remaining() == 0 and it.expire()
 
 
 def test_what_has_ended_stays_ended() -> None:

@@ -378,3 +378,4 @@ class Engine:
             task.cancel()
         await asyncio.gather(*releases, return_exceptions=True)
         self._transport.close()
+        await asyncio.sleep(0)  # connections end in the next turn of the loop
