@@ -3,6 +3,7 @@
 
 mod install;
 mod mutants;
+mod python;
 mod requirements;
 mod run;
 mod test;
@@ -26,6 +27,11 @@ const CHORES: &[Chore] = &[
         name: "test",
         does: "runs all tests, with servers; what follows goes to the test runner",
         run: test::run,
+    },
+    Chore {
+        name: "python",
+        does: "checks, tests and packs the Python client; what follows goes to pytest",
+        run: python::run,
     },
     Chore {
         name: "mutants",

@@ -51,6 +51,25 @@ const ALL: &[Requirement] = &[
         place: File("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
         package: "fonts-dejavu-core",
     },
+    // The Python client is typed, tested and packed with these.
+    Requirement { place: File("/usr/bin/python3"), package: "python3" },
+    Requirement {
+        place: File("/usr/lib/python3/dist-packages/pytest/__init__.py"),
+        package: "python3-pytest",
+    },
+    Requirement { place: File("/usr/lib/python3/dist-packages/mypy/__init__.py"), package: "mypy" },
+    Requirement {
+        place: File("/usr/lib/python3/dist-packages/build/__init__.py"),
+        package: "python3-build",
+    },
+    Requirement {
+        place: File("/usr/lib/python3/dist-packages/setuptools/__init__.py"),
+        package: "python3-setuptools",
+    },
+    Requirement {
+        place: File("/usr/lib/python3/dist-packages/wheel/__init__.py"),
+        package: "python3-wheel",
+    },
     // The lab's watchdog speaks these.
     Requirement { place: Program("find"), package: "findutils" },
     Requirement { place: Program("ipcrm"), package: "util-linux" },

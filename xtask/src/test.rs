@@ -1,10 +1,11 @@
 //! `cargo xtask test [ARGUMENTS]`: installs and starts the servers that tests share,
-//! and runs the tests. May not know tests or servers: `lockkit-lab` starts them.
+//! and runs the tests: those of Rust, and without arguments those of the Python client too.
+//! May not know tests or servers: `lockkit-lab` starts them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-use crate::install;
+use crate::{install, python};
 
 /// Starts one server of each kind and names them in the environment of a command.
 const WITH_SERVERS: [&str; 8] =
@@ -19,6 +20,15 @@ const GROUPS: &str = "groups";
 /// are no arguments, since the two runners understand different ones.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     install::ensure()?;
+    let tested = of_rust(arguments)?;
+    if !arguments.is_empty() {
+        return Ok(tested);
+    }
+    let of_python = python::run(&[])?;
+    Ok(if tested == ExitCode::SUCCESS { of_python } else { tested })
+}
+
+fn of_rust(arguments: &[String]) -> Result<ExitCode, String> {
     if !has_nextest() {
         return summed(arguments);
     }

@@ -1,0 +1,178 @@
+"""What both guards have in common, and what tells of a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Callable, List, Optional
+
+from ._engine import Hold
+from ._errors import LockLost, LossReason
+from ._record import Loss, Record
+
+Callback = Callable[[LossReason], None]
+
+
+class Lease:
+    """A lock that was taken: its token, and whether it is still valid. Reading does no I/O."""
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+
+    @property
+    def _record(self) -> Record:
+        return self._hold.record
+
+    @property
+    def name(self) -> str:
+        """The name of the lock."""
+        return self._record.claim.name
+
+    @property
+    def mode(self) -> str:
+        """``exclusive``, ``shared`` or ``permits``."""
+        return self._record.claim.mode
+
+    @property
+    def token(self) -> int:
+        """The fencing token: give it along with every write that the lock protects.
+
+        A later conflicting holder has a greater token. Raises ``LockLost`` once the lock is not
+        valid, and ``LockReleased`` after its release.
+        """
+        return self._record.token()
+
+    def is_valid(self) -> bool:
+        """Whether the lock is held now, by this client's own clock. ``False`` before any other
+        client can get the lock."""
+        return self.remaining() > 0
+
+    def remaining(self) -> float:
+        """How long the lock is valid without another renewal, in seconds; 0 when it is not."""
+        return self._record.remaining()
+
+    def __repr__(self) -> str:
+        state = "valid" if self.is_valid() else "not valid"
+        return f"<{type(self).__name__} {self.name!r} {self.mode}, {state}>"
+
+
+class Lost:
+    """Tells that a lock was lost, in programs with threads.
+
+    It is set by a background thread; ``is_set`` also looks at the clock itself, so it is right in
+    a process that was suspended or stalled. A release does not set it.
+    """
+
+    POLL = 1.0
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._mutex = threading.Lock()
+        self._event = threading.Event()
+        self._callbacks: List[Callback] = []
+        record.on_loss(self._tell)
+
+    def is_set(self) -> bool:
+        """Whether the lock was lost."""
+        return self._record.loss() is not None
+
+    @property
+    def reason(self) -> Optional[LossReason]:
+        """Why; ``None`` when it was not lost."""
+        loss = self._record.loss()
+        return None if loss is None else loss.reason
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Waits for the loss, for so many seconds; whether the lock was lost. Returns ``False``
+        early when the lock is released."""
+        waited = 0.0
+        while not self.is_set() and not self._record.is_over():
+            left = self.POLL if timeout is None else timeout - waited
+            if left <= 0:
+                return False
+            # The deadline is not left to the background thread, which may stall.
+            pause = min(self.POLL, left, self._record.remaining() + 0.001)
+            self._event.wait(pause)
+            waited += pause
+        return self.is_set()
+
+    def call(self, callback: Callback) -> None:
+        """Has ``callback(reason)`` called once when the lock is lost, in a thread of its own; at
+        once when it was lost already. Never after a release."""
+        with self._mutex:
+            self._callbacks.append(callback)
+            told = self._event.is_set()
+        if told:
+            self._start()
+
+    def _tell(self, loss: Loss) -> None:
+        with self._mutex:
+            self._event.set()
+        self._start()
+
+    def _start(self) -> None:
+        with self._mutex:
+            callbacks, self._callbacks = self._callbacks, []
+        loss = self._record.loss()
+        if loss is not None:
+            for callback in callbacks:
+                # One that blocks must not hold up the renewals of other locks.
+                threading.Thread(target=callback, args=(loss.reason,), daemon=True).start()
+
+
+class AsyncLost:
+    """Tells that a lock was lost, in programs of asyncio.
+
+    It is set by a background task; ``is_set`` also looks at the clock itself, so it is right after
+    the event loop was blocked or the process suspended. A release does not set it.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._callbacks: List[Callback] = []
+        record.on_loss(self._tell)
+
+    def is_set(self) -> bool:
+        """Whether the lock was lost."""
+        return self._record.loss() is not None
+
+    @property
+    def reason(self) -> Optional[LossReason]:
+        """Why; ``None`` when it was not lost."""
+        loss = self._record.loss()
+        return None if loss is None else loss.reason
+
+    async def wait(self) -> LossReason:
+        """Waits for the loss, and says why; for good when the lock is released instead."""
+        await self._event.wait()
+        loss = self._record.loss()
+        if loss is None:
+            raise AssertionError("a loss that was told stays")
+        return loss.reason
+
+    def call(self, callback: Callback) -> None:
+        """Has ``callback(reason)`` called once when the lock is lost, by the event loop; soon when
+        it was lost already. It must not block. Never after a release."""
+        if self._event.is_set():
+            self._call(callback)
+        else:
+            self._callbacks.append(callback)
+
+    def _tell(self, loss: Loss) -> None:
+        self._event.set()
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            self._call(callback)
+
+    def _call(self, callback: Callback) -> None:
+        loss = self._record.loss()
+        if loss is not None:
+            self._loop.call_soon(callback, loss.reason)
+
+
+def swallowed(error: BaseException, body: Optional[BaseException]) -> bool:
+    """Whether an error of the release at the end of a ``with`` block is not raised: the block has
+    failed by itself, or the work was done under the lock, which the background releases."""
+    return body is not None or not isinstance(error, LockLost)

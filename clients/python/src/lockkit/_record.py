@@ -1,0 +1,204 @@
+"""The rules of time: how an answer of the service becomes a deadline. They stand here only.
+
+1. A deadline counts from the moment before the request was sent that the service answered, plus
+   ``remaining``, less the margin for clocks of different rates. Never from the arrival.
+2. A renewal never shortens it.
+3. An answer that comes after the deadline does not revive the lock.
+
+Records change in the event loop, and are read in any thread: what is read together is one tuple,
+which is replaced at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from typing import Callable, List, NamedTuple, Optional, Union
+
+from ._clock import Clock
+from ._errors import BreakRecord, LockLost, LockReleased, LossReason
+from ._settings import margin
+from ._wire import Claim, Ended, Held, State
+
+
+class Loss(NamedTuple):
+    """Why a lock was lost."""
+
+    reason: LossReason
+    broken: Optional[BreakRecord] = None
+
+    def error(self) -> LockLost:
+        return LockLost(self.reason, self.broken)
+
+
+class Term(NamedTuple):
+    """What is known of a claim that holds."""
+
+    token: int
+    ttl: float
+    deadline: float
+    failures: int
+
+
+class Over(NamedTuple):
+    """The claim has ended: with a loss, or without one when it was released."""
+
+    loss: Optional[Loss]
+
+
+class Record:
+    """A claim of this process that holds or held."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        clock: Clock,
+        uncertain: bool,
+        renewed: bool,
+        max_hold: Optional[float] = None,
+    ) -> None:
+        self.claim = claim
+        self.uncertain = uncertain
+        """Whether an acquire of it got no answer, and may yet put it in line after its release."""
+        self.due = math.inf
+        """When it is to be renewed."""
+        self.asking = False
+        """Whether a renewal is under way."""
+        self._renewed = renewed
+        self._max_hold = max_hold
+        self._stop = math.inf
+        self._clock = clock
+        self._pid = os.getpid()
+        self._now: Union[Term, Over, None] = None
+        self._listeners: List[Callable[[Loss], None]] = []
+
+    # Read in any thread.
+
+    def token(self) -> int:
+        """The token of a lock that is valid; raises otherwise."""
+        now = self._now
+        loss = self.loss(now)
+        if loss is not None:
+            raise loss.error()
+        if not isinstance(now, Term):
+            raise LockReleased
+        return now.token
+
+    def remaining(self) -> float:
+        now = self._now
+        if not isinstance(now, Term) or self.loss(now) is not None:
+            return 0.0
+        return max(0.0, now.deadline - self._clock.now())
+
+    def is_over(self) -> bool:
+        return isinstance(self._now, Over)
+
+    def loss(self, now: Union[Term, Over, None] = None) -> Optional[Loss]:
+        """Why it was lost, if it was: also when nothing has noticed yet."""
+        now = self._now if now is None else now
+        if isinstance(now, Over):
+            return now.loss
+        if self._pid != os.getpid():
+            return Loss(LossReason.FORKED)
+        if isinstance(now, Term) and self._clock.now() >= now.deadline:
+            return Loss(LossReason.UNREACHABLE if now.failures else LossReason.EXPIRED)
+        return None
+
+    # Called in the event loop.
+
+    def grant(self, held: Held, sent: float) -> bool:
+        """Takes the answer to a request that was sent at ``sent``; says whether it holds now."""
+        now, term = self._clock.now(), self._now
+        until = sent + held.remaining - margin(held.ttl)
+        if isinstance(term, Over):
+            return False
+        if term is not None:
+            if term.deadline <= now:
+                return False  # too late to save it
+            until = max(until, term.deadline)
+        elif self._max_hold is not None:
+            self._stop = now + self._max_hold
+        until = min(until, self._stop)
+        if until <= now:
+            return False
+        self._now = Term(held.token, held.ttl, until, 0)
+        # The lease counts from where it has its whole ttl left.
+        began = sent - (held.ttl - held.remaining)
+        renewed = self._renewed and until < self._stop
+        self.due = max(began + held.ttl / 3, now) if renewed else math.inf
+        return True
+
+    def renewed(self, state: State, sent: float) -> None:
+        """Takes the answer to a renewal that was sent at ``sent``."""
+        if isinstance(state, Held):
+            self.grant(state, sent)
+        elif isinstance(state, Ended):
+            self.lose(self.loss() or Loss(state.reason, state.broken))
+        else:
+            # It held, and stands in line now: the backend lost what it knew.
+            self.lose(Loss(LossReason.VANISHED))
+
+    def renewal_failed(self) -> None:
+        """Tries again soon."""
+        term = self._now
+        if isinstance(term, Term):
+            self._now = term._replace(failures=term.failures + 1)
+            self.due = self._clock.now() + backoff(term.failures + 1)
+
+    def expire(self) -> bool:
+        """Ends a lock whose deadline has passed; says whether it did."""
+        loss = self.loss()
+        return isinstance(self._now, Term) and loss is not None and self.lose(loss)
+
+    def lose(self, loss: Loss) -> bool:
+        """Marks it as lost, unless it has ended; says whether it was this call that did."""
+        if not self._end(Over(loss)):
+            return False
+        for listener in self._listeners:
+            listener(loss)
+        return True
+
+    def close(self) -> bool:
+        """Marks it as released, unless it has ended; says whether it was this call that did."""
+        return self._end(Over(None))
+
+    def on_loss(self, listener: Callable[[Loss], None]) -> None:
+        """Has this called once when it is lost; at once when it was lost already."""
+        self._listeners.append(listener)
+        if isinstance(self._now, Over) and self._now.loss is not None:
+            listener(self._now.loss)
+
+    def next_event(self) -> float:
+        """When something is to be done: a renewal, or its end."""
+        term = self._now
+        deadline = term.deadline if isinstance(term, Term) else math.inf
+        return deadline if self.asking else min(self.due, deadline)
+
+    def renewable(self, now: float) -> bool:
+        """Whether it may as well be renewed when another one is: its turn comes within half the
+        usual interval."""
+        term = self._now
+        return isinstance(term, Term) and not self.asking and self.due <= now + term.ttl / 6
+
+    def lease_end(self) -> float:
+        """When the backend ends the lease that is known here; where ``max_hold`` ends it, the
+        lease need not be waited for."""
+        term = self._now
+        if not isinstance(term, Term) or term.deadline >= self._stop:
+            return 0.0
+        return term.deadline + margin(term.ttl)
+
+    def _end(self, over: Over) -> bool:
+        if isinstance(self._now, Over):
+            return False
+        self._now = over
+        self.due = math.inf
+        return True
+
+
+def backoff(failures: int) -> float:
+    """How long to wait after so many failures in a row: from 25 ms, doubled up to a second, of
+    which a random half is taken off so that clients do not march in step."""
+    full: float = min(1.0, 0.025 * 2 ** min(max(failures, 1), 6))
+    return full * random.uniform(0.5, 1.0)

@@ -1,0 +1,1 @@
+"""The API for programs with threads; ``lockkit`` shows it."""

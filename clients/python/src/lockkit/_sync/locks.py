@@ -1,0 +1,178 @@
+"""The locks of a service, in programs with threads."""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+from .. import _looking, _once, _registers
+from .._clock import Clock, system_clock
+from .._requests import Maker
+from .._settings import Seconds, in_seconds, settings
+from .._thread import EngineThread
+from .._wire import LockState
+from .group import Election, Once
+from .primitives import Mutex, RwLock, Semaphore
+from .register import Register
+
+
+def connect(
+    url: str,
+    *,
+    token: str = "",
+    prefix: str = "",
+    ttl: Seconds = 30,
+    wait_ttl: Seconds = 10,
+    clock: Optional[Clock] = None,
+) -> Locks:
+    """The locks of a lock service, for programs with threads. No I/O; the first request connects.
+
+    ``url`` is ``http://HOST:PORT``, several servers of one service as
+    ``http://HOST:PORT,HOST:PORT``, ``https://…``, or ``http+unix:/PATH``. Its options:
+    ``timeout=5s`` is how long a request may take before another server is asked.
+    ``token_file=FILE`` has the bearer token, as ``token`` does. With ``https``, ``ca=FILE`` is the
+    authority to trust instead of the system's, and ``cert=FILE&key=FILE`` are shown to a server
+    that asks.
+
+    ``prefix`` keeps the names of one application apart from another's. ``ttl`` is how long a lock
+    stays held when its process dies; while it lives, a background thread renews the lock after a
+    third of it. ``wait_ttl`` is how long a waiter that died blocks those behind it. ``clock`` is
+    for tests.
+
+    Raises ``Invalid`` for what cannot work. After a fork, connect again in the child: there, locks
+    of the parent are not valid.
+    """
+    chosen = settings(url, token, prefix, ttl, wait_ttl)
+    return Locks(EngineThread(chosen, clock or system_clock()))
+
+
+class Locks:
+    """A connection to a lock service. Thread-safe. Close it, or use it in a ``with`` statement, to
+    give back what is still held. So does the end of the program; one that is killed costs the
+    ttl."""
+
+    def __init__(self, thread: EngineThread) -> None:
+        self._thread = thread
+        self._make = Maker(thread.settings)
+
+    def mutex(
+        self,
+        name: str,
+        *,
+        ttl: Optional[Seconds] = None,
+        wait_ttl: Optional[Seconds] = None,
+        note: Optional[str] = None,
+        auto_renew: bool = True,
+        max_hold: Optional[Seconds] = None,
+    ) -> Mutex:
+        """The lock of this name, held by one client at a time. No I/O.
+
+        Options: ``ttl``, ``wait_ttl`` (as in ``connect``), ``note`` (a text for people that look at
+        the lock), ``auto_renew`` (``False``: the lock ends with its first lease),
+        ``max_hold`` (it is lost after this time, so that a holder that hangs does not keep it).
+        """
+        return Mutex(self._thread, self._make(name, ttl, wait_ttl, note, auto_renew, max_hold))
+
+    def rwlock(
+        self,
+        name: str,
+        *,
+        ttl: Optional[Seconds] = None,
+        wait_ttl: Optional[Seconds] = None,
+        note: Optional[str] = None,
+        auto_renew: bool = True,
+        max_hold: Optional[Seconds] = None,
+    ) -> RwLock:
+        """The lock of this name for many readers or one writer. It is the lock that ``mutex`` has
+        under the same name. Options as there. No I/O."""
+        return RwLock(self._thread, self._make(name, ttl, wait_ttl, note, auto_renew, max_hold))
+
+    def semaphore(
+        self,
+        name: str,
+        limit: int,
+        *,
+        ttl: Optional[Seconds] = None,
+        wait_ttl: Optional[Seconds] = None,
+        note: Optional[str] = None,
+        auto_renew: bool = True,
+        max_hold: Optional[Seconds] = None,
+    ) -> Semaphore:
+        """A semaphore of ``limit`` permits; the limit is the same for all who use it. Options as
+        in ``mutex``. No I/O."""
+        options = self._make(name, ttl, wait_ttl, note, auto_renew, max_hold)
+        return Semaphore(self._thread, options, limit)
+
+    def election(
+        self,
+        name: str,
+        value: Optional[str] = None,
+        *,
+        ttl: Optional[Seconds] = None,
+        wait_ttl: Optional[Seconds] = None,
+        auto_renew: bool = True,
+        max_hold: Optional[Seconds] = None,
+    ) -> Election:
+        """Elects one leader. ``value`` is what the others are to know of this candidate, such as
+        its address: at most 1,000 bytes in one line. Options as in ``mutex``, without ``note``. No
+        I/O."""
+        return Election(self._thread, self._make(name, ttl, wait_ttl, value, auto_renew, max_hold))
+
+    def once(
+        self,
+        key: str,
+        keep: Seconds = _once.KEEP,
+        *,
+        ttl: Optional[Seconds] = None,
+        wait_ttl: Optional[Seconds] = None,
+        note: Optional[str] = None,
+        auto_renew: bool = True,
+        max_hold: Optional[Seconds] = None,
+    ) -> Once:
+        """A job that many start and one does. The key says which run it is, so it has the date in
+        it: ``2026-11-21/report``. What was decided is kept for ``keep``: 7 days unless set. Options
+        as in ``mutex``. No I/O."""
+        return Once(
+            self._thread,
+            self._make(key, ttl, wait_ttl, note, auto_renew, max_hold),
+            in_seconds("keep", keep),
+        )
+
+    def register(self, name: str) -> Register:
+        """The register of this name: a value of at most 64 KiB beside the locks. No I/O."""
+        return Register(self._thread, _registers.checked(name))
+
+    def inspect(self, name: str, space: str = "lock") -> LockState:
+        """Who holds a lock (or ``space="semaphore"``) and who waits for it."""
+        return self._thread.run(lambda it: _looking.inspect(it, name, space))
+
+    def list(self, names: str = "") -> List[LockState]:
+        """The locks and semaphores in use whose names begin with ``names``."""
+        return self._thread.run(lambda it: _looking.list_locks(it, names))
+
+    def break_lock(
+        self,
+        name: str,
+        token: int,
+        *,
+        space: str = "lock",
+        force: bool = False,
+        reason: Optional[str] = None,
+    ) -> bool:
+        """Breaks the claim that has this token; whether there was one. Its holder is told at its
+        next renewal, and the lock moves on when the holder lets go or its lease ends. With
+        ``force`` it moves on at once: from there on only tokens protect."""
+        return self._thread.run(
+            lambda it: _looking.break_lock(it, name, space, token, force, reason)
+        )
+
+    def close(self, timeout: Seconds = 5) -> None:
+        """Gives back what is held, and ends the background thread. Locks that are held are lost
+        (``LossReason.CLOSED``); calls that wait raise ``Closed``. Waits for the service for
+        ``timeout`` at most."""
+        self._thread.close(in_seconds("timeout", timeout))
+
+    def __enter__(self) -> Locks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

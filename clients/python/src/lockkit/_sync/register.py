@@ -1,0 +1,73 @@
+"""The register, in programs with threads."""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+from .. import _registers
+from .._lease import Lease
+from .._registers import ANY, Expect
+from .._settings import Seconds, in_seconds
+from .._thread import EngineThread
+from .._wire import Entry
+
+
+class Register:
+    """A named value with a version and a fence.
+
+    - ``put(value, lock=lock)`` is refused (``Stale``) once a later holder of the lock has written.
+      Use the guards of one lock for one register.
+    - ``put(value, expect=entry)`` is refused (``Conflict``) unless what was read is still there.
+
+    A lost answer is asked for again, for half a minute at most and no longer than the lock is
+    valid. ``Unavailable`` after that leaves open whether it was done.
+    """
+
+    def __init__(self, thread: EngineThread, name: str) -> None:
+        self._thread = thread
+        self._name = name
+
+    def get(self) -> Optional[Entry]:
+        """The value with its version and its fence; ``None`` when there is none."""
+        name = self._name
+        return self._thread.run(lambda it: _registers.load(it, name))
+
+    def put(
+        self,
+        value: Union[bytes, str],
+        *,
+        expect: Expect = ANY,
+        lock: Optional[Lease] = None,
+        token: Optional[int] = None,
+        ttl: Optional[Seconds] = None,
+    ) -> int:
+        """Stores a value, and returns its version. ``expect``: ``ANY``, ``None`` for no value, a
+        version, or the entry that was read. ``lock`` fences with a lock that is held alone;
+        ``token`` with the token of a lock elsewhere. ``ttl``: how long the value stays."""
+        stays = None if ttl is None else in_seconds("ttl", ttl)
+        return self._write(_registers.as_bytes(value), expect, lock, token, stays)
+
+    def delete(
+        self, *, expect: Expect = ANY, lock: Optional[Lease] = None, token: Optional[int] = None
+    ) -> None:
+        """Deletes the value; that there is none is fine. The fence stays, and versions go on."""
+        self._write(None, expect, lock, token, None)
+
+    def changed(self, after: Optional[Entry]) -> Optional[Entry]:
+        """Waits until what is there is not ``after``, and returns it. ``None`` stands for no
+        value."""
+        name, version = self._name, None if after is None else after.version
+        return self._thread.run(lambda it: _registers.changed(it, name, version))
+
+    def _write(
+        self,
+        value: Optional[bytes],
+        expect: Expect,
+        lock: Optional[Lease],
+        token: Optional[int],
+        ttl: Optional[float],
+    ) -> int:
+        name, record = self._name, None if lock is None else lock._record
+        return self._thread.run(
+            lambda it: _registers.write(it, name, value, expect, record, token, ttl)
+        )

@@ -1,0 +1,295 @@
+"""What travels: JSON of the lock service. Durations are whole milliseconds there and seconds here;
+tokens, versions and ids are strings there. No I/O, no clock."""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+from dataclasses import dataclass
+from typing import Any, Dict, Optional, Tuple, Union
+
+from ._errors import (
+    BreakRecord,
+    Conflict,
+    Error,
+    Holder,
+    Invalid,
+    LimitMismatch,
+    LockLost,
+    LossReason,
+    Refused,
+    Stale,
+    Unavailable,
+    Unsupported,
+)
+
+Json = Dict[str, Any]
+
+LONGEST_WAIT = 25.0
+"""The longest wait of one request, in seconds."""
+
+
+def random_id() -> str:
+    """128 random bits: the id of a claim or of a write."""
+    return os.urandom(16).hex()
+
+
+def ms_up(seconds: float) -> int:
+    """For what a client asks for: never less."""
+    return math.ceil(round(seconds * 1000, 6))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a client puts into the line of a lock, and sends with every request about it.
+
+    The id is a secret: whoever has it can renew and release the claim.
+    """
+
+    id: str
+    prefix: str
+    name: str
+    mode: str
+    permits: Optional[int]
+    limit: Optional[int]
+    ttl: float
+    wait_ttl: float
+    holder: Holder
+    note: Optional[str]
+
+    def json(self) -> Json:
+        claim: Json = {
+            "id": self.id,
+            "prefix": self.prefix,
+            "name": self.name,
+            "mode": self.mode,
+            "ttl_ms": ms_up(self.ttl),
+            "wait_ttl_ms": ms_up(self.wait_ttl),
+            "holder": holder_json(self.holder),
+        }
+        optional = {"permits": self.permits, "limit": self.limit, "note": self.note}
+        claim.update((name, value) for name, value in optional.items() if value is not None)
+        return claim
+
+    def __repr__(self) -> str:
+        return f"Claim({self.name!r}, {self.mode})"
+
+
+@dataclass(frozen=True)
+class Held:
+    """The claim holds. ``remaining`` counts from before the request was sent."""
+
+    token: int
+    ttl: float
+    remaining: float
+    unanswered: int
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The claim is in line."""
+
+    unanswered: int
+
+
+@dataclass(frozen=True)
+class Busy:
+    """The claim could not hold at once, and is not in line."""
+
+    unanswered: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The claim is not live, and never will be again."""
+
+    reason: LossReason
+    broken: Optional[BreakRecord]
+
+
+State = Union[Held, Waiting, Busy, Ended]
+
+
+def state(answer: Json) -> State:
+    """Reads how a claim stands; raises the error of one that failed by itself."""
+    try:
+        return _state(answer)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused("an answer of another version of the service") from error
+
+
+def _state(answer: Json) -> State:
+    kind = answer.get("state")
+    unanswered = answer.get("unanswered", 0)
+    if kind == "held":
+        ttl, remaining = answer["ttl_ms"] / 1000, answer["remaining_ms"] / 1000
+        return Held(int(answer["token"]), ttl, min(remaining, ttl), unanswered)
+    if kind == "waiting":
+        return Waiting(unanswered)
+    if kind == "busy":
+        return Busy(unanswered)
+    if kind == "ended":
+        return _ended(answer)
+    raise problem(answer)
+
+
+_REASONS = {"broken": LossReason.BROKEN, "session_ended": LossReason.SESSION_ENDED}
+
+
+def _ended(loss: Json) -> Ended:
+    record = loss.get("break")
+    reason = _REASONS.get(loss.get("reason", ""), LossReason.VANISHED)
+    return Ended(reason, None if record is None else break_record(record))
+
+
+def problem(answer: Json) -> Error:
+    """The exception that a problem (RFC 9457) of the service is."""
+    code, detail = answer.get("code"), str(answer.get("detail", "no lock service answers there"))
+    if code == "ended":
+        ended = _ended(answer.get("loss") or {})
+        return LockLost(ended.reason, ended.broken)
+    if code == "limit_mismatch":
+        return LimitMismatch(detail, int(answer.get("in_use", 0)), int(answer.get("asked", 0)))
+    if code in ("invalid", "too_large"):
+        return Invalid(detail)
+    if code == "unsupported":
+        return Unsupported(detail)
+    if code in ("unavailable", "too_many", "too_slow"):
+        return Unavailable(detail)
+    return Refused(detail, str(code or ""))
+
+
+def holder_json(holder: Holder) -> Json:
+    return {"host": holder.host, "pid": holder.pid, "program": holder.program}
+
+
+def holder(answer: Json) -> Holder:
+    return Holder(answer["host"], answer["pid"], answer["program"])
+
+
+def break_record(answer: Json) -> BreakRecord:
+    by, reason = holder(answer["by"]), answer.get("reason")
+    return BreakRecord(by, answer["at_unix_ms"], reason, answer["forced"])
+
+
+# What is seen of locks.
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One claim in the line of a lock. Durations are in seconds, at the moment of the look."""
+
+    token: int
+    mode: str
+    """``exclusive``, ``shared`` or ``permits``."""
+    permits: Optional[int]
+    limit: Optional[int]
+    holder: Holder
+    note: Optional[str]
+    ttl: float
+    expires_in: float
+    queued_for: float
+    held_for: Optional[float]
+    """``None`` while it waits."""
+    broken: bool
+    """It was broken gracefully, and goes when its lease ends."""
+
+
+@dataclass(frozen=True)
+class LockState:
+    """A lock as it was when the service looked."""
+
+    name: str
+    space: str
+    """``lock`` or ``semaphore``."""
+    line: Tuple[Standing, ...]
+    """The live claims in their order; those that hold come first."""
+    last_break: Optional[BreakRecord]
+
+    @property
+    def holders(self) -> Tuple[Standing, ...]:
+        """The claims that hold."""
+        return tuple(it for it in self.line if it.held_for is not None)
+
+    @property
+    def waiters(self) -> Tuple[Standing, ...]:
+        """The claims in line that do not hold yet."""
+        return tuple(it for it in self.line if it.held_for is None)
+
+
+def lock_state(answer: Json) -> LockState:
+    record = answer.get("last_break")
+    line = tuple(_standing(it) for it in answer["line"])
+    last_break = None if record is None else break_record(record)
+    return LockState(answer["name"], answer.get("space", "lock"), line, last_break)
+
+
+def _standing(it: Json) -> Standing:
+    held_for = it.get("held_for_ms")
+    return Standing(
+        token=int(it["token"]),
+        mode=it["mode"],
+        permits=it.get("permits"),
+        limit=it.get("limit"),
+        holder=holder(it["holder"]),
+        note=it.get("note"),
+        ttl=it["ttl_ms"] / 1000,
+        expires_in=it["expires_in_ms"] / 1000,
+        queued_for=it["queued_for_ms"] / 1000,
+        held_for=None if held_for is None else held_for / 1000,
+        broken=it["broken"],
+    )
+
+
+def seen(it: Standing) -> Json:
+    """What tells two lines apart, of one claim."""
+    told: Json = {
+        "token": str(it.token),
+        "mode": it.mode,
+        "holds": it.held_for is not None,
+        "broken": it.broken,
+    }
+    if it.permits is not None:
+        told.update(permits=it.permits, limit=it.limit)
+    return told
+
+
+# Registers.
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a register holds."""
+
+    value: bytes
+    version: int
+    """It only grows, across deletion too."""
+    token: Optional[int]
+    """The highest fencing token of any write."""
+
+
+def entry(answer: Json) -> Optional[Entry]:
+    it = answer.get("entry")
+    if it is None:
+        return None
+    value, token = it["value"], it.get("token")
+    data = value["text"].encode() if "text" in value else base64.b64decode(value["base64"])
+    return Entry(data, int(it["version"]), None if token is None else int(token))
+
+
+def value_json(value: bytes) -> Json:
+    return {"base64": base64.b64encode(value).decode()}
+
+
+def outcome(answer: Json, name: str, token: Optional[int], maybe_applied: bool) -> int:
+    """The version that was stored; raises what became of the write instead."""
+    maybe_applied = maybe_applied or answer.get("unanswered", 0) > 0
+    kind = answer.get("outcome")
+    if kind == "stored":
+        return int(answer["version"])
+    if kind == "stale":
+        raise Stale(name, token or 0, int(answer["highest"]), maybe_applied)
+    if kind == "conflict":
+        raise Conflict(name, maybe_applied)
+    raise problem(answer)

@@ -1,0 +1,120 @@
+"""Election and once, for asyncio: built from locks and registers."""
+
+from __future__ import annotations
+
+from typing import AsyncIterator, Awaitable, Callable, Optional, Union
+
+from .. import _looking, _once, _registers
+from .._errors import Error
+from .._once import Decision
+from .._registers import ANY
+from .._requests import Options
+from .._settings import Seconds, in_seconds
+from .._wire import Standing
+from ._guard import Acquiring, Guard, cancelled_by_loss, taken, waited
+from ._slot import EngineSlot
+
+
+Work = Callable[[Guard], Awaitable[Union[bytes, str]]]
+"""A job: it is given the guard of its lock, and returns what is decided."""
+
+
+class Election:
+    """One leader at a time, elected in the order of coming, and known to all by its value.
+
+    It is the lock of the same name: leading is holding it, and the guard's token grows from leader
+    to leader. ``async with election.campaign() as lead:`` leads until the end of the block.
+    """
+
+    def __init__(self, slot: EngineSlot, options: Options) -> None:
+        self._slot = slot
+        self._options = options
+
+    def campaign(self) -> Acquiring:
+        """Waits until this candidate leads. Releasing the guard resigns."""
+        return waited(self._slot, self._options.exclusive())
+
+    async def try_campaign(self) -> Optional[Guard]:
+        """Leads if there is no other candidate; otherwise ``None``, at once."""
+        return await taken(self._slot, self._options.exclusive(), 0)
+
+    async def campaign_for(self, timeout: Seconds) -> Optional[Guard]:
+        """Campaigns, but not longer than this; then ``None``."""
+        return await taken(self._slot, self._options.exclusive(), in_seconds("timeout", timeout))
+
+    async def leader(self) -> Optional[Standing]:
+        """Who leads now: ``note`` is its value."""
+        name = self._options.name
+        return _looking.leader(await _looking.inspect(self._slot.engine(), name, "lock"))
+
+    async def observe(self) -> AsyncIterator[Standing]:
+        """The leader of now, if there is one, and then each that follows. One that led for a short
+        time only may be left out. Waits for good for the next one."""
+        name, last = self._options.name, 0
+        state = await _looking.inspect(self._slot.engine(), name, "lock")
+        while True:
+            leader = _looking.leader(state)
+            if leader is not None and leader.token > last:
+                last = leader.token
+                yield leader
+            before = state
+            state = await _looking.changed(self._slot.engine(), before)
+
+
+class Once:
+    """A job that many start and one does, under the lock of the same name.
+
+    What the work returns is kept as the decision for its key, and given to all who come later. When
+    the work fails or its process dies, nothing is decided and the next in line begins: a job that
+    died between its work and its decision is done again.
+    """
+
+    def __init__(self, slot: EngineSlot, options: Options, keep: float) -> None:
+        self._slot = slot
+        self._options = options
+        self._keep = keep
+
+    async def run(self, work: Work) -> Decision:
+        """Runs ``work(lock)`` unless it was done; while another client runs it, waits for what
+        becomes of that. What was decided, by any client. Raises ``LockLost`` when the lock was lost
+        during the work, which is then cancelled: nothing was decided here."""
+        decided = await self.decision()
+        if decided is not None:
+            return decided
+        return await self._under(await waited(self._slot, self._options.exclusive()), work)
+
+    async def try_run(self, work: Work) -> Optional[Decision]:
+        """As ``run``, but ``None`` when another client runs it now."""
+        decided = await self.decision()
+        if decided is not None:
+            return decided
+        guard = await taken(self._slot, self._options.exclusive(), 0)
+        # A client that ran it may have decided at this very moment.
+        return await (self.decision() if guard is None else self._under(guard, work))
+
+    async def decision(self) -> Optional[Decision]:
+        """What was decided, if anything was."""
+        key = self._options.name
+        return await _once.decision(self._slot.engine(), key)
+
+    async def forget(self) -> None:
+        """Makes it undecided: the job would run again."""
+        name = _once.register(self._options.name)
+        await _registers.write(self._slot.engine(), name, None, ANY)
+
+    async def _under(self, guard: Guard, work: Work) -> Decision:
+        key, keep = self._options.name, self._keep
+        try:
+            # The holder before may have decided.
+            decided = await self.decision()
+            if decided is None:
+                value = _registers.as_bytes(await cancelled_by_loss(guard, work))
+                record = guard._record
+                decided = await _once.decide(self._slot.engine(), key, record, value, keep)
+            return decided
+        finally:
+            # What was decided is stored: a release that fails changes nothing about it.
+            try:
+                await guard.release()
+            except Error:
+                pass

@@ -1,0 +1,132 @@
+"""A lock that is held, for asyncio, and how it is taken."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Awaitable, Callable, Coroutine, Generator, Optional, Type, TypeVar
+
+from .._engine import Hold, Request
+from .._errors import Error, LockLost
+from .._lease import AsyncLost, Callback, Lease, swallowed
+from ._slot import EngineSlot
+
+T = TypeVar("T")
+
+
+class Guard(Lease):
+    """A lock that is held, and renewed in the background.
+
+    As a context manager (``async with``), the end of the block releases the lock, and raises
+    ``LockLost`` if it was not held until then. A guard that nothing refers to any more is released
+    in the background.
+    """
+
+    def __init__(self, hold: Hold) -> None:
+        super().__init__(hold)
+        self.lost = AsyncLost(hold.record)
+        """Tells of the loss: ``await lost.wait()``, ``lost.is_set()``, ``lost.call(callback)``."""
+
+    def on_lost(self, callback: Callback) -> None:
+        """Has ``callback(reason)`` called once by the event loop when the lock is lost."""
+        self.lost.call(callback)
+
+    async def release(self) -> None:
+        """Gives the lock back, and returns once the service knows. Releasing again does nothing.
+
+        Raises ``LockLost`` when the lock was not held until now: what was done under it may have
+        met another client's work. After ``Unavailable``, and when this is cancelled, the background
+        goes on releasing until the lease is over.
+        """
+        await self._hold.engine.release(self._record)
+
+    async def verify(self) -> None:
+        """Asks the backend whether the lock is held, and renews it. Raises ``LockLost`` or
+        ``Unavailable``."""
+        await self._hold.engine.verify(self._record)
+
+    async def downgrade(self) -> None:
+        """Of a lock held for writing: keeps it for reading, and lets other readers in. The token
+        stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held."""
+        await self._hold.engine.downgrade(self._record)
+
+    async def run(self, work: Callable[["Guard"], Awaitable[T]]) -> T:
+        """Runs ``work(guard)`` under this lock, and releases it. The work is cancelled when the
+        lock is lost, and this raises ``LockLost``, as it does when that shows at the release."""
+        async with self:
+            return await cancelled_by_loss(self, work)
+
+    async def __aenter__(self) -> "Guard":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        body: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        try:
+            await self.release()
+        except Error as error:
+            if not swallowed(error, body):
+                raise
+
+
+async def cancelled_by_loss(guard: Guard, work: Callable[[Guard], Awaitable[T]]) -> T:
+    """The result of ``work(guard)``, which is cancelled when the lock is lost."""
+    working = asyncio.ensure_future(work(guard))
+    losing = asyncio.ensure_future(guard.lost.wait())
+    try:
+        await asyncio.wait({working, losing}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise LockLost(losing.result())
+        return working.result()
+    finally:
+        losing.cancel()
+        # It must have ended before the lock is released.
+        while not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+
+
+class Acquiring:
+    """A lock that is to be had: ``guard = await it``, or ``async with it as guard``, which also
+    releases it."""
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Guard]]) -> None:
+        self._begin = begin
+        self._guard: Optional[Guard] = None
+
+    def __await__(self) -> Generator[Any, None, Guard]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> Guard:
+        self._guard = await self._begin()
+        return self._guard
+
+    async def __aexit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        body: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        if self._guard is not None:
+            await self._guard.__aexit__(kind, body, trace)
+
+
+async def taken(slot: EngineSlot, request: Request, limit: Optional[float]) -> Optional[Guard]:
+    """The lock, within so many seconds: 0 does not wait, ``None`` waits for good."""
+    hold = await slot.engine().acquire(request, limit)
+    return None if hold is None else Guard(hold)
+
+
+def waited(slot: EngineSlot, request: Request) -> Acquiring:
+    """The lock, however long it takes."""
+
+    async def begin() -> Guard:
+        guard = await taken(slot, request, None)
+        if guard is None:
+            raise AssertionError("a lock without a limit is waited for")
+        return guard
+
+    return Acquiring(begin)

@@ -1,0 +1,129 @@
+"""Mutex, read-write lock and semaphore, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Awaitable, Callable, Dict, List, Optional, Type, TypeVar
+
+from .. import _looking
+from .._requests import Options
+from .._settings import Seconds, in_seconds
+from ._guard import Acquiring, Guard, taken, waited
+from ._slot import EngineSlot
+
+T = TypeVar("T")
+
+
+class Mutex:
+    """A lock that one client holds at a time, in the order of coming.
+
+    ``async with locks.mutex("invoice/42") as lock:`` waits for it, and releases it at the end of
+    the block. All forms raise ``Invalid`` for a name that cannot be one.
+    """
+
+    def __init__(self, slot: EngineSlot, options: Options) -> None:
+        self._slot = slot
+        self._options = options
+        self._entered: Dict[Any, List[Guard]] = {}
+
+    def lock(self) -> Acquiring:
+        """Waits for the lock. While the service is out of reach, this goes on trying. Raises
+        ``LockLost`` if somebody breaks the claim in line."""
+        return waited(self._slot, self._options.exclusive())
+
+    async def try_lock(self) -> Optional[Guard]:
+        """The lock if it is free and nobody waits for it; otherwise ``None``, at once. Raises
+        ``Unavailable`` when there is no answer."""
+        return await taken(self._slot, self._options.exclusive(), 0)
+
+    async def try_lock_for(self, timeout: Seconds) -> Optional[Guard]:
+        """Waits for the lock, but not longer than this; then ``None``."""
+        limit = in_seconds("timeout", timeout)
+        return await taken(self._slot, self._options.exclusive(), limit)
+
+    async def run(self, work: Callable[[Guard], Awaitable[T]]) -> T:
+        """Waits for the lock, and runs ``work(guard)`` under it: the work is cancelled when the
+        lock is lost, and this raises ``LockLost``."""
+        return await (await self.lock()).run(work)
+
+    async def __aenter__(self) -> Guard:
+        guard = await self.lock()
+        # A handle may be used by several tasks, and more than once by one.
+        self._entered.setdefault(asyncio.current_task(), []).append(guard)
+        return guard
+
+    async def __aexit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        body: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        task = asyncio.current_task()
+        guards = self._entered[task]
+        guard = guards.pop()
+        if not guards:
+            del self._entered[task]
+        await guard.__aexit__(kind, body, trace)
+
+
+class RwLock:
+    """A lock for many readers or one writer, in the order of coming: a writer that waits is not
+    overtaken by readers. The methods are those of ``Mutex``, for either side:
+    ``async with locks.rwlock("config").read() as lock:``."""
+
+    def __init__(self, slot: EngineSlot, options: Options) -> None:
+        self._slot = slot
+        self._options = options
+
+    def read(self) -> Acquiring:
+        """Waits for the lock, to share it with other readers."""
+        return waited(self._slot, self._options.shared())
+
+    async def try_read(self) -> Optional[Guard]:
+        """For reading, as ``Mutex.try_lock``."""
+        return await taken(self._slot, self._options.shared(), 0)
+
+    async def try_read_for(self, timeout: Seconds) -> Optional[Guard]:
+        """For reading, as ``Mutex.try_lock_for``."""
+        return await taken(self._slot, self._options.shared(), in_seconds("timeout", timeout))
+
+    def write(self) -> Acquiring:
+        """Waits for the lock, to hold it alone."""
+        return waited(self._slot, self._options.exclusive())
+
+    async def try_write(self) -> Optional[Guard]:
+        """For writing, as ``Mutex.try_lock``."""
+        return await taken(self._slot, self._options.exclusive(), 0)
+
+    async def try_write_for(self, timeout: Seconds) -> Optional[Guard]:
+        """For writing, as ``Mutex.try_lock_for``."""
+        return await taken(self._slot, self._options.exclusive(), in_seconds("timeout", timeout))
+
+
+class Semaphore:
+    """So many permits, in the order of coming. Raises ``LimitMismatch`` while it is in use with
+    another limit. Tokens of permits do not fence: an older holder is legitimate."""
+
+    def __init__(self, slot: EngineSlot, options: Options, limit: int) -> None:
+        self._slot = slot
+        self._options = options
+        self._limit = limit
+
+    def acquire(self, permits: int = 1) -> Acquiring:
+        """Waits for so many permits."""
+        return waited(self._slot, self._options.permits(permits, self._limit))
+
+    async def try_acquire(self, permits: int = 1) -> Optional[Guard]:
+        """So many permits if there are so many and nobody waits; otherwise ``None``, at once."""
+        return await taken(self._slot, self._options.permits(permits, self._limit), 0)
+
+    async def try_acquire_for(self, timeout: Seconds, permits: int = 1) -> Optional[Guard]:
+        """Waits for so many permits, but not longer than this; then ``None``."""
+        limit = in_seconds("timeout", timeout)
+        return await taken(self._slot, self._options.permits(permits, self._limit), limit)
+
+    async def available_permits(self) -> int:
+        """How many permits are not out."""
+        name, limit = self._options.name, self._limit
+        return await _looking.available(self._slot.engine(), name, limit)

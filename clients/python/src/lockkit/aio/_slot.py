@@ -1,0 +1,38 @@
+"""The engine of a connection object, which begins in the event loop that uses it first."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Optional
+
+from .._clock import Clock
+from .._engine import Engine
+from .._errors import Closed
+from .._settings import Settings
+
+
+class EngineSlot:
+    """An engine, once there is an event loop for it."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._engine: Optional[Engine] = None
+        self._closed = False
+
+    def engine(self) -> Engine:
+        """The engine; raises ``Closed`` in another event loop than the first."""
+        if self._closed:
+            raise Closed
+        if self._engine is None:
+            self._engine = Engine(self.settings, self._clock)
+        self._engine.check_open()
+        if self._engine.loop is not asyncio.get_running_loop():
+            raise Closed("these locks belong to another event loop: connect again in this one")
+        return self._engine
+
+    async def close(self, limit: float) -> None:
+        """Gives back what is held."""
+        engine, self._closed = self._engine, True
+        if engine is not None:
+            await engine.close(limit)
