@@ -247,6 +247,9 @@ fn shown(url: &BackendUrl) -> (String, bool) {
 /// Whether an option of that name may have a secret for its value.
 pub(crate) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
+    if name.ends_with("_file") {
+        return false;
+    }
     ["pass", "pwd", "secret", "token", "key", "auth", "cred"].iter().any(|word| name.contains(word))
 }
 

@@ -50,7 +50,7 @@ fn manager(driver: Arc<dyn LockDriver>) -> LockManager {
 
 /// Makes happen to the locks of one manager what production has rarely. See [`locks`].
 ///
-/// Names mean locks and semaphores alike. What it does to one name concerns no other.
+/// Names mean locks and semaphores alike, unless a method says otherwise. What it does to one name concerns no other.
 pub struct Hand {
     core: Arc<Core>,
     driver: Arc<Staged>,
@@ -95,11 +95,11 @@ impl Hand {
         held
     }
 
-    /// Somebody else holds the lock of this name from now on, and **the program has not noticed**: its
+    /// Another client holds the mutex or read-write lock of this name from now on, and **the program has not noticed**: its
     /// guard is valid until its next renewal. So it is for a process that stood still beyond its
     /// lease. For tests of what protects then: the token, where the write lands.
     ///
-    /// The guard of the other holder is returned; its token is greater. When others wait, they come
+    /// The guard of the other holder is returned; its token is greater. Claims that wait already come
     /// first, and this waits for its turn.
     ///
     /// # Cancel safety

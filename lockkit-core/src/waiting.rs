@@ -3,10 +3,10 @@
 //! come or may be lost, the driver asks, for all claims that are due in one request.
 //!
 //! # Using it
-//! A driver keeps one [`Waiting`] and implements [`Attendant`], which says how to ask and how to
-//! listen. It says which steps [depart](Waiting::departs) and what they were
-//! [answered](Waiting::answered), and answers
-//! [`LockDriver::granted`](crate::driver::LockDriver::granted) with [`Waiting::outcome`].
+//! A driver keeps one [`Waiters`] and implements [`Attendant`], which says how to ask and how to
+//! listen. It says which steps [depart](Waiters::departs) and what they were
+//! [answered](Waiters::answered), and answers
+//! [`LockDriver::granted`](crate::driver::LockDriver::granted) with [`Waiters::outcome`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -32,7 +32,7 @@ pub use registers::RegisterBells;
 const BEHIND: Duration = Duration::from_millis(1);
 
 /// The claims that wait through one driver, by what their messages call them.
-pub struct Waiting<K> {
+pub struct Waiters<K> {
     name: fn(&ClaimId) -> K,
     waiters: Mutex<HashMap<K, Arc<Waiter>>>,
     /// Rung when a claim begins to wait.
@@ -63,8 +63,9 @@ struct Note {
     in_line: bool,
 }
 
-impl<K: Eq + Hash> Waiting<K> {
-    /// `name` says what messages call a claim. It must not be the id where others can read them.
+impl<K: Eq + Hash> Waiters<K> {
+    /// `name` says what messages call a claim: its id only where whoever reads messages can read the
+    /// claims as well, since the id releases the claim.
     pub fn new(name: fn(&ClaimId) -> K) -> Self {
         Self {
             name,
@@ -262,15 +263,15 @@ impl Waiter {
     }
 }
 
-impl<K> Drop for Waiting<K> {
+impl<K> Drop for Waiters<K> {
     fn drop(&mut self) {
         lock(&self.tasks).iter().for_each(AbortHandle::abort);
     }
 }
 
-impl<K> fmt::Debug for Waiting<K> {
+impl<K> fmt::Debug for Waiters<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting").field("told", &self.told).finish_non_exhaustive()
+        f.debug_struct("Waiters").field("told", &self.told).finish_non_exhaustive()
     }
 }
 

@@ -12,7 +12,8 @@ use lockkit_core::driver::{
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Token};
 
-use crate::options::HttpOptions;
+use crate::access::Secret;
+use crate::options::{HttpOptions, Token as Shown};
 use crate::transport::Transport;
 use crate::{BACKEND, wire};
 
@@ -26,16 +27,31 @@ pub struct HttpDriver {
     capabilities: Capabilities,
 }
 
+/// The variable that has the token where the URL names no file. (`LOCKKIT_TOKEN` is the fencing token
+/// of the lock that a command runs under.)
+const TOKEN: &str = "LOCKKIT_HTTP_TOKEN";
+
 const WAIT: Duration = Duration::from_millis(wire::LONGEST_WAIT_MS);
 
 impl HttpDriver {
-    /// Connects to the service that the URL names: `http://HOST:PORT,HOST:PORT` or
+    /// Connects to the service that the URL names: `http://HOST:PORT,HOST:PORT`, `https://…` or
     /// `http+unix:/PATH`. One request, for the capabilities of the backend.
+    ///
+    /// Without `token_file` in the URL, the token is what `LOCKKIT_HTTP_TOKEN` says, if it is set.
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
     pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::connect_with(HttpOptions::parse(url)?).await
+        let options = HttpOptions::parse(url)?;
+        let from_environment = match (&options.token, std::env::var(TOKEN)) {
+            (Shown::None, Ok(token)) if !token.trim().is_empty() => Some(Secret::new(token)),
+            _ => None,
+        };
+        Self::connect_with(match from_environment {
+            Some(token) => options.token(token)?,
+            None => options,
+        })
+        .await
     }
 
     /// Connects with these options.
@@ -43,7 +59,7 @@ impl HttpDriver {
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
     pub async fn connect_with(options: HttpOptions) -> Result<Self, Error> {
-        let transport = Transport::new(&options);
+        let transport = Transport::new(&options)?;
         let capabilities: wire::Capabilities = transport.get("/v1/capabilities").await?;
         let capabilities = capabilities.for_driver();
         Ok(Self { transport: Arc::new(transport), capabilities })

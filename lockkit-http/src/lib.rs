@@ -7,18 +7,29 @@
 //! | URL | reaches |
 //! | --- | --- |
 //! | `http://HOST:PORT` | a server; several with commas, which are one service |
+//! | `https://HOST:PORT` | the same with TLS |
 //! | `http+unix:/PATH` | a server's Unix socket |
 //!
-//! `?timeout=5s` is the only option: how long a request may take before its fate counts as unknown.
+//! | option | |
+//! | --- | --- |
+//! | `timeout=5s` | how long a request may take before its fate counts as unknown |
+//! | `token_file=FILE` | the bearer token; [`HttpDriver::connect`] also reads `LOCKKIT_HTTP_TOKEN` |
+//! | `ca=FILE` | with `https`: the authorities to trust, instead of the system's |
+//! | `cert=FILE&key=FILE` | with `https`: the certificate to show, and its key |
+//!
+//! A token is sent over TLS and within the host only. Files are read when a driver connects.
 
 #![forbid(unsafe_code)]
 
+mod access;
+mod connector;
 mod driver;
 mod faults;
 mod options;
 mod transport;
 pub mod wire;
 
+pub use access::Secret;
 pub use driver::HttpDriver;
 pub use options::{HttpOptions, PORT};
 

@@ -1,26 +1,23 @@
 //! Requests to a service: one of its servers, then the next when that one does not answer.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Uri};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioExecutor;
 use lockkit_core::Error;
 use lockkit_core::driver::no_answer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::{TcpStream, UnixStream};
 
 use crate::BACKEND;
-use crate::options::{HttpOptions, Server};
+use crate::access::Secret;
+use crate::connector::Connector;
+use crate::options::{HttpOptions, Server, Token};
 use crate::wire::{Code, Problem};
 
 /// The longest answer that is read: a page of a listing has 1,000 locks.
@@ -33,19 +30,25 @@ pub(crate) struct Transport {
     /// The one that answered last.
     current: AtomicUsize,
     timeout: Duration,
+    scheme: &'static str,
+    /// The token, where there is one.
+    authorization: Option<HeaderValue>,
 }
 
 impl Transport {
-    /// No I/O.
-    pub(crate) fn new(options: &HttpOptions) -> Self {
+    /// Reads the files that the options name.
+    pub(crate) fn new(options: &HttpOptions) -> Result<Self, Error> {
+        let authorization = match &options.token {
+            Token::None => None,
+            Token::File(path) => Some(Secret::read(path)?.header()?),
+            Token::Given(secret) => Some(secret.header()?),
+        };
+        let tls = options.tls.as_ref().map(|tls| tls.config()).transpose()?;
+        let patience = options.timeout.min(Duration::from_secs(2));
         let server = |server: &Server| {
             let (authority, connector) = match server {
                 Server::Tcp(authority) => {
-                    let mut connector = HttpConnector::new();
-                    connector.set_nodelay(true);
-                    connector
-                        .set_connect_timeout(Some(options.timeout.min(Duration::from_secs(2))));
-                    (authority.clone(), Connector::Tcp(connector))
+                    (authority.clone(), Connector::tcp(patience, tls.clone()))
                 }
                 Server::Unix(path) => ("localhost".to_owned(), Connector::Unix(path.clone())),
             };
@@ -55,7 +58,9 @@ impl Transport {
             (authority, client)
         };
         let servers = options.servers.iter().map(server).collect();
-        Self { servers, current: AtomicUsize::new(0), timeout: options.timeout }
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
+        let (current, timeout) = (AtomicUsize::new(0), options.timeout);
+        Ok(Self { servers, current, timeout, scheme, authorization })
     }
 
     /// Asks for what is to be read, without a body.
@@ -98,7 +103,8 @@ impl Transport {
         for turn in 0..self.servers.len() {
             let at = (first + turn) % self.servers.len();
             let (authority, client) = &self.servers[at];
-            let uri = Uri::builder().scheme("http").authority(&**authority).path_and_query(path);
+            let uri =
+                Uri::builder().scheme(self.scheme).authority(&**authority).path_and_query(path);
             let request = uri.build().and_then(|uri| {
                 let json = HeaderValue::from_static("application/json");
                 Request::builder()
@@ -107,7 +113,10 @@ impl Transport {
                     .header(CONTENT_TYPE, json)
                     .body(Full::new(body.clone()))
             });
-            let request = request.map_err(|e| Error::permanent(BACKEND, e))?;
+            let mut request = request.map_err(|e| Error::permanent(BACKEND, e))?;
+            if let Some(token) = &self.authorization {
+                request.headers_mut().insert(AUTHORIZATION, token.clone());
+            }
             let exchange = exchange(client, request);
             let answer = tokio::time::timeout(self.timeout + wait, exchange).await;
             match answer.unwrap_or_else(|_| Err(Failure::Unknown(no_answer(BACKEND)))) {
@@ -180,97 +189,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     said
-}
-
-/// How a server is reached.
-#[derive(Clone, Debug)]
-enum Connector {
-    Tcp(HttpConnector),
-    Unix(std::path::PathBuf),
-}
-
-/// A connection to a server.
-enum Stream {
-    Tcp(TokioIo<TcpStream>),
-    Unix(TokioIo<UnixStream>),
-}
-
-type Connecting =
-    Pin<Box<dyn Future<Output = Result<Stream, Box<dyn std::error::Error + Send + Sync>>> + Send>>;
-
-impl tower_service::Service<Uri> for Connector {
-    type Response = Stream;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-    type Future = Connecting;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        match self {
-            Self::Tcp(tcp) => tcp.poll_ready(context).map_err(Into::into),
-            Self::Unix(_) => Poll::Ready(Ok(())),
-        }
-    }
-
-    fn call(&mut self, uri: Uri) -> Connecting {
-        match self {
-            Self::Tcp(tcp) => {
-                let connecting = tcp.call(uri);
-                Box::pin(async move { Ok(Stream::Tcp(connecting.await?)) })
-            }
-            Self::Unix(path) => {
-                let path = path.clone();
-                Box::pin(
-                    async move { Ok(Stream::Unix(TokioIo::new(UnixStream::connect(path).await?))) },
-                )
-            }
-        }
-    }
-}
-
-impl Connection for Stream {
-    fn connected(&self) -> Connected {
-        match self {
-            Self::Tcp(tcp) => tcp.connected(),
-            Self::Unix(_) => Connected::new(),
-        }
-    }
-}
-
-impl hyper::rt::Read for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: hyper::rt::ReadBufCursor<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_read(context, buffer),
-            Self::Unix(unix) => Pin::new(unix).poll_read(context, buffer),
-        }
-    }
-}
-
-impl hyper::rt::Write for Stream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_write(context, bytes),
-            Self::Unix(unix) => Pin::new(unix).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_flush(context),
-            Self::Unix(unix) => Pin::new(unix).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_shutdown(context),
-            Self::Unix(unix) => Pin::new(unix).poll_shutdown(context),
-        }
-    }
 }

@@ -31,9 +31,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Connections to the masters of a cluster. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Cluster(Arc<Inner>);
+pub(crate) struct Cluster(Arc<ClusterState>);
 
-struct Inner {
+struct ClusterState {
     /// Those that somebody named: asked when none that is known answers.
     named: Vec<(Address, Arc<Own>)>,
     /// How to log in.
@@ -68,7 +68,7 @@ impl Cluster {
             let own = Own::new(Arc::new(Source::Client(client.clone())), limit);
             (address(client), Arc::new(own))
         };
-        Self(Arc::new(Inner {
+        Self(Arc::new(ClusterState {
             named: nodes.iter().map(own).collect(),
             client: nodes[0].clone(),
             limit,

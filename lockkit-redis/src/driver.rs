@@ -22,7 +22,7 @@ use crate::listing::Listing;
 use crate::replicas::Replicas;
 use crate::script::{self, Call, Script};
 use crate::source::Source;
-use crate::tokens::Seen;
+use crate::tokens::HighestTokens;
 use crate::wake::Wakes;
 use crate::{BACKEND, health, keys, reply};
 
@@ -38,7 +38,7 @@ pub struct RedisDriver {
 pub(crate) struct Shared {
     pub(crate) link: Link,
     pub(crate) wakes: Wakes,
-    pub(crate) seen: Seen,
+    pub(crate) tokens: HighestTokens,
     pub(crate) replicas: Option<Replicas>,
     pub(crate) listing: Listing,
     pub(crate) source: Arc<Source>,
@@ -86,7 +86,7 @@ impl RedisDriver {
         let shared = Arc::new(Shared {
             link,
             wakes: Wakes::new(),
-            seen: Seen::new(),
+            tokens: HighestTokens::new(),
             replicas,
             listing: Listing::default(),
             source,
@@ -184,7 +184,7 @@ impl LockDriver for RedisDriver {
         if let Ok(grant) = &outcome {
             // It waits until replicas have it: renewals meanwhile do not tell core that it holds.
             shared.confirm(&[claim]).await.pop().transpose()?;
-            shared.seen.saw(keys::lock(&claim.key).1, grant.token.get());
+            shared.tokens.saw(keys::lock(&claim.key).1, grant.token.get());
         }
         shared.wakes.claims.strike(&claim.id);
         outcome

@@ -79,7 +79,7 @@ impl Shared {
         let mut proposals = Vec::with_capacity(asked.len());
         for (claim, patience) in asked {
             let (lock, bucket) = keys::lock(&claim.key);
-            let token = self.seen.propose(bucket, now);
+            let token = self.tokens.propose(bucket, now);
             proposals.push((bucket, token));
             locks.extend([lock, keys::counter(bucket)]);
             args.push(keys::claim(claim, token, &self.wakes.client));
@@ -102,7 +102,7 @@ impl Shared {
             });
             self.wakes.claims.answered(&claim.id, reply.as_ref(), lease);
             if let Ok(Reply::Acquired(Acquisition::Granted(grant))) = &reply {
-                self.seen.saw(bucket, grant.token.get());
+                self.tokens.saw(bucket, grant.token.get());
             }
             reply
         })?;

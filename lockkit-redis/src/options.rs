@@ -77,12 +77,12 @@ impl RedisOptions {
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
     pub async fn connect(self, url: &str) -> Result<RedisDriver, Error> {
-        let place = Place::parse(url, self)?;
-        if place.tls {
+        let server = ServerUrl::parse(url, self)?;
+        if server.tls {
             provide_tls();
         }
         // Boxed, so that what the client crate keeps in its futures is no matter of our callers' types.
-        place.connect().boxed().await
+        server.connect().boxed().await
     }
 
     /// A driver over this client's server. It makes its own connections: one for commands, rebuilt
@@ -175,7 +175,7 @@ impl RedisDriver {
     /// Whether [`connect`](Self::connect) understands this URL and its options. Asks no server;
     /// reads the files that the URL names.
     pub fn check_url(url: &str) -> Result<(), Error> {
-        Place::parse(url, RedisOptions::default())?.check()
+        ServerUrl::parse(url, RedisOptions::default())?.check()
     }
 }
 
@@ -188,7 +188,7 @@ fn provide_tls() {
 }
 
 /// A URL, taken apart.
-struct Place {
+struct ServerUrl {
     kind: Kind,
     tls: bool,
     /// `USER:PASSWORD@`, or nothing.
@@ -210,7 +210,7 @@ enum Kind {
     Cluster,
 }
 
-impl Place {
+impl ServerUrl {
     fn parse(url: &str, options: RedisOptions) -> Result<Self, Error> {
         let wrong = |what: &str| Error::Config(format!("this Redis URL {what}"));
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("has no ://"))?;
@@ -240,7 +240,7 @@ impl Place {
         if kind == Kind::Sentinel && path.len() < 2 {
             return Err(wrong("needs the master's name: redis+sentinel://host:26379/MASTER"));
         }
-        let mut place = Self {
+        let mut server = Self {
             kind,
             tls,
             login: login.to_owned(),
@@ -250,8 +250,8 @@ impl Place {
             sentinel_login: String::new(),
             options,
         };
-        place.read_query(query)?;
-        Ok(place)
+        server.read_query(query)?;
+        Ok(server)
     }
 
     fn read_query(&mut self, query: &str) -> Result<(), Error> {
@@ -394,25 +394,25 @@ fn config_error(error: redis::RedisError) -> Error {
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Result<Place, Error> {
-        Place::parse(url, RedisOptions::default())
+    fn parse(url: &str) -> Result<ServerUrl, Error> {
+        ServerUrl::parse(url, RedisOptions::default())
     }
 
     #[test]
     fn urls_are_taken_apart() {
-        let place = parse("rediss://u:p%40@h:1/3?strict&timeout=500ms&protocol=resp3").unwrap();
-        assert_eq!((place.kind, place.tls, place.path.as_str()), (Kind::Single, true, "/3"));
-        assert!(place.options.strict);
-        assert_eq!(place.options.timeout, Duration::from_millis(500));
-        let info = place.info(&place.hosts[0], &place.login, &place.path).unwrap();
+        let server = parse("rediss://u:p%40@h:1/3?strict&timeout=500ms&protocol=resp3").unwrap();
+        assert_eq!((server.kind, server.tls, server.path.as_str()), (Kind::Single, true, "/3"));
+        assert!(server.options.strict);
+        assert_eq!(server.options.timeout, Duration::from_millis(500));
+        let info = server.info(&server.hosts[0], &server.login, &server.path).unwrap();
         assert_eq!((info.redis_settings().db(), info.redis_settings().password()), (3, Some("p@")));
-        let place = parse("redis+sentinel://:p@a:1,b:2/shop/2?min_replicas=1").unwrap();
-        assert_eq!((place.kind, place.hosts.len()), (Kind::Sentinel, 2));
+        let server = parse("redis+sentinel://:p@a:1,b:2/shop/2?min_replicas=1").unwrap();
+        assert_eq!((server.kind, server.hosts.len()), (Kind::Sentinel, 2));
         assert!(
-            matches!(place.sentinel().unwrap(), Source::Sentinel(_, name, _) if name == "shop")
+            matches!(server.sentinel().unwrap(), Source::Sentinel(_, name, _) if name == "shop")
         );
-        let place = parse("redis+cluster://a:1,b:2,c:3").unwrap();
-        assert_eq!((place.kind, place.hosts.len()), (Kind::Cluster, 3));
+        let server = parse("redis+cluster://a:1,b:2,c:3").unwrap();
+        assert_eq!((server.kind, server.hosts.len()), (Kind::Cluster, 3));
     }
 
     #[test]
@@ -436,8 +436,8 @@ mod tests {
             let message = parse(bad).map(drop).unwrap_err().to_string();
             assert!(!message.contains("secret"), "{message}");
         }
-        let place = parse("redis://u:secret@h:port").unwrap();
-        let message = place.info(&place.hosts[0], &place.login, "").unwrap_err().to_string();
+        let server = parse("redis://u:secret@h:port").unwrap();
+        let message = server.info(&server.hosts[0], &server.login, "").unwrap_err().to_string();
         assert!(!message.contains("secret"), "{message}");
     }
 

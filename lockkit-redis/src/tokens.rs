@@ -41,9 +41,9 @@ impl ServerClock {
 }
 
 /// The greatest token seen or proposed in each bucket.
-pub(crate) struct Seen(Box<[AtomicU64]>);
+pub(crate) struct HighestTokens(Box<[AtomicU64]>);
 
-impl Seen {
+impl HighestTokens {
     pub(crate) fn new() -> Self {
         Self((0..BUCKETS).map(|_| AtomicU64::new(0)).collect())
     }
@@ -57,12 +57,13 @@ impl Seen {
     /// what is behind the counter costs time there. Without the clock it is what the server's choice
     /// has to reach.
     pub(crate) fn propose(&self, bucket: usize, now: Option<u64>) -> u64 {
-        let seen = &self.0[bucket];
-        let Some(now) = now else { return seen.load(Ordering::Relaxed) + 1 };
-        let mut before = seen.load(Ordering::Relaxed);
+        let highest = &self.0[bucket];
+        let Some(now) = now else { return highest.load(Ordering::Relaxed) + 1 };
+        let mut before = highest.load(Ordering::Relaxed);
         loop {
             let token = now.max(before + 1);
-            match seen.compare_exchange_weak(before, token, Ordering::Relaxed, Ordering::Relaxed) {
+            match highest.compare_exchange_weak(before, token, Ordering::Relaxed, Ordering::Relaxed)
+            {
                 Ok(_) => return token,
                 Err(other) => before = other,
             }
@@ -78,19 +79,19 @@ mod tests {
 
     #[test]
     fn a_proposal_exceeds_what_was_seen_and_keeps_up_with_the_servers_clock() {
-        let seen = Seen::new();
+        let tokens = HighestTokens::new();
         let clock = ServerClock::default();
         let now = || clock.at_most(BootClock.now());
-        assert_eq!(seen.propose(3, now()), 1);
+        assert_eq!(tokens.propose(3, now()), 1);
         clock.set(1_790_000_000_000_000);
-        let token = seen.propose(3, now());
+        let token = tokens.propose(3, now());
         assert!((1_790_000_000_000_000..1_790_000_010_000_000).contains(&token));
-        seen.saw(3, 1_800_000_000_000_000);
-        assert_eq!(seen.propose(3, now()), 1_800_000_000_000_001);
-        assert!(seen.propose(4, now()) < 1_790_000_010_000_000);
-        seen.saw(3, 5);
-        assert_eq!(seen.propose(3, now()), 1_800_000_000_000_002);
-        assert_eq!(seen.propose(3, None), 1_800_000_000_000_003);
+        tokens.saw(3, 1_800_000_000_000_000);
+        assert_eq!(tokens.propose(3, now()), 1_800_000_000_000_001);
+        assert!(tokens.propose(4, now()) < 1_790_000_010_000_000);
+        tokens.saw(3, 5);
+        assert_eq!(tokens.propose(3, now()), 1_800_000_000_000_002);
+        assert_eq!(tokens.propose(3, None), 1_800_000_000_000_003);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{ClaimId, Grant, Renewal};
-use lockkit_core::waiting::{Attendant, RegisterBells, Waiting};
+use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
 use lockkit_core::{Claim, Error, Token};
 
 use crate::driver::Shared;
@@ -22,7 +22,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Wakes {
     /// The id of this client, which its channel and its claims bear.
     pub(crate) client: String,
-    pub(crate) claims: Waiting<ClaimId>,
+    pub(crate) claims: Waiters<ClaimId>,
     pub(crate) registers: RegisterBells,
 }
 
@@ -31,7 +31,7 @@ impl Wakes {
         let id = ClaimId::random().to_hex();
         Self {
             client: id[..16].to_owned(),
-            claims: Waiting::new(|id| *id),
+            claims: Waiters::new(|id| *id),
             registers: RegisterBells::default(),
         }
     }
@@ -55,7 +55,7 @@ impl Wakes {
 impl Attendant for Shared {
     type Name = ClaimId;
 
-    fn waiting(&self) -> &Waiting<ClaimId> {
+    fn waiting(&self) -> &Waiters<ClaimId> {
         &self.wakes.claims
     }
 

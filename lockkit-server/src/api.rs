@@ -6,16 +6,19 @@ mod looking;
 mod registers;
 
 use axum::Router;
-use axum::middleware::from_fn;
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use lockkit_http::wire::Code;
 
 use crate::body::Refusal;
-use crate::guard;
 use crate::service::Service;
+use crate::{caller, guard, metrics, page};
 
 /// All of them.
 pub(crate) fn router(service: Service) -> Router {
+    let with = || service.clone();
     Router::new()
         .route("/v1/acquire", post(claims::acquire))
         .route("/v1/wait", post(claims::wait))
@@ -37,12 +40,24 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/registers/changed", post(registers::changed))
         .route("/v1/capabilities", get(looking::capabilities))
         .route("/v1/health", get(looking::health))
+        .route("/metrics", get(metrics::metrics))
+        .layer(from_fn_with_state(with(), caller::known))
+        .route("/", get(page::html))
+        .route("/page.css", get(page::css))
+        .route("/page.js", get(page::js))
+        .route("/openapi.json", get(openapi))
         .route("/healthz", get(looking::alive))
         .route("/readyz", get(looking::ready))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
-        .layer(from_fn(guard::same_host))
+        .layer(from_fn_with_state(with(), guard::same_host))
+        .layer(from_fn_with_state(with(), metrics::counted))
         .with_state(service)
+}
+
+/// The description of all requests and answers, for programs that make clients of it.
+async fn openapi() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], include_str!("../openapi.json"))
 }
 
 async fn unknown() -> Refusal {

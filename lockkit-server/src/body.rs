@@ -1,6 +1,8 @@
 //! Bodies of requests and answers: JSON both ways, problems as RFC 9457 has them.
 
-use axum::body::{Body as HttpBody, Bytes};
+use std::time::Duration;
+
+use axum::body::{Body as HttpBody, Bytes, to_bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
@@ -10,16 +12,18 @@ use lockkit_http::wire::{Code, Problem};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The longest body that is read: a renewal of some thousand claims.
-const LONGEST: usize = 8 << 20;
+use crate::service::Service;
+
+/// How long a body may take to come.
+const SLOWEST: Duration = Duration::from_secs(20);
 
 /// The body of a request.
 pub(crate) struct Body<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned> FromRequest<Service> for Body<T> {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, service: &Service) -> Result<Self, Refusal> {
         // A page of another origin can send other types without asking, and not this one.
         let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let kind = kind.and_then(|kind| kind.split(';').next()).map(str::trim);
@@ -27,8 +31,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             let detail = "send JSON, with the header content-type: application/json";
             return Err(Refusal::new(Code::Invalid, detail));
         }
-        let bytes = axum::body::to_bytes(request.into_body(), LONGEST).await.map_err(|_| {
-            let detail = format!("the body is longer than {LONGEST} bytes, or ended early");
+        let most = service.longest_body();
+        let all = tokio::time::timeout(SLOWEST, to_bytes(request.into_body(), most)).await;
+        let all = all.map_err(|_| Refusal::new(Code::TooSlow, "the body did not come in time"))?;
+        let bytes = all.map_err(|_| {
+            let detail = format!("the body is longer than {most} bytes, or ended early");
             Refusal::new(Code::TooLarge, detail)
         })?;
         let body = serde_json::from_slice(&bytes).map_err(|error| {

@@ -4,31 +4,46 @@
 //! resolve to it. So a request has to name a host that this service answers for, and one that
 //! carries an origin has to carry the same host in it.
 
-use axum::extract::Request;
-use axum::http::HeaderMap;
+use axum::extract::{Request, State as Shared};
 use axum::http::header::{HOST, ORIGIN};
+use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use lockkit_http::wire::Code;
 
 use crate::body::Refusal;
+use crate::service::Service;
 
 /// The middleware.
-pub(crate) async fn same_host(request: Request, next: Next) -> Response {
-    match check(request.headers()) {
+pub(crate) async fn same_host(
+    Shared(service): Shared<Service>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match check(request.method(), request.headers(), service.hosts()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
 }
 
-fn check(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check(method: &Method, headers: &HeaderMap, hosts: &[String]) -> Result<(), Refusal> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let host = text(HOST).unwrap_or("");
-    if !is_loopback(host) {
-        let detail = "this service answers for localhost, 127.0.0.1 and [::1] only";
+    if !LOOPBACK.iter().copied().chain(hosts.iter().map(String::as_str)).any(|own| names(host, own))
+    {
+        let detail = "this service does not answer for this host name: an operator can add it";
         return Err(Refusal::new(Code::Forbidden, detail));
     }
-    let elsewhere = text(ORIGIN).is_some_and(|origin| origin.strip_prefix("http://") != Some(host))
+    // What changes nothing may be asked for from anywhere: a link leads to the page, and without
+    // leave of this service no other page reads its answers.
+    if method == Method::GET {
+        return Ok(());
+    }
+    // Of either scheme: before a proxy that ends TLS it is another one than here.
+    let own = |origin: &str| {
+        origin.strip_prefix("http://").or(origin.strip_prefix("https://")) == Some(host)
+    };
+    let elsewhere = text(ORIGIN).is_some_and(|origin| !own(origin))
         || headers
             .get("sec-fetch-site")
             .is_some_and(|site| site != "same-origin" && site != "none");
@@ -40,12 +55,15 @@ fn check(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-fn is_loopback(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// Whether the value of a `Host` header names this host, at any port.
+fn names(header: &str, host: &str) -> bool {
+    let name = match header.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
+        _ => header,
     };
-    ["localhost", "127.0.0.1", "[::1]"].iter().any(|own| name.eq_ignore_ascii_case(own))
+    name.eq_ignore_ascii_case(host)
 }
 
 #[cfg(test)]
@@ -56,15 +74,24 @@ mod tests {
         let pairs = headers.iter().map(|(name, value)| {
             (name.parse::<axum::http::HeaderName>().unwrap(), value.parse().unwrap())
         });
-        check(&pairs.collect()).is_ok()
+        check(&Method::POST, &pairs.collect(), &["locks.example".to_owned()]).is_ok()
     }
 
     #[test]
     fn a_name_of_somebody_elses_that_resolves_to_loopback_is_refused() {
-        for own in ["localhost", "LOCALHOST:7411", "127.0.0.1:7411", "[::1]:7411", "[::1]"] {
+        for own in [
+            "localhost",
+            "LOCALHOST:7411",
+            "127.0.0.1:7411",
+            "[::1]:7411",
+            "[::1]",
+            "Locks.Example:1",
+        ] {
             assert!(checked(&[("host", own)]), "{own}");
         }
-        for other in ["", "evil.example", "localhost.evil.example:7411", "127.0.0.1.evil", "::1"] {
+        for other in
+            ["", "evil.example", "localhost.evil.example:7411", "127.0.0.1.evil", "::1", "example"]
+        {
             assert!(!checked(&[("host", other)]), "{other}");
         }
     }
@@ -74,7 +101,8 @@ mod tests {
         let host = ("host", "localhost:7411");
         assert!(checked(&[host, ("origin", "http://localhost:7411")]));
         assert!(checked(&[host, ("sec-fetch-site", "same-origin")]));
-        for other in ["http://localhost:80", "https://localhost:7411", "null", "http://evil"] {
+        assert!(checked(&[host, ("origin", "https://localhost:7411")]));
+        for other in ["http://localhost:80", "https://localhost", "null", "http://evil"] {
             assert!(!checked(&[host, ("origin", other)]), "{other}");
         }
         assert!(!checked(&[host, ("sec-fetch-site", "cross-site")]));

@@ -26,45 +26,49 @@
 
 mod api;
 mod body;
+mod caller;
+mod connections;
 mod guard;
 mod listen;
+mod metrics;
+mod page;
 mod service;
+mod settings;
+mod stall;
+mod tls;
+mod tokens;
+mod waiting;
 
 use std::future::Future;
 use std::io;
 
 pub use listen::{Listen, Listener};
 pub use service::Service;
+pub use settings::{Limits, Settings};
+pub use tls::Tls;
+pub use tokens::Tokens;
 
-/// Serves until `stop` is ready, and then answers what is under way: a request that waits is told
-/// that nothing has happened yet, so that its client asks again, at another server.
+/// Serves until `stop` is ready, and then answers what is under way, for 10 s at most: a request
+/// that waits is told that nothing has happened yet, so that its client asks again, at another
+/// server. No lock is released.
 ///
-/// A client that reaches the listener can take, see and break every lock.
+/// # Errors
+/// [`PermissionDenied`](io::ErrorKind::PermissionDenied) for an address that other hosts reach,
+/// unless the listener has [TLS](Listener::with_tls) and the service has [`Tokens`]: a client that
+/// reaches a service without tokens can take, see and break every lock.
 ///
 /// # Cancel safety
 /// Dropping it closes the connections. Every claim stays as it is.
 pub async fn serve(
     listener: Listener,
     service: Service,
-    stop: impl Future<Output = ()> + Send + 'static,
+    stop: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
-    let router = service.router();
-    let stop = async move {
-        stop.await;
-        service.stop();
-    };
-    match listener {
-        Listener::Tcp(listener) => {
-            // An answer is one small packet, which must not wait for the next.
-            let listener = axum::serve::ListenerExt::tap_io(listener, |stream| {
-                let _ = stream.set_nodelay(true);
-            });
-            axum::serve(listener, router).with_graceful_shutdown(stop).await
-        }
-        Listener::Unix(listener, path) => {
-            let served = axum::serve(listener, router).with_graceful_shutdown(stop).await;
-            let _ = std::fs::remove_file(path);
-            served
-        }
+    let guarded = listener.has_tls() && service.tokens().is_some();
+    if listener.place()?.is_remote() && !guarded {
+        let what = "other hosts reach this address: serve it with TLS and tokens, \
+                    or listen on 127.0.0.1 or a Unix socket";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
+    connections::serve(listener, service, stop).await
 }

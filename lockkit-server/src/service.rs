@@ -8,12 +8,17 @@ use std::time::Duration;
 use axum::Router;
 use lockkit_core::driver::{Answered, ClaimId, Gather, Grant, LockDriver, Replies, Reply, Step};
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
-use lockkit_http::wire::{Code, LONGEST_WAIT_MS, Problem};
+use lockkit_http::wire::LONGEST_WAIT_MS;
 use sha2::{Digest, Sha256};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::api;
 use crate::body::Refusal;
+use crate::caller::Caller;
+use crate::metrics::Metrics;
+use crate::settings::{Limits, Settings};
+use crate::tokens::{Tokens, Verb};
+use crate::waiting::{Place, Waiting};
 
 /// A lock service on a backend. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -26,34 +31,47 @@ struct Inner {
     gather: Gather,
     /// What is added to the backend's tokens, by namespace.
     bases: Mutex<HashMap<Namespace, u64>>,
-    /// One permit for each request that may wait.
-    waiting: Semaphore,
+    settings: Settings,
+    /// One permit for each connection.
+    connections: Arc<Semaphore>,
+    waiting: Waiting,
+    metrics: Metrics,
     stopping: watch::Sender<bool>,
 }
-
-/// How many requests wait at once. Each costs a task and a connection.
-const MOST_WAITING: usize = 10_000;
 
 /// Of how many namespaces the base is remembered.
 const MOST_BASES: usize = 1_000;
 
 impl Service {
-    /// A service on the backend of this driver.
+    /// A service on the backend of this driver, with the default settings: every caller may do
+    /// everything.
+    ///
+    /// # Errors
+    /// As [`with`](Self::with).
+    pub fn new(driver: Arc<dyn LockDriver>) -> Result<Self, Error> {
+        Self::with(driver, Settings::default())
+    }
+
+    /// A service on the backend of this driver, with these settings.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a backend whose claims end with the process that made them: there
     /// a claim would be the server's, and not its client's.
-    pub fn new(driver: Arc<dyn LockDriver>) -> Result<Self, Error> {
+    pub fn with(driver: Arc<dyn LockDriver>, settings: Settings) -> Result<Self, Error> {
         let &Capabilities { detached, backend, .. } = driver.capabilities();
         if !detached {
             let operation = "a lock service, whose claims outlive its servers";
             return Err(Error::Unsupported { operation, backend });
         }
+        let Limits { connections, .. } = settings.limits;
         Ok(Self(Arc::new(Inner {
             gather: Gather::new(driver.clone()),
             driver,
             bases: Mutex::default(),
-            waiting: Semaphore::new(MOST_WAITING),
+            connections: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
+            waiting: Waiting::new(settings.limits),
+            metrics: Metrics::default(),
+            settings,
             stopping: watch::Sender::new(false),
         })))
     }
@@ -68,14 +86,62 @@ impl Service {
         self.0.stopping.send_replace(true);
     }
 
+    /// Reads the file of the tokens again, where there is one.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a file that cannot be read or has an error in any line: the tokens stay
+    /// as they were.
+    pub fn reload(&self) -> Result<(), Error> {
+        self.tokens().map_or(Ok(()), Tokens::reload)
+    }
+
+    pub(crate) fn tokens(&self) -> Option<&Tokens> {
+        self.0.settings.tokens.as_ref()
+    }
+
+    /// The host names that it answers for, beside those of loopback.
+    pub(crate) fn hosts(&self) -> &[String] {
+        &self.0.settings.hosts
+    }
+
+    /// The longest body that it reads.
+    pub(crate) fn longest_body(&self) -> usize {
+        self.0.settings.limits.body
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// Waits until there may be one more connection.
+    pub(crate) async fn connection(&self) -> OwnedSemaphorePermit {
+        let permit = self.0.connections.clone().acquire_owned().await;
+        permit.expect("it is never closed")
+    }
+
+    /// How many connections there are.
+    pub(crate) fn connections(&self) -> usize {
+        self.0.settings.limits.connections.saturating_sub(self.0.connections.available_permits())
+    }
+
+    /// How many requests wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.0.waiting.count()
+    }
+
     pub(crate) fn driver(&self) -> &dyn LockDriver {
         &*self.0.driver
     }
 
-    /// The claim of a request, under an id that only this service makes of the client's: who reads
-    /// ids elsewhere cannot use them here.
-    pub(crate) fn claim(&self, claim: lockkit_http::wire::Claim) -> Result<Arc<Claim>, Refusal> {
-        let claim = claim.for_driver(hidden)?;
+    /// The claim of a request that the caller may make, under an id that only this service makes of
+    /// the caller and its id: who reads ids elsewhere cannot use them here.
+    pub(crate) fn claim(
+        &self,
+        caller: &Caller,
+        claim: lockkit_http::wire::Claim,
+    ) -> Result<Arc<Claim>, Refusal> {
+        let claim = claim.for_driver(|id| hidden(caller.name(), id))?;
+        caller.check(Verb::Lock, &claim.key.namespace, &claim.key.name)?;
         claim.check(self.driver().capabilities())?;
         Ok(claim)
     }
@@ -109,30 +175,37 @@ impl Service {
         Ok(base)
     }
 
+    /// A place among those that wait, taken before anything is done for a request that may wait.
+    pub(crate) fn place(&self, caller: &Caller) -> Result<Place<'_>, Refusal> {
+        self.0.waiting.enter(&caller.who)
+    }
+
     /// Waits for what a request asked to wait for: `None` when its time is over or the server stops.
     pub(crate) async fn wait<T>(
         &self,
+        _place: Place<'_>,
         wait_ms: u64,
         future: impl Future<Output = T>,
-    ) -> Result<Option<T>, Refusal> {
-        let Ok(_permit) = self.0.waiting.try_acquire() else {
-            let detail = format!("{MOST_WAITING} requests wait already: ask again later");
-            return Err(Refusal(Problem::new(Code::TooMany, detail)));
-        };
+    ) -> Option<T> {
         let mut stopping = self.0.stopping.subscribe();
         let limit = Duration::from_millis(wait_ms.min(LONGEST_WAIT_MS));
-        Ok(tokio::select! {
+        tokio::select! {
             biased;
             it = future => Some(it),
             _ = stopping.wait_for(|stopping| *stopping) => None,
             () = tokio::time::sleep(limit) => None,
-        })
+        }
     }
 }
 
-/// The backend's id of a client's claim.
-fn hidden(id: ClaimId) -> ClaimId {
-    let digest = Sha256::new().chain_update(b"lockkit-server\0\0").chain_update(id.as_bytes());
+/// The backend's id of a caller's claim.
+fn hidden(caller: &str, id: ClaimId) -> ClaimId {
+    // Names of callers have no control characters, and ids have one length: no two pairs meet.
+    let digest = Sha256::new()
+        .chain_update(b"lockkit-server\0")
+        .chain_update(caller)
+        .chain_update(b"\0")
+        .chain_update(id.as_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.finalize()[..16]);
     ClaimId::from_bytes(bytes)

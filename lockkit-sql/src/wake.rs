@@ -2,30 +2,17 @@
 //! No I/O.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
 
-use lockkit_core::driver::{ClaimId, Grant};
-use lockkit_core::waiting::{RegisterBells, Waiting};
-use lockkit_core::{Claim, Token};
-use sha2::{Digest, Sha256};
+use lockkit_core::driver::ClaimId;
+use lockkit_core::waiting::{RegisterBells, Waiters};
 
-use crate::rows::micros;
-
-/// What stands for a claim where others can see it: from the id, and no way back.
+/// What stands for a claim in messages.
 pub(crate) type Tag = [u8; 8];
-
-/// The tag of a claim, as the database makes it from the id.
-pub(crate) fn tag(id: &ClaimId) -> Tag {
-    let hash = Sha256::digest(id.as_bytes());
-    std::array::from_fn(|i| hash[i])
-}
 
 /// Who waits through one driver.
 #[derive(Debug)]
 pub(crate) struct Wakes {
-    /// The id of this client, which its channel and its claims bear.
-    pub(crate) client: Tag,
-    pub(crate) claims: Waiting<Tag>,
+    pub(crate) claims: Waiters<Tag>,
     /// Whether what happens in this process comes as a message too.
     messages: bool,
     pub(crate) registers: RegisterBells,
@@ -39,10 +26,9 @@ fn drivers() -> MutexGuard<'static, Vec<Weak<Wakes>>> {
 }
 
 impl Wakes {
-    pub(crate) fn new(messages: bool) -> Arc<Self> {
+    pub(crate) fn new(tag: fn(&ClaimId) -> Tag, messages: bool) -> Arc<Self> {
         let wakes = Arc::new(Self {
-            client: tag(&ClaimId::random()),
-            claims: Waiting::new(tag),
+            claims: Waiters::new(tag),
             messages,
             registers: RegisterBells::default(),
         });
@@ -50,30 +36,6 @@ impl Wakes {
         drivers.retain(|driver| driver.strong_count() > 0);
         drivers.push(Arc::downgrade(&wakes));
         wakes
-    }
-
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
-    /// The client's id, as its channel has it.
-    pub(crate) fn channel(&self) -> String {
-        let hex: String = self.client.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("lockkit_{hex}")
-    }
-
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
-    /// A message to this client: `g TAG TOKEN`, the claim holds; `l TAG`, it is to look; `r`, a
-    /// register was written.
-    pub(crate) fn heard(&self, message: &str) {
-        let mut words = message.split(' ');
-        let verb = words.next();
-        if verb == Some("r") {
-            return self.registers.ring(None);
-        }
-        let Some(tag) = words.next().and_then(read_tag) else { return };
-        let token = words.next().and_then(|token| token.parse().ok()).and_then(Token::new);
-        match token {
-            Some(token) if verb == Some("g") => self.claims.granted(&tag, |c| granted(c, token)),
-            _ => self.claims.ring(&tag),
-        }
     }
 
     /// A verb of this process made these hold: who waits here, through whichever driver, is asked about
@@ -93,17 +55,4 @@ impl Wakes {
         let all: Vec<_> = drivers().iter().filter_map(Weak::upgrade).collect();
         all.iter().for_each(|wakes| wakes.registers.ring(None));
     }
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-fn read_tag(hex: &str) -> Option<Tag> {
-    let tag = u64::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 16)?;
-    Some(tag.to_be_bytes())
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-/// The lease of a claim that somebody else made a holder counts from the last request of its owner
-/// that was answered: the database counts it from later.
-fn granted(claim: &Claim, token: Token) -> Grant {
-    Grant { token, ttl: Duration::from_micros(micros(claim.hold_ttl) as u64), since: None }
 }

@@ -28,6 +28,7 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
     ("etcd", Some("etcd"), cfg!(feature = "etcd")),
     ("etcds", Some("etcd"), cfg!(feature = "etcd")),
     ("http", Some("http"), cfg!(feature = "http")),
+    ("https", Some("http"), cfg!(feature = "http")),
     ("http+unix", Some("http"), cfg!(feature = "http")),
     ("quorum", None, true),
     ("mirror", None, true),
@@ -126,7 +127,7 @@ fn check(url: &BackendUrl) -> Result<(), Error> {
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => lockkit_etcd::EtcdDriver::check_url(url.rest()),
         #[cfg(feature = "http")]
-        "http" | "http+unix" => lockkit_http::HttpDriver::check_url(url.rest()),
+        "http" | "https" | "http+unix" => lockkit_http::HttpDriver::check_url(url.rest()),
         other => Err(unknown(other)),
     }
 }
@@ -156,7 +157,9 @@ async fn made(url: &BackendUrl, settings: &Settings) -> Result<Arc<dyn LockDrive
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Ok(Arc::new(lockkit_etcd::EtcdDriver::connect(url.rest()).await?)),
         #[cfg(feature = "http")]
-        "http" | "http+unix" => Ok(Arc::new(lockkit_http::HttpDriver::connect(url.rest()).await?)),
+        "http" | "https" | "http+unix" => {
+            Ok(Arc::new(lockkit_http::HttpDriver::connect(url.rest()).await?))
+        }
         other => Err(unknown(other)),
     }
 }

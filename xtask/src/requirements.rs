@@ -63,6 +63,11 @@ const ALL: &[Requirement] = &[
     Requirement {
         place: File("/usr/lib/python3/dist-packages/wheel/__init__.py"),
         package: "python3-wheel",
+    // It looks at the page of `lockkit serve`, which needs some font.
+    Requirement { place: Program("chromium"), package: "chromium" },
+    Requirement {
+        place: File("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
+        package: "fonts-dejavu-core",
     },
     // The lab's watchdog speaks these.
     Requirement { place: Program("find"), package: "findutils" },

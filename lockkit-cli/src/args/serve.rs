@@ -1,5 +1,7 @@
 //! The arguments of `serve`, and the help for it.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use lockkit_server::Listen;
 
@@ -7,21 +9,56 @@ use lockkit_server::Listen;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The server keeps nothing: clients renew their locks, and any number of servers over one backend are \
-one service. Stop it with SIGTERM; no lock is released by that.
+one service. Stop it with SIGTERM; no lock is released by that. A browser shows the locks at the \
+server's address.
+
+TOKENS has one line for each token: its name, its SHA-256, and its rights, VERBS@PREFIX[:NAMES], with \
+the verbs read, lock and break, and * for every prefix. A lock belongs to the name, so that a token \
+can be replaced by a second line. SIGHUP reads the tokens and certificates again; files with an \
+error change nothing. To make a token and its line:
+  umask 077; openssl rand -hex 32 >billing.token
+  echo billing $(tr -d '\\n' <billing.token | sha256sum | cut -c-64) read,lock@billing >>TOKENS
 
 Examples:
   lockkit serve --local
   lockkit serve --url redis://db.example:6379 --listen unix:/run/lockkit/lockkit.sock
+  lockkit serve --local --listen 0.0.0.0:7411 --host locks.example --tokens TOKENS \\
+       --tls-cert chain.pem --tls-key key.pem
   lockkit run --url http://127.0.0.1:7411 nightly -- ./backup.sh
+  lockkit run --url 'https://locks.example:7411?token_file=billing.token' nightly -- ./backup.sh
   curl http://127.0.0.1:7411/v1/inspect -H 'content-type: application/json' \\
        -d '{\"name\": \"nightly\"}'")]
 pub(crate) struct ServeArgs {
-    /// Where to listen: an address of the loopback interface, or unix:/PATH. May be repeated
+    /// Where to listen: ADDRESS:PORT or unix:/PATH. May be repeated
     ///
-    /// A socket is created with mode 0600. Every process that reaches the server may take, see and
-    /// break every lock; an address that other hosts reach is therefore refused.
+    /// A socket is created with mode 0600. Without --tokens, every process that reaches the server
+    /// may take, see and break every lock; an address that other hosts reach is therefore refused
+    /// without --tokens and --tls-cert.
     #[arg(long, value_name = "PLACE", default_value = "127.0.0.1:7411", value_parser = place)]
     pub(crate) listen: Vec<Listen>,
+
+    /// A host name by which clients reach the server, beside those of this host. May be repeated
+    ///
+    /// Requests for other names are refused, since a web page can have a name of its own resolve to
+    /// any address. An address of --listen needs no --host.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Vec<String>,
+
+    /// Answer callers with one of the tokens in this file only
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokens: Option<PathBuf>,
+
+    /// Speak TLS with this certificate chain (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// Answer clients with a certificate of these authorities only (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) client_ca: Option<PathBuf>,
 }
 
 fn place(text: &str) -> Result<Listen, String> {

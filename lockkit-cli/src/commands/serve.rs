@@ -1,6 +1,10 @@
 //! `serve`: a lock service over HTTP on a backend, until it is told to end.
 
-use lockkit_server::Service;
+use std::net::IpAddr;
+
+use lockkit::Error;
+use lockkit_server::{Listen, Service, Settings, Tls, Tokens};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -17,23 +21,35 @@ pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8,
         return Err(Failure::usage(sentence));
     }
     let mut signals = Signals::ending()?;
+    raise_limit();
+    let tls = certificates(args)?;
+    let settings = settings(args, tls.is_some())?;
     let chosen = Backend::choose(backend)?;
     let locks = chosen.connect().await?;
-    let service = Service::new(locks.driver().clone())?;
+    let service = Service::with(locks.driver().clone(), settings)?;
     let (stop, stopping) = watch::channel(());
     let mut servers = JoinSet::new();
     for place in &args.listen {
         let cannot = |e| Failure::new(code::OS, format!("cannot listen at {place}: {e}"));
-        let listener = place.open().await.map_err(cannot)?;
-        let place = listener.place().map_err(cannot)?;
+        let mut listener = place.open().await.map_err(cannot)?;
+        if let Some(tls) = &tls {
+            listener = listener.with_tls(tls);
+        }
+        let url = listener.url().map_err(cannot)?;
         let mut stopping = stopping.clone();
         let stop = async move { drop(stopping.changed().await) };
         servers.spawn(lockkit_server::serve(listener, service.clone(), stop));
-        output::note(format!("serving the locks of {} at {place}", chosen.shown()));
+        output::note(format!("serving the locks of {} at {url}", chosen.shown()));
     }
-    let ended = tokio::select! {
-        _ = signals.next() => None,
-        ended = servers.join_next() => ended,
+    let reloads = args.tokens.is_some() || tls.is_some();
+    let ended = loop {
+        tokio::select! {
+            signal = signals.next() => match signal {
+                Signal::HUP if reloads => reload(&service, tls.as_ref()),
+                _ => break None,
+            },
+            ended = servers.join_next() => break ended,
+        }
     };
     drop(stop);
     if let Some(Ok(Err(error))) = ended {
@@ -41,4 +57,64 @@ pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8,
     }
     while servers.join_next().await.is_some() {}
     Ok(0)
+}
+
+fn certificates(args: &ServeArgs) -> Result<Option<Tls>, Error> {
+    let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else {
+        return Ok(None);
+    };
+    Tls::load(certificate, key, args.client_ca.clone()).map(Some)
+}
+
+fn settings(args: &ServeArgs, has_tls: bool) -> Result<Settings, Failure> {
+    let mut settings = Settings::new();
+    for place in args.listen.iter().filter(|place| place.is_remote()) {
+        if args.tokens.is_none() || !has_tls {
+            return Err(Failure::usage(format!(
+                "{place} is reached from other hosts: give --tokens and --tls-cert, or listen on \
+                 127.0.0.1 or a Unix socket",
+            )));
+        }
+        settings = match place {
+            Listen::Tcp(address) => match address.ip() {
+                ip if ip.is_unspecified() && args.host.is_empty() => {
+                    return Err(Failure::usage(format!(
+                        "{place} stands for every address of this host: say with --host by which \
+                         name clients reach it",
+                    )));
+                }
+                IpAddr::V4(ip) => settings.host(ip.to_string()),
+                IpAddr::V6(ip) => settings.host(format!("[{ip}]")),
+            },
+            Listen::Unix(_) => settings,
+        };
+    }
+    for host in &args.host {
+        settings = settings.host(host);
+    }
+    Ok(match &args.tokens {
+        Some(file) => settings.tokens(Tokens::load(file)?),
+        None => settings,
+    })
+}
+
+/// Reads the files again. Each that has an error stays as it was, which is said.
+fn reload(service: &Service, tls: Option<&Tls>) {
+    let tokens = service.reload();
+    let certificates = tls.map_or(Ok(()), Tls::reload);
+    let mut well = true;
+    for error in [tokens, certificates].into_iter().filter_map(Result::err) {
+        well = false;
+        output::note(format!("nothing changed: {error}"));
+    }
+    if well {
+        output::note("tokens and certificates were read again".to_owned());
+    }
+}
+
+/// Lets the process have as many files as the system allows it: every client that waits has a
+/// connection. What is refused here is met later, when no connection can be accepted.
+fn raise_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }

@@ -11,6 +11,7 @@ mod nested;
 mod once;
 mod random;
 mod script;
+mod serve;
 mod servers;
 mod signals;
 mod stage;

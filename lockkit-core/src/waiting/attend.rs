@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{Waiter, Waiting, lock};
+use super::{Waiter, Waiters, lock};
 use crate::clock::{BootClock, Clock, sleep_until};
 use crate::driver::{Renewal, backoff};
 use crate::{Claim, Error};
@@ -33,7 +33,7 @@ pub trait Attendant: Send + Sync + 'static {
     type Name: Eq + Hash + Send + Sync + 'static;
 
     /// Its claims that wait.
-    fn waiting(&self) -> &Waiting<Self::Name>;
+    fn waiting(&self) -> &Waiters<Self::Name>;
 
     /// Asks about these claims, in one request where the backend can, and lets their lists move on.
     /// Answers each in the order given, as [`renew`](crate::driver::LockDriver::renew) does, and
@@ -47,12 +47,12 @@ pub trait Attendant: Send + Sync + 'static {
     ) -> impl Future<Output = Vec<Result<(Renewal, Option<Duration>), Error>>> + Send;
 
     /// Listens for messages until the connection breaks; says when it
-    /// [is listening](Waiting::is_listening). Never returns where there are no messages. Must not keep
+    /// [is listening](Waiters::is_listening). Never returns where there are no messages. Must not keep
     /// the driver alive while it waits.
     fn listen(driver: Weak<Self>) -> impl Future<Output = Result<(), Ended>> + Send;
 }
 
-impl<K: Eq + Hash + Send + Sync + 'static> Waiting<K> {
+impl<K: Eq + Hash + Send + Sync + 'static> Waiters<K> {
     /// Has the claims of this driver attended to from now on.
     pub fn attend<D: Attendant<Name = K>>(&self, driver: &Arc<D>) {
         let mut tasks = lock(&self.tasks);

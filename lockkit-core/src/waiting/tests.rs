@@ -13,8 +13,8 @@ fn step(claim: &Arc<Claim>) -> Step {
     Step::Acquire { claim: claim.clone(), patience: Patience::Wait }
 }
 
-fn listened_to() -> (Waiting<ClaimId>, Arc<Claim>) {
-    let (waiting, claim) = (Waiting::new(|id: &ClaimId| *id), claim());
+fn listened_to() -> (Waiters<ClaimId>, Arc<Claim>) {
+    let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
     waiting.is_listening();
     waiting.departs(&[step(&claim)]);
     (waiting, claim)
@@ -51,7 +51,7 @@ fn who_was_told_while_nobody_waited_is_told_later() {
 
 #[test]
 fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long() {
-    let (waiting, claim) = (Waiting::new(|id: &ClaimId| *id), claim());
+    let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
     waiting.departs(&[step(&claim)]);
     waiting.queued(&claim.id, 1, Some(LONG));
     let soon = BootClock.now().after(Duration::from_millis(100));

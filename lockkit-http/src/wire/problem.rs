@@ -53,6 +53,8 @@ pub enum Code {
     Stale,
     /// The body is too long.
     TooLarge,
+    /// The body did not come in time.
+    TooSlow,
     /// The backend of this service cannot do this.
     Unsupported,
     /// The service has as many waiting requests as it takes: ask again later.
@@ -72,6 +74,7 @@ impl Code {
             Self::Unauthorized => 401,
             Self::Forbidden => 403,
             Self::NotFound => 404,
+            Self::TooSlow => 408,
             Self::Busy | Self::LimitMismatch => 409,
             Self::Ended => 410,
             Self::Conflict | Self::Stale => 412,
@@ -127,7 +130,9 @@ impl Problem {
             },
             Code::Invalid | Code::TooLarge => Error::Config(self.detail),
             Code::Unsupported => Error::Unsupported { operation: "this", backend: crate::BACKEND },
-            Code::Unavailable | Code::TooMany => Error::retryable(crate::BACKEND, self.detail),
+            Code::Unavailable | Code::TooMany | Code::TooSlow => {
+                Error::retryable(crate::BACKEND, self.detail)
+            }
             _ => Error::permanent(crate::BACKEND, self.detail),
         }
     }

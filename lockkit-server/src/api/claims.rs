@@ -8,19 +8,23 @@ use axum::http::StatusCode;
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{Acquisition, Answered, Patience, Renewal, Reply as DriverReply, Step};
 use lockkit_core::{Claim, Error};
-use lockkit_http::wire;
+use lockkit_http::wire::{self, Code};
 
 use crate::body::{Answer, Body, Refusal};
+use crate::caller::Caller;
 use crate::service::{Service, based, unbased};
+use crate::waiting::Place;
 
 type Result<T> = std::result::Result<Answer<T>, Refusal>;
 
 pub(crate) async fn acquire(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Acquire>,
 ) -> Result<wire::State> {
-    let about = About::new(&service, request.claim).await?;
+    let about = About::new(&service, &caller, request.claim).await?;
     let patience = if request.no_wait { Patience::Try } else { Patience::Wait };
+    let place = place(&service, &caller, request.wait_ms)?;
     let step = Step::Acquire { claim: about.claim.clone(), patience };
     let Answered { answer: DriverReply::Acquired(answer), unanswered } =
         service.carry_one(step).await?
@@ -30,24 +34,36 @@ pub(crate) async fn acquire(
     let queued = matches!(answer, Acquisition::Queued { .. });
     let answer = Answered::after(unanswered, acquired(answer, about.base));
     let state = wire::State::of_acquisition(answer, about.received);
-    match queued && request.wait_ms > 0 {
-        true => turn(&service, &about, request.wait_ms, state).await,
-        false => Ok(stands(state)),
+    match place {
+        Some(place) if queued => turn(&service, &about, place, request.wait_ms, state).await,
+        _ => Ok(stands(state)),
     }
 }
 
 pub(crate) async fn wait(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Wait>,
 ) -> Result<wire::State> {
-    let about = About::new(&service, request.claim).await?;
+    let about = About::new(&service, &caller, request.claim).await?;
+    let place = place(&service, &caller, request.wait_ms)?;
     let renewal = service.driver().renew_single(&about.claim).await?;
     let queued = matches!(renewal, Renewal::Waits { .. });
     let state = wire::State::of_renewal(renewed(renewal, about.base), about.received);
-    match queued && request.wait_ms > 0 {
-        true => turn(&service, &about, request.wait_ms, state).await,
-        false => Ok(stands(state)),
+    match place {
+        Some(place) if queued => turn(&service, &about, place, request.wait_ms, state).await,
+        _ => Ok(stands(state)),
     }
+}
+
+/// A place to wait at, for a request that may wait: taken before the claim is put in line, so that
+/// a refusal has done nothing.
+fn place<'a>(
+    service: &'a Service,
+    caller: &Caller,
+    wait_ms: u64,
+) -> std::result::Result<Option<Place<'a>>, Refusal> {
+    (wait_ms > 0).then(|| service.place(caller)).transpose()
 }
 
 /// Waits for the turn of a claim that is in line: `state`.
@@ -57,13 +73,14 @@ pub(crate) async fn wait(
 async fn turn(
     service: &Service,
     about: &About,
+    place: Place<'_>,
     wait_ms: u64,
     state: wire::State,
 ) -> Result<wire::State> {
     let About { received, claim, base } = about;
     // Nothing renews it meanwhile: the client does, with its next request.
     let half = u64::try_from(claim.wait_ttl.as_millis() / 2).unwrap_or(u64::MAX);
-    let heard = service.wait(wait_ms.min(half), service.driver().granted(claim)).await?;
+    let heard = service.wait(place, wait_ms.min(half), service.driver().granted(claim)).await;
     Ok(stands(match heard {
         Some(Ok(grant)) => wire::State::Held(wire::Grant::of(&based(grant, *base), *received, 0)),
         Some(Err(Error::Lost { reason })) => wire::State::of_loss(reason),
@@ -74,9 +91,10 @@ async fn turn(
 
 pub(crate) async fn release(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::ClaimOnly>,
 ) -> Result<wire::Released> {
-    let claim = service.claim(request.claim)?;
+    let claim = service.claim(&caller, request.claim)?;
     match service.carry_one(Step::Release { claim }).await? {
         Answered { answer: DriverReply::Released(answer), unanswered } => {
             Ok(Answer::ok(wire::Released::of(Answered::after(unanswered, answer))))
@@ -87,6 +105,7 @@ pub(crate) async fn release(
 
 pub(crate) async fn carry(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Carry>,
 ) -> Result<wire::Replies> {
     let received = service.driver().clock().now();
@@ -101,9 +120,11 @@ pub(crate) async fn carry(
         let step = match step {
             wire::Step::Acquire { claim, no_wait } => {
                 let patience = if no_wait { Patience::Try } else { Patience::Wait };
-                Step::Acquire { claim: service.claim(claim)?, patience }
+                Step::Acquire { claim: service.claim(&caller, claim)?, patience }
             }
-            wire::Step::Release { claim } => Step::Release { claim: service.claim(claim)? },
+            wire::Step::Release { claim } => {
+                Step::Release { claim: service.claim(&caller, claim)? }
+            }
         };
         bases.push(service.base(&step.claim().key.namespace).await?);
         steps.push(step);
@@ -124,13 +145,14 @@ pub(crate) async fn carry(
 
 pub(crate) async fn renew(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Renew>,
 ) -> Result<wire::Answers> {
     let received = service.driver().clock().now();
     let mut claims = Vec::with_capacity(request.claims.len());
     let mut bases = Vec::with_capacity(request.claims.len());
     for claim in request.claims {
-        let claim = service.claim(claim)?;
+        let claim = service.claim(&caller, claim)?;
         bases.push(service.base(&claim.key.namespace).await?);
         claims.push(claim);
     }
@@ -145,40 +167,53 @@ pub(crate) async fn renew(
 /// Asks the backend whether the claim holds. (It renews, which never shortens.)
 pub(crate) async fn verify(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::ClaimOnly>,
 ) -> Result<wire::State> {
-    let about = About::new(&service, request.claim).await?;
+    let about = About::new(&service, &caller, request.claim).await?;
     Ok(about.became(service.driver().renew_single(&about.claim).await?))
 }
 
 pub(crate) async fn downgrade(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::ClaimOnly>,
 ) -> Result<wire::State> {
-    let about = About::new(&service, request.claim).await?;
+    let about = About::new(&service, &caller, request.claim).await?;
     Ok(about.became(service.driver().downgrade(&about.claim).await?))
 }
 
 pub(crate) async fn shorten(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Shorten>,
 ) -> Result<wire::State> {
     let ttl = Duration::from_millis(request.ttl_ms);
-    let about = About::new(&service, request.claim).await?;
+    let about = About::new(&service, &caller, request.claim).await?;
     Ok(about.became(service.driver().shorten(&about.claim, ttl).await?))
 }
 
 pub(crate) async fn raise(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Raise>,
 ) -> Result<wire::State> {
-    let about = About::new(&service, request.claim).await?;
+    let about = About::new(&service, &caller, request.claim).await?;
+    if unbased(request.token, about.base).is_some_and(|token| token.get() > HIGHEST_RAISE) {
+        let detail = format!("a token is raised to {HIGHEST_RAISE} at most");
+        return Err(Refusal::new(Code::Invalid, detail));
+    }
     // One below the base is no more than any token here.
     Ok(about.became(match unbased(request.token, about.base) {
         Some(token) => service.driver().raise(&about.claim, token).await?,
         None => service.driver().renew_single(&about.claim).await?,
     }))
 }
+
+/// The highest token of the backend that a caller can ask for: the tokens of a whole backend may
+/// come from one counter, and one caller must not use them up for all. Clocks in microseconds pass it
+/// in 2112, and as many tokens follow below 2^53, up to which every backend counts.
+const HIGHEST_RAISE: u64 = 1 << 52;
 
 /// A request about one claim.
 struct About {
@@ -190,9 +225,13 @@ struct About {
 }
 
 impl About {
-    async fn new(service: &Service, claim: wire::Claim) -> std::result::Result<Self, Refusal> {
+    async fn new(
+        service: &Service,
+        caller: &Caller,
+        claim: wire::Claim,
+    ) -> std::result::Result<Self, Refusal> {
         let received = service.driver().clock().now();
-        let claim = service.claim(claim)?;
+        let claim = service.claim(caller, claim)?;
         let base = service.base(&claim.key.namespace).await?;
         Ok(Self { received, claim, base })
     }

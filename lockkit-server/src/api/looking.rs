@@ -10,15 +10,19 @@ use lockkit_core::{BreakRecord, Identity, Token};
 use lockkit_http::wire::{self, Code};
 
 use crate::body::{Answer, Body, Refusal};
+use crate::caller::Caller;
 use crate::service::{Service, unbased};
+use crate::tokens::Verb;
 
 type Result<T> = std::result::Result<Answer<T>, Refusal>;
 
 pub(crate) async fn inspect(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(key): Body<wire::Key>,
 ) -> Result<wire::Lock> {
     let key = key.for_driver()?;
+    caller.check(Verb::Read, &key.namespace, &key.name)?;
     let base = service.base(&key.namespace).await?;
     let state = service.driver().inspect(&key).await?;
     Ok(Answer::ok(wire::Lock::of(rebased(state, base))))
@@ -26,9 +30,11 @@ pub(crate) async fn inspect(
 
 pub(crate) async fn list(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::List>,
 ) -> Result<wire::Page> {
     let request = request.for_driver()?;
+    caller.check_names(Verb::Read, &request.namespace, &request.prefix)?;
     let base = service.base(&request.namespace).await?;
     let mut page = service.driver().list(&request).await?;
     page.states = page.states.into_iter().map(|state| rebased(state, base)).collect();
@@ -37,14 +43,17 @@ pub(crate) async fn list(
 
 pub(crate) async fn changed(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Changed>,
 ) -> Result<wire::Lock> {
     let key = request.key.for_driver()?;
+    caller.check(Verb::Read, &key.namespace, &key.name)?;
     let base = service.base(&key.namespace).await?;
     let seen = LockState::new(key.clone(), wire::standings(request.seen), None);
     let seen = unrebased(seen, base);
     let change = service.driver().changed(&key, &seen);
-    let state = match service.wait(request.wait_ms, change).await? {
+    let place = service.place(&caller)?;
+    let state = match service.wait(place, request.wait_ms, change).await {
         Some(changed) => changed?,
         None => service.driver().inspect(&key).await?,
     };
@@ -53,10 +62,12 @@ pub(crate) async fn changed(
 
 pub(crate) async fn break_claim(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Break>,
 ) -> Result<wire::Broke> {
     let key = request.key.for_driver()?;
-    let by = request.by.unwrap_or_else(Identity::of_this_process);
+    caller.check(Verb::Break, &key.namespace, &key.name)?;
+    let by = breaker(&caller, request.by);
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let at_unix_ms = request.at_unix_ms.unwrap_or_else(|| u64::try_from(now()).unwrap_or(0));
     let record = BreakRecord { by, at_unix_ms, reason: request.reason, forced: request.force };
@@ -72,9 +83,11 @@ pub(crate) async fn break_claim(
 
 pub(crate) async fn resize(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Resize>,
 ) -> Result<wire::Limit> {
     let key = request.key.for_driver()?;
+    caller.check(Verb::Lock, &key.namespace, &key.name)?;
     if request.key.space != wire::SpaceName::Semaphore {
         let detail = "only a semaphore has a limit: give \"space\": \"semaphore\" in its key";
         return Err(Refusal::new(Code::Invalid, detail));
@@ -83,11 +96,14 @@ pub(crate) async fn resize(
     Ok(Answer::ok(wire::Limit { limit }))
 }
 
-pub(crate) async fn capabilities(Shared(service): Shared<Service>) -> Answer<wire::Capabilities> {
+pub(crate) async fn capabilities(
+    Shared(service): Shared<Service>,
+    _: Caller,
+) -> Answer<wire::Capabilities> {
     Answer::ok(wire::Capabilities::of(service.driver().capabilities()))
 }
 
-pub(crate) async fn health(Shared(service): Shared<Service>) -> Result<wire::Health> {
+pub(crate) async fn health(Shared(service): Shared<Service>, _: Caller) -> Result<wire::Health> {
     Ok(Answer::ok(wire::Health::of(service.driver().health().await?)))
 }
 
@@ -102,6 +118,15 @@ pub(crate) async fn ready(
 ) -> std::result::Result<Response, Refusal> {
     service.driver().health().await?;
     Ok("ok\n".into_response())
+}
+
+/// Who breaks. A caller with a token goes by the token's name: its own word is no proof.
+fn breaker(caller: &Caller, said: Option<Identity>) -> Identity {
+    let by = said.unwrap_or_else(Identity::of_this_process);
+    match caller.name() {
+        "" => by,
+        name => Identity { program: name.to_owned(), ..by },
+    }
 }
 
 fn rebased(mut state: LockState, base: u64) -> LockState {

@@ -6,45 +6,56 @@ use lockkit_core::driver::{Registers, Version};
 use lockkit_http::wire;
 
 use crate::body::{Answer, Body, Refusal};
+use crate::caller::Caller;
 use crate::service::Service;
+use crate::tokens::Verb;
 
 type Result<T> = std::result::Result<Answer<T>, Refusal>;
 
 pub(crate) async fn load(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(at): Body<wire::Register>,
 ) -> Result<wire::Loaded> {
     let at = at.for_driver()?;
+    caller.check(Verb::Read, &at.namespace, &at.name)?;
     let entry = registers(&service)?.load(&at).await?;
     Ok(Answer::ok(wire::Loaded::of(entry)))
 }
 
 pub(crate) async fn store(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Store>,
 ) -> Result<wire::Outcome> {
     let (at, store) = request.for_driver()?;
+    caller.check(Verb::Lock, &at.namespace, &at.name)?;
     let outcome = registers(&service)?.store(&at, &store).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
 
 pub(crate) async fn delete(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::Delete>,
 ) -> Result<wire::Outcome> {
     let (at, delete) = request.for_driver()?;
+    caller.check(Verb::Lock, &at.namespace, &at.name)?;
     let outcome = registers(&service)?.delete(&at, &delete).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
 
 pub(crate) async fn changed(
     Shared(service): Shared<Service>,
+    caller: Caller,
     Body(request): Body<wire::ChangedRegister>,
 ) -> Result<wire::Loaded> {
     let at = request.register.for_driver()?;
+    caller.check(Verb::Read, &at.namespace, &at.name)?;
     let registers = registers(&service)?;
     let change = registers.changed(&at, request.after.map(Version));
-    let entry = match service.wait(request.wait_ms, change).await? {
+    let place = service.place(&caller)?;
+    let entry = match service.wait(place, request.wait_ms, change).await {
         Some(changed) => changed?,
         None => registers.load(&at).await?,
     };

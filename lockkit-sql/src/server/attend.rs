@@ -4,20 +4,28 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lockkit_core::clock::{BootClock, Clock};
-use lockkit_core::driver::{Grant, Renewal};
-use lockkit_core::waiting::{Attendant, Waiting};
-use lockkit_core::{Claim, Error};
+use lockkit_core::driver::{ClaimId, Grant, Renewal};
+use lockkit_core::waiting::{Attendant, Waiters};
+use lockkit_core::{Claim, Error, Token};
+use sha2::{Digest, Sha256};
 
 use super::Shared;
 use super::dialect::{Dialect, Verb};
-use crate::wake::Tag;
+use crate::rows::micros;
+use crate::wake::{Tag, Wakes};
+
+/// The tag of a claim, as the database makes it from the id: others can read it, and there is no way back.
+pub(super) fn tag(id: &ClaimId) -> Tag {
+    let hash = Sha256::digest(id.as_bytes());
+    std::array::from_fn(|i| hash[i])
+}
 
 type Answer = (Renewal, Option<Duration>);
 
 impl<D: Dialect> Attendant for Shared<D> {
     type Name = Tag;
 
-    fn waiting(&self) -> &Waiting<Tag> {
+    fn waiting(&self) -> &Waiters<Tag> {
         &self.wakes.claims
     }
 
@@ -36,15 +44,16 @@ impl<D: Dialect> Attendant for Shared<D> {
     async fn listen(driver: Weak<Self>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let Some(driver) = driver.upgrade() else { return Ok(()) };
         let (options, wakes) = (driver.connections.options(), driver.wakes.clone());
+        let hex: String = driver.client.iter().map(|byte| format!("{byte:02x}")).collect();
         drop(driver);
-        let heard = |message: Option<&str>| match message {
-            Some(message) => wakes.heard(message),
+        let hear = |message: Option<&str>| match message {
+            Some(message) => heard(&wakes, message),
             None => {
                 wakes.claims.is_listening();
                 wakes.registers.ring(None);
             }
         };
-        Ok(D::listen(&options, &wakes.channel(), &heard).await?)
+        Ok(D::listen(&options, &format!("lockkit_{hex}"), &hear).await?)
     }
 }
 
@@ -75,4 +84,31 @@ impl<D: Dialect> Shared<D> {
         }
         Ok(answers)
     }
+}
+
+/// A message to this client: `g TAG TOKEN`, the claim holds; `l TAG`, it is to look; `r`, a
+/// register was written.
+fn heard(wakes: &Wakes, message: &str) {
+    let mut words = message.split(' ');
+    let verb = words.next();
+    if verb == Some("r") {
+        return wakes.registers.ring(None);
+    }
+    let Some(tag) = words.next().and_then(read_tag) else { return };
+    let token = words.next().and_then(|token| token.parse().ok()).and_then(Token::new);
+    match token {
+        Some(token) if verb == Some("g") => wakes.claims.granted(&tag, |c| granted(c, token)),
+        _ => wakes.claims.ring(&tag),
+    }
+}
+
+fn read_tag(hex: &str) -> Option<Tag> {
+    let tag = u64::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 16)?;
+    Some(tag.to_be_bytes())
+}
+
+/// The lease of a claim that somebody else made a holder counts from the last request of its owner
+/// that was answered: the database counts it from later.
+fn granted(claim: &Claim, token: Token) -> Grant {
+    Grant { token, ttl: Duration::from_micros(micros(claim.hold_ttl) as u64), since: None }
 }

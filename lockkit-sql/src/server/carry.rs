@@ -108,7 +108,7 @@ impl<D: Dialect> Shared<D> {
             ints(|c| micros(c.wait_ttl)),
             Arg::Many(identities.iter().map(String::as_bytes).collect()),
             Arg::Maybe(claims().map(|c| c.note.as_deref().map(str::as_bytes)).collect()),
-            Arg::Bytes(&self.wakes.client),
+            Arg::Bytes(&self.client),
         ];
         let answer = self.call(Verb::Carry, &args).await?;
         match answer.rows.len() == which.len() {
@@ -142,7 +142,7 @@ impl<D: Dialect> Shared<D> {
                     Arg::Int(claim.mode.capacity().into()),
                     Arg::Int(micros(claim.hold_ttl)),
                     Arg::Int(micros(claim.wait_ttl)),
-                    Arg::Bytes(&self.wakes.client),
+                    Arg::Bytes(&self.client),
                     Arg::Bytes(identity.as_bytes()),
                     note.map_or(Arg::Null, Arg::Bytes),
                     Arg::Int(i64::from(what(step) == TRY)),

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use lockkit_core::driver::ClaimId;
 use lockkit_core::{Capabilities, Error};
 use sqlx::Pool;
 
@@ -25,7 +26,7 @@ pub(crate) use options::is_plain;
 pub use options::{ServerDurability, ServerOptions, Tables};
 use pool::Connections;
 
-use crate::wake::Wakes;
+use crate::wake::{Tag, Wakes};
 
 /// Locks and registers in a database server. Cheap to clone; clones share their connections.
 pub struct ServerDriver<D: Dialect> {
@@ -45,6 +46,8 @@ pub(crate) struct Shared<D: Dialect> {
     pub(crate) timeout: Duration,
     durability: ServerDurability,
     capabilities: Capabilities,
+    /// The id of this client, which its channel and its claims bear.
+    client: Tag,
     wakes: Arc<Wakes>,
     operations: AtomicU64,
 }
@@ -124,7 +127,8 @@ impl<D: Dialect> ServerDriver<D> {
             timeout: options.timeout,
             durability: options.durability,
             capabilities,
-            wakes: Wakes::new(D::PUSHES),
+            client: attend::tag(&ClaimId::random()),
+            wakes: Wakes::new(attend::tag, D::PUSHES),
             operations: AtomicU64::new(0),
         };
         let driver = Self { shared: Arc::new(shared) };

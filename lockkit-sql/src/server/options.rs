@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockkit_core::driver::{join_query, split_query};
 use lockkit_core::{Error, parse_duration};
 
 /// What waits for the server's disk.
@@ -64,18 +65,18 @@ impl ServerOptions {
     /// Where the tables are: the schema on PostgreSQL, `lockkit` unless set; what the names of the
     /// tables begin with on MySQL and MariaDB, `lockkit_` unless set. (`?tables=shop_locks`)
     #[must_use]
-    pub fn tables(mut self, place: impl Into<String>) -> Self {
-        self.tables = Some(Tables(place.into()));
+    pub fn tables(mut self, name: impl Into<String>) -> Self {
+        self.tables = Some(Tables(name.into()));
         self
     }
 
     /// Takes these options out of a URL's query, and leaves the rest for sqlx.
     pub(crate) fn parse(mut self, url: &str) -> Result<(Self, String), Error> {
-        let (place, query) = url.split_once('?').unwrap_or((url, ""));
+        let (place, options) = split_query(url);
         let mut others = Vec::new();
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            match name {
+        for option in options {
+            let value = option.value;
+            match option.name {
                 "timeout" => self = self.timeout(parse_duration(value)?),
                 "connections" => {
                     let most = value.parse().ok().filter(|most| (1..=1_000).contains(most));
@@ -93,21 +94,18 @@ impl ServerOptions {
                 _ => others.push(option),
             }
         }
-        let rest = match others.is_empty() {
-            true => place.to_owned(),
-            false => format!("{place}?{}", others.join("&")),
-        };
+        let rest = join_query(place, &others);
         Ok((self, rest))
     }
 }
 
 /// Whether this can stand in a statement as it is: lower-case letters, digits and `_`, at most
 /// 40 of them, and no digit in front.
-pub(crate) fn is_plain(place: &str) -> bool {
-    let begins = place.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
+pub(crate) fn is_plain(name: &str) -> bool {
+    let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
     begins
-        && place.len() <= 40
-        && place.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        && name.len() <= 40
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const TICKS: (Duration, Duration) = (Duration::from_millis(25), Duration::from_m
 #[async_trait]
 impl<D: Dialect> Registers for ServerDriver<D> {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        let rows = self.shared.call(Verb::Load, &place(at)).await?.rows;
+        let rows = self.shared.call(Verb::Load, &arguments(at)).await?.rows;
         let Some(row) = rows.first() else { return Ok(None) };
         Ok(Some(Entry {
             value: row.bytes(0).ok_or_else(unexpected::<D>)?.to_vec(),
@@ -77,7 +77,7 @@ impl<D: Dialect> ServerDriver<D> {
             // What no version can be is simply not there.
             Expect::Version(Version(v)) => (2, i64::try_from(v).unwrap_or(-1)),
         };
-        let [namespace, name] = place(at);
+        let [namespace, name] = arguments(at);
         let args = [
             namespace,
             name,
@@ -104,7 +104,7 @@ impl<D: Dialect> ServerDriver<D> {
     }
 }
 
-fn place(at: &RegisterKey) -> [Arg<'_>; 2] {
+fn arguments(at: &RegisterKey) -> [Arg<'_>; 2] {
     [Arg::Bytes(at.namespace.as_str().as_bytes()), Arg::Bytes(at.name.as_str().as_bytes())]
 }
 

@@ -178,7 +178,7 @@ impl<D: Dialect> Shared<D> {
             Arg::Many(sorted().map(|c| c.id.as_bytes().as_slice()).collect()),
             Arg::Ints(sorted().map(|c| micros(c.hold_ttl)).collect()),
             Arg::Ints(sorted().map(|c| micros(c.wait_ttl)).collect()),
-            Arg::Bytes(&self.wakes.client),
+            Arg::Bytes(&self.client),
         ];
         let answer = self.call(verb, &args).await?;
         let gone = (Renewal::Ended(Ended::NotInLine), None);

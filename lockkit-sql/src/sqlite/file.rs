@@ -14,10 +14,10 @@ use sqlx::sqlite::SqlitePool;
 
 use super::BACKEND;
 use super::flight::{TOKEN_BLOCK, batch};
-use super::mark::{FileMark, beside};
-use super::place::{
+use super::location::{
     check_header, check_writable, io_error, refuse_network, refuse_second_name, resolve,
 };
+use super::mark::{FileMark, beside};
 use super::worker::{connect, patiently};
 
 /// `lkit`, in the header of every file that lockkit made.

@@ -1,15 +1,15 @@
 //! Locks in a SQLite file, for the processes of one machine. This file opens it and says what it
 //! can do; `verbs` has the lock, `registers` the values, `wait` the waiting, `flight` a transaction,
-//! `worker` the thread that carries it out, `place` and `file` the checks of the file.
+//! `worker` the thread that carries it out, `location` and `file` the checks of the file.
 #![doc = include_str!("guide.md")]
 
 mod boot;
 mod fence;
 mod file;
 mod flight;
+mod location;
 mod look;
 mod mark;
-mod place;
 mod registers;
 mod sweep;
 mod verbs;
@@ -206,7 +206,7 @@ impl SqliteDriver {
                 writer: Worker::start(site.clone(), true)?,
                 reader: Worker::start(site.clone(), false)?,
                 site,
-                wakes: Wakes::new(false),
+                wakes: Wakes::new(wait::tag, false),
             })
         };
         let entered = tokio::task::spawn_blocking(enter).await;

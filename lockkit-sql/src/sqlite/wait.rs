@@ -7,13 +7,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lockkit_core::driver::{ClaimId, Grant, Renewal};
-use lockkit_core::waiting::{Attendant, Waiting};
+use lockkit_core::waiting::{Attendant, Waiters};
 use lockkit_core::{Claim, Error, Key};
 use tokio::time::Instant;
 
 use super::Shared;
-use super::flight::{Flight, Step, columns, key_of};
-use crate::wake::{Tag, tag};
+use super::flight::{Flight, Verb, columns, key_of};
+use crate::wake::Tag;
 
 /// The pause between two polls. What another process did is known within this, the time of a poll
 /// and what the machine adds: 50 ms are promised.
@@ -22,13 +22,13 @@ const TICK: Duration = Duration::from_millis(15);
 impl Attendant for Shared {
     type Name = Tag;
 
-    fn waiting(&self) -> &Waiting<Tag> {
+    fn waiting(&self) -> &Waiters<Tag> {
         &self.wakes.claims
     }
 
     async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<(Renewal, Option<Duration>), Error>> {
         let sent = self.site.clock.now();
-        let renewed = self.amend(claims, false, |claim| Step::Renew(claim)).await;
+        let renewed = self.amend(claims, false, |claim| Verb::Renew(claim)).await;
         let since = |(renewal, lease)| match renewal {
             Renewal::Holds(grant) => (Renewal::Holds(Grant { since: Some(sent), ..grant }), lease),
             other => (other, lease),
@@ -64,6 +64,12 @@ impl Attendant for Shared {
             tokio::time::sleep(TICK.max(begun.elapsed() * 9)).await;
         }
     }
+}
+
+/// What this process calls a claim. Nothing of it leaves the process.
+pub(super) fn tag(id: &ClaimId) -> Tag {
+    let [tag @ .., _, _, _, _, _, _, _, _] = id.as_bytes();
+    *tag
 }
 
 /// What happened in lists with waiters.

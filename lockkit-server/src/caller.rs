@@ -1,0 +1,120 @@
+//! Who asks, and what it may do.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Request, State as Shared};
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use lockkit_core::{Name, Namespace};
+use lockkit_http::wire::Code;
+
+use crate::body::Refusal;
+use crate::service::Service;
+use crate::tokens::{Grants, Verb};
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Peer {
+    /// An address.
+    Address(IpAddr),
+    /// A user of this host, by a Unix socket.
+    User(u32),
+    /// Not known: the router runs in a server of somebody else's.
+    Unknown,
+}
+
+/// Whose requests are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Who {
+    /// All that have a token of this name.
+    Named(Arc<str>),
+    /// Without tokens: all from there.
+    At(Peer),
+}
+
+/// Who sent a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) who: Who,
+    /// What its token allows; `None` without tokens: everything.
+    grants: Option<Arc<Grants>>,
+}
+
+impl Caller {
+    /// The name of its token; empty without tokens.
+    pub(crate) fn name(&self) -> &str {
+        match &self.who {
+            Who::Named(name) => name,
+            Who::At(_) => "",
+        }
+    }
+
+    /// Refuses what the caller may not do with this name: the one that the backend gets.
+    pub(crate) fn check(&self, verb: Verb, at: &Namespace, name: &Name) -> Result<(), Refusal> {
+        self.check_names(verb, at, name.as_str())
+    }
+
+    /// Refuses what the caller may not do with every name that begins so.
+    pub(crate) fn check_names(
+        &self,
+        verb: Verb,
+        at: &Namespace,
+        names: &str,
+    ) -> Result<(), Refusal> {
+        match &self.grants {
+            Some(grants) if !grants.allow(verb, at.as_str(), names) => {
+                let detail = format!(
+                    "the token {:?} has no right to {verb} there (prefix {:?}, name {names:?})",
+                    self.name(),
+                    at.as_str(),
+                );
+                Err(Refusal::new(Code::Forbidden, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The middleware: every request behind it has a [`Caller`].
+pub(crate) async fn known(
+    Shared(service): Shared<Service>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::Unknown);
+    let caller = match service.tokens() {
+        None => Some(Caller { who: Who::At(peer), grants: None }),
+        Some(tokens) => bearer(request.headers())
+            .and_then(|token| tokens.find(token))
+            .map(|grants| Caller { who: Who::Named(grants.name.clone()), grants: Some(grants) }),
+    };
+    let Some(caller) = caller else {
+        let detail = "send a token of this service: authorization: Bearer TOKEN";
+        let mut response = Refusal::new(Code::Unauthorized, detail).into_response();
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return response;
+    };
+    request.extensions_mut().insert(caller);
+    next.run(request).await
+}
+
+/// The token of a request. Two headers are none: a proxy and a server may take different ones.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let (only, more) = (all.next()?.as_bytes(), all.next());
+    let (scheme, token) = only.split_at_checked(b"Bearer ".len())?;
+    (more.is_none() && scheme.eq_ignore_ascii_case(b"Bearer ")).then(|| token.trim_ascii())
+}
+
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        let caller = parts.extensions.get::<Self>().cloned();
+        caller.ok_or_else(|| Refusal::new(Code::Unauthorized, "nobody looked who this is"))
+    }
+}

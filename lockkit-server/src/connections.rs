@@ -1,0 +1,145 @@
+//! Connections: accepting them, how long each may take for what, and their end.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
+use tower_service::Service as _;
+
+use crate::caller::Peer;
+use crate::listen::{Accepted, Listener};
+use crate::service::Service;
+use crate::stall::Stalls;
+
+/// How long the head of a request may take, and a connection may be idle: longer than the 30 s for
+/// which lockkit's clients keep an idle connection, so that the client is the one to close it.
+const HEAD: Duration = Duration::from_secs(40);
+
+/// How long an answer may make no progress.
+const STALL: Duration = Duration::from_secs(20);
+
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How long requests may still take once the server stops.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
+
+/// How many headers a request may have, and their bytes.
+const HEADERS: (usize, usize) = (64, 16 << 10);
+
+/// Accepts and serves until `stop`, and then until what is under way has been answered.
+pub(crate) async fn serve(
+    listener: Listener,
+    service: Service,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let router = service.router();
+    let ending = GracefulShutdown::new();
+    // In a set: they end with this future.
+    let mut connections = JoinSet::new();
+    let mut stop = pin!(stop);
+    loop {
+        let next = async {
+            let place = service.connection().await;
+            (listener.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            next = next => next,
+            Some(_) = connections.join_next() => continue,
+            () = &mut stop => break,
+        };
+        match accepted {
+            Ok(accepted) => {
+                let connection = Connection { router: router.clone(), place };
+                connections.spawn(connection.serve(accepted, ending.watcher()));
+            }
+            Err(error) if of_one_connection(&error) => {}
+            Err(error) => {
+                // Usually no file descriptor is left: one will be.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    // Connections that wait to be accepted are refused from here on.
+    drop(listener);
+    service.stop();
+    if tokio::time::timeout(LAST_ANSWERS, ending.shutdown()).await.is_err() {
+        tracing::warn!("some requests were not answered in time");
+    }
+    connections.shutdown().await;
+    Ok(())
+}
+
+fn of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+struct Connection {
+    router: Router,
+    place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    async fn serve(self, accepted: Accepted, watcher: Watcher) {
+        match accepted {
+            Accepted::Tcp(stream, address, None) => {
+                self.http(stream, Peer::Address(address.ip()), watcher).await;
+            }
+            Accepted::Tcp(stream, address, Some(tls)) => {
+                let handshake = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await;
+                if let Ok(Ok(stream)) = handshake {
+                    self.http(stream, Peer::Address(address.ip()), watcher).await;
+                }
+            }
+            Accepted::Unix(stream) => {
+                let peer = stream.peer_cred().map_or(Peer::Unknown, |peer| Peer::User(peer.uid()));
+                self.http(stream, peer, watcher).await;
+            }
+        }
+    }
+
+    async fn http<S>(self, stream: S, peer: Peer, watcher: Watcher)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Self { router, place } = self;
+        let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            let mut router = router.clone();
+            async move { Ok::<_, Infallible>(router.call(request).await.unwrap_or_else(|e| match e {})) }
+        });
+        let (most, bytes) = HEADERS;
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .max_headers(most)
+            .max_header_size(bytes)
+            .serve_connection(TokioIo::new(Stalls::new(stream, STALL)), answer);
+        if let Err(error) = watcher.watch(connection).await {
+            // The request line of a bad request may have anything in it.
+            tracing::debug!(kind = kind(&error), "a connection ended early");
+        }
+        drop(place);
+    }
+}
+
+fn kind(error: &hyper::Error) -> &'static str {
+    match () {
+        () if error.is_parse() => "no HTTP",
+        () if error.is_timeout() => "too slow",
+        () => "closed",
+    }
+}
