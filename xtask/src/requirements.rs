@@ -63,6 +63,7 @@ const ALL: &[Requirement] = &[
     Requirement {
         place: File("/usr/lib/python3/dist-packages/wheel/__init__.py"),
         package: "python3-wheel",
+    },
     // It looks at the page of `lockkit serve`, which needs some font.
     Requirement { place: Program("chromium"), package: "chromium" },
     Requirement {
