@@ -45,6 +45,12 @@ const ALL: &[Requirement] = &[
     // Clocks that can be moved are compiled on the spot.
     Requirement { place: Program("cc"), package: "gcc" },
     Requirement { place: File("/usr/include/stdlib.h"), package: "libc6-dev" },
+    // It looks at the page of `lockkit serve`, which needs some font.
+    Requirement { place: Program("chromium"), package: "chromium" },
+    Requirement {
+        place: File("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
+        package: "fonts-dejavu-core",
+    },
     // The Python client is typed, tested and packed with these.
     Requirement { place: File("/usr/bin/python3"), package: "python3" },
     Requirement {
@@ -63,12 +69,6 @@ const ALL: &[Requirement] = &[
     Requirement {
         place: File("/usr/lib/python3/dist-packages/wheel/__init__.py"),
         package: "python3-wheel",
-    },
-    // It looks at the page of `lockkit serve`, which needs some font.
-    Requirement { place: Program("chromium"), package: "chromium" },
-    Requirement {
-        place: File("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
-        package: "fonts-dejavu-core",
     },
     // The lab's watchdog speaks these.
     Requirement { place: Program("find"), package: "findutils" },
