@@ -15,7 +15,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("");
     let folder = root.join("clients/python");
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet", "--package", "lockkit-cli"]);
+    // With the features of the whole workspace, as its tests have built it.
+    build.args(["build", "--quiet", "--workspace", "--bin", "lockkit"]);
     let mut tests = Command::new(PYTHON);
     tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(arguments);
     tests.env("LOCKKIT_BIN", built(&root)).env("PYTHONDONTWRITEBYTECODE", "1");

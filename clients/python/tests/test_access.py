@@ -17,7 +17,7 @@ PEM = Path(__file__).with_name("localhost.pem")
 
 
 def test_a_token_travels_by_tls_to_a_server_that_is_trusted(
-    server: Server, connect: Connect, tmp_path: Path
+    server: Server, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(PEM)
@@ -27,6 +27,10 @@ def test_a_token_travels_by_tls_to_a_server_that_is_trusted(
         with connect(f"{proxy.url}?ca={PEM}&token_file={token}").mutex("a") as lock:
             assert lock.is_valid()
         assert set(proxy.authorizations) == {"Bearer word-of-alice"}
+        monkeypatch.setenv("LOCKKIT_HTTP_TOKEN", "word-of-bob\n")
+        connect(f"{proxy.url}?ca={PEM}").inspect("a")
+        connect(f"{proxy.url}?ca={PEM}&token_file={token}").inspect("a")
+        assert proxy.authorizations[-2:] == ["Bearer word-of-bob", "Bearer word-of-alice"]
         many = len(proxy.requests)
         with pytest.raises(lockkit.Unavailable, match="certificate"):
             connect(proxy.url, token="word-of-alice").mutex("a").try_lock()

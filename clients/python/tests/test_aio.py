@@ -158,6 +158,7 @@ def test_work_is_cancelled_when_its_lock_is_lost(server: Server) -> None:
 
             with pytest.raises(lockkit.LockLost):
                 await ours.mutex("a").run(work)
+            assert "cancelled" in said, "it has ended before the lock is given back"
 
             async def quick(lock: aio.Guard) -> int:
                 return lock.token

@@ -18,6 +18,9 @@ from ._errors import Holder, Invalid
 Seconds = Union[int, float, timedelta]
 """A duration: a number of seconds, or a ``timedelta``."""
 
+TOKEN = "LOCKKIT_HTTP_TOKEN"
+"""The variable that has the bearer token where nothing else says it."""
+
 PORT = 7411
 """The port of a URL that names none."""
 
@@ -72,6 +75,7 @@ def settings(url: str, token: str, prefix: str, ttl: Seconds, wait_ttl: Seconds)
     options = _options(query, secure)
     if "token_file" in options:
         token = _read(options["token_file"])
+    token = token or os.environ.get(TOKEN, "").strip()
     if token and not secure and not all(server.is_here() for server in servers):
         raise Invalid(
             "a token travels by https:// or within this host only: over http:// to another host, "

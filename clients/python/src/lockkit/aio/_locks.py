@@ -29,9 +29,9 @@ def connect(
     ``url`` is ``http://HOST:PORT``, several servers of one service as
     ``http://HOST:PORT,HOST:PORT``, ``https://…``, or ``http+unix:/PATH``. Its options:
     ``timeout=5s`` is how long a request may take before another server is asked.
-    ``token_file=FILE`` has the bearer token, as ``token`` does. With ``https``, ``ca=FILE`` is the
-    authority to trust instead of the system's, and ``cert=FILE&key=FILE`` are shown to a server
-    that asks.
+    ``token_file=FILE`` has the bearer token; so have ``token`` and the variable
+    ``LOCKKIT_HTTP_TOKEN``. With ``https``, ``ca=FILE`` is the authority to trust instead of the
+    system's, and ``cert=FILE&key=FILE`` are shown to a server that asks.
 
     ``prefix`` keeps the names of one application apart from another's. ``ttl`` is how long a lock
     stays held when its process dies; while it lives, a background task renews the lock after a
