@@ -5,6 +5,7 @@
 //! makes one test of every case. The binary of this name runs the same cases against a server.
 //! The suite knows lockkit-core alone, and is handed a driver.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 pub mod bench;

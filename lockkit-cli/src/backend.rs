@@ -2,7 +2,7 @@
 //! and the connection. The grammar of URLs is the library's.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use crate::args::BackendArgs;
 use crate::exit::{Failure, code};
 use crate::output;
 use crate::run::nested;
+use crate::who;
 
 const URL: &str = "LOCKKIT_URL";
 const URL_FILE: &str = "LOCKKIT_URL_FILE";
@@ -98,6 +99,7 @@ impl Backend {
         let url = BackendUrl::parse(&text)
             .map_err(|e| Failure::usage(format!("the backend's URL in {source}: {e}")))?;
         refuse_memory(url.rest())?;
+        refuse_what_is_not_compiled_in(url.rest())?;
         let mut settings = url.settings().clone();
         let in_url = option(&text, "prefix").is_some();
         if let Some(prefix) = &args.prefix {
@@ -107,6 +109,7 @@ impl Backend {
         {
             settings = settings.prefix(prefix);
         }
+        let settings = settings.identity(who::running(OsStr::new("lockkit")));
         // Before anything is touched: the library looks at it after it has connected.
         Namespace::new(settings.prefix_str())?;
         Ok(Self { text: without_prefix(&text), url, origin, settings })
@@ -126,6 +129,12 @@ impl Backend {
         });
         let text = format!("sqlite:{}", encoded(&file)?);
         Self::at(&text, "the default", Origin::Default(folder, remark), args)
+    }
+
+    /// Taking locks for this command: others see its name.
+    pub(crate) fn for_command(mut self, command: &OsStr) -> Self {
+        self.settings = self.settings.identity(who::running(command));
+        self
     }
 
     /// With this ttl instead of the default, where the backend keeps one for all claims.
@@ -263,6 +272,17 @@ fn refuse_memory(rest: &str) -> Result<(), Failure> {
             "memory: is the memory of one process and ends with it, so it would protect nothing: \
              use --local, sqlite:PATH or a server",
         )),
+    }
+}
+
+/// Says how to get a lockkit that knows the backend.
+fn refuse_what_is_not_compiled_in(rest: &str) -> Result<(), Failure> {
+    match lockkit::missing_feature(rest) {
+        None => Ok(()),
+        Some(feature) => Err(Failure::usage(format!(
+            "this lockkit was built without {feature}: in a clone of its repository, run \
+             cargo install --path lockkit-cli --features {feature}"
+        ))),
     }
 }
 

@@ -8,9 +8,13 @@ mod note;
 mod output;
 mod phrase;
 mod run;
+mod system;
 mod take;
+#[cfg(feature = "top")]
+mod top;
 mod trouble;
 mod view;
+mod who;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -58,8 +62,9 @@ fn perform(cli: Cli) -> Result<Ending, Failure> {
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     let runtime = builder.enable_all().build().map_err(|e| Failure::os("cannot begin", e))?;
+    let doing = cli.verb.doing();
     let result = runtime.block_on(dispatch(cli.verb, &cli.backend));
-    let result = result.map_err(|failure| located(failure, &cli.backend));
+    let result = result.map_err(|failure| located(failure, doing, &cli.backend));
     // What a driver does in other threads is not waited for.
     runtime.shutdown_background();
     result
@@ -83,6 +88,8 @@ async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> 
         Verb::Show(args) => commands::show::show(&args, backend).await,
         Verb::Break(args) => commands::break_lock::break_lock(&args, backend).await,
         Verb::Watch(args) => commands::watch::watch(&args, backend).await,
+        #[cfg(feature = "top")]
+        Verb::Top(args) => return top::top(&args, backend).await,
         Verb::Doctor => commands::doctor::doctor(backend).await,
         Verb::Schema => commands::schema::schema(backend),
         #[cfg(feature = "serve")]
@@ -94,13 +101,13 @@ async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> 
     code.map(Ending::Code)
 }
 
-/// A failure of the backend says which one it was.
-fn located(mut failure: Failure, args: &BackendArgs) -> Failure {
+/// A failure of the backend says which one it was, and what was being done.
+fn located(mut failure: Failure, doing: &str, args: &BackendArgs) -> Failure {
     if failure.is_of_the_backend()
         && let (Some(sentence), Ok(backend)) = (&mut failure.sentence, Backend::choose(args))
         && !sentence.contains(&backend.shown())
     {
-        sentence.push_str(&format!(" (at {})", backend.shown()));
+        *sentence = format!("while {doing} at {}: {sentence}", backend.shown());
     }
     failure
 }

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 
 use crate::backend::is_secret;
+use crate::who;
 
 /// The longest note that is made here, in bytes; the library takes 1,000.
 const LONGEST: usize = 200;
@@ -11,10 +12,7 @@ const LONGEST: usize = 200;
 /// Who runs what.
 pub(crate) fn of_command(words: &[OsString]) -> String {
     let line = line(words);
-    let text = match std::env::var("USER").or_else(|_| std::env::var("LOGNAME")) {
-        Ok(user) if !user.is_empty() => format!("{user}: {line}"),
-        _ => line,
-    };
+    let text = format!("{}: {line}", who::user());
     let plain: String =
         text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
     shortened(plain.trim(), LONGEST)

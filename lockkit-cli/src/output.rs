@@ -44,6 +44,11 @@ pub(crate) fn set_color(when: Color) {
     COLORED.store(colored, Ordering::Relaxed);
 }
 
+/// Whether stdout gets colours.
+pub(crate) fn colored() -> bool {
+    COLORED.load(Ordering::Relaxed)
+}
+
 /// How a piece of text on stdout looks on a terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Style {
@@ -64,7 +69,7 @@ pub(crate) fn styled(style: Style, text: &str) -> String {
         Style::Warning => 33,
         Style::Bad => 31,
     };
-    match COLORED.load(Ordering::Relaxed) {
+    match colored() {
         true => format!("\x1b[{code}m{text}\x1b[0m"),
         false => text.to_owned(),
     }

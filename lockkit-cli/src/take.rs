@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit::state::LockState;
 use lockkit::sync::Semaphore;
-use lockkit::{Error, Guard, Identity, LockManager, MemoryDriver, Name, Space};
+use lockkit::{Error, Guard, LockManager, MemoryDriver, Name, Space};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -17,6 +17,7 @@ use crate::output::{self, Verbosity, printable};
 use crate::phrase;
 use crate::run::signals::Signals;
 use crate::trouble;
+use crate::who;
 
 /// Sets on a primitive what its kinds have in common.
 macro_rules! configured {
@@ -227,8 +228,9 @@ impl<'a> Take<'a> {
         let subject = phrase::subject(self.space(), self.name);
         Some(match timeout(Duration::from_secs(5), locks.inspect(self.space(), self.name)).await {
             Ok(Ok(state)) => {
-                let me = Identity::of_this_process();
-                if state.line.iter().all(|s| s.identity == me) && state.limit() != Some(0) {
+                if state.line.iter().all(|s| who::is_this_process(&s.identity))
+                    && state.limit() != Some(0)
+                {
                     return None;
                 }
                 let behind = match place(&state) {
@@ -298,8 +300,7 @@ pub(crate) async fn close_after<T>(locks: &LockManager, result: &Result<T, Failu
 
 /// How many wait ahead of this process.
 fn place(state: &LockState) -> Option<usize> {
-    let me = Identity::of_this_process();
-    state.waiters().position(|s| s.identity == me)
+    state.waiters().position(|s| who::is_this_process(&s.identity))
 }
 
 /// A line on a terminal that is written again and again, and wiped at the end.

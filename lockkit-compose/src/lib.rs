@@ -5,6 +5,8 @@
 //! `lockkit-core` only what is public. Programs usually reach them through the crate `lockkit`, by
 //! the URLs `quorum:URL,URL,URL` and `mirror:OLD,NEW`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod late;
 pub mod mirror;
 pub mod quorum;

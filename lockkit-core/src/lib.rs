@@ -7,6 +7,8 @@
 //! > **A lock is its queue.** A lock is an ordered list of live *claims*. A claim *holds* when
 //! > nothing ahead of it conflicts with it. Its place in the order is its *fencing token*.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod acquire;
 mod answers;
 pub mod capabilities;

@@ -108,9 +108,32 @@ pub fn join_query(place: &str, options: &[UrlOption<'_>]) -> String {
     }
 }
 
-/// The URL with every password replaced by `***`, and without its query: what may be shown.
+/// The URL with every password replaced by `***`, and without its query: what may be shown. Of the
+/// members of `quorum:` and `mirror:`, each has its own.
 pub fn without_password(url: &str) -> String {
     let (place, _) = url.split_once('?').unwrap_or((url, ""));
+    members(place).map(member_without_password).collect::<Vec<_>>().join(",")
+}
+
+/// A URL, or the members of one of several: each begins with a scheme and `://`, which no password
+/// contains unescaped.
+fn members(place: &str) -> impl Iterator<Item = &str> {
+    let several = place.starts_with("quorum:") || place.starts_with("mirror:");
+    let mut rest = Some(place);
+    std::iter::from_fn(move || {
+        let text = rest.take()?;
+        let begins = |at: &usize| {
+            several && text[at + 1..].split_once("://").is_some_and(|(name, _)| is_scheme(name))
+        };
+        let Some(at) = text.match_indices(',').map(|(at, _)| at).find(begins) else {
+            return Some(text);
+        };
+        rest = Some(&text[at + 1..]);
+        Some(&text[..at])
+    })
+}
+
+fn member_without_password(place: &str) -> String {
     let Some((scheme, rest)) = place.split_once("://") else {
         return place.to_owned();
     };
@@ -208,6 +231,15 @@ mod tests {
             ("zk://a:1,b:2/x", "zk://a:1,b:2/x"),
             ("mysql://u:p/w@h/db", "mysql://u:***@h/db"),
             ("sqlite:/a/b", "sqlite:/a/b"),
+            ("redis+cluster://u:p,x@a:1,b:2", "redis+cluster://u:***@a:1,b:2"),
+            (
+                "mirror:redis://:p@h:1,postgres://u:p,q@h/x",
+                "mirror:redis://:***@h:1,postgres://u:***@h/x",
+            ),
+            (
+                "quorum:redis+sentinel://u:p@a:1,b:2/m,zk://c:3,d:4,sqlite:/x",
+                "quorum:redis+sentinel://u:***@a:1,b:2/m,zk://c:3,d:4,sqlite:/x",
+            ),
         ] {
             assert_eq!(without_password(url), shown);
             assert_eq!(format!("{}", BackendUrl::parse(url).unwrap()), shown);

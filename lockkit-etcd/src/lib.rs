@@ -16,6 +16,8 @@
 //! | `moves.rs` `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` | what they share of etcd |
 //! | `keys.rs` `tails.rs` `value.rs` `line.rs` `url.rs` `version.rs` | what has no I/O |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod acquire;
 mod admin;
 mod breaking;

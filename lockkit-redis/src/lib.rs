@@ -17,6 +17,8 @@
 //!
 //! `redis` is re-exported, since clients and connections of the caller's may be handed over.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod cluster;
 mod driver;
 mod failure;

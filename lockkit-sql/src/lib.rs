@@ -5,6 +5,8 @@
 //!
 //! `sqlx` is re-exported, since a pool of the caller's may be handed over.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod error;
 mod fence;
 #[cfg(feature = "mysql")]

@@ -16,6 +16,8 @@
 //! such locks. The servers bound what a session may last, and a guard reports what it got. Locks that
 //! outlive their process do not exist here.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod acquire;
 mod breaks;
 mod capable;

@@ -87,6 +87,25 @@ pub fn schema(url: &str) -> Result<String, Error> {
     }
 }
 
+/// The cargo feature of this crate that the URL needs and that is not compiled in, if any: for
+/// programs that tell their users how to get it. Of `quorum:` and `mirror:`, the first member's that
+/// lacks one. No I/O.
+///
+/// ```
+/// let missing = lockkit::missing_feature("zks://db.example:2281");
+/// assert!(missing == Some("zk-tls") || cfg!(feature = "zk-tls"));
+/// assert_eq!(lockkit::missing_feature("memory:"), None);
+/// ```
+pub fn missing_feature(url: &str) -> Option<&'static str> {
+    let members = url.strip_prefix("quorum:").or_else(|| url.strip_prefix("mirror:"));
+    let urls = members.map_or_else(|| vec![url], several::split);
+    urls.into_iter().find_map(|url| {
+        let scheme = url.split_once(':')?.0.to_ascii_lowercase();
+        let (_, feature, here) = SCHEMES.iter().find(|(name, ..)| *name == scheme)?;
+        feature.filter(|_| !here)
+    })
+}
+
 /// Boxed, so that what the client crates keep in their futures is no matter of our callers' types.
 type Opening<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 
@@ -171,8 +190,8 @@ fn unknown(scheme: &str) -> Error {
     let known = SCHEMES.iter().find(|(name, ..)| *name == scheme);
     Error::Config(match known {
         Some((_, Some(feature), _)) => format!(
-            "{scheme}: needs the cargo feature {feature:?} of lockkit, which is not compiled in \
-             (there is: {compiled_in})"
+            "{scheme}: needs the cargo feature {feature:?} of lockkit, which is not compiled in: \
+             cargo add lockkit --features {feature} (there is: {compiled_in})"
         ),
         _ => format!("there is no backend for {scheme}: (there is: {compiled_in})"),
     })
@@ -193,6 +212,21 @@ mod tests {
     async fn a_scheme_that_is_not_compiled_in_names_its_feature() {
         let message = connect("sqlite:a.db").await.unwrap_err().to_string();
         assert!(message.contains("feature \"sqlite\""), "{message}");
+        assert!(message.contains("cargo add lockkit --features sqlite"), "{message}");
+    }
+
+    #[test]
+    fn the_feature_that_a_url_lacks_is_known() {
+        let lacking = |feature: &'static str, here: bool| (!here).then_some(feature);
+        let zks = lacking("zk-tls", cfg!(feature = "zk-tls"));
+        assert_eq!(missing_feature("ZKS://a:1"), zks);
+        assert_eq!(missing_feature("quorum:memory:,memory:,zks://a:1"), zks);
+        assert_eq!(missing_feature("mirror:memory:,memory:"), None);
+        let etcd = lacking("etcd", cfg!(feature = "etcd"));
+        assert_eq!(missing_feature("etcds://a:1?ttl=3s"), etcd);
+        for other in ["carrier-pigeon://coop", "nothing", ""] {
+            assert_eq!(missing_feature(other), None, "{other}");
+        }
     }
 
     #[tokio::test]

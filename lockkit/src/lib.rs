@@ -1,4 +1,5 @@
-//! Distributed locks with fencing tokens: one API over many backends, with one meaning.
+//! Distributed locks with fencing tokens: one API, with one meaning, over SQLite, PostgreSQL, MySQL
+//! and MariaDB, Redis and Valkey, ZooKeeper, etcd, and the memory of a process.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit::Error> {
@@ -19,8 +20,8 @@
 //! | `postgres://…`, `postgresql://…` | `postgres` | a fleet |
 //! | `mysql://…`, `mariadb://…` | `mysql` | a fleet |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
-//! | `zk://H:P,H:P/CHROOT`, `zks://…` | `zk`, for TLS `zk-tls` (not in `full`) | whoever reaches the ensemble |
-//! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | whoever reaches the cluster |
+//! | `zk://H:P,H:P/CHROOT`, `zks://…` | `zk`, for TLS `zk-tls` (not in `full`) | a fleet |
+//! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | a fleet |
 //! | `http://HOST:PORT`, `https://HOST:PORT`, `http+unix:/PATH` | `http` | the backend of a lock service |
 //!
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The
@@ -32,11 +33,13 @@
 //!
 //! What a lock means here, and what not, stands in the repository under `docs/semantics.md`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod connect;
 
-pub use connect::{connect, connect_with, schema};
+pub use connect::{connect, connect_with, missing_feature, schema};
 pub use lockkit_core::*;
 
 /// Drivers made of drivers: a quorum of independent backends, and a mirror of two.

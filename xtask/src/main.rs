@@ -1,8 +1,10 @@
 //! Chores of the workspace, started as `cargo xtask CHORE`. Small and without
 //! dependencies: it must build in a moment, and also where nothing else does.
 
+mod dist;
 mod install;
 mod mutants;
+mod portable;
 mod python;
 mod requirements;
 mod run;
@@ -47,6 +49,21 @@ const CHORES: &[Chore] = &[
         name: "bench-check",
         does: "builds the measurements, and runs each part of them for a moment",
         run: run::bench_check,
+    },
+    Chore {
+        name: "dist",
+        does: "packs the command for a target, with manual pages and completions",
+        run: dist::dist,
+    },
+    Chore {
+        name: "dist-check",
+        does: "runs a packed command in an empty root; needs root",
+        run: dist::check,
+    },
+    Chore {
+        name: "portable",
+        does: "checks what builds for macOS and FreeBSD without their C compilers",
+        run: portable::run,
     },
     Chore {
         name: "package",

@@ -5,6 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use lockkit::Token;
 
+#[cfg(feature = "top")]
+use super::pause;
 use super::{duration, token};
 
 /// `ls`.
@@ -79,6 +81,42 @@ pub(crate) struct WatchArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// `top`.
+#[cfg(feature = "top")]
+#[derive(Args, Debug)]
+#[command(after_help = TOP_EXAMPLE, after_long_help = format!("\
+A row is a lock or a semaphore that is held or waited for:
+
+  HELD     for how long its longest holder has held it
+  WAITERS  how many wait, and LONGEST, for how long the first has waited
+  CHG/MIN  how many claims began to hold, a minute, over the last minute; what came and went between
+           two looks is not counted
+
+Keys:
+  Up, Down, PageUp, PageDown, Home, End   choose a lock (also k, j, g, G)
+  Enter                                   its line: holders and waiters in order; Esc goes back
+  b                                       break the lock, or the chosen place in its line; asks first
+  /                                       only locks whose name, holder or note contains a text
+  p                                       only names that begin with a text
+  s                                       order by age, longest wait, waiters, changes, name
+  q, Ctrl-C                               quit
+
+{TOP_EXAMPLE}"))]
+pub(crate) struct TopArgs {
+    /// Only names that begin with this
+    #[arg(value_name = "BEGINNING", default_value = "", hide_default_value = true)]
+    pub(crate) beginning: String,
+
+    /// The pause between two looks at the backend
+    #[arg(long, value_name = "DUR", default_value = "1s", value_parser = pause)]
+    pub(crate) interval: Duration,
+}
+
+#[cfg(feature = "top")]
+const TOP_EXAMPLE: &str = "\
+Example:
+  lockkit top job/ --interval 250ms";
 
 /// `break`.
 #[derive(Args, Debug)]

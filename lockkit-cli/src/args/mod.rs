@@ -14,6 +14,8 @@ use clap_complete::Shell;
 use lockkit::Token;
 
 use crate::output::Verbosity;
+#[cfg(feature = "top")]
+use look::TopArgs;
 use look::{BreakArgs, LsArgs, ShowArgs, TakeOverArgs, WatchArgs};
 use sync::{DeleteArgs, ElectArgs, GetArgs, LatchVerb, PutArgs, ResizeArgs};
 use take::{AcquireArgs, HoldArgs, RunArgs, TicketArgs};
@@ -141,6 +143,9 @@ pub(crate) enum Verb {
     Break(BreakArgs),
     /// Show a lock now and after each change, until interrupted
     Watch(WatchArgs),
+    /// Show the locks in use, live
+    #[cfg(feature = "top")]
+    Top(TopArgs),
     /// Check the backend and give advice
     #[command(after_help = DOCTOR_EXAMPLE)]
     Doctor,
@@ -160,6 +165,28 @@ pub(crate) enum Verb {
     },
     /// Print a manual page
     Man(ManArgs),
+}
+
+impl Verb {
+    /// What it does with the backend, for the message when that fails.
+    pub(crate) fn doing(&self) -> &'static str {
+        match self {
+            Self::Run(_) | Self::Hold(_) | Self::Acquire(_) => "taking the lock",
+            Self::Elect(_) => "campaigning",
+            Self::Latch(_) => "using the latch",
+            Self::Resize(_) => "resizing the semaphore",
+            Self::Get(_) => "reading the register",
+            Self::Put(_) => "storing in the register",
+            Self::Delete(_) => "deleting from the register",
+            Self::Renew(_) => "renewing the lock",
+            Self::Release(_) => "releasing the lock",
+            Self::Ls(_) => "listing the locks",
+            Self::Check | Self::Show(_) | Self::Watch(_) => "looking at the lock",
+            Self::Break(_) => "breaking the lock",
+            Self::TakeOver(_) => "raising the tokens",
+            _ => "asking the backend",
+        }
+    }
 }
 
 const RENEW_EXAMPLE: &str = "\
@@ -247,6 +274,15 @@ fn term(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         short if short < Duration::from_millis(100) => Err("it must be 100ms or more".to_owned()),
         duration => Ok(duration),
+    }
+}
+
+/// A pause that leaves the backend some peace.
+#[cfg(feature = "top")]
+fn pause(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        pause if pause < Duration::from_millis(50) => Err("it must be 50ms or more".to_owned()),
+        pause => Ok(pause),
     }
 }
 

@@ -9,13 +9,14 @@ use tokio::time::sleep;
 
 use super::launch::{self, Job};
 use super::signals::Signals;
-use super::{Term, environment, hold, nested, role, under};
+use super::{Term, environment, hold, nested, under};
 use crate::args::BackendArgs;
 use crate::args::sync::ElectArgs;
 use crate::args::take::TakeArgs;
 use crate::backend::Backend;
 use crate::exit::{Ending, Failure, code};
 use crate::output::{self, printable};
+use crate::system;
 use crate::take::{self, Take};
 
 /// The time between the end of a command and the next candidacy: others go first, and a command
@@ -29,11 +30,11 @@ pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<End
     }
     let candidacy = candidacy(args);
     let take = Take::new(&args.name, &candidacy, args.max_term, false);
-    let backend = Backend::choose(backend)?.ttl_or_default(args.ttl);
+    let command = args.what.words();
+    let backend = Backend::choose(backend)?.ttl_or_default(args.ttl).for_command(&command[0]);
     take.rehearse(&backend).await?;
     let term = Term::new("--max-term", args.max_term, args.kill_after, backend.ttl())?;
-    role::can_be_played()?;
-    let command = args.what.words();
+    system::is_usable()?;
     launch::find(&command[0])?;
     nested::refuse(&nested::held(), &backend, take.space(), &args.name)?;
     let locks = take.connect(&backend).await?;

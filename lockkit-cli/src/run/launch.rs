@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use rustix::fs::{Access, access};
-use rustix::process::{Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
+use rustix::process::{Signal, getpid, getppid, kill_process};
 
-use super::{contain, role};
+use super::role;
 use crate::exit::{Failure, code};
 use crate::output;
+use crate::system::{self, contain};
 
 /// A command to be run under a lock.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ pub(super) fn main(arguments: &[OsString]) -> ExitCode {
     };
     // A last net under the supervisor: should somebody kill it along with lockkit, at least the
     // command itself goes too. (It survives the exec; lockkit's starting thread is its main one.)
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    system::die_with_the_parent();
     let orphaned = || {
         let now = getppid().map(|p| p.as_raw_nonzero().to_string());
         now.as_deref().map(OsStr::new) != Some(parent)
@@ -102,7 +103,7 @@ fn runnable(file: &Path) -> io::Result<PathBuf> {
     Ok(file.to_owned())
 }
 
-pub(super) fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
+pub(crate) fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
     let name = command.to_string_lossy();
     match error.kind() {
         io::ErrorKind::NotFound if command.as_encoded_bytes().contains(&b'/') => {

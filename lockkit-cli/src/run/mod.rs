@@ -5,11 +5,10 @@
 //! command's process group and ends it by the clock, or when lockkit is gone; the command itself,
 //! which a [launcher](launch) becomes once it is guarded.
 
-mod contain;
 pub(crate) mod elect;
 mod group;
 mod hold;
-mod launch;
+pub(crate) mod launch;
 pub(crate) mod nested;
 mod once;
 pub(crate) mod role;
@@ -28,7 +27,7 @@ use crate::args::take::{RunArgs, TakeArgs};
 use crate::backend::Backend;
 use crate::exit::{Ending, Failure};
 use crate::take::{self, Take};
-use crate::{note, output, phrase};
+use crate::{note, output, phrase, system};
 use hold::Hold;
 use launch::Job;
 use nested::Held;
@@ -42,12 +41,13 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
         return once::forget(&backend, &args.name).await.map(Ending::Code);
     }
     let command = args.what.words();
+    let backend = backend.for_command(&command[0]);
     let note = args.take.note.clone().unwrap_or_else(|| note::of_command(&command));
     let options = TakeArgs { note: Some(note), ..args.take.clone() };
     let take = Take::new(&args.name, &options, args.max_hold, false);
     take.rehearse(&backend).await?;
     let term = Term::new("--max-hold", args.max_hold, args.kill_after, backend.ttl())?;
-    role::can_be_played()?;
+    system::is_usable()?;
     launch::find(&command[0])?;
     let held = nested::held();
     nested::refuse(&held, &backend, take.space(), &args.name)?;

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 
-use super::{contain, launch, script, supervise};
+use super::{launch, script, supervise};
 use crate::exit::{Ending, Failure, code};
 use crate::output;
+use crate::system::{self, contain};
 
 /// The word that makes this program the [supervisor](supervise).
 pub(super) const SUPERVISE: &str = "__supervise";
@@ -20,10 +21,10 @@ pub(super) const SUPERVISE: &str = "__supervise";
 pub(super) const LAUNCH: &str = "__launch";
 
 /// The word that makes this program the [first process](contain) of a PID namespace.
-pub(super) const FIRST: &str = "__first";
+pub(crate) const FIRST: &str = "__first";
 
 /// The word that makes this program the [process](contain::unmask) that becomes a contained command.
-pub(super) const UNMASK: &str = "__unmask";
+pub(crate) const UNMASK: &str = "__unmask";
 
 /// The word that makes this program the [keeper](script) of a script's lock.
 pub(super) const KEEP: &str = "__keep";
@@ -49,14 +50,9 @@ pub(crate) fn play(arguments: &[OsString]) -> Option<ExitCode> {
     }
 }
 
-/// This program once more, in another role. By the kernel's name for it: the file may have been
-/// replaced by an upgrade since this process started, and the roles must understand each other.
-pub(super) fn myself(shown_as: &str, role: &str) -> Command {
-    let program = match cfg!(target_os = "linux") {
-        true => Ok("/proc/self/exe".into()),
-        false => std::env::current_exe(),
-    };
-    let mut command = Command::new(program.unwrap_or_else(|_| "lockkit".into()));
+/// This program once more, in another role: the roles must understand each other.
+pub(crate) fn myself(shown_as: &str, role: &str) -> Command {
+    let mut command = Command::new(system::this_program());
     command.arg0(shown_as).arg(role);
     command
 }
@@ -64,7 +60,7 @@ pub(super) fn myself(shown_as: &str, role: &str) -> Command {
 /// The stand-in for a script, as a command.
 pub(super) fn stand_in(folder: &Path, pause: Duration) -> Vec<OsString> {
     let pause = pause.as_millis().to_string();
-    vec!["/proc/self/exe".into(), STAND_IN.into(), folder.into(), pause.into()]
+    vec![system::this_program().into(), STAND_IN.into(), folder.into(), pause.into()]
 }
 
 /// Does what a role does by an async function, to its end.
@@ -85,18 +81,6 @@ pub(super) fn asynchronously(work: impl Future<Output = Result<Ending, Failure>>
         failure.ending
     });
     ExitCode::from(ending.code())
-}
-
-/// Refuses to begin where this program cannot find itself.
-pub(super) fn can_be_played() -> Result<(), Failure> {
-    match cfg!(target_os = "linux") && std::fs::metadata("/proc/self/exe").is_err() {
-        false => Ok(()),
-        true => {
-            let sentence = "/proc is not mounted here, and lockkit needs it to start the command \
-                            under supervision: mount it (mount -t proc proc /proc)";
-            Err(Failure::new(code::OS, sentence))
-        }
-    }
 }
 
 /// Ends this process by the signal. A program that is executed anew has the default action of every

@@ -12,16 +12,13 @@
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::Parser;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, getpgid, kill_process_group, pidfd_open};
-use rustix::process::{pidfd_send_signal, setsid};
+use rustix::process::{Pid, Signal, getpgid, kill_process_group, setsid};
 use tokio::time::{sleep, timeout};
 
 use super::launch::Job;
@@ -32,6 +29,7 @@ use crate::args::{BackendArgs, Cli, Verb};
 use crate::backend::Backend;
 use crate::exit::{Ending, Failure, code};
 use crate::output;
+use crate::system::{self, Process};
 use crate::take::{self, Take};
 
 /// Where the script writes its process id.
@@ -62,7 +60,7 @@ pub(crate) fn refuse(ending: Ending) {
 }
 
 fn start() -> Result<Ending, Failure> {
-    role::can_be_played()?;
+    system::is_usable()?;
     let folder = private_folder()?;
     let failed = |e: io::Error| Failure::os("cannot start the keeper of the lock", e);
     let mut keeper = role::myself("lockkit", role::KEEP)
@@ -173,7 +171,7 @@ pub(super) fn stand_in(arguments: &[OsString]) -> ExitCode {
             return Ok(Ending::Code(0));
         };
         let watched = script.try_clone().map_err(|e| Failure::os("the script", e))?;
-        let mut ended = tokio::task::spawn_blocking(move || wait_for(&watched));
+        let mut ended = tokio::task::spawn_blocking(move || watched.wait());
         tokio::select! {
             _ = &mut ended => return Ok(Ending::Code(0)),
             _ = signals.next() => {}
@@ -188,7 +186,7 @@ pub(super) fn stand_in(arguments: &[OsString]) -> ExitCode {
 }
 
 /// The script, once it has said who it is.
-async fn script(folder: &Path) -> Option<(Pid, OwnedFd)> {
+async fn script(folder: &Path) -> Option<(Pid, Process)> {
     let file = folder.join(SCRIPT);
     let text = loop {
         match std::fs::read_to_string(&file) {
@@ -198,22 +196,15 @@ async fn script(folder: &Path) -> Option<(Pid, OwnedFd)> {
     };
     let _ = std::fs::remove_dir_all(folder);
     let pid = Pid::from_raw(text.trim().parse().ok()?)?;
-    Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?))
-}
-
-fn wait_for(script: &OwnedFd) {
-    let mut fds = [PollFd::new(script, PollFlags::IN)];
-    while let Err(rustix::io::Errno::INTR) = poll(&mut fds, None) {}
+    Some((pid, Process::open(pid)?))
 }
 
 /// Signals the script, with what it started where it leads a process group.
-fn end(pid: Pid, script: &OwnedFd, signal: Signal) {
+fn end(pid: Pid, script: &Process, signal: Signal) {
     match getpgid(Some(pid)) {
         Ok(group) if group == pid => {
             let _ = kill_process_group(group, signal);
         }
-        _ => {
-            let _ = pidfd_send_signal(script, signal);
-        }
+        _ => script.signal(signal),
     }
 }

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::Failure;
+use crate::system::ignored_signals;
 
 /// What ends a wait, and is passed on to a command.
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
@@ -23,7 +24,7 @@ pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 impl Signals {
     /// Catches these, but for those that are ignored.
     pub(crate) fn catch(signals: &[Signal]) -> io::Result<Self> {
-        let ignored = ignored();
+        let ignored = ignored_signals();
         let mut caught = Vec::new();
         for signal in signals {
             let number = signal.as_raw();
@@ -60,14 +61,4 @@ impl Signals {
         })
         .await
     }
-}
-
-/// The set of signals that this process ignores, bit n - 1 for signal n. Empty where the system
-/// does not tell.
-fn ignored() -> u64 {
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
-        return 0;
-    };
-    let line = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

@@ -20,14 +20,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use nix::sys::signal::SigSet;
-use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, Signal, kill_process_group, setsid};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 
 use lockkit::clock::{BootClock, Clock, Moment};
+
+use crate::system::{self, Alarm};
 
 /// The supervisor's `main`.
 pub(crate) fn main() -> ExitCode {
@@ -37,7 +34,7 @@ pub(crate) fn main() -> ExitCode {
     let _ = setsid();
     let _ = std::env::set_current_dir("/");
     // Not the parent's name: `pkill lockkit` is to leave the guard in place.
-    let _ = std::fs::write("/proc/self/comm", "lk-supervisor");
+    system::show_as("lk-supervisor");
     match Guard::default().serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
@@ -57,26 +54,18 @@ struct Guard {
 impl Guard {
     fn serve(mut self) -> io::Result<()> {
         let stdin = io::stdin();
-        let timer = timerfd_create(
-            // The boot clock: a machine that slept through the lease finds out on waking.
-            TimerfdClockId::Boottime,
-            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-        )?;
+        let alarm = Alarm::new()?;
         let mut unread = Vec::new();
         answer("ready");
         loop {
             self.act_on_time();
-            timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &alarm(self.next()))?;
-            let mut fds = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&timer, PollFlags::IN)];
-            match rustix::event::poll(&mut fds, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => {
+            match alarm.wait(&stdin, self.next()) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => {
                     self.kill();
-                    return Err(e.into());
+                    return Err(error);
                 }
-            }
-            if fds[0].revents().is_empty() {
-                continue;
             }
             let mut buffer = [0; 1024];
             let count = match rustix::io::read(&stdin, &mut buffer) {
@@ -163,17 +152,4 @@ impl Guard {
 fn answer(word: &str) {
     let mut out = io::stdout();
     let _ = writeln!(out, "{word}").and_then(|()| out.flush());
-}
-
-/// A timer that fires once at `moment`; one that never does without.
-fn alarm(moment: Option<Moment>) -> Itimerspec {
-    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let nanos = moment.map_or(0, |m| m.as_nanos().clamp(1, i64::MAX as u64));
-    Itimerspec {
-        it_interval: zero,
-        it_value: Timespec {
-            tv_sec: (nanos / 1_000_000_000) as i64,
-            tv_nsec: (nanos % 1_000_000_000) as _,
-        },
-    }
 }

@@ -45,12 +45,14 @@ impl Supervisor {
     pub(crate) fn start(group: Pid, due: Due) -> io::Result<Self> {
         // Under another name than this process, so that a kill by name (`pkill -f lockkit`) misses
         // one of the two, and that one ends the command.
+        // A stderr that nobody reads. Not /dev/null, which an image with nothing else does not have.
+        let (_, nowhere) = io::pipe()?;
         let mut child = role::myself("lk-supervisor", role::SUPERVISE)
             .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // It must not hold open what a reader of lockkit's stderr waits for the end of.
-            .stderr(Stdio::null())
+            .stderr(nowhere)
             .spawn()?;
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("its pipes are missing"));

@@ -19,6 +19,8 @@ use rustix::process::{
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::system::parent_of;
+
 /// The controlling terminal.
 #[derive(Debug)]
 pub(crate) struct Terminal {
@@ -115,12 +117,4 @@ fn is_orphaned() -> bool {
         ancestor = parent_of(pid);
     }
     true
-}
-
-fn parent_of(pid: Pid) -> Option<Pid> {
-    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
-    let stat = std::fs::read_to_string(path).ok()?;
-    // The name, in parentheses, may contain anything; state and parent follow it.
-    let (_, after) = stat.rsplit_once(')')?;
-    Pid::from_raw(after.split_whitespace().nth(1)?.parse().ok()?)
 }

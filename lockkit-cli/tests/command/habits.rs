@@ -52,6 +52,46 @@ fn the_note_is_the_user_and_the_command_line_without_secrets() {
 }
 
 #[test]
+fn holders_are_shown_with_user_host_command_and_age() {
+    let stage = Stage::new();
+    let inside = "\"$LOCKKIT\" ls --local; \"$LOCKKIT\" show --local a; true";
+    let line = ["run", "--local", "--note", "why", "a", "sh", "-c", inside];
+    let ran = stage.lockkit(&line).env("USER", "ada").output().unwrap();
+    let shown = stdout(&ran);
+    let host = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+    assert_eq!(shown.matches("ada:sh[").count(), 2, "{shown}");
+    assert_eq!(shown.matches(&format!("]@{host}")).count(), 2, "{shown}");
+    assert!(shown.contains(" ms") && shown.contains("why"), "{shown}");
+    let mut unnamed = stage.lockkit(&["run", "--local", "a", "sh", "-c", inside]);
+    let shown = stdout(&unnamed.env_remove("USER").env_remove("LOGNAME").output().unwrap());
+    let user = format!("uid{}:sh[", rustix::process::getuid());
+    assert!(shown.contains(&user), "{shown}");
+}
+
+#[test]
+fn an_unreachable_backend_is_named_with_what_was_being_done_and_without_its_password() {
+    let stage = Stage::new();
+    // Nobody listens on port 1.
+    let places = [
+        "redis://u:***@127.0.0.1:1",
+        "redis+cluster://u:***@127.0.0.1:1",
+        "redis+sentinel://u:***@127.0.0.1:1/m",
+        "postgres://u:***@127.0.0.1:1/x",
+        "mysql://u:***@127.0.0.1:1/x",
+        "zk://u:***@127.0.0.1:1/x",
+        "etcd://u:***@127.0.0.1:1",
+        "mirror:redis://u:***@127.0.0.1:1,postgres://u:***@127.0.0.1:1/x",
+    ];
+    for place in places {
+        let ran = stage.run(&["run", "-n", "--url", &place.replace("***", "hunter2"), "a", "true"]);
+        let said = stderr(&ran);
+        assert_eq!(code(&ran), 69, "{said}");
+        assert!(said.contains(&format!("while connecting to {place}: ")), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
 fn the_prefix_may_come_from_the_environment() {
     let stage = Stage::new();
     let put = |options: &[&str], value: &str| {
@@ -122,7 +162,7 @@ fn each_subcommand_has_an_example_and_a_page() {
         }
         verbs += 1;
     }
-    assert_eq!(verbs, 21);
+    assert_eq!(verbs, 23);
 }
 
 #[test]
@@ -144,4 +184,16 @@ fn colours_come_where_they_are_wanted() {
     let list = |color: &str| stdout(&stage.run(&["ls", "--local", "--color", color]));
     assert!(list("always").contains("\u{1b}[1mNAME"));
     assert!(!list("auto").contains('\u{1b}') && !list("never").contains('\u{1b}'));
+}
+
+#[cfg(not(feature = "zk-tls"))]
+#[test]
+fn a_backend_that_is_not_compiled_in_comes_with_the_command_that_adds_it() {
+    let stage = Stage::new();
+    for url in ["zks://db:2281", "quorum:redis://a,zks://b:1,redis://c"] {
+        let ran = stage.run(&["run", "--url", url, "a", "true"]);
+        assert_eq!(code(&ran), 64, "{}", stderr(&ran));
+        let adds = "cargo install --path lockkit-cli --features zk-tls";
+        assert!(stderr(&ran).contains(adds), "{}", stderr(&ran));
+    }
 }

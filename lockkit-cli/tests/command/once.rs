@@ -20,7 +20,10 @@ fn a_job_runs_once_for_its_key() {
     let second = stage.run(&job);
     let said = stderr(&second);
     assert_eq!(second.status.code(), Some(0), "{said}");
-    assert!(said.contains("today/report") && said.contains("was done by lockkit["), "{said}");
+    assert!(
+        said.contains("today/report") && said.contains("was done by ") && said.contains(":sh["),
+        "{said}"
+    );
     assert_eq!(runs(&stage), 1);
     let other = stage.run(&["run", "--local", "--once", "tomorrow", "sh", "-c", "echo >>ran"]);
     assert_eq!((other.status.code(), runs(&stage)), (Some(0), 2));

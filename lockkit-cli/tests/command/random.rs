@@ -30,7 +30,7 @@ impl Dice {
     }
 }
 
-const VERBS: [&str; 26] = [
+const VERBS: [&str; 30] = [
     "hold",
     "run",
     "run",
@@ -56,9 +56,13 @@ const VERBS: [&str; 26] = [
     "watch",
     "doctor",
     "schema",
+    "top",
+    "take-over",
+    "completions",
+    "man",
     "serve",
 ];
-const OPTIONS: [&str; 45] = [
+const OPTIONS: [&str; 47] = [
     "--ttl",
     "--wait",
     "-w",
@@ -99,6 +103,8 @@ const OPTIONS: [&str; 45] = [
     "--contain",
     "-c",
     "--from",
+    "--interval",
+    "--show",
     "--help",
     "--version",
     "--",

@@ -1,81 +1,8 @@
 //! Under a terminal: a real one, with a shell that does job control.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::process::Stdio;
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use crate::pty::{CTRL_C, Terminal};
+use crate::stage::{Stage, process_state, wait_for};
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-
-use crate::stage::{Running, Stage, process_state, wait_for};
-
-/// A terminal with a session in it.
-struct Terminal {
-    keyboard: File,
-    screen: Receiver<Vec<u8>>,
-    seen: String,
-    _session: Running,
-}
-
-impl Terminal {
-    /// Runs a program as the leader of a session on a terminal of its own.
-    fn open(stage: &Stage, program: &[&str]) -> Self {
-        let master: OwnedFd = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let name = std::ffi::OsStr::from_bytes(name.to_bytes()).to_owned();
-        let side = || -> Stdio {
-            use rustix::fs::OFlags;
-            use std::os::unix::fs::OpenOptionsExt;
-            let flags = OFlags::NOCTTY.bits() as i32;
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .custom_flags(flags)
-                .open(&name)
-                .unwrap()
-                .into()
-        };
-        let mut command = stage.program("setsid");
-        command.args(["--ctty", "--wait"]).args(program).env("PS1", "prompt> ");
-        let session = command.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
-        let keyboard = File::from(master);
-        let mut output = keyboard.try_clone().unwrap();
-        let (tell, screen) = channel();
-        std::thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(count @ 1..) = output.read(&mut buffer) {
-                if tell.send(buffer[..count].to_vec()).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { keyboard, screen, seen: String::new(), _session: Running(session) }
-    }
-
-    fn type_in(&mut self, text: &str) {
-        self.keyboard.write_all(text.as_bytes()).unwrap();
-    }
-
-    /// Returns when this was shown after what was seen before, with what was shown until then.
-    fn see(&mut self, text: &str) -> String {
-        loop {
-            if let Some(at) = self.seen.find(text) {
-                return self.seen.drain(..at + text.len()).collect();
-            }
-            match self.screen.recv_timeout(Duration::from_secs(60)) {
-                Ok(more) => self.seen.push_str(&String::from_utf8_lossy(&more)),
-                Err(_) => panic!("{text:?} was not shown, but {:?}", self.seen),
-            }
-        }
-    }
-}
-
-const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";
 
 /// What is typed is also shown: what a command says is put together by it.

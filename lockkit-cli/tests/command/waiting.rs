@@ -14,7 +14,8 @@ fn after_a_second_stderr_says_who_holds_it_and_since_when() {
     stage.wait_for_holder("a");
     let mut waiter = stage.start(&["run", "--local", "a", "true"]);
     let said = stage.wait_for_file("stderr");
-    assert!(said.starts_with("lockkit: waiting for the lock \"a\": held by lockkit["), "{said}");
+    assert!(said.starts_with("lockkit: waiting for the lock \"a\": held by "), "{said}");
+    assert!(said.contains(":sleep["), "{said}");
     assert!(said.contains(" for ") && said.contains("\"tidying up\""), "{said}");
     waiter.signal(Signal::INT);
     assert_eq!(waiter.code(), 130);

@@ -19,21 +19,19 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, Signal as NixSignal, kill};
 use nix::unistd::Pid as NixPid;
-use rustix::process::{
-    Pid, Signal, WaitOptions, getgid, getuid, kill_process, set_parent_process_death_signal,
-    waitpid,
-};
+use rustix::process::{Pid, Signal, WaitOptions, getgid, getuid, kill_process, waitpid};
 
-use super::launch::cannot_run;
-use super::role;
 use crate::exit::code;
 use crate::output;
+use crate::run::launch::cannot_run;
+use crate::run::role;
+use crate::system;
 
 /// How long what the command left behind may go on, and how long it has after SIGTERM.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The launcher's part: makes the namespace and its first process, and ends as that one does.
-pub(super) fn launch(command: &[OsString]) -> ExitCode {
+pub(crate) fn launch(command: &[OsString]) -> ExitCode {
     if let Err(error) = separate() {
         output::fail(format!(
             "--contain: the system does not let this user make a PID namespace ({error}): allow \
@@ -97,8 +95,8 @@ fn separate() -> io::Result<()> {
 }
 
 /// The first process: starts the command, takes away what ends, ends after the command.
-pub(super) fn main(command: &[OsString]) -> ExitCode {
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+pub(crate) fn main(command: &[OsString]) -> ExitCode {
+    system::die_with_the_parent();
     show_own_processes();
     take_over();
     let early = pending();
@@ -132,7 +130,7 @@ pub(super) fn main(command: &[OsString]) -> ExitCode {
 }
 
 /// The process that becomes the command: it takes signals again.
-pub(super) fn unmask(command: &[OsString]) -> ExitCode {
+pub(crate) fn unmask(command: &[OsString]) -> ExitCode {
     let [program, arguments @ ..] = command else {
         return ExitCode::from(code::SOFTWARE);
     };
