@@ -12,9 +12,9 @@ use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal, Replies,
-    Step as FlightStep, one_by_one,
+    Step, one_by_one,
 };
-use lockkit_core::line::{Answer, Entry, Line, Step, Tokens};
+use lockkit_core::line::{Answer, Entry, Line, Tokens, Verb};
 use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page, Standing};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Token};
 
@@ -79,7 +79,7 @@ impl DocumentDriver {
     fn step(
         &self,
         key: &Key,
-        step: &Step<'_, Arc<Claim>>,
+        step: &Verb<'_, Arc<Claim>>,
         record: Option<&BreakRecord>,
     ) -> Result<(Answer, Line<Arc<Claim>>), Error> {
         loop {
@@ -112,7 +112,7 @@ impl DocumentDriver {
         Error::Lost { reason }
     }
 
-    fn renewal(&self, claim: &Claim, step: &Step<'_, Arc<Claim>>) -> Result<Renewal, Error> {
+    fn renewal(&self, claim: &Claim, step: &Verb<'_, Arc<Claim>>) -> Result<Renewal, Error> {
         Ok(match self.step(&claim.key, step, None)? {
             (Answer::Holds(grant), _) => Renewal::Holds(grant),
             (Answer::Waits(place), line) => Renewal::Waits { ahead: line.ahead(place) },
@@ -131,7 +131,7 @@ impl DocumentDriver {
         if weight == 0 || weight > asked {
             return Err(Error::config(format!("{weight} permits of {asked}")));
         }
-        let step = Step::Acquire { claim, with: claim.clone(), patience, given: None };
+        let step = Verb::Acquire { claim, with: claim.clone(), patience, given: None };
         let acquired = match self.step(&claim.key, &step, None)? {
             (Answer::Holds(grant), _) => Acquisition::Granted(grant),
             (Answer::Waits(place), line) => Acquisition::Queued { ahead: line.ahead(place) },
@@ -147,7 +147,7 @@ impl DocumentDriver {
     }
 
     async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        match self.step(&claim.key, &Step::Release(claim), None)?.0 {
+        match self.step(&claim.key, &Verb::Release(claim), None)?.0 {
             Answer::Released(released) => Ok(released),
             other => Err(Error::permanent("document", format!("{other:?}"))),
         }
@@ -160,7 +160,7 @@ impl LockDriver for DocumentDriver {
         &self.capabilities
     }
 
-    async fn carry(&self, steps: &[FlightStep]) -> Result<Replies, Error> {
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
         let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
         Ok(one_by_one(steps, acquire, release).await)
@@ -169,7 +169,7 @@ impl LockDriver for DocumentDriver {
     /// Polls. Whoever polls lets the list move on.
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         loop {
-            let (_, line) = self.step(&claim.key, &Step::Look, None)?;
+            let (_, line) = self.step(&claim.key, &Verb::Look, None)?;
             let found = line.find(&claim.id).and_then(|place| line.get(place));
             match found {
                 Some(entry) if entry.broken => return Err(self.lost(claim)),
@@ -183,19 +183,19 @@ impl LockDriver for DocumentDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        Ok(claims.iter().map(|claim| self.renewal(claim, &Step::Renew(claim))).collect())
+        Ok(claims.iter().map(|claim| self.renewal(claim, &Verb::Renew(claim))).collect())
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.renewal(claim, &Step::Shorten(claim, ttl))
+        self.renewal(claim, &Verb::Shorten(claim, ttl))
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.renewal(claim, &Step::Downgrade(claim))
+        self.renewal(claim, &Verb::Downgrade(claim))
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        self.renewal(claim, &Step::Raise(claim, token))
+        self.renewal(claim, &Verb::Raise(claim, token))
     }
 
     async fn break_claim(
@@ -205,7 +205,7 @@ impl LockDriver for DocumentDriver {
         force: Force,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let (answer, _) = self.step(key, &Step::Break(token, force), Some(record))?;
+        let (answer, _) = self.step(key, &Verb::Break(token, force), Some(record))?;
         Ok(matches!(answer, Answer::Broke(broke) if !broke.is_empty()))
     }
 

@@ -135,10 +135,10 @@ impl Collector {
         &self,
         step: Step,
         latest: Option<Moment>,
-    ) -> Result<(Place, oneshot::Receiver<Told>), Error> {
+    ) -> Result<(Queued, oneshot::Receiver<Told>), Error> {
         let (told, hears) = oneshot::channel();
         let mut queue = self.queue();
-        let place = Place { number: queue.next, release: matches!(step, Step::Release { .. }) };
+        let place = Queued { number: queue.next, release: matches!(step, Step::Release { .. }) };
         if queue.closed && !place.release {
             return Err(Error::Closed);
         }
@@ -167,7 +167,7 @@ impl Collector {
 
     /// Called when a step was in line while others ran. `true`: it is alone, and is carried in place.
     /// Otherwise it has departed, or will with the next flight.
-    fn depart(self: &Arc<Self>, place: Place) -> bool {
+    fn depart(self: &Arc<Self>, place: Queued) -> bool {
         let batch = {
             let mut queue = self.queue();
             if !queue.lane(place).contains_key(&place.number) {
@@ -262,7 +262,7 @@ impl Queue {
         self.releases.len() + self.acquires.len()
     }
 
-    fn lane(&mut self, place: Place) -> &mut BTreeMap<u64, Waiting> {
+    fn lane(&mut self, place: Queued) -> &mut BTreeMap<u64, Waiting> {
         match place.release {
             true => &mut self.releases,
             false => &mut self.acquires,
@@ -272,7 +272,7 @@ impl Queue {
 
 /// Where a step stands that has not departed.
 #[derive(Clone, Copy)]
-struct Place {
+struct Queued {
     number: u64,
     release: bool,
 }
@@ -350,7 +350,7 @@ pub(crate) struct Passenger {
 #[derive(Clone, Copy)]
 enum State {
     Ashore,
-    InLine(Place),
+    InLine(Queued),
     /// Under way, or answered.
     Departed,
 }

@@ -50,6 +50,7 @@ pub use crate::registers::{
     Delete, Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
     Version, Write, WriteId,
 };
+pub use crate::url::{UrlOption, join_query, split_query};
 
 /// Lists of claims, kept by a backend.
 ///

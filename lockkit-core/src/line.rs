@@ -14,7 +14,7 @@
 //! enough, [`apply`](Line::apply) says [`Stop::NeedMore`], having done nothing of the step, or
 //! [`Applied::more`], having done all but to let the next claims begin to hold. The driver then
 //! loads what follows, [extends](Line::extend) the window, and applies the step again, or
-//! [`Step::Look`].
+//! [`Verb::Look`].
 
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ use crate::{Claim, Identity, Mode, Token};
 
 mod places;
 mod roster;
-mod step;
+mod verb;
 
 use roster::Roster;
-pub use step::{Answer, Applied, Broke, Change, Entry, Step, Stop, Tokens, What};
+pub use verb::{Answer, Applied, Broke, Change, Entry, Stop, Tokens, Verb, What};
 
 /// A list of claims, or a window of it.
 #[derive(Debug)]
@@ -183,7 +183,7 @@ impl<W: Clone> Line<W> {
     /// that may begin to hold do.
     pub fn apply(
         &mut self,
-        step: &Step<'_, W>,
+        step: &Verb<'_, W>,
         now: Moment,
         tokens: &mut Tokens,
     ) -> Result<Applied, Stop> {
@@ -192,25 +192,25 @@ impl<W: Clone> Line<W> {
         }
         self.promote(now)?;
         let answer = match step {
-            Step::Look => Answer::Looked,
-            Step::Acquire { claim, with, patience, given } => match self.roster.find(&claim.id) {
+            Verb::Look => Answer::Looked,
+            Verb::Acquire { claim, with, patience, given } => match self.roster.find(&claim.id) {
                 Some(place) => self.acquire_again(place, claim, *patience, now),
                 None => self.acquire(claim, with, *patience, *given, now, tokens)?,
             },
-            Step::Renew(claim) => self.on_claim(claim, |line, at| line.renew(at, claim, now)),
-            Step::Release(claim) => Answer::Released(self.release(&claim.id)),
-            Step::Shorten(claim, ttl) => {
+            Verb::Renew(claim) => self.on_claim(claim, |line, at| line.renew(at, claim, now)),
+            Verb::Release(claim) => Answer::Released(self.release(&claim.id)),
+            Verb::Shorten(claim, ttl) => {
                 self.on_claim(claim, |line, at| line.shorten(at, *ttl, now))
             }
-            Step::Downgrade(claim) => {
+            Verb::Downgrade(claim) => {
                 self.on_claim(claim, |line, at| line.downgrade(at, claim, now))
             }
-            Step::Raise(claim, token) => match self.roster.find(&claim.id) {
+            Verb::Raise(claim, token) => match self.roster.find(&claim.id) {
                 Some(place) => self.raise(place, claim, *token, now, tokens)?,
                 None => Answer::Gone,
             },
-            Step::Break(token, force) => Answer::Broke(self.break_claims(*token, *force, now)),
-            Step::Resize { limit, given } => self.resize(*limit, *given),
+            Verb::Break(token, force) => Answer::Broke(self.break_claims(*token, *force, now)),
+            Verb::Resize { limit, given } => self.resize(*limit, *given),
         };
         let more = self.promote(now).is_err();
         Ok(Applied { answer, changes: std::mem::take(&mut self.changes), more })

@@ -215,7 +215,7 @@ impl LockDriver for MemoryDriver {
         for some in claims.chunks(RENEWED_AT_ONCE) {
             self.shared.on_lines(|lines, now, calls| {
                 let renew = |claim: &Arc<Claim>| {
-                    lines.on_claim(claim, &line::Step::Renew(claim), now, calls)
+                    lines.on_claim(claim, &line::Verb::Renew(claim), now, calls)
                 };
                 renewals.extend(some.iter().map(renew));
             })?;
@@ -224,12 +224,12 @@ impl LockDriver for MemoryDriver {
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        let step = line::Step::Shorten(claim, ttl);
+        let step = line::Verb::Shorten(claim, ttl);
         self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        let step = line::Step::Downgrade(claim);
+        let step = line::Verb::Downgrade(claim);
         self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 
@@ -267,7 +267,7 @@ impl LockDriver for MemoryDriver {
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        let step = line::Step::Raise(claim, token);
+        let step = line::Verb::Raise(claim, token);
         self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 

@@ -46,13 +46,13 @@ struct Term {
 
 enum Phase {
     Waiting,
-    Holding(Holding),
+    Holding(HeldLease),
     /// With a reason when it was lost, without one when it was given back.
     Ended(Option<LossReason>),
 }
 
 #[derive(Clone, Copy)]
-struct Holding {
+struct HeldLease {
     token: Token,
     ttl: Duration,
     /// Until when it may be trusted.
@@ -142,7 +142,7 @@ impl Record {
                 let stop = max_hold.map_or(NEVER, |d| now.after(d));
                 let deadline = until.min(stop);
                 let (ttl, lowered) = (grant.ttl, Moment::from_nanos(0));
-                let h = Holding { token, ttl, deadline, granted_at: now, stop, lowered };
+                let h = HeldLease { token, ttl, deadline, granted_at: now, stop, lowered };
                 *phase = Phase::Holding(h);
                 self.changed.notify_waiters();
                 observe::waiting(self.labels, -1.0);

@@ -1,5 +1,6 @@
 //! The grammar of backend URLs and of durations, in one place.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -24,28 +25,18 @@ impl BackendUrl {
             let message = "a backend URL begins with a scheme and a colon, such as sqlite:locks.db";
             return Err(Error::config(message));
         };
-        let (place, query) = url.split_once('?').unwrap_or((url, ""));
+        let (place, options) = split_query(url);
         let mut settings = Settings::default();
         let mut others = Vec::new();
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            let value = || {
-                let text = percent_decode_str(value).decode_utf8();
-                text.map_err(|_| {
-                    Error::Config(format!("the option {name} in the URL is not UTF-8"))
-                })
-            };
-            match name {
-                "prefix" => settings = settings.prefix(value()?),
-                "ttl" => settings = settings.ttl(parse_duration(&value()?)?),
-                "wait_ttl" => settings = settings.wait_ttl(parse_duration(&value()?)?),
+        for option in options {
+            match option.name {
+                "prefix" => settings = settings.prefix(option.decoded()?),
+                "ttl" => settings = settings.ttl(parse_duration(&option.decoded()?)?),
+                "wait_ttl" => settings = settings.wait_ttl(parse_duration(&option.decoded()?)?),
                 _ => others.push(option),
             }
         }
-        let rest = match others.is_empty() {
-            true => place.to_owned(),
-            false => format!("{place}?{}", others.join("&")),
-        };
+        let rest = join_query(place, &others);
         Ok(Self { scheme: scheme.to_ascii_lowercase(), settings, rest })
     }
 
@@ -74,6 +65,46 @@ impl fmt::Display for BackendUrl {
 impl fmt::Debug for BackendUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BackendUrl({self})")
+    }
+}
+
+/// An option in a URL's query: `name=value`, or a name alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UrlOption<'a> {
+    /// What stands before the first `=`.
+    pub name: &'a str,
+    /// What stands behind it, as it is written; empty where there is none.
+    pub value: &'a str,
+    /// All of it, as it is written.
+    pub text: &'a str,
+}
+
+impl<'a> UrlOption<'a> {
+    /// The value, percent-decoded.
+    pub fn decoded(&self) -> Result<Cow<'a, str>, Error> {
+        let decoded = percent_decode_str(self.value).decode_utf8();
+        let Self { name, .. } = self;
+        decoded.map_err(|_| Error::Config(format!("the option {name} in the URL is not UTF-8")))
+    }
+}
+
+/// What stands before a URL's query, and the options in it.
+pub fn split_query(url: &str) -> (&str, impl Iterator<Item = UrlOption<'_>>) {
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let texts = query.split('&').filter(|text| !text.is_empty());
+    let options = texts.map(|text| {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        UrlOption { name, value, text }
+    });
+    (place, options)
+}
+
+/// A URL of what stands before its query, and of options.
+pub fn join_query(place: &str, options: &[UrlOption<'_>]) -> String {
+    let texts: Vec<_> = options.iter().map(|option| option.text).collect();
+    match texts.is_empty() {
+        true => place.to_owned(),
+        false => format!("{place}?{}", texts.join("&")),
     }
 }
 

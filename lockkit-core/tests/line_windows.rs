@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{Force, Patience, SetLimit};
-use lockkit_core::line::{Answer, Change, Entry, Line, Step, Stop, Tokens, What};
+use lockkit_core::line::{Answer, Change, Entry, Line, Stop, Tokens, Verb, What};
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Token, queue};
 use proptest::prelude::*;
 
@@ -50,7 +50,7 @@ struct Rows {
 
 impl Rows {
     /// Loads all, applies, and writes what changed.
-    fn apply_whole(&mut self, step: &Step<'_>, now: Moment) -> Answer {
+    fn apply_whole(&mut self, step: &Verb<'_>, now: Moment) -> Answer {
         let mut line = Line::window(self.rows.values().cloned(), None, self.given);
         let mut tokens = Tokens::above(self.last);
         let applied = line.apply(step, now, &mut tokens).expect("nothing is missing");
@@ -63,7 +63,7 @@ impl Rows {
     /// The same with the first `size` rows, and the ones that the step is about.
     fn apply_window(
         &mut self,
-        step: &Step<'_>,
+        step: &Verb<'_>,
         about: Option<&Claim>,
         now: Moment,
         size: usize,
@@ -71,7 +71,7 @@ impl Rows {
         let mut size = size;
         let (front, known_to) = self.front(size);
         let named = self.rows.values().filter(|row| match (step, about) {
-            (Step::Break(token, _), _) => row.token == *token,
+            (Verb::Break(token, _), _) => row.token == *token,
             // Who holds is at the front.
             (_, Some(claim)) => row.id == claim.id && !row.holds(),
             _ => false,
@@ -94,7 +94,7 @@ impl Rows {
         };
         while applied.more {
             more(&mut line);
-            match line.apply(&Step::Look, now, &mut tokens) {
+            match line.apply(&Verb::Look, now, &mut tokens) {
                 Ok(looked) => {
                     applied.changes.extend(looked.changes);
                     applied.more = looked.more;
@@ -156,20 +156,20 @@ impl Both {
         let given = self.whole.given;
         let step = match (act, &about) {
             (Act::Acquire(_, patience), Some(claim)) => {
-                Step::Acquire { claim, with: (), patience, given }
+                Verb::Acquire { claim, with: (), patience, given }
             }
-            (Act::Renew(_), Some(claim)) => Step::Renew(claim),
-            (Act::Release(_), Some(claim)) => Step::Release(claim),
-            (Act::Shorten(_, ttl), Some(claim)) => Step::Shorten(claim, Duration::from_millis(ttl)),
-            (Act::Downgrade(_), Some(claim)) => Step::Downgrade(claim),
-            (Act::Raise(_, above), Some(claim)) => Step::Raise(claim, self.token(above, 0)),
-            (Act::Break(back, force), _) => Step::Break(self.token(0, back), force),
-            (Act::Resize(limit), _) => Step::Resize { limit: SetLimit::To(limit), given },
+            (Act::Renew(_), Some(claim)) => Verb::Renew(claim),
+            (Act::Release(_), Some(claim)) => Verb::Release(claim),
+            (Act::Shorten(_, ttl), Some(claim)) => Verb::Shorten(claim, Duration::from_millis(ttl)),
+            (Act::Downgrade(_), Some(claim)) => Verb::Downgrade(claim),
+            (Act::Raise(_, above), Some(claim)) => Verb::Raise(claim, self.token(above, 0)),
+            (Act::Break(back, force), _) => Verb::Break(self.token(0, back), force),
+            (Act::Resize(limit), _) => Verb::Resize { limit: SetLimit::To(limit), given },
             (Act::Wait(ms), _) => {
                 self.now = self.now.after(Duration::from_millis(ms));
                 return;
             }
-            _ => Step::Look,
+            _ => Verb::Look,
         };
         let whole = self.whole.apply_whole(&step, self.now);
         let window = self.window.apply_window(&step, about.as_ref(), self.now, self.size);
@@ -286,13 +286,13 @@ fn a_release_with_a_thousand_waiting_needs_the_first_three_claims_only() {
     let now = Moment::from_nanos(1_000_000_000);
     let (mut whole, mut tokens) = (Line::new(), Tokens::above(0));
     for claim in &claims {
-        let step = Step::Acquire { claim, with: (), patience: Patience::Wait, given: None };
+        let step = Verb::Acquire { claim, with: (), patience: Patience::Wait, given: None };
         whole.apply(&step, now, &mut tokens).unwrap();
     }
     let front: Vec<Entry> = whole.entries().take(3).cloned().collect();
     let known_to = Some(front[2].place);
     let mut line = Line::window(front, known_to, None);
-    let step = Step::Release(&claims[0]);
+    let step = Verb::Release(&claims[0]);
     let applied = line.apply(&step, now, &mut tokens).unwrap();
     assert!(!applied.more);
     let changed = |change: &Change| (change.id, change.what);

@@ -8,7 +8,7 @@ use crate::keys::given_limit;
 
 /// A limit that stays, and its key.
 #[derive(Clone, Debug)]
-pub(crate) struct Given {
+pub(crate) struct LimitKey {
     pub(crate) key: Vec<u8>,
     pub(crate) limit: GivenLimit,
     /// The revision of its last change.
@@ -21,7 +21,7 @@ struct Value {
     until: u64,
 }
 
-impl Given {
+impl LimitKey {
     pub(crate) fn of(kv: &KeyValue) -> Option<Self> {
         let limit = given_limit(kv.key())?;
         let Value { until } = serde_json::from_slice(kv.value()).unwrap_or_default();

@@ -5,7 +5,7 @@ use etcd_client::KeyValue;
 use lockkit_core::queue::{Ahead, Member, Queue, Verdict};
 use lockkit_core::{Claim, Error, Mode};
 
-use crate::given::Given;
+use crate::given::LimitKey;
 use crate::keys::given_limit;
 use crate::value::Value;
 
@@ -63,14 +63,14 @@ impl Member for Entry {
 pub(crate) struct Line {
     queue: Queue<Entry>,
     /// The limit that it was given, if it was.
-    pub(crate) given: Option<Given>,
+    pub(crate) given: Option<LimitKey>,
     /// The revision at which it was so.
     pub(crate) revision: i64,
 }
 
 impl Line {
     pub(crate) fn of(kvs: &[KeyValue], count: i64, revision: i64) -> Self {
-        let given = kvs.iter().find_map(Given::of);
+        let given = kvs.iter().find_map(LimitKey::of);
         let claims = kvs.iter().filter(|kv| given_limit(kv.key()).is_none());
         let mut entries: Vec<_> = claims.map(Entry::of).collect();
         entries.sort_by_key(|entry| entry.created);

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use crate::calls::{BACKEND, Failure, Reply, ranges, revision};
 use crate::inner::{Inner, delete, pair, written};
 use crate::leases::{Lease, seconds};
-use crate::watches::Sight;
+use crate::watches::WatchRange;
 
 /// How long the id of a deletion is remembered at least where no token is.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
@@ -76,7 +76,7 @@ struct State {
 }
 
 /// A register as it was.
-struct Seen {
+struct ReadRegister {
     value: Option<KeyValue>,
     state: State,
     /// The revision at which it was looked at.
@@ -130,17 +130,17 @@ impl Inner {
             }
             let (key, _) = self.root.register(at);
             let (to, mut news) = mpsc::unbounded_channel();
-            let sight = Sight { key, end: Vec::new(), from: seen.revision + 1, changes: true };
+            let sight = WatchRange { key, end: Vec::new(), from: seen.revision + 1, changes: true };
             let _watching = self.watches.watch(sight, to);
             news.recv().await;
         }
     }
 
-    async fn seen(&self, at: &RegisterKey) -> Result<Seen, Failure> {
+    async fn seen(&self, at: &RegisterKey) -> Result<ReadRegister, Failure> {
         let (value, meta) = self.root.register(at);
         let txn = Txn::new().and_then(show(&value, &meta));
         let answer = self.calls.txn(txn).await?.answer;
-        let seen = Seen::of(pair(ranges(&answer))?, revision(&answer));
+        let seen = ReadRegister::of(pair(ranges(&answer))?, revision(&answer));
         self.registers.note(value, &seen.state);
         Ok(seen)
     }
@@ -217,7 +217,7 @@ impl Inner {
         let reply = self.calls.txn(txn).await?;
         let revision = revision(&reply.answer);
         if !reply.answer.succeeded() {
-            let now = Seen::of(pair(ranges(&reply.answer))?, revision).state;
+            let now = ReadRegister::of(pair(ranges(&reply.answer))?, revision).state;
             self.registers.note(value, &now);
             return Ok(reply.with(Err(now)));
         }
@@ -236,7 +236,7 @@ fn show(value: &[u8], meta: &[u8]) -> [TxnOp; 2] {
     [value, meta].map(|key| TxnOp::get(key, None::<GetOptions>))
 }
 
-impl Seen {
+impl ReadRegister {
     fn of([mut value, mut meta]: [GetResponse; 2], revision: i64) -> Self {
         let (value, meta) = (value.take_kvs().pop(), meta.take_kvs().pop());
         let parsed = meta.as_ref().and_then(|kv| serde_json::from_slice(kv.value()).ok());

@@ -31,7 +31,7 @@ const LOOKS: usize = 3;
 const AT_ONCE: usize = 32;
 
 /// What one flight of questions brought in.
-struct Seen {
+struct Findings {
     /// When it left.
     sent: Moment,
     /// The keys on each lease; `None` if it is gone.
@@ -117,7 +117,7 @@ impl Inner {
         claims: &[Arc<Claim>],
         places: &[Option<Place>],
         patience: Duration,
-    ) -> Seen {
+    ) -> Findings {
         let sent = BootClock.now();
         let mut leases = HashMap::new();
         let mut lists = HashSet::new();
@@ -139,7 +139,7 @@ impl Inner {
             (key, line)
         }));
         let (keys, lines) = join(leases, lines).await;
-        Seen { sent, keys: keys.into_iter().collect(), lines: lines.into_iter().collect() }
+        Findings { sent, keys: keys.into_iter().collect(), lines: lines.into_iter().collect() }
     }
 
     /// Keeps a lease alive, and lists its keys. `None` if it is gone.
@@ -172,7 +172,7 @@ impl Inner {
     }
 
     /// What the flight says of a claim.
-    fn judge(&self, claim: &Claim, place: Option<Place>, seen: &Seen) -> Result<Next, Failure> {
+    fn judge(&self, claim: &Claim, place: Option<Place>, seen: &Findings) -> Result<Next, Failure> {
         let Some(place) = place else {
             return Ok(Next::Look);
         };
@@ -364,7 +364,7 @@ impl Inner {
 
     /// Takes out the claims that core has forgotten, and that live on only because they share a
     /// lease with those that it renews.
-    fn sweep(self: &Arc<Self>, seen: &Seen, renewed: &[Arc<Claim>], now: Moment) {
+    fn sweep(self: &Arc<Self>, seen: &Findings, renewed: &[Arc<Claim>], now: Moment) {
         let renewed: HashSet<_> = renewed.iter().map(|claim| claim.id).collect();
         let mut over = Vec::new();
         self.places().retain(|id, place| {
@@ -405,7 +405,7 @@ mod tests {
         place.entry.value = place.entry.value.map(Value::holding);
         let keys = HashSet::from([place.entry.key.clone()]);
         let keys = HashMap::from([(place.lease.id, Ok(Some(keys)))]);
-        let seen = Seen { sent: at(101), keys, lines: HashMap::new() };
+        let seen = Findings { sent: at(101), keys, lines: HashMap::new() };
         inner.note(claim.id, place.clone());
         let next = inner.judge(&claim, Some(place.clone()), &seen).unwrap();
         assert!(matches!(next, Next::Tell(Renewal::Holds(_))));

@@ -20,7 +20,7 @@ use lockkit_core::queue::Resizing;
 use lockkit_core::{Error, Key};
 
 use crate::calls::{BACKEND, Failure, ranges, revision};
-use crate::given::Given;
+use crate::given::LimitKey;
 use crate::inner::{Inner, created, delete, get_list, none_in, odd};
 use crate::keys::{any_given, end_of_claims, given, other_limits};
 use crate::line::{Entry, Line};
@@ -84,7 +84,7 @@ impl Inner {
         &self,
         list: &[u8],
         line: &Line,
-        now: &Given,
+        now: &LimitKey,
         limit: u32,
         exact: bool,
     ) -> Result<bool, Failure> {
@@ -106,7 +106,7 @@ impl Inner {
 
 /// A limit is put, for good.
 fn stays(list: &[u8], limit: u32, until: u64) -> TxnOp {
-    TxnOp::put(given(list, limit), Given::value(until), None::<PutOptions>)
+    TxnOp::put(given(list, limit), LimitKey::value(until), None::<PutOptions>)
 }
 
 /// "All claims of this list were there at this revision."

@@ -14,7 +14,7 @@ use crate::calls::{BACKEND, Failure, ranges, revision};
 use crate::inner::{Inner, get_list, odd, pair, record, token_of};
 use crate::keys::{end_of, given_limit};
 use crate::line::{Entry, Line};
-use crate::watches::Sight;
+use crate::watches::WatchRange;
 
 /// Keys that are fetched at once.
 const KEYS: i64 = 500;
@@ -28,7 +28,7 @@ type Words = HashMap<Vec<u8>, (BreakRecord, i64)>;
 type Left = HashMap<i64, Duration>;
 
 /// Where a page ended: in which space, at which revision, before which key.
-struct Place {
+struct Position {
     space: usize,
     revision: i64,
     key: Vec<u8>,
@@ -64,7 +64,7 @@ impl Inner {
             let list = self.root.list(key);
             let end = end_of(&list);
             let (to, mut news) = mpsc::unbounded_channel();
-            let sight = Sight { key: list, end, from: revision + 1, changes: true };
+            let sight = WatchRange { key: list, end, from: revision + 1, changes: true };
             let _watching = self.watches.watch(sight, to);
             news.recv().await;
         }
@@ -72,8 +72,8 @@ impl Inner {
 
     pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let mut place = match &request.after {
-            Some(cursor) => Place::parse(cursor)?,
-            None => Place { space: 0, revision: 0, key: Vec::new() },
+            Some(cursor) => Position::parse(cursor)?,
+            None => Position { space: 0, revision: 0, key: Vec::new() },
         };
         for _ in 0..ATTEMPTS {
             match self.page(request, &place).await {
@@ -86,7 +86,7 @@ impl Inner {
         Err(Error::retryable(BACKEND, "etcd compacts its revisions faster than they are listed"))
     }
 
-    async fn page(&self, request: &ListRequest, from: &Place) -> Result<Page, Failure> {
+    async fn page(&self, request: &ListRequest, from: &Position) -> Result<Page, Failure> {
         let limit = request.limit.max(1);
         let mut states = Vec::new();
         let mut revision = from.revision;
@@ -121,7 +121,7 @@ impl Inner {
                 }
                 states.extend(self.show_all(&lists, revision).await?);
                 if full && (rest || number + 1 < SPACES.len()) {
-                    let next = Place { space: number, revision, key }.to_cursor();
+                    let next = Position { space: number, revision, key }.to_cursor();
                     return Ok(Page { states, next: Some(next) });
                 }
                 if !more || full {
@@ -260,7 +260,7 @@ fn words(breaks: &GetResponse) -> Words {
     breaks.kvs().iter().filter_map(word).collect()
 }
 
-impl Place {
+impl Position {
     fn to_cursor(&self) -> Cursor {
         let mut bytes = vec![u8::try_from(self.space).unwrap_or(0)];
         bytes.extend(self.revision.to_be_bytes());

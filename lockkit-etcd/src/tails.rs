@@ -51,11 +51,11 @@ pub(crate) struct Tails(Mutex<State>);
 struct State {
     /// The one that was used last goes first: so there are few.
     spare: Vec<String>,
-    given: HashMap<ClaimId, Given>,
+    assigned: HashMap<ClaimId, Assigned>,
 }
 
 #[derive(Debug)]
-struct Given {
+struct Assigned {
     tail: String,
     /// How often it was asked for.
     asked: u32,
@@ -83,24 +83,24 @@ impl Tails {
             return Taken { tail: digest(claim.id), fresh: false };
         }
         let state = &mut *self.state();
-        if let Some(given) = state.given.get_mut(&claim.id) {
-            given.asked += 1;
-            given.sure = false;
-            return Taken { tail: given.tail.clone(), fresh: false };
+        if let Some(assigned) = state.assigned.get_mut(&claim.id) {
+            assigned.asked += 1;
+            assigned.sure = false;
+            return Taken { tail: assigned.tail.clone(), fresh: false };
         }
         let tail = state.spare.pop().unwrap_or_else(|| ClaimId::random().to_hex());
         let until = needed(claim.hold_ttl.max(claim.wait_ttl));
         state.give(
             claim.id,
-            Given { tail: tail.clone(), asked: 1, sure: false, created: None, until },
+            Assigned { tail: tail.clone(), asked: 1, sure: false, created: None, until },
         );
         Taken { tail, fresh: true }
     }
 
     /// The one request that puts this claim in was answered, and sent once.
     pub(crate) fn sure(&self, id: ClaimId) {
-        if let Some(given) = self.state().given.get_mut(&id) {
-            given.sure = given.asked == 1;
+        if let Some(assigned) = self.state().assigned.get_mut(&id) {
+            assigned.sure = assigned.asked == 1;
         }
     }
 
@@ -108,11 +108,11 @@ impl Tails {
     /// if it was known once. From here on the tail is this claim's alone.
     pub(crate) fn of(&self, claim: &Claim) -> (String, Option<i64>) {
         let state = &mut *self.state();
-        match state.given.get_mut(&claim.id) {
-            Some(given) => {
-                given.asked += 1;
-                given.sure = false;
-                (given.tail.clone(), given.created)
+        match state.assigned.get_mut(&claim.id) {
+            Some(assigned) => {
+                assigned.asked += 1;
+                assigned.sure = false;
+                (assigned.tail.clone(), assigned.created)
             }
             None => (digest(claim.id), None),
         }
@@ -120,29 +120,29 @@ impl Tails {
 
     /// Whether the tail of this claim may be given on when the claim is released.
     pub(crate) fn is_sure(&self, id: ClaimId) -> bool {
-        self.state().given.get(&id).is_some_and(|given| given.sure)
+        self.state().assigned.get(&id).is_some_and(|assigned| assigned.sure)
     }
 
     /// The claim is out of its list, and nobody but this driver has written its key.
     pub(crate) fn back(&self, id: ClaimId) {
         let state = &mut *self.state();
-        if state.given.get(&id).is_some_and(|given| given.sure)
-            && let Some(given) = state.given.remove(&id)
+        if state.assigned.get(&id).is_some_and(|assigned| assigned.sure)
+            && let Some(assigned) = state.assigned.remove(&id)
             && state.spare.len() < SPARE
         {
-            state.spare.push(given.tail);
+            state.spare.push(assigned.tail);
         }
     }
 
     /// Nothing under its tail is this claim's: it gets another one.
     pub(crate) fn leave(&self, id: ClaimId) {
-        self.state().given.remove(&id);
+        self.state().assigned.remove(&id);
     }
 
     /// The claim with this key is known no more, but may be there, and be released.
     pub(crate) fn keep(&self, id: ClaimId, key: &[u8], created: i64, ttl: Duration) {
         let (tail, created, until) = (tail_of(key), Some(created), needed(ttl));
-        self.state().give(id, Given { tail, asked: 1, sure: false, created, until });
+        self.state().give(id, Assigned { tail, asked: 1, sure: false, created, until });
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -151,15 +151,15 @@ impl Tails {
 }
 
 impl State {
-    fn give(&mut self, id: ClaimId, given: Given) {
-        if self.given.len() == self.given.capacity() {
+    fn give(&mut self, id: ClaimId, assigned: Assigned) {
+        if self.assigned.len() == self.assigned.capacity() {
             // Who holds for longer than that is known by the key, and its tail is not given on.
             let now = BootClock.now();
-            self.given.retain(|_, given| given.until >= now);
+            self.assigned.retain(|_, assigned| assigned.until >= now);
             // So that the next time is far away.
-            self.given.reserve(self.given.len().max(16));
+            self.assigned.reserve(self.assigned.len().max(16));
         }
-        self.given.insert(id, given);
+        self.assigned.insert(id, assigned);
     }
 }
 
@@ -258,8 +258,8 @@ mod tests {
         for n in 0..10_000 {
             let id = claim().id;
             tails.keep(id, b"k/0123", n, TTL);
-            tails.state().given.get_mut(&id).unwrap().until = long_ago;
+            tails.state().assigned.get_mut(&id).unwrap().until = long_ago;
         }
-        assert!(tails.state().given.capacity() < 1_000);
+        assert!(tails.state().assigned.capacity() < 1_000);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use lockkit_core::Error;
+use lockkit_core::driver::{UrlOption, split_query};
 use percent_encoding::percent_decode_str;
 
 const PORT: &str = "2379";
@@ -24,7 +25,7 @@ pub(crate) struct Target {
 
 /// Takes a URL apart.
 pub(crate) fn parse(url: &str) -> Result<Target, Error> {
-    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let (place, query) = split_query(url);
     let (tls, rest) = match place.split_once("://") {
         Some(("etcd", rest)) => (false, rest),
         Some(("etcds", rest)) => (true, rest),
@@ -81,11 +82,10 @@ struct Files {
 }
 
 impl Files {
-    fn of(query: &str) -> Result<Self, Error> {
+    fn of<'a>(options: impl Iterator<Item = UrlOption<'a>>) -> Result<Self, Error> {
         let mut files = Self::default();
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            let place = match name {
+        for option in options {
+            let place = match option.name {
                 "ca" => &mut files.ca,
                 "cert" => &mut files.cert,
                 "key" => &mut files.key,
@@ -97,7 +97,7 @@ impl Files {
                     return Err(Error::Config(message));
                 }
             };
-            *place = Some(decoded(value)?);
+            *place = Some(option.decoded()?.into_owned());
         }
         Ok(files)
     }

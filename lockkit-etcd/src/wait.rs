@@ -25,7 +25,7 @@ use crate::inner::{Inner, Place};
 use crate::keys::{end_of, given_limit};
 use crate::line::{Entry, Line};
 use crate::moves::{Moved, Moving};
-use crate::watches::{News, Sight, Watching};
+use crate::watches::{News, WatchRange, Watching};
 
 /// What a piece of news means to a waiter.
 enum Turn {
@@ -105,13 +105,13 @@ impl Inner {
             // limit goes another one has come: so what is seen of both is seen in its order, and
             // nobody takes a turn by a limit that was not in force any more when it came.
             let list = self.root.list(&claim.key);
-            let all = Sight { end: end_of(&list), key: list, from, changes: false };
+            let all = WatchRange { end: end_of(&list), key: list, from, changes: false };
             return vec![self.watches.watch(all, to)];
         };
         // Who reads may go on when a writer becomes a reader; others wait until it has gone.
         let changes = own.mode == Mode::Shared;
-        let obstacle = Sight { key: entry.key.clone(), end: Vec::new(), from, changes };
-        let mine = Sight { key: own.key.clone(), end: Vec::new(), from, changes: true };
+        let obstacle = WatchRange { key: entry.key.clone(), end: Vec::new(), from, changes };
+        let mine = WatchRange { key: own.key.clone(), end: Vec::new(), from, changes: true };
         vec![self.watches.watch(mine, to.clone()), self.watches.watch(obstacle, to)]
     }
 

@@ -31,7 +31,7 @@ const PAUSES: [Duration; 5] = [
 
 /// What to watch.
 #[derive(Clone, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct WatchRange {
     pub(crate) key: Vec<u8>,
     /// The end of the range; empty for one key.
     pub(crate) end: Vec<u8>,
@@ -41,7 +41,7 @@ pub(crate) struct Sight {
     pub(crate) changes: bool,
 }
 
-impl Sight {
+impl WatchRange {
     fn shown(&self) -> Shown {
         (self.key.clone(), self.end.clone(), self.changes)
     }
@@ -59,7 +59,7 @@ pub(crate) enum News {
 }
 
 enum Order {
-    Watch(u64, Sight, mpsc::UnboundedSender<News>),
+    Watch(u64, WatchRange, mpsc::UnboundedSender<News>),
     Stop(u64),
 }
 
@@ -90,7 +90,7 @@ impl Watches {
     }
 
     /// Watches from `sight.from` on, and tells `to`.
-    pub(crate) fn watch(&self, sight: Sight, to: mpsc::UnboundedSender<News>) -> Watching {
+    pub(crate) fn watch(&self, sight: WatchRange, to: mpsc::UnboundedSender<News>) -> Watching {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let orders = self.orders();
         let _ = orders.send(Order::Watch(id, sight, to));
@@ -131,7 +131,7 @@ type Shown = (Vec<u8>, Vec<u8>, bool);
 /// A watch at etcd.
 struct Watch {
     /// `from` is the next revision of which nothing has come yet.
-    sight: Sight,
+    sight: WatchRange,
     /// Who is told, and from which revision on.
     told: HashMap<u64, (i64, mpsc::UnboundedSender<News>)>,
 }
@@ -151,7 +151,7 @@ impl Watchers {
         }
     }
 
-    fn add(&mut self, id: u64, sight: Sight, to: mpsc::UnboundedSender<News>) -> Option<Word> {
+    fn add(&mut self, id: u64, sight: WatchRange, to: mpsc::UnboundedSender<News>) -> Option<Word> {
         let shared = self.by_sight.get(&sight.shown());
         if let Some((number, watch)) = shared.and_then(|n| Some((*n, self.watches.get_mut(n)?))) {
             if sight.from < watch.sight.from {
@@ -363,7 +363,7 @@ async fn say(
     }
 }
 
-fn options(number: i64, sight: &Sight) -> WatchOptions {
+fn options(number: i64, sight: &WatchRange) -> WatchOptions {
     let mut options = WatchOptions::new().with_watch_id(number).with_start_revision(sight.from);
     if !sight.end.is_empty() {
         options = options.with_range(sight.end.clone());

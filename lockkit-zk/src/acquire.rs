@@ -10,7 +10,7 @@ use zookeeper_client::{Error as ZkError, Stat};
 use crate::driver::Inner;
 use crate::enter::Entered;
 use crate::failure::{BACKEND, failed};
-use crate::folders::Sight;
+use crate::folders::FolderState;
 use crate::line::Line;
 use crate::paths::{Child, Tag};
 use crate::places::{Node, Place};
@@ -201,8 +201,8 @@ impl Inner {
             && self.remove(&session, claim, &node).await?
         {
             let folder = self.layout.list(&claim.key);
-            if self.folders.last(&folder) == Some(Sight::InUse) {
-                self.folders.saw(&folder, Sight::There);
+            if self.folders.last(&folder) == Some(FolderState::InUse) {
+                self.folders.saw(&folder, FolderState::There);
             }
             return Ok(Released::Removed);
         }

@@ -19,7 +19,7 @@ use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWrite
 
 use crate::driver::Inner;
 use crate::failure::{BACKEND, failed, not_done};
-use crate::folders::Sight;
+use crate::folders::FolderState;
 use crate::given::{NODES, admits_first, limit_at};
 use crate::line::Line;
 use crate::node::Label;
@@ -72,10 +72,10 @@ impl Inner {
         for _ in 0..TRIES {
             let way = match self.folders.last(&folder) {
                 None => Way::New,
-                Some(Sight::There | Sight::InUse) => Way::Existing,
-                Some(Sight::Limited(given)) => Way::Limited(given),
+                Some(FolderState::There | FolderState::InUse) => Way::Existing,
+                Some(FolderState::Limited(given)) => Way::Limited(given),
                 // With a folder made anew the numbers begin anew.
-                Some(Sight::Worn) => Way::Empty,
+                Some(FolderState::Worn) => Way::Empty,
             };
             match self.attempt(session, claim, &folder, way).await? {
                 Attempt::In(entered) => return Ok(entered),
@@ -97,8 +97,8 @@ impl Inner {
             let mut looked = None;
             let way = match self.folders.last(&folder) {
                 None => Way::New,
-                Some(Sight::There | Sight::Worn) => Way::Empty,
-                Some(Sight::InUse | Sight::Limited(_)) => {
+                Some(FolderState::There | FolderState::Worn) => Way::Empty,
+                Some(FolderState::InUse | FolderState::Limited(_)) => {
                     let (names, stat) = match self.latest_children(session, &folder).await? {
                         Ok(listed) => listed,
                         Err(why) => {
@@ -211,9 +211,9 @@ impl Inner {
         let kind = Kind::of(name.to_owned());
         let is_worn = matches!(kind, Kind::Claim(child) if child.is_near_the_end());
         let sight = match self.folders.last(folder) {
-            Some(limited @ Sight::Limited(_)) => limited,
-            _ if is_worn => Sight::Worn,
-            _ => Sight::InUse,
+            Some(limited @ FolderState::Limited(_)) => limited,
+            _ if is_worn => FolderState::Worn,
+            _ => FolderState::InUse,
         };
         self.folders.saw(folder, sight);
     }
@@ -221,7 +221,7 @@ impl Inner {
     /// Takes note of the limit that a list was given.
     pub(crate) fn saw_limit(&self, folder: &str, line: &Line) {
         if let Some(given) = line.queue().given() {
-            self.folders.saw(folder, Sight::Limited(given));
+            self.folders.saw(folder, FolderState::Limited(given));
         }
     }
 
@@ -239,12 +239,12 @@ impl Inner {
                 self.make_folder(session, above).await.map_err(failed)?;
             }
             // It has another limit now.
-            (ZkError::NoNode, Way::Limited(_)) => self.folders.saw(folder, Sight::InUse),
+            (ZkError::NoNode, Way::Limited(_)) => self.folders.saw(folder, FolderState::InUse),
             (ZkError::NoNode, _) => self.folders.forget(folder),
-            (ZkError::NodeExists, Way::New) => self.folders.saw(folder, Sight::There),
-            (ZkError::NotEmpty, Way::Empty) => self.folders.saw(folder, Sight::InUse),
+            (ZkError::NodeExists, Way::New) => self.folders.saw(folder, FolderState::There),
+            (ZkError::NotEmpty, Way::Empty) => self.folders.saw(folder, FolderState::InUse),
             // Whoever may make folders above it need not be allowed to delete them.
-            (ZkError::NoAuth, Way::Empty) => self.folders.saw(folder, Sight::InUse),
+            (ZkError::NoAuth, Way::Empty) => self.folders.saw(folder, FolderState::InUse),
             (ZkError::BadVersion, Way::Unchanged(_)) => {}
             (why, _) => return Err(failed(why)),
         }

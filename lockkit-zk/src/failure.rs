@@ -50,7 +50,3 @@ pub(crate) fn not_done(error: &ZkError) -> bool {
             | ZkError::BadVersion
     )
 }
-
-pub(crate) fn no_answer() -> Error {
-    Error::retryable(BACKEND, "the server did not answer in time")
-}

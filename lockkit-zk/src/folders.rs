@@ -12,7 +12,7 @@ const REMEMBERED: usize = 4096;
 
 /// How a folder was when it was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
+pub(crate) enum FolderState {
     /// It is there; nobody may be in it.
     There,
     /// Somebody is in it.
@@ -27,29 +27,29 @@ pub(crate) enum Sight {
 #[derive(Debug, Default)]
 pub(crate) struct Folders {
     hashes: RandomState,
-    seen: Mutex<Seen>,
+    seen: Mutex<Generations>,
 }
 
 /// By hashes: two folders with the same one are taken for each other, which costs a round trip.
 #[derive(Debug, Default)]
-struct Seen {
-    young: HashMap<u64, Sight>,
-    old: HashMap<u64, Sight>,
+struct Generations {
+    young: HashMap<u64, FolderState>,
+    old: HashMap<u64, FolderState>,
 }
 
 impl Folders {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, Generations> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How the folder was, if that is remembered.
-    pub(crate) fn last(&self, folder: &str) -> Option<Sight> {
+    pub(crate) fn last(&self, folder: &str) -> Option<FolderState> {
         let hash = self.hashes.hash_one(folder);
         let seen = self.seen();
         seen.young.get(&hash).or_else(|| seen.old.get(&hash)).copied()
     }
 
-    pub(crate) fn saw(&self, folder: &str, sight: Sight) {
+    pub(crate) fn saw(&self, folder: &str, sight: FolderState) {
         let hash = self.hashes.hash_one(folder);
         let mut seen = self.seen();
         if seen.young.len() >= REMEMBERED && !seen.young.contains_key(&hash) {
@@ -75,9 +75,9 @@ mod tests {
     fn what_was_seen_last_is_remembered() {
         let folders = Folders::default();
         assert_eq!(folders.last("/a"), None);
-        folders.saw("/a", Sight::There);
-        folders.saw("/a", Sight::InUse);
-        assert_eq!(folders.last("/a"), Some(Sight::InUse));
+        folders.saw("/a", FolderState::There);
+        folders.saw("/a", FolderState::InUse);
+        assert_eq!(folders.last("/a"), Some(FolderState::InUse));
         folders.forget("/a");
         assert_eq!(folders.last("/a"), None);
     }
@@ -86,11 +86,11 @@ mod tests {
     fn no_more_than_two_generations_are_kept() {
         let folders = Folders::default();
         for n in 0..20 * REMEMBERED {
-            folders.saw(&format!("/{n}"), Sight::There);
+            folders.saw(&format!("/{n}"), FolderState::There);
         }
         let seen = folders.seen();
         assert!(seen.young.len() <= REMEMBERED && seen.old.len() <= REMEMBERED);
         drop(seen);
-        assert_eq!(folders.last(&format!("/{}", 20 * REMEMBERED - 1)), Some(Sight::There));
+        assert_eq!(folders.last(&format!("/{}", 20 * REMEMBERED - 1)), Some(FolderState::There));
     }
 }

@@ -33,7 +33,7 @@ impl Line {
             match Kind::of(name) {
                 Kind::Claim(child) => claims.push(child),
                 Kind::Downgraded(tag) => drop(downgraded.insert(tag)),
-                Kind::Given(limit) => given = Some(limit),
+                Kind::Limit(limit) => given = Some(limit),
                 Kind::Foreign => {}
             }
         }

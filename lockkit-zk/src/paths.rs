@@ -220,7 +220,7 @@ pub(crate) enum Kind {
     Claim(Child),
     Downgraded(Tag),
     /// The limit that the list was given.
-    Given(GivenLimit),
+    Limit(GivenLimit),
     Foreign,
 }
 
@@ -232,7 +232,7 @@ impl Kind {
             }
             None => match name.strip_prefix("d-").filter(|tag| is_tag(tag)) {
                 Some(tag) => Self::Downgraded(Tag(tag.to_owned())),
-                None => limit_of(&name).map_or(Self::Foreign, Self::Given),
+                None => limit_of(&name).map_or(Self::Foreign, Self::Limit),
             },
         }
     }

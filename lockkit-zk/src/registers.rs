@@ -31,7 +31,7 @@ const REMEMBERED: usize = 1024;
 
 /// A register as it was read.
 #[derive(Clone, Debug)]
-struct Seen {
+struct ReadRegister {
     cell: Cell,
     /// The node's version; none when there is no node.
     node: Option<i32>,
@@ -73,7 +73,7 @@ impl Memory {
 
 impl Inner {
     /// The register as the leader has it, in one flight.
-    async fn seen(&self, session: &Session, path: &str) -> Result<Seen, Error> {
+    async fn seen(&self, session: &Session, path: &str) -> Result<ReadRegister, Error> {
         let synced = session.ask_majority(path);
         let read = session.client.get_data(path);
         let (synced, read) = session.answers(async { tokio::join!(synced, read) }).await?;
@@ -81,7 +81,7 @@ impl Inner {
             Ok(read) => read,
             Err(ZkError::NoNode) => {
                 synced.map_err(failed)?;
-                return Ok(Seen { cell: Cell::empty(), node: None, left: None });
+                return Ok(ReadRegister { cell: Cell::empty(), node: None, left: None });
             }
             Err(error) => return Err(failed(error)),
         };
@@ -98,7 +98,7 @@ impl Inner {
                 cell.value = None;
             }
         }
-        Ok(Seen { cell, node: Some(stat.version), left })
+        Ok(ReadRegister { cell, node: Some(stat.version), left })
     }
 
     /// The leader's clock: ZooKeeper shows it only in the time of a change, so one is made.
@@ -129,7 +129,7 @@ impl Inner {
             let (node, next) = match judged {
                 Some(judged) => judged,
                 None => {
-                    let Seen { cell, node, .. } = self.seen(&session, &path).await?;
+                    let ReadRegister { cell, node, .. } = self.seen(&session, &path).await?;
                     match change.judge(&cell) {
                         Ok(next) => (node, next),
                         Err(outcome) => return Ok(outcome),
@@ -216,7 +216,7 @@ impl Registers for ZkDriver {
                 }
                 false => None,
             };
-            let Seen { cell, left, .. } = self.inner.seen(&session, &path).await?;
+            let ReadRegister { cell, left, .. } = self.inner.seen(&session, &path).await?;
             let entry = cell.entry();
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);

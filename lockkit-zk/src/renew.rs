@@ -181,7 +181,7 @@ impl Inner {
             let tag = match Kind::of(name) {
                 Kind::Claim(child) => child.tag,
                 Kind::Downgraded(tag) => tag,
-                Kind::Given(_) | Kind::Foreign => continue,
+                Kind::Limit(_) | Kind::Foreign => continue,
             };
             if !owned.contains(&tag) {
                 // It goes out when it is called; nobody waits for the answer.

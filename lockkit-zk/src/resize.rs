@@ -21,7 +21,7 @@ use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWrite
 
 use crate::driver::Inner;
 use crate::failure::{BACKEND, failed};
-use crate::folders::Sight;
+use crate::folders::FolderState;
 use crate::given::{MARK, limit_at};
 use crate::line::Line;
 use crate::session::Session;
@@ -35,7 +35,7 @@ const EXACT_ATTEMPTS: usize = 16;
 const ASKED_FOR: usize = 200;
 
 /// A list as it was read.
-struct Seen {
+struct ReadList {
     line: Line,
     /// The version of its folder; none when there is no folder.
     version: Option<i32>,
@@ -72,17 +72,17 @@ impl Inner {
     }
 
     /// The list as the leader has it.
-    async fn seen_list(&self, session: &Session, folder: &str) -> Result<Seen, Error> {
+    async fn seen_list(&self, session: &Session, folder: &str) -> Result<ReadList, Error> {
         let synced = session.ask_majority(self.layout.root());
         let listed = session.client.get_children(folder);
         let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
         match listed {
             // There may be no root to be synchronized, but then nor are there folders.
-            Err(ZkError::NoNode) => Ok(Seen { line: Line::default(), version: None }),
+            Err(ZkError::NoNode) => Ok(ReadList { line: Line::default(), version: None }),
             Ok((names, stat)) => {
                 synced.map_err(failed)?;
                 let line = self.line_of(session, folder, names).await?;
-                Ok(Seen { line, version: Some(stat.version) })
+                Ok(ReadList { line, version: Some(stat.version) })
             }
             Err(error) => Err(failed(error)),
         }
@@ -123,7 +123,7 @@ impl Inner {
         &self,
         session: &Session,
         folder: &str,
-        seen: &Seen,
+        seen: &ReadList,
         change: &Change,
         exact: bool,
     ) -> Result<bool, Error> {
@@ -151,7 +151,7 @@ impl Inner {
             .map_err(failed)?;
         match session.answers(multi.commit()).await? {
             Ok(_) => {
-                self.folders.saw(folder, Sight::Limited(change.given));
+                self.folders.saw(folder, FolderState::Limited(change.given));
                 Ok(true)
             }
             Err(MultiWriteError::OperationFailed { source, .. }) => match source {

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::driver::no_answer;
 use tokio::task::JoinHandle;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError, SessionState};
 
 use crate::ZkOptions;
-use crate::failure::no_answer;
+use crate::failure::BACKEND;
 use crate::options::agreed_silence;
 use crate::watched::{Room, Watched};
 
@@ -108,7 +109,7 @@ impl Session {
 
     /// Waits for the answers to several requests, in bounded time.
     pub(crate) async fn answers<T>(&self, answers: impl Future<Output = T>) -> Result<T, Error> {
-        tokio::time::timeout(self.patience, answers).await.map_err(|_| no_answer())
+        tokio::time::timeout(self.patience, answers).await.map_err(|_| no_answer(BACKEND))
     }
 
     /// Asks the leader and a majority for a sign of life, and has the server catch up with them

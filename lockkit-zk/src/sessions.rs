@@ -11,10 +11,11 @@ use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::driver::no_answer;
 use zookeeper_client::Client;
 
 use crate::ZkOptions;
-use crate::failure::{BACKEND, no_answer, unreachable};
+use crate::failure::{BACKEND, unreachable};
 use crate::options::{Asked, LEAST, ROUNDED, longest_connection_timeout};
 use crate::session::Session;
 
@@ -187,7 +188,7 @@ impl Sessions {
                 Either::Left((Some(connected), _)) => {
                     return connected.map_err(|error| unreachable(error, self.options.tls));
                 }
-                Either::Left((None, _)) => return Err(no_answer()), // it is never empty
+                Either::Left((None, _)) => return Err(no_answer(BACKEND)), // it is never empty
                 Either::Right(_) => {}
             }
         }
@@ -273,7 +274,7 @@ impl Lane {
         let asked = sessions.options.asked(self.ttl);
         let sent = BootClock.now();
         let connected = tokio::time::timeout(CONNECTING, sessions.connect(asked)).await;
-        let connected = connected.unwrap_or_else(|_| Err(no_answer()));
+        let connected = connected.unwrap_or_else(|_| Err(no_answer(BACKEND)));
         let client = connected.inspect_err(|_| {
             self.failures.fetch_add(1, Ordering::AcqRel);
         })?;

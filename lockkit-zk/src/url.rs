@@ -1,5 +1,6 @@
 //! The URL of an ensemble, taken apart. No I/O but the reading of certificates.
 
+use lockkit_core::driver::{UrlOption, split_query};
 use lockkit_core::{Error, parse_duration, without_password};
 use percent_encoding::percent_decode_str;
 
@@ -32,7 +33,7 @@ impl ZkOptions {
             Some(("zks", rest)) => (true, rest),
             _ => return Err(wrong("it begins with neither zk:// nor zks://")),
         };
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (place, query) = split_query(rest);
         // The password may contain '@': everything up to the last one is the login.
         let (login, place) = match place.rsplit_once('@') {
             Some((login, place)) => (Some(login), place),
@@ -66,11 +67,13 @@ struct Query {
 
 impl Query {
     /// What stands for itself goes into the options at once.
-    fn read(query: &str, options: &mut ZkOptions) -> Result<Self, String> {
+    fn read<'a>(
+        query: impl Iterator<Item = UrlOption<'a>>,
+        options: &mut ZkOptions,
+    ) -> Result<Self, String> {
         let mut read = Self::default();
         let time = |value| parse_duration(value).map_err(|e| e.to_string());
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        for UrlOption { name, value, .. } in query {
             match name {
                 "ttl" => options.ttl = time(value)?,
                 "session_timeout" => options.session_timeout = Some(time(value)?),

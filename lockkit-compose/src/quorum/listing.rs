@@ -17,7 +17,7 @@ const PAGE: usize = 1_000;
 /// How old the whole may be that a page is taken from.
 const FRESH: Duration = Duration::from_secs(3);
 
-type Place = (Space, String);
+type ListId = (Space, String);
 
 /// The whole that was read last.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct Listing(Mutex<Option<Arc<Whole>>>);
 struct Whole {
     read: Moment,
     of: (Namespace, Option<Space>, String),
-    states: BTreeMap<Place, LockState>,
+    states: BTreeMap<ListId, LockState>,
 }
 
 impl Shared {
@@ -52,7 +52,7 @@ impl Shared {
         let read = self.clock.now();
         let reading = (0..self.members.len()).map(|member| self.list_at(member, request));
         let (lists, epochs) = tokio::join!(join_all(reading), self.present_epochs());
-        let mut by_name: BTreeMap<Place, Vec<(usize, LockState)>> = BTreeMap::new();
+        let mut by_name: BTreeMap<ListId, Vec<(usize, LockState)>> = BTreeMap::new();
         for (member, states) in self.enough(lists)? {
             for state in states {
                 let place = (state.key.space, state.key.name.as_str().to_owned());
@@ -112,7 +112,7 @@ fn write_cursor(state: &LockState) -> Cursor {
     Cursor(std::iter::once(space).chain(state.key.name.as_str().bytes()).collect())
 }
 
-fn read_cursor(cursor: &Cursor) -> Result<Place, Error> {
+fn read_cursor(cursor: &Cursor) -> Result<ListId, Error> {
     let parts = cursor.0.split_first().and_then(|(space, name)| {
         let space = match space {
             b'l' => Space::Lock,

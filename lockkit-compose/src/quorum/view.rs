@@ -60,13 +60,13 @@ impl Shared {
     }
 
     /// What is said of each claim that a majority has.
-    fn groups(&self, states: Vec<(usize, LockState)>, epochs: &[Epoch]) -> Vec<Vec<Seen>> {
-        let mut groups: Vec<Vec<Seen>> = Vec::new();
+    fn groups(&self, states: Vec<(usize, LockState)>, epochs: &[Epoch]) -> Vec<Vec<MemberClaim>> {
+        let mut groups: Vec<Vec<MemberClaim>> = Vec::new();
         for (member, state) in states {
             for mut standing in state.line.into_iter().filter(Standing::holds) {
                 let inner = standing.token;
                 standing.token = epochs[member].outward(inner).unwrap_or(inner);
-                let seen = Seen { member, inner, standing };
+                let seen = MemberClaim { member, inner, standing };
                 match groups.iter_mut().find(|group| group.iter().all(|one| seen.goes_with(one))) {
                     Some(group) => group.push(seen),
                     None => groups.push(vec![seen]),
@@ -78,7 +78,7 @@ impl Shared {
     }
 
     /// One claim, from what a majority says of it.
-    fn sum(&self, group: Vec<Seen>) -> Standing {
+    fn sum(&self, group: Vec<MemberClaim>) -> Standing {
         let token = self.token_of(&group);
         // With less than that it is not raised yet, or one before it that is not away yet.
         let sure = group.into_iter().map(|seen| seen.standing).filter(|s| s.token >= token);
@@ -97,7 +97,7 @@ impl Shared {
     }
 
     /// The token of a claim that a majority has: the greatest that a majority has not less than.
-    fn token_of(&self, group: &[Seen]) -> Token {
+    fn token_of(&self, group: &[MemberClaim]) -> Token {
         let mut tokens: Vec<_> = group.iter().map(|seen| seen.standing.token).collect();
         tokens.sort_unstable();
         tokens[tokens.len() - self.majority()]
@@ -113,7 +113,7 @@ impl Shared {
         let (states, epochs) = self.look(key).await?;
         // A member that was repaired may have given it a greater one than the others; but a smaller
         // one may be that of a claim before it.
-        let has_token = |group: &Vec<Seen>| {
+        let has_token = |group: &Vec<MemberClaim>| {
             token >= self.token_of(group) && group.iter().any(|seen| seen.standing.token == token)
         };
         let Some(aim) = self.groups(states, &epochs).into_iter().find(has_token) else {
@@ -197,14 +197,14 @@ impl Shared {
 }
 
 /// A claim as one member shows it.
-struct Seen {
+struct MemberClaim {
     member: usize,
     /// Its token there; that of the standing is one of the quorum's.
     inner: Token,
     standing: Standing,
 }
 
-impl Seen {
+impl MemberClaim {
     /// Whether two members speak of one claim, as far as can be seen without its id.
     fn goes_with(&self, other: &Self) -> bool {
         let (a, b) = (&self.standing, &other.standing);

@@ -15,7 +15,7 @@ use super::{BACKEND, used_up};
 use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{Acquisition, Ended, Force, Grant, Patience, Released, Renewal, SetLimit};
-use crate::line::{Answer, Line, Step, Tokens, What};
+use crate::line::{Answer, Line, Tokens, Verb, What};
 use crate::state::{Cursor, ListRequest, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, LossReason, Name, Namespace, Space, Token};
 
@@ -89,7 +89,7 @@ impl Lines {
             let message = format!("{weight} permits of {capacity}: ask for 1 to {capacity}");
             return Err(Error::config(message));
         }
-        let step = Step::Acquire { claim, with: claim.clone(), patience, given };
+        let step = Verb::Acquire { claim, with: claim.clone(), patience, given };
         let answer = match self.step(&claim.key, &step, now, calls)? {
             Some(answer) => answer,
             None => self.begin(&claim.key, &step, now, calls)?,
@@ -113,7 +113,7 @@ impl Lines {
     fn begin(
         &mut self,
         key: &Key,
-        step: &Step<'_, Arc<Claim>>,
+        step: &Verb<'_, Arc<Claim>>,
         now: Moment,
         calls: &mut Calls,
     ) -> Result<Answer, Error> {
@@ -140,7 +140,7 @@ impl Lines {
         now: Moment,
         calls: &mut Calls,
     ) -> Result<Released, Error> {
-        Ok(match self.step(&claim.key, &Step::Release(claim), now, calls)? {
+        Ok(match self.step(&claim.key, &Verb::Release(claim), now, calls)? {
             Some(Answer::Released(released)) => released,
             _ => Released::NoSuchLock,
         })
@@ -155,7 +155,7 @@ impl Lines {
         calls: &mut Calls,
     ) -> Result<u32, Error> {
         let given = self.limits.get(key).copied();
-        let step = Step::Resize { limit, given };
+        let step = Verb::Resize { limit, given };
         let answer = match self.step(key, &step, now, calls)? {
             Some(answer) => answer,
             None => Line::new().apply(&step, now, &mut self.tokens).map_err(|_| used_up())?.answer,
@@ -174,7 +174,7 @@ impl Lines {
     pub(super) fn on_claim(
         &mut self,
         claim: &Claim,
-        step: &Step<'_, Arc<Claim>>,
+        step: &Verb<'_, Arc<Claim>>,
         now: Moment,
         calls: &mut Calls,
     ) -> Result<Renewal, Error> {
@@ -198,7 +198,7 @@ impl Lines {
         calls: &mut Calls,
     ) -> Result<bool, Error> {
         let record = Arc::new(record);
-        let answer = self.step(key, &Step::Break(token, force), now, calls)?;
+        let answer = self.step(key, &Verb::Break(token, force), now, calls)?;
         let Some(Answer::Broke(broke)) = answer.filter(|a| *a != Answer::Broke(Vec::new())) else {
             return Ok(false);
         };
@@ -220,7 +220,7 @@ impl Lines {
         now: Moment,
         calls: &mut Calls,
     ) -> Result<Turn, Error> {
-        self.step(&claim.key, &Step::Look, now, calls)?;
+        self.step(&claim.key, &Verb::Look, now, calls)?;
         let list = self.by_key.get_mut(&claim.key);
         let found = list.and_then(|list| {
             let place = list.line.find(&claim.id)?;
@@ -319,7 +319,7 @@ impl Lines {
     fn step(
         &mut self,
         key: &Key,
-        step: &Step<'_, Arc<Claim>>,
+        step: &Verb<'_, Arc<Claim>>,
         now: Moment,
         calls: &mut Calls,
     ) -> Result<Option<Answer>, Error> {
@@ -330,7 +330,7 @@ impl Lines {
         };
         let mut answer = None;
         let mut changed = false;
-        for step in [&Step::Look, step] {
+        for step in [&Verb::Look, step] {
             // Nothing is beyond this window, so only tokens can be missing.
             let applied = list.line.apply(step, now, &mut self.tokens).map_err(|_| used_up())?;
             for change in &applied.changes {
@@ -376,7 +376,7 @@ impl Lines {
         let range = self.by_key.range((from, Bound::Unbounded));
         let keys: Vec<Key> = range.take(some).map(|(key, _)| key.clone()).collect();
         for key in &keys {
-            self.step(key, &Step::Look, now, calls)?;
+            self.step(key, &Verb::Look, now, calls)?;
         }
         if keys.len() == some {
             self.swept_to = keys.into_iter().next_back();

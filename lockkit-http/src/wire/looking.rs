@@ -489,8 +489,9 @@ impl Capabilities {
     pub(crate) fn for_driver(&self) -> capabilities::Capabilities {
         let mut c = capabilities::Capabilities::of(crate::BACKEND);
         c.lease_clock = self.lease_clock;
-        // Every claim is a detached one of the backend: it has a lease of its own.
-        c.lease_scope = LeaseScope::Claim;
+        // Where claims of a backend share leases, a claim whose turn came gets its longer lease by the
+        // next request of its client, here too.
+        c.lease_scope = self.lease_scope;
         c.granularity = Duration::from_millis(self.granularity_ms);
         c.least_ttl = Duration::from_millis(self.least_ttl_ms);
         c.longest_ttl = Duration::from_millis(self.longest_ttl_ms);

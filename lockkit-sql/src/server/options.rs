@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockkit_core::driver::{join_query, split_query};
 use lockkit_core::{Error, parse_duration};
 
 /// What waits for the server's disk.
@@ -71,11 +72,15 @@ impl ServerOptions {
 
     /// Takes these options out of a URL's query, and leaves the rest for sqlx.
     pub(crate) fn parse(mut self, url: &str) -> Result<(Self, String), Error> {
+<<<<<<< HEAD
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
+=======
+        let (place, options) = split_query(url);
+>>>>>>> main
         let mut others = Vec::new();
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            match name {
+        for option in options {
+            let value = option.value;
+            match option.name {
                 "timeout" => self = self.timeout(parse_duration(value)?),
                 "connections" => {
                     let most = value.parse().ok().filter(|most| (1..=1_000).contains(most));
@@ -93,10 +98,14 @@ impl ServerOptions {
                 _ => others.push(option),
             }
         }
+<<<<<<< HEAD
         let rest = match others.is_empty() {
             true => base.to_owned(),
             false => format!("{base}?{}", others.join("&")),
         };
+=======
+        let rest = join_query(place, &others);
+>>>>>>> main
         Ok((self, rest))
     }
 }

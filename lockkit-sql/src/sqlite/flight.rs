@@ -29,7 +29,7 @@ const NEWS: i64 = 1024;
 
 /// Whose a claim is: its identity as JSON, and its note.
 type Who = Arc<(String, Option<String>)>;
-pub(super) type Step<'a> = line::Step<'a, Who>;
+pub(super) type Verb<'a> = line::Verb<'a, Who>;
 pub(super) type Line = line::Line<Who>;
 type Entry = line::Entry<Who>;
 
@@ -141,7 +141,7 @@ impl<'c> Flight<'c> {
     }
 
     /// Applies a step to a list, and writes what changed.
-    pub(crate) fn step(&mut self, key: &Key, step: &Step<'_>) -> Result<Answer, Failure> {
+    pub(crate) fn step(&mut self, key: &Key, step: &Verb<'_>) -> Result<Answer, Failure> {
         self.steps += 1;
         // Out of the map while it is worked on: a failure ends the transaction, and what is known.
         let (key, mut list) = match self.known.lists.remove_entry(key) {
@@ -151,14 +151,14 @@ impl<'c> Flight<'c> {
         self.load_named(&key, step, &mut list)?;
         let mut applied = self.apply(&key, step, &mut list)?;
         while applied.more {
-            let Applied { changes, more, .. } = self.apply(&key, &Step::Look, &mut list)?;
+            let Applied { changes, more, .. } = self.apply(&key, &Verb::Look, &mut list)?;
             applied.changes.extend(changes);
             applied.more = more;
         }
         self.write(&key, &applied, &mut list)?;
         let is_news = |what| matches!(what, What::Began | What::Broken | What::Left);
         let news = applied.changes.iter().any(|change| is_news(change.what));
-        if !list.line.is_empty() && (news || matches!(step, Step::Shorten(..))) {
+        if !list.line.is_empty() && (news || matches!(step, Verb::Shorten(..))) {
             self.tell_others(&key)?;
         }
         self.known.lists.insert(key, list);
@@ -263,7 +263,7 @@ impl<'c> Flight<'c> {
     }
 
     /// Applies one step, loading as much of the list as it takes.
-    fn apply(&mut self, key: &Key, step: &Step<'_>, list: &mut List) -> Result<Applied, Failure> {
+    fn apply(&mut self, key: &Key, step: &Verb<'_>, list: &mut List) -> Result<Applied, Failure> {
         let last = unsigned(self.known.floor).max(list.last_row);
         loop {
             let mut tokens = Tokens::above(last);
@@ -274,7 +274,7 @@ impl<'c> Flight<'c> {
                     }
                     if tokens.last() > last {
                         let given = i64::try_from(tokens.last()).unwrap_or(i64::MAX);
-                        self.give_tokens(given, matches!(step, Step::Raise(..)))?;
+                        self.give_tokens(given, matches!(step, Verb::Raise(..)))?;
                     }
                     return Ok(applied);
                 }
@@ -330,8 +330,8 @@ impl<'c> Flight<'c> {
     }
 
     /// What a step is about, if it is not in the window: a waiter, or whoever has a token.
-    fn load_named(&self, key: &Key, step: &Step<'_>, list: &mut List) -> rusqlite::Result<()> {
-        while matches!(step, Step::Break(..)) && list.line.known_to().is_some() {
+    fn load_named(&self, key: &Key, step: &Verb<'_>, list: &mut List) -> rusqlite::Result<()> {
+        while matches!(step, Verb::Break(..)) && list.line.known_to().is_some() {
             self.load_more(key, list)?;
         }
         if let (Some(known_to), Some(claim)) = (list.line.known_to(), step.claim())

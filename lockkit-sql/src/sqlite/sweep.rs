@@ -3,7 +3,7 @@
 use lockkit_core::Key;
 use rusqlite::params;
 
-use super::flight::{Flight, Step, columns, key_of};
+use super::flight::{Flight, Verb, columns, key_of};
 use super::worker::{Desk, Failure};
 
 /// How many steps there are for each bite.
@@ -47,7 +47,7 @@ fn sweep(flight: &mut Flight<'_>, after: Option<&Key>) -> Result<Option<Key>, Fa
     rows.retain(|row| row.1 <= flight.now());
     rows.dedup_by(|a, b| a.0 == b.0);
     for key in rows.iter().filter_map(|row| row.0.as_ref()) {
-        flight.step(key, &Step::Look)?;
+        flight.step(key, &Verb::Look)?;
         flight.forget_place(key)?;
     }
     flight.batch(include_str!("sql/sweep.sql"))?;

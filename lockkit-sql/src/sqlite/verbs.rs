@@ -70,7 +70,7 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let renewals = self.shared.amend(claims, false, |claim| flight::Step::Renew(claim)).await?;
+        let renewals = self.shared.amend(claims, false, |claim| flight::Verb::Renew(claim)).await?;
         let each = claims.iter().zip(renewals).map(|(claim, (renewal, lease))| {
             if let Renewal::Waits { ahead } = renewal {
                 self.shared.wakes.claims.queued(&claim.id, ahead, lease);
@@ -82,14 +82,14 @@ impl LockDriver for SqliteDriver {
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
         self.shared
-            .amend(from_ref(claim), false, move |claim| flight::Step::Shorten(claim, ttl))
+            .amend(from_ref(claim), false, move |claim| flight::Verb::Shorten(claim, ttl))
             .await
             .map(one)
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
         self.shared
-            .amend(from_ref(claim), false, |claim| flight::Step::Downgrade(claim))
+            .amend(from_ref(claim), false, |claim| flight::Verb::Downgrade(claim))
             .await
             .map(one)
     }
@@ -98,7 +98,7 @@ impl LockDriver for SqliteDriver {
         check_raise(token.get())?;
         // A raised token must not go back, so this waits for the disk.
         self.shared
-            .amend(from_ref(claim), true, move |claim| flight::Step::Raise(claim, token))
+            .amend(from_ref(claim), true, move |claim| flight::Verb::Raise(claim, token))
             .await
             .map(one)
     }
@@ -112,7 +112,7 @@ impl LockDriver for SqliteDriver {
     ) -> Result<bool, Error> {
         let (key, record) = (key.clone(), to_json(record));
         let break_it = move |flight: &mut Flight<'_>| {
-            let answer = flight.step(&key, &flight::Step::Break(token, force))?;
+            let answer = flight.step(&key, &flight::Verb::Break(token, force))?;
             let Answer::Broke(broke) = answer else {
                 return Err(unexpected(&answer));
             };
@@ -190,7 +190,7 @@ impl Shared {
         &self,
         claims: &[Arc<Claim>],
         durable: bool,
-        step: impl for<'a> Fn(&'a Claim) -> flight::Step<'a> + Send + 'static,
+        step: impl for<'a> Fn(&'a Claim) -> flight::Verb<'a> + Send + 'static,
     ) -> Result<Vec<Told>, Error> {
         let durable = durable || claims.iter().any(|claim| outlives(claim));
         let claims = claims.to_vec();
@@ -244,7 +244,7 @@ fn reply(flight: &mut Flight<'_>, step: &Step) -> Result<Replied, Failure> {
     let claim = step.claim();
     let answer = match step {
         Step::Acquire { patience, .. } => return acquire(flight, claim, *patience),
-        _ => flight.step(&claim.key, &flight::Step::Release(claim))?,
+        _ => flight.step(&claim.key, &flight::Verb::Release(claim))?,
     };
     match answer {
         Answer::Released(released) => Ok(Ok((Reply::Released(released), None))),
@@ -260,7 +260,7 @@ fn acquire(flight: &mut Flight<'_>, claim: &Claim, patience: Patience) -> Result
         return Ok(Err(Error::config(message)));
     }
     let with = Arc::new((to_json(&*claim.identity), claim.note.as_deref().map(str::to_owned)));
-    let step = flight::Step::Acquire { claim, with, patience, given };
+    let step = flight::Verb::Acquire { claim, with, patience, given };
     let (acquired, lease) = match flight.step(&claim.key, &step)? {
         Answer::Holds(grant) => (Acquisition::Granted(grant), None),
         Answer::Waits(place) => {
@@ -280,7 +280,7 @@ fn acquire(flight: &mut Flight<'_>, claim: &Claim, patience: Patience) -> Result
 
 fn resize(flight: &mut Flight<'_>, key: &Key, limit: SetLimit) -> Result<u32, Failure> {
     let given = flight.given(key)?;
-    let limit = match flight.step(key, &flight::Step::Resize { limit, given })? {
+    let limit = match flight.step(key, &flight::Verb::Resize { limit, given })? {
         Answer::Limit(limit) => limit,
         other => return Err(unexpected(&other)),
     };

@@ -12,8 +12,13 @@ use lockkit_core::{Claim, Error, Key};
 use tokio::time::Instant;
 
 use super::Shared;
+<<<<<<< HEAD
 use super::flight::{Flight, Step, columns, key_of};
 use crate::wake::Tag;
+=======
+use super::flight::{Flight, Verb, columns, key_of};
+use crate::wake::{Tag, tag};
+>>>>>>> main
 
 /// The pause between two polls. What another process did is known within this, the time of a poll
 /// and what the machine adds: 50 ms are promised.
@@ -28,7 +33,7 @@ impl Attendant for Shared {
 
     async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<(Renewal, Option<Duration>), Error>> {
         let sent = self.site.clock.now();
-        let renewed = self.amend(claims, false, |claim| Step::Renew(claim)).await;
+        let renewed = self.amend(claims, false, |claim| Verb::Renew(claim)).await;
         let since = |(renewal, lease)| match renewal {
             Renewal::Holds(grant) => (Renewal::Holds(Grant { since: Some(sent), ..grant }), lease),
             other => (other, lease),

@@ -51,7 +51,7 @@ impl<W> Entry<W> {
 
 /// What is to be done to a list.
 #[derive(Clone, Debug)]
-pub enum Step<'a, W = ()> {
+pub enum Verb<'a, W = ()> {
     /// Nothing but what every step begins with: claims that have ended leave, and those that may
     /// begin to hold do.
     Look,
@@ -87,7 +87,7 @@ pub enum Step<'a, W = ()> {
     },
 }
 
-impl<'a, W> Step<'a, W> {
+impl<'a, W> Verb<'a, W> {
     /// The claim that it is about, if it is about one.
     pub fn claim(&self) -> Option<&'a Claim> {
         match self {
@@ -179,7 +179,7 @@ pub struct Applied {
     /// What changed, in order.
     pub changes: Vec<Change>,
     /// Whether the window ended before it was clear that nobody else begins to hold: extend it and
-    /// apply [`Step::Look`] before anything is made known.
+    /// apply [`Verb::Look`] before anything is made known.
     pub more: bool,
 }
 
