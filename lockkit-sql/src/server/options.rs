@@ -72,11 +72,7 @@ impl ServerOptions {
 
     /// Takes these options out of a URL's query, and leaves the rest for sqlx.
     pub(crate) fn parse(mut self, url: &str) -> Result<(Self, String), Error> {
-<<<<<<< HEAD
-        let (base, query) = url.split_once('?').unwrap_or((url, ""));
-=======
         let (place, options) = split_query(url);
->>>>>>> main
         let mut others = Vec::new();
         for option in options {
             let value = option.value;
@@ -98,14 +94,7 @@ impl ServerOptions {
                 _ => others.push(option),
             }
         }
-<<<<<<< HEAD
-        let rest = match others.is_empty() {
-            true => base.to_owned(),
-            false => format!("{base}?{}", others.join("&")),
-        };
-=======
         let rest = join_query(place, &others);
->>>>>>> main
         Ok((self, rest))
     }
 }

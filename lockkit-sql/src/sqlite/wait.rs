@@ -12,13 +12,8 @@ use lockkit_core::{Claim, Error, Key};
 use tokio::time::Instant;
 
 use super::Shared;
-<<<<<<< HEAD
-use super::flight::{Flight, Step, columns, key_of};
-use crate::wake::Tag;
-=======
 use super::flight::{Flight, Verb, columns, key_of};
-use crate::wake::{Tag, tag};
->>>>>>> main
+use crate::wake::Tag;
 
 /// The pause between two polls. What another process did is known within this, the time of a poll
 /// and what the machine adds: 50 ms are promised.
