@@ -37,7 +37,12 @@ impl<D: Dialect> Attendant for Shared<D> {
         };
         match answers {
             Ok(answers) => answers.into_iter().map(Ok).collect(),
-            Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
+            // A wait outlasts what a server says while its data are deleted or restored under it. What
+            // stays so, core hears when it renews.
+            Err(error) => claims
+                .iter()
+                .map(|_| Err(Error::retryable(D::BACKEND, error.to_string())))
+                .collect(),
         }
     }
 
