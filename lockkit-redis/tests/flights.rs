@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkit_core::driver::{
     Acquisition, Answered, LockDriver, Patience, Released, Replies, Reply, Step,
 };
 use lockkit_core::memory::MemoryDriver;
-use lockkit_core::{Claim, Error, Identity, Key, Mode, Name, Namespace};
+use lockkit_core::{Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace};
 use lockkit_lab::proxy::{Counts, Fault, Protocol, Proxy, When};
 use lockkit_lab::raw::resp;
 use lockkit_lab::{Group, Kind, Layout, Server};
@@ -273,6 +273,27 @@ async fn with_full_memory_the_releases_of_a_flight_go_through_and_its_acquires_a
     for claim in &next[2..] {
         assert!(driver.inspect(&claim.key).await.unwrap().is_free());
     }
+}
+
+#[tokio::test]
+async fn a_thousand_free_names_of_a_multi_lock_travel_in_flights() {
+    let server = Server::start(Kind::Redis).await.unwrap();
+    let proxy = Proxy::start(server.addr(), Protocol::Resp).await.unwrap();
+    let driver = RedisDriver::connect(&server.url_at(proxy.addr())).await.unwrap();
+    let flights = 1_000_u64.div_ceil(driver.capabilities().flights.steps as u64);
+    let locks = LockManager::new(driver);
+    locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
+    is_quiet(&proxy).await;
+    let (before, begun) = (proxy.counts().requests, Instant::now());
+    let all = locks.multi((0..1_000).map(|n| format!("n{n}")));
+    let guard = all.try_lock_for(LONG).await.unwrap().expect("all are free");
+    let (locked, took) = (proxy.counts().requests - before, begun.elapsed());
+    guard.release().await.unwrap();
+    let released = proxy.counts().requests - before - locked;
+    println!("1,000 names: {locked} requests in {took:?}, released by {released}");
+    // Beside them may stand a script that the server has to be told, and a renewal.
+    assert!((flights..=flights + 8).contains(&locked), "{locked} requests for {flights} flights");
+    assert!((flights..=flights + 8).contains(&released), "{released} requests");
 }
 
 #[tokio::test]

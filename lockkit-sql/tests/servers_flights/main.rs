@@ -13,7 +13,9 @@ use lockkit_core::driver::{
     Acquisition, Answered, LockDriver, Patience, Released, Renewal, Replies, Reply, Step,
 };
 use lockkit_core::memory::MemoryDriver;
-use lockkit_core::{Claim, Error, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{
+    Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space,
+};
 use lockkit_lab::Kind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -47,6 +49,7 @@ on_either_server! {
     two_processes_that_carry_flights_of_the_same_names_never_fail,
     random_flights_answer_as_their_steps_would_one_by_one,
     a_lock_and_a_semaphore_of_one_name_travel_together,
+    a_thousand_free_names_of_a_multi_lock_travel_in_flights,
 }
 
 fn claim_of(name: &str, mode: Mode, note: Option<String>) -> Arc<Claim> {
@@ -358,6 +361,26 @@ async fn a_lock_and_a_semaphore_of_one_name_travel_together(scene: Scene) {
 
 /// A transaction that has read a range to change it holds up new names in it, and so the flight as a
 /// whole. PostgreSQL has no such locks.
+async fn a_thousand_free_names_of_a_multi_lock_travel_in_flights(scene: Scene) {
+    scene.warm().await;
+    let flights = 1_000_u64.div_ceil(scene.driver.capabilities().flights.steps as u64);
+    let locks = LockManager::with(scene.driver.clone(), Settings::default()).unwrap();
+    locks.mutex("warm").lock().await.unwrap().release().await.unwrap();
+    let (before, begun) = (scene.requests(), Instant::now());
+    let all = locks.multi((0..1_000).map(|n| format!("n{n}")));
+    let guard = all.try_lock_for(LONG).await.unwrap().expect("all are free");
+    let (locked, took) = (scene.requests() - before, begun.elapsed());
+    guard.release().await.unwrap();
+    let released = scene.requests() - before - locked;
+    println!(
+        "{:?}, 1,000 names: {locked} requests in {took:?}, released by {released}",
+        scene.kind
+    );
+    // Beside them may stand a connection that is opened for a flight, and what prepares a statement.
+    assert!((flights..=2 * flights + 20).contains(&locked), "{locked} for {flights} flights");
+    assert!((flights..=2 * flights + 20).contains(&released), "{released} for {flights} flights");
+}
+
 #[tokio::test]
 async fn a_range_that_somebody_has_locked_on_mariadb_holds_up_the_steps_in_it_alone() {
     let scene = Scene::on(Kind::MariaDb).await;

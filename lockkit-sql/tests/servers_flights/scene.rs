@@ -47,6 +47,11 @@ impl Scene {
         }
     }
 
+    /// How many requests the driver has sent.
+    pub(crate) fn requests(&self) -> u64 {
+        self.proxy.counts().requests
+    }
+
     /// Carries a flight, which takes one round trip.
     pub(crate) async fn carried(&self, steps: &[Step]) -> Vec<Reply> {
         let before = self.proxy.counts().requests;
