@@ -101,10 +101,7 @@ impl LockDriver for HttpDriver {
         }
         let named = |(step, reply): (&Step, wire::Reply)| {
             reply.for_driver(sent).map_err(|error| match error {
-                Error::LimitMismatch { in_use, asked, .. } => {
-                    let name = step.claim().key.name.as_str().to_owned();
-                    Error::LimitMismatch { name, in_use, asked }
-                }
+                Error::LimitMismatch { in_use, .. } => step.claim().other_limit(in_use),
                 other => other,
             })
         };

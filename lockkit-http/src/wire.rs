@@ -7,18 +7,19 @@
 //! No answer contains a moment. `remaining_ms` of a [`Grant`] counts from the moment **before the
 //! client sent** the request that this answers, so that a late answer is never trusted for too long.
 
+mod answers;
+mod backend;
 mod claims;
 mod looking;
 mod problem;
 mod registers;
 
-pub use claims::{
-    Acquire, Answers, Carry, Claim, ClaimOnly, Found, Grant, Kind, Loss, Raise, Reason, Released,
-    Renew, Replies, Reply, Shorten, State, Step, Wait,
-};
+pub use answers::{Answers, Found, Grant, Loss, Reason, Released, Replies, Reply, State};
+pub use backend::{Capabilities, Finding, Health, SeverityName};
+pub use claims::{Acquire, Carry, Claim, ClaimOnly, Kind, Raise, Renew, Shorten, Step, Wait};
 pub use looking::{
-    Break, Broke, Capabilities, Changed, Finding, Health, Key, Limit, List, Lock, Page, Resize,
-    Seen, SeverityName, SpaceName, Standing, standings,
+    Break, Broke, Changed, Key, Limit, List, Lock, Page, Resize, Seen, SpaceName, Standing,
+    standings,
 };
 pub use problem::{Code, Problem};
 pub use registers::{

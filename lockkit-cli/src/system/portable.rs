@@ -76,6 +76,7 @@ impl Process {
         Ok(*self)
     }
 
+    /// Polls: there is no descriptor of a process to wait on, and it is no child of this one.
     pub(crate) fn wait(&self) {
         while test_kill_process(self.0) != Err(rustix::io::Errno::SRCH) {
             std::thread::sleep(Duration::from_millis(50));

@@ -1,12 +1,9 @@
-//! What can be seen of locks, and of the backend.
+//! Locks as they are, and what is done to those of others.
 
 use std::time::Duration;
 
-use lockkit_core::capabilities::{
-    self, Fault, Flights, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp,
-};
 use lockkit_core::driver::SetLimit;
-use lockkit_core::state::{self, Cursor, LockState, Severity};
+use lockkit_core::state::{self, Cursor, LockState};
 use lockkit_core::{BreakRecord, Error, Identity, Mode, Name, Namespace, Space, Token};
 use serde::{Deserialize, Serialize};
 
@@ -368,149 +365,6 @@ impl Resize {
 pub struct Limit {
     /// The limit.
     pub limit: u32,
-}
-
-/// `GET /v1/health`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Health {
-    /// The backend and its version.
-    pub server: String,
-    /// What an operator should know, worst first.
-    pub findings: Vec<Finding>,
-}
-
-/// Something that an operator should know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    /// `note`, `warning` or `problem`.
-    pub severity: SeverityName,
-    /// What was found.
-    pub what: String,
-    /// What to do about it.
-    pub advice: String,
-}
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SeverityName {
-    /// Good to know.
-    Note,
-    /// A promise may break under a fault that is to be expected.
-    Warning,
-    /// Locks do not work, or do not hold.
-    Problem,
-}
-
-impl Health {
-    /// What is answered.
-    pub fn of(health: state::Health) -> Self {
-        let findings = health.findings.into_iter().map(|it| Finding {
-            severity: match it.severity {
-                Severity::Note => SeverityName::Note,
-                Severity::Warning => SeverityName::Warning,
-                Severity::Problem => SeverityName::Problem,
-            },
-            what: it.what,
-            advice: it.advice,
-        });
-        Self { server: health.server, findings: findings.collect() }
-    }
-
-    /// For a driver.
-    pub fn for_driver(self) -> state::Health {
-        self.findings.into_iter().fold(state::Health::well(self.server), |health, it| {
-            health.with(state::Finding {
-                severity: match it.severity {
-                    SeverityName::Note => Severity::Note,
-                    SeverityName::Warning => Severity::Warning,
-                    SeverityName::Problem => Severity::Problem,
-                },
-                what: it.what,
-                advice: it.advice,
-            })
-        })
-    }
-}
-
-/// `GET /v1/capabilities`: what the backend behind the service does.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs)] // As in `lockkit_core::Capabilities`.
-pub struct Capabilities {
-    pub backend: String,
-    pub lease_clock: LeaseClock,
-    pub lease_scope: LeaseScope,
-    pub granularity_ms: u64,
-    pub least_ttl_ms: u64,
-    pub longest_ttl_ms: u64,
-    pub expiry_slack_ms: u64,
-    pub wake_up: WakeUp,
-    pub fifo: bool,
-    pub token_source: TokenSource,
-    pub permits: bool,
-    pub resize: bool,
-    pub shorten: bool,
-    pub raise: bool,
-    pub shared_between_processes: bool,
-    pub registers: bool,
-    pub steps: usize,
-    pub same_key: bool,
-    pub faults: Vec<(Fault, Keeps)>,
-}
-
-impl Capabilities {
-    /// What is answered.
-    pub fn of(capabilities: &capabilities::Capabilities) -> Self {
-        let c = capabilities;
-        Self {
-            backend: c.backend.to_owned(),
-            lease_clock: c.lease_clock,
-            lease_scope: c.lease_scope,
-            granularity_ms: ms_down(c.granularity),
-            least_ttl_ms: ms_down(c.least_ttl),
-            longest_ttl_ms: ms_down(c.longest_ttl),
-            expiry_slack_ms: ms_down(c.expiry_slack),
-            wake_up: c.wake_up,
-            fifo: c.fifo,
-            token_source: c.token_source,
-            permits: c.permits,
-            resize: c.resize,
-            shorten: c.shorten,
-            raise: c.raise,
-            shared_between_processes: c.shared_between_processes,
-            registers: c.registers,
-            steps: c.flights.steps,
-            same_key: c.flights.same_key,
-            faults: Fault::ALL.iter().map(|fault| (*fault, c.keeps(*fault))).collect(),
-        }
-    }
-
-    /// What a driver over the service does.
-    pub(crate) fn for_driver(&self) -> capabilities::Capabilities {
-        let mut c = capabilities::Capabilities::of(crate::BACKEND);
-        c.lease_clock = self.lease_clock;
-        // Where claims of a backend share leases, a claim whose turn came gets its longer lease by the
-        // next request of its client, here too.
-        c.lease_scope = self.lease_scope;
-        c.granularity = Duration::from_millis(self.granularity_ms);
-        c.least_ttl = Duration::from_millis(self.least_ttl_ms);
-        c.longest_ttl = Duration::from_millis(self.longest_ttl_ms);
-        c.expiry_slack = Duration::from_millis(self.expiry_slack_ms);
-        c.wake_up = self.wake_up;
-        c.fifo = self.fifo;
-        c.token_source = self.token_source;
-        c.permits = self.permits;
-        c.resize = self.resize;
-        c.shorten = self.shorten;
-        c.raise = self.raise;
-        c.detached = true;
-        c.shared_between_processes = true;
-        c.registers = self.registers;
-        c.flights = Flights::of(self.steps.max(1), 8);
-        c.flights.same_key = self.same_key;
-        c.faults = crate::faults::kept(&self.faults);
-        c
-    }
 }
 
 /// `POST /v1/break`: breaks the claim that has this token.

@@ -3,7 +3,7 @@
 use lockkit_core::{Error, LossReason, Token};
 use serde::{Deserialize, Serialize};
 
-use super::claims::{Loss, State};
+use super::answers::{Loss, State};
 use super::text;
 
 /// An error of the service.

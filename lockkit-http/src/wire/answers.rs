@@ -1,0 +1,347 @@
+//! What became of claims: how they stand, what a release found, and the answers to many at once.
+
+use std::time::Duration;
+
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::{
+    Acquisition, Answered, Ended, Grant as DriverGrant, Released as Release, Renewal,
+    Reply as DriverReply,
+};
+use lockkit_core::{BreakRecord, Error, LossReason, Token};
+use serde::{Deserialize, Serialize};
+
+use super::problem::Problem;
+#[cfg(doc)]
+use super::{Carry, Renew, Step};
+use super::{ms_down, text};
+
+/// The answers to a [`Carry`], in the order of its steps.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Replies {
+    /// One for each step.
+    pub replies: Vec<Reply>,
+}
+
+/// The answer to one step or claim among several. Told apart by their fields: `state`, `found`,
+/// `code`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Reply {
+    /// To an acquire and a renewal.
+    State(State),
+    /// To a release.
+    Released(Released),
+    /// It failed.
+    Failed(Problem),
+}
+
+/// The answers to a [`Renew`], in the order of its claims.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Answers {
+    /// One for each claim.
+    pub answers: Vec<Reply>,
+}
+
+/// How a claim stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum State {
+    /// It holds.
+    Held(Grant),
+    /// It is in line.
+    Waiting {
+        /// How many live claims stand ahead of it.
+        ahead: u32,
+        /// As in [`Grant`].
+        #[serde(default, skip_serializing_if = "is_zero")]
+        unanswered: u32,
+    },
+    /// It could not hold at once, and is not in line.
+    Busy {
+        /// As in [`Grant`].
+        #[serde(default, skip_serializing_if = "is_zero")]
+        unanswered: u32,
+    },
+    /// It is not live any more, and never will be again.
+    Ended(Loss),
+}
+
+/// A claim holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Its fencing token: give it along with every write.
+    #[serde(with = "text")]
+    pub token: Token,
+    /// How long leases of this claim last at the backend.
+    pub ttl_ms: u64,
+    /// What is left of this one, counted from **before the request was sent**. Trust it for less,
+    /// by a hundredth of the ttl and 2 ms, for clocks that run at different rates.
+    pub remaining_ms: u64,
+    /// How many earlier attempts of this request got no answer inside of the service: each may put
+    /// the claim in line once more after a release. Release again until the ttl is over.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unanswered: u32,
+}
+
+/// Why a claim ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// What is known.
+    pub reason: Reason,
+    /// How it was broken, if it was.
+    #[serde(default, rename = "break", skip_serializing_if = "Option::is_none")]
+    pub broken: Option<BreakRecord>,
+}
+
+/// Why a claim is not live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Not in line: released, expired, or lost with the backend's data.
+    NotInLine,
+    /// Somebody broke it.
+    Broken,
+    /// The backend's session or lease that kept it ended.
+    SessionEnded,
+}
+
+/// What became of a release.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released {
+    /// Whether the claim was there.
+    pub found: Found,
+    /// As in [`Grant`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unanswered: u32,
+}
+
+/// What a release found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Found {
+    /// The claim, which was taken out.
+    Claim,
+    /// Other claims only.
+    OthersOnly,
+    /// An empty line.
+    Nothing,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl Grant {
+    /// What is answered for a grant of a driver, to a request that was received at `received`.
+    pub fn of(grant: &DriverGrant, received: Moment, unanswered: u32) -> Self {
+        let age = grant.since.map_or(Duration::ZERO, |since| received.since(since));
+        Self {
+            token: grant.token,
+            ttl_ms: ms_down(grant.ttl),
+            remaining_ms: ms_down(grant.ttl.saturating_sub(age)),
+            unanswered,
+        }
+    }
+
+    /// The grant for a driver whose request was sent at `sent`.
+    pub fn for_driver(&self, sent: Moment) -> DriverGrant {
+        let age = Duration::from_millis(self.ttl_ms.saturating_sub(self.remaining_ms));
+        // The backend's own word, `None`, where it was this very request that set the lease.
+        let since = (!age.is_zero()).then(|| sent.before(age));
+        DriverGrant { token: self.token, ttl: Duration::from_millis(self.ttl_ms), since }
+    }
+}
+
+impl State {
+    /// What is answered to an acquire that was received at `received`.
+    pub fn of_acquisition(answer: Answered<Acquisition>, received: Moment) -> Self {
+        let unanswered = answer.unanswered;
+        match answer.answer {
+            Acquisition::Granted(grant) => Self::Held(Grant::of(&grant, received, unanswered)),
+            Acquisition::Queued { ahead } => Self::Waiting { ahead, unanswered },
+            Acquisition::Busy => Self::Busy { unanswered },
+        }
+    }
+
+    /// What is answered to a renewal that was received at `received`.
+    pub fn of_renewal(renewal: Renewal, received: Moment) -> Self {
+        match renewal {
+            Renewal::Holds(grant) => Self::Held(Grant::of(&grant, received, 0)),
+            Renewal::Waits { ahead } => Self::Waiting { ahead, unanswered: 0 },
+            Renewal::Ended(Ended::Broken(record)) => {
+                Self::Ended(Loss { reason: Reason::Broken, broken: Some(record) })
+            }
+            Renewal::Ended(Ended::SessionEnded) => {
+                Self::Ended(Loss { reason: Reason::SessionEnded, broken: None })
+            }
+            Renewal::Ended(_) => Self::Ended(Loss { reason: Reason::NotInLine, broken: None }),
+        }
+    }
+
+    /// What is answered where a driver says that a claim was lost.
+    pub fn of_loss(reason: LossReason) -> Self {
+        Self::Ended(match reason {
+            LossReason::Broken(record) => Loss { reason: Reason::Broken, broken: Some(record) },
+            LossReason::SessionEnded => Loss { reason: Reason::SessionEnded, broken: None },
+            _ => Loss { reason: Reason::NotInLine, broken: None },
+        })
+    }
+
+    /// The answer to an acquire that was sent at `sent`.
+    pub fn acquisition(self, sent: Moment) -> Result<Answered<Acquisition>, Error> {
+        Ok(match self {
+            Self::Held(grant) => {
+                Answered::after(grant.unanswered, Acquisition::Granted(grant.for_driver(sent)))
+            }
+            Self::Waiting { ahead, unanswered } => {
+                Answered::after(unanswered, Acquisition::Queued { ahead })
+            }
+            Self::Busy { unanswered } => Answered::after(unanswered, Acquisition::Busy),
+            Self::Ended(loss) => return Err(Error::Lost { reason: loss.reason() }),
+        })
+    }
+
+    /// The answer to a renewal that was sent at `sent`.
+    pub fn renewal(self, sent: Moment) -> Renewal {
+        match self {
+            Self::Held(grant) => Renewal::Holds(grant.for_driver(sent)),
+            Self::Waiting { ahead, .. } => Renewal::Waits { ahead },
+            Self::Busy { .. } => Renewal::Ended(Ended::NotInLine),
+            Self::Ended(loss) => Renewal::Ended(match loss {
+                Loss { broken: Some(record), .. } => Ended::Broken(record),
+                Loss { reason: Reason::SessionEnded, .. } => Ended::SessionEnded,
+                Loss { .. } => Ended::NotInLine,
+            }),
+        }
+    }
+}
+
+impl Loss {
+    /// As the library says it.
+    pub fn reason(self) -> LossReason {
+        match self {
+            Self { broken: Some(record), .. } => LossReason::Broken(record),
+            Self { reason: Reason::SessionEnded, .. } => LossReason::SessionEnded,
+            Self { .. } => LossReason::Expired,
+        }
+    }
+}
+
+impl Released {
+    /// What is answered to a release.
+    pub fn of(answer: Answered<Release>) -> Self {
+        let found = match answer.answer {
+            Release::Removed => Found::Claim,
+            Release::NotInLine => Found::OthersOnly,
+            Release::NoSuchLock => Found::Nothing,
+        };
+        Self { found, unanswered: answer.unanswered }
+    }
+
+    /// The answer for a driver.
+    pub fn for_driver(&self) -> Answered<Release> {
+        let answer = match self.found {
+            Found::Claim => Release::Removed,
+            Found::OthersOnly => Release::NotInLine,
+            Found::Nothing => Release::NoSuchLock,
+        };
+        Answered::after(self.unanswered, answer)
+    }
+}
+
+impl Reply {
+    /// What is answered to a step of a flight that was received at `received`.
+    pub fn of(reply: Result<Answered<DriverReply>, Error>, received: Moment) -> Self {
+        match reply {
+            Ok(Answered { answer: DriverReply::Acquired(answer), unanswered }) => {
+                Self::State(State::of_acquisition(Answered::after(unanswered, answer), received))
+            }
+            Ok(Answered { answer: DriverReply::Released(answer), unanswered }) => {
+                Self::Released(Released::of(Answered::after(unanswered, answer)))
+            }
+            Err(error) => Self::Failed(Problem::of(&error)),
+        }
+    }
+
+    /// What is answered to one renewal of several that were received at `received`.
+    pub fn of_renewal(renewal: Result<Renewal, Error>, received: Moment) -> Self {
+        match renewal {
+            Ok(renewal) => Self::State(State::of_renewal(renewal, received)),
+            Err(error) => Self::Failed(Problem::of(&error)),
+        }
+    }
+
+    /// The answer to one renewal of several that were sent at `sent`; `None` where it is none.
+    pub fn renewal(self, sent: Moment) -> Option<Result<Renewal, Error>> {
+        match self {
+            Self::State(state) => Some(Ok(state.renewal(sent))),
+            Self::Failed(problem) => Some(Err(problem.error())),
+            Self::Released(_) => None,
+        }
+    }
+
+    /// The answer to a step of a flight that was sent at `sent`.
+    pub fn for_driver(self, sent: Moment) -> Result<Answered<DriverReply>, Error> {
+        match self {
+            Self::State(state) => Ok(state.acquisition(sent)?.map(DriverReply::Acquired)),
+            Self::Released(released) => Ok(released.for_driver().map(DriverReply::Released)),
+            Self::Failed(problem) => Err(problem.error()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(30);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn grant(since: Option<Moment>) -> DriverGrant {
+        DriverGrant { token: Token::new(7).unwrap(), ttl: TTL, since }
+    }
+
+    /// What the client trusts, once the service has answered a request that arrived a second after it
+    /// was sent: `None` stands for the whole ttl, from the sending.
+    fn trusted(since: Option<Moment>, received: Moment) -> Option<Moment> {
+        let sent = received.before(SECOND);
+        Grant::of(&grant(since), received, 0).for_driver(sent).since
+    }
+
+    #[test]
+    fn a_lease_is_never_trusted_for_longer_than_the_backend_keeps_it() {
+        let received = Moment::from_nanos(1_000_000_000_000);
+        let sent = received.before(SECOND);
+        assert_eq!(trusted(None, received), None, "this request set it");
+        // Set earlier: by a lease that claims share, say.
+        let earlier = received.before(5 * SECOND);
+        assert_eq!(trusted(Some(earlier), received), Some(sent.before(5 * SECOND)));
+        // Set later, while the request waited: the client counts from its question all the same.
+        assert_eq!(trusted(Some(received.after(20 * SECOND)), received), None);
+        // Over already.
+        let over = received.before(2 * TTL);
+        assert_eq!(Grant::of(&grant(Some(over)), received, 0).remaining_ms, 0);
+    }
+
+    #[test]
+    fn what_is_left_is_rounded_down_and_what_is_asked_for_up() {
+        let received = Moment::from_nanos(1_000_000_000_000);
+        let age = Duration::from_micros(100);
+        let answer = Grant::of(&grant(Some(received.before(age))), received, 0);
+        assert_eq!((answer.ttl_ms, answer.remaining_ms), (30_000, 29_999));
+        let broken = Duration::from_micros(1_500);
+        assert_eq!((ms_down(broken), crate::wire::ms_up(broken)), (1, 2));
+    }
+
+    #[test]
+    fn many_answers_are_told_apart_by_their_fields() {
+        let json = r#"{"replies":[{"state":"waiting","ahead":2},{"found":"claim"},
+            {"code":"limit_mismatch","status":409,"detail":"","in_use":3,"asked":2},
+            {"state":"held","token":"7","ttl_ms":1,"remaining_ms":1}]}"#;
+        let Replies { replies } = serde_json::from_str(json).unwrap();
+        assert!(matches!(replies[0], Reply::State(State::Waiting { ahead: 2, .. })));
+        assert!(matches!(&replies[1], Reply::Released(it) if it.found == Found::Claim));
+        assert!(matches!(&replies[2], Reply::Failed(it) if it.in_use == Some(3)));
+        assert!(matches!(&replies[3], Reply::State(State::Held(it)) if it.token.get() == 7));
+    }
+}
