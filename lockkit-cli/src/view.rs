@@ -11,6 +11,9 @@ use crate::exit::{Failure, code};
 /// A lock, or a semaphore.
 #[derive(Serialize)]
 pub(crate) struct StateView<'a> {
+    /// Where locks of several prefixes are shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prefix: Option<&'a str>,
     name: &'a str,
     space: Space,
     /// Of a semaphore in use.
@@ -48,6 +51,7 @@ impl<'a> StateView<'a> {
                 .collect()
         };
         Self {
+            prefix: None,
             name: state.name().as_str(),
             space: state.space(),
             limit: state.limit(),

@@ -70,6 +70,12 @@ pub enum Flaw {
     FailsNowAndThen,
     AnswersFlightsBackwards,
     OneStepFailsItsFlight,
+    RegistersAreListedByPattern,
+    ListsDeletedRegisters,
+    SkipsARegisterBetweenPages,
+    DeniesThatItListsPrefixes,
+    ListsPrefixesOfLocksOnly,
+    ListsAPrefixForEachLock,
 }
 
 /// A flaw, what it is, and the case that was made for it.
@@ -406,5 +412,35 @@ pub const FLAWS: &[Caught] = &[
         Flaw::OneStepFailsItsFlight,
         "a step that fails takes its flight along",
         "flight_02_a_step_that_fails_fails_alone",
+    ),
+    caught(
+        Flaw::RegistersAreListedByPattern,
+        "% in the beginning of a register's name stands for anything",
+        "register_11_registers_with_a_value_are_listed_in_pages",
+    ),
+    caught(
+        Flaw::ListsDeletedRegisters,
+        "lists a register whose value is gone",
+        "register_11_registers_with_a_value_are_listed_in_pages",
+    ),
+    caught(
+        Flaw::SkipsARegisterBetweenPages,
+        "leaves one out of each page of registers that is not the last",
+        "register_11_registers_with_a_value_are_listed_in_pages",
+    ),
+    caught(
+        Flaw::DeniesThatItListsPrefixes,
+        "says that it cannot list prefixes, and does",
+        "inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once",
+    ),
+    caught(
+        Flaw::ListsPrefixesOfLocksOnly,
+        "does not list a prefix in which there are registers only",
+        "inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once",
+    ),
+    caught(
+        Flaw::ListsAPrefixForEachLock,
+        "lists a prefix as often as there are locks in it",
+        "inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once",
     ),
 ];

@@ -11,8 +11,8 @@ use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
     Replies, SetLimit, Step, one_by_one,
 };
-use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Token};
+use lockkit_core::state::{Cursor, Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace, Token};
 use tokio::task::yield_now;
 
 use super::Flaw;
@@ -196,6 +196,24 @@ impl LockDriver for Toy {
         states.truncate(request.limit);
         let next = states.last().filter(|_| more).map(|s| cursor(&s.key));
         Ok(Page { states, next })
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        yield_now().await;
+        let mut all: Vec<_> = self.lock_lines().keys().map(|key| key.namespace.clone()).collect();
+        if !self.is(Flaw::ListsPrefixesOfLocksOnly) {
+            let registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
+            all.extend(registers.keys().map(|at| at.namespace.clone()));
+        }
+        all.sort();
+        if !self.is(Flaw::ListsAPrefixForEachLock) {
+            all.dedup();
+        }
+        Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
