@@ -98,7 +98,7 @@ fn ls_lists_registers_that_have_a_value() {
     stage.run(&["put", "--local", "--prefix", "shop", "cursor/c", "1"]);
     stage.run(&["put", "--local", "gone", "1"]);
     assert!(stage.run(&["delete", "--local", "gone"]).status.success());
-    let latch = stage.run(&["latch", "count-down", "--local", "ready", "2"]);
+    let latch = stage.run(&["latch", "down", "--local", "ready", "2"]);
     assert!(latch.status.success(), "{}", stderr(&latch));
 
     let shown: Vec<Value> = serde_json::from_slice(&ls(&["--json"]).stdout).unwrap();
