@@ -182,14 +182,19 @@ pub(crate) fn digest(id: ClaimId) -> String {
     ClaimId::from_bytes(half).to_hex()
 }
 
-/// A namespace as it stands in keys.
-pub(crate) fn part(text: &str) -> String {
-    utf8_percent_encode(text, PART).to_string()
+/// A namespace as it stands in keys, with the slash behind it.
+pub(crate) fn folder(namespace: &Namespace) -> Vec<u8> {
+    format!("{}/", part(namespace.as_str())).into_bytes()
 }
 
-/// The namespace of such a part.
-pub(crate) fn namespace_of(part: &[u8]) -> Option<Namespace> {
+/// The namespace of such a folder.
+pub(crate) fn namespace_of(folder: &[u8]) -> Option<Namespace> {
+    let part = folder.strip_suffix(b"/")?;
     Namespace::new(&*percent_decode(part).decode_utf8().ok()?).ok()
+}
+
+fn part(text: &str) -> String {
+    utf8_percent_encode(text, PART).to_string()
 }
 
 #[cfg(test)]

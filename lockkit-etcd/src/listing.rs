@@ -9,7 +9,7 @@ use lockkit_core::{Error, Name, Namespace, Token};
 
 use crate::calls::{BACKEND, ranges};
 use crate::inner::{Inner, odd};
-use crate::keys::{end_of, namespace_of, part};
+use crate::keys::{end_of, folder, namespace_of};
 use crate::registers::token_in;
 
 /// Keys of registers that are fetched at once: with their values, since etcd does not tell how long
@@ -68,21 +68,21 @@ impl Inner {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
-        let mut from = after.map_or_else(Vec::new, |after| end_of(&folder(&part(after.as_str()))));
+        let mut from = after.map_or_else(Vec::new, |after| end_of(&folder(after)));
         let mut found = Vec::new();
         loop {
-            let (some, end) = self.parts(&from).await.map_err(|error| self.needs_all(error))?;
-            found.extend(some.iter().filter_map(|part| namespace_of(part)));
+            let (some, end) = self.folders(&from).await.map_err(|error| self.needs_all(error))?;
+            found.extend(some.iter().filter_map(|folder| namespace_of(folder)));
             match end {
-                Some(last) if found.len() <= limit => from = end_of(&[&*last, b"/"].concat()),
+                Some(last) if found.len() <= limit => from = end_of(&last),
                 _ => return Ok(Listed::first(limit, found)),
             }
         }
     }
 
-    /// Some of the namespaces from here on, as they stand in keys, and the last of them; no last one
-    /// when these were all.
-    async fn parts(&self, from: &[u8]) -> Result<(BTreeSet<Vec<u8>>, Option<Vec<u8>>), Error> {
+    /// Some of the namespaces from here on, as they stand in keys, with the slash that is behind them:
+    /// it counts in their order. And the last of them; no last one when these were all.
+    async fn folders(&self, from: &[u8]) -> Result<(BTreeSet<Vec<u8>>, Option<Vec<u8>>), Error> {
         let kinds = self.root.kinds();
         let get = |kind: &Vec<u8>| {
             let range = GetOptions::new().with_range(end_of(kind)).with_limit(KEYS);
@@ -93,15 +93,15 @@ impl Inner {
         let mut all = BTreeSet::new();
         let mut end: Option<Vec<u8>> = None;
         for (kind, shown) in kinds.iter().zip(ranges(&answer)) {
-            let parts = parts(kind, &shown);
+            let folders = folders(kind, &shown);
             // Behind the last one of a range that was cut, others may be missing.
-            if let (true, Some(last)) = (shown.more(), parts.last()) {
+            if let (true, Some(last)) = (shown.more(), folders.last()) {
                 end = Some(end.map_or(last.clone(), |end| end.min(last.clone())));
             }
-            all.extend(parts);
+            all.extend(folders);
         }
         if let Some(end) = &end {
-            all.retain(|part| part <= end);
+            all.retain(|folder| folder <= end);
         }
         Ok((all, end))
     }
@@ -119,15 +119,11 @@ impl Inner {
     }
 }
 
-fn parts(kind: &[u8], shown: &GetResponse) -> BTreeSet<Vec<u8>> {
-    let part = |key: &[u8]| {
+fn folders(kind: &[u8], shown: &GetResponse) -> BTreeSet<Vec<u8>> {
+    let folder = |key: &[u8]| {
         let rest = key.strip_prefix(kind)?;
-        let end = rest.iter().position(|b| *b == b'/')?;
-        Some(rest[..end].to_vec())
+        let slash = rest.iter().position(|b| *b == b'/')?;
+        Some(rest[..=slash].to_vec())
     };
-    shown.kvs().iter().filter_map(|kv| part(kv.key())).collect()
-}
-
-fn folder(part: &str) -> Vec<u8> {
-    format!("{part}/").into_bytes()
+    shown.kvs().iter().filter_map(|kv| folder(kv.key())).collect()
 }
