@@ -13,7 +13,7 @@ use crate::exit::{Failure, code};
 pub(crate) struct StateView<'a> {
     /// Where locks of several prefixes are shown.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) prefix: Option<&'a str>,
+    prefix: Option<&'a str>,
     name: &'a str,
     space: Space,
     /// Of a semaphore in use.
@@ -58,6 +58,11 @@ impl<'a> StateView<'a> {
             holders: claims(true),
             waiters: claims(false),
         }
+    }
+
+    /// The same with its prefix, if that is to be shown.
+    pub(crate) fn under(self, prefix: Option<&'a str>) -> Self {
+        Self { prefix, ..self }
     }
 }
 

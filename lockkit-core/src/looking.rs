@@ -67,8 +67,13 @@ impl LockManager {
     /// their names.
     ///
     /// What has a value for the whole time is shown once. Asks for pages of 200, for each as
-    /// [`inspect`](Self::inspect) does. A page is one round trip on memory, SQLite, PostgreSQL,
-    /// MySQL and a lock service; on the others it costs more, as their pages say.
+    /// [`inspect`](Self::inspect) does.
+    ///
+    /// # Round trips
+    /// One a page on SQLite, PostgreSQL, MySQL and a lock service. On Redis the first page scans all
+    /// keys of the server, 1,000 in a request, and each page asks for its registers in one flight.
+    /// ZooKeeper lists all names for each page and reads its registers, values included, 64 in a
+    /// flight. etcd reads them with their values, 32 in a request.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where there are no registers.
@@ -104,7 +109,10 @@ impl LockManager {
     /// manager of each, over the same connections, is made with
     /// [`with`](Self::with)`(manager.`[`driver`](Self::driver)`().clone(), settings.prefix(…))`.
     ///
-    /// Asks for pages of 200, which cost what [`registers`](Self::registers) says.
+    /// # Round trips
+    /// One for each page of 200 on SQLite, PostgreSQL, MySQL, ZooKeeper and a lock service. Redis is
+    /// scanned as for [`registers`](Self::registers). etcd is read in pages of 500 keys, one for each
+    /// prefix that has more.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where [`Capabilities::namespaces`] is false. An error of the backend

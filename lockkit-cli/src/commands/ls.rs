@@ -75,7 +75,7 @@ async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, Failure> {
     found.sort_by(|(p, a), (q, b)| (p, a.name(), a.space()).cmp(&(q, b.name(), b.space())));
     let views: Vec<_> = found
         .iter()
-        .map(|(prefix, state)| StateView { prefix: shown(args, prefix), ..StateView::of(state) })
+        .map(|(prefix, state)| StateView::of(state).under(shown(args, prefix)))
         .collect();
     let rows = found.iter().map(|(prefix, state)| row(args, prefix, state_cells(state)));
     Ok(Listed { json: json(&views)?, titles: &LOCKS, rows: rows.collect() })
