@@ -1,11 +1,10 @@
 //! What the service does not take on, and how it stops.
 
-mod served;
-
 use lockkit_server::{Limits, Settings};
 use serde_json::json;
-use served::{Served, id};
 use tokio::io::AsyncReadExt;
+
+use crate::served::{Served, id};
 
 fn limited(limits: Limits) -> Settings {
     Settings::new().limits(limits)

@@ -2,15 +2,14 @@
 //!
 //! `LOCKKIT_NONSENSE` says how many; the seed is printed, and `LOCKKIT_SEED` repeats a run.
 
-mod served;
-
 use lockkit_server::{Settings, Tokens};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
-use served::{Client, Served};
 use sha2::{Digest, Sha256};
+
+use crate::served::{Client, Served};
 
 const TOKEN: &str = "token-of-a-test";
 

@@ -1,7 +1,5 @@
 //! A service over the memory driver for tests, and a client that sends whatever it is told to.
 
-#![allow(dead_code)] // Each test uses some of it.
-
 use std::sync::Arc;
 
 use lockkit_core::memory::MemoryDriver;

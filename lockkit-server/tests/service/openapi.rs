@@ -1,16 +1,15 @@
 //! The description in `openapi.json` against the code: every path, every type, every field.
 
-mod served;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use lockkit_server::Settings;
 use serde_json::Value;
-use served::Served;
+
+use crate::served::Served;
 
 fn description() -> Value {
-    serde_json::from_str(include_str!("../openapi.json")).unwrap()
+    serde_json::from_str(include_str!("../../openapi.json")).unwrap()
 }
 
 fn source(file: &str) -> String {

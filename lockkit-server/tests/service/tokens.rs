@@ -1,7 +1,5 @@
 //! Tokens and rights, as a caller meets them.
 
-mod served;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,8 +8,9 @@ use lockkit_core::memory::MemoryDriver;
 use lockkit_server::{Limits, Service, Settings, Tokens};
 use lockkit_sql::SqliteDriver;
 use serde_json::{Value, json};
-use served::{Served, id};
 use sha2::{Digest, Sha256};
+
+use crate::served::{Served, id};
 
 struct Guarded {
     served: Served,
