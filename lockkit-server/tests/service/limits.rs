@@ -91,6 +91,31 @@ async fn a_connection_beyond_the_limit_is_served_once_another_one_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_has_too_many_connections_is_given_no_more_until_one_ends() {
+    let limits = Limits { connections_per_peer: 2, ..Limits::default() };
+    let served = Served::new(limited(limits)).await;
+    let mut first = served.client().await;
+    assert_eq!(first.get("/healthz", "").await.status, 200);
+    let mut second = served.client().await;
+    assert_eq!(second.get("/healthz", "").await.status, 200);
+    let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut third = served.client().await;
+    third.send(request).await;
+    assert!(third.answer().await.is_none(), "it is closed");
+    drop(first);
+    // The server sees by and by that the first is gone.
+    loop {
+        let mut next = served.client().await;
+        next.send(request).await;
+        match next.answer().await {
+            Some(answer) => break assert_eq!(answer.status, 200),
+            None => tokio::task::yield_now().await,
+        }
+    }
+    assert_eq!(second.get("/healthz", "").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn metrics_have_paths_and_outcomes_and_no_names() {
     let served = Served::new(Settings::new()).await;
     let claim = json!({"id": id(1), "name": "secret-name", "prefix": "secret-prefix"});
