@@ -9,3 +9,4 @@ mod served;
 mod slow;
 mod tls;
 mod tokens;
+mod watch;

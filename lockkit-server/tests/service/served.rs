@@ -116,6 +116,20 @@ impl Client {
     }
 }
 
+impl Client {
+    /// The next line of an answer that is a stream, which has each in a chunk of its own; `None` at
+    /// its end.
+    pub(crate) async fn line(&mut self) -> Option<String> {
+        let mut size = String::new();
+        self.0.read_line(&mut size).await.unwrap();
+        let size = usize::from_str_radix(size.trim_end(), 16).ok()?;
+        let mut chunk = vec![0; size + 2];
+        self.0.read_exact(&mut chunk).await.unwrap();
+        chunk.truncate(size);
+        (size > 0).then(|| String::from_utf8(chunk).unwrap())
+    }
+}
+
 /// A claim's id.
 pub(crate) fn id(number: u128) -> String {
     format!("{number:032x}")

@@ -105,6 +105,8 @@ async fn a_caller_does_what_its_rights_say_and_nothing_else() {
             ("/v1/list", json!({"prefix": "billing"})),
             ("/v1/list", json!({"prefix": "billing", "names": "inv"})),
             ("/v1/registers/load", hidden.clone()),
+            ("/v1/watch", json!({"lock": hidden})),
+            ("/v1/watch", json!({"register": hidden})),
             ("/v1/registers/changed", json!({"register": hidden})),
         ];
         for (path, body) in looks {
