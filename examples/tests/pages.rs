@@ -8,6 +8,9 @@ const PAGES: &[(&str, &str, &str)] = &[
     ("docs/testing.md", include_str!("../../docs/testing.md"), include_str!("testing.rs")),
 ];
 
+/// The pages in docs/start have one program.
+const START: &str = include_str!("../src/bin/start/main.rs");
+
 /// Without indentation, so that code may stand in a function there.
 fn flat(code: &str) -> String {
     code.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
