@@ -45,7 +45,8 @@ async fn a_column_refuses_a_lower_token() {
     sqlx::query(later).execute(&db).await.unwrap();
     let refused = column::pay(&db, &locks).await.unwrap_err();
     assert_eq!(refused.to_string(), "a later holder has been here");
-    let state: String = sqlx::query_scalar("SELECT state FROM invoice").fetch_one(&db).await.unwrap();
+    let state: String =
+        sqlx::query_scalar("SELECT state FROM invoice").fetch_one(&db).await.unwrap();
     assert_eq!(state, "cancelled");
 }
 
@@ -109,7 +110,8 @@ async fn a_transaction_in_the_locks_own_database_needs_no_column() {
     sqlx::query("INSERT INTO invoice VALUES (42, 'open')").execute(&db).await.unwrap();
     let locks = lockkit::connect(&url).await.unwrap();
     same::pay(&db, &locks).await.unwrap();
-    let state: String = sqlx::query_scalar("SELECT state FROM invoice").fetch_one(&db).await.unwrap();
+    let state: String =
+        sqlx::query_scalar("SELECT state FROM invoice").fetch_one(&db).await.unwrap();
     assert_eq!(state, "paid");
     locks.shutdown().await;
 }
@@ -120,7 +122,7 @@ mod bucket {
     use object_store::{Attribute, Attributes, Error, PutMode, PutOptions, UpdateVersion};
 
     /// Replaces an object, unless a later holder of the lock has written it.
-    pub(super) async fn put(
+    async fn put(
         store: &dyn ObjectStore, path: &Path, body: PutPayload, token: Token,
     ) -> anyhow::Result<()> {
         let fence = Attribute::Metadata("fence".into());
@@ -143,37 +145,37 @@ mod bucket {
             }
         }
     }
-}
 
-#[tokio::test]
-async fn an_object_store_refuses_a_lower_token() {
-    let (store, path) = (InMemory::new(), Path::from("report.csv"));
-    bucket::put(&store, &path, "first".into(), token(7)).await.unwrap();
-    bucket::put(&store, &path, "again".into(), token(7)).await.unwrap();
-    bucket::put(&store, &path, "next".into(), token(9)).await.unwrap();
-    assert!(bucket::put(&store, &path, "late".into(), token(7)).await.is_err());
-    let body = store.get(&path).await.unwrap().bytes().await.unwrap();
-    assert_eq!(body, "next");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_many_writers_of_an_object_the_last_has_the_greatest_token() {
-    let (store, path) = (Arc::new(InMemory::new()), Path::from("report.csv"));
-    let writers: Vec<_> = (1..=20)
-        .map(|number| {
-            let (store, path) = (store.clone(), path.clone());
-            tokio::spawn(async move {
-                bucket::put(&*store, &path, number.to_string().into(), token(number)).await.is_ok()
-            })
-        })
-        .collect();
-    let mut written = Vec::new();
-    for (number, writer) in (1..).zip(writers) {
-        written.extend(writer.await.unwrap().then_some(number));
+    #[tokio::test]
+    async fn an_object_store_refuses_a_lower_token() {
+        let (store, path) = (InMemory::new(), Path::from("report.csv"));
+        put(&store, &path, "first".into(), token(7)).await.unwrap();
+        put(&store, &path, "again".into(), token(7)).await.unwrap();
+        put(&store, &path, "next".into(), token(9)).await.unwrap();
+        assert!(put(&store, &path, "late".into(), token(7)).await.is_err());
+        let body = store.get(&path).await.unwrap().bytes().await.unwrap();
+        assert_eq!(body, "next");
     }
-    let body = store.get(&path).await.unwrap().bytes().await.unwrap();
-    assert_eq!(written.last(), Some(&20_u64));
-    assert_eq!(body, "20");
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn of_many_writers_of_an_object_the_last_has_the_greatest_token() {
+        let (store, path) = (Arc::new(InMemory::new()), Path::from("report.csv"));
+        let writers: Vec<_> = (1..=20)
+            .map(|number| {
+                let (store, path) = (store.clone(), path.clone());
+                tokio::spawn(async move {
+                    put(&*store, &path, number.to_string().into(), token(number)).await.is_ok()
+                })
+            })
+            .collect();
+        let mut written = Vec::new();
+        for (number, writer) in (1..).zip(writers) {
+            written.extend(writer.await.unwrap().then_some(number));
+        }
+        let body = store.get(&path).await.unwrap().bytes().await.unwrap();
+        assert_eq!(written.last(), Some(&20_u64));
+        assert_eq!(body, "20");
+    }
 }
 
 #[rustfmt::skip]
@@ -183,10 +185,10 @@ mod service {
     use axum::http::HeaderMap;
 
     #[derive(Clone, Default)]
-    pub(super) struct Ledger(Arc<Mutex<HashMap<u64, (u64, String)>>>); // token and entry by invoice
+    struct Ledger(Arc<Mutex<HashMap<u64, (u64, String)>>>); // token and entry by invoice
 
     /// `PUT /ledger/42` with the header `fence: TOKEN`.
-    pub(super) async fn put(
+    async fn put(
         State(ledger): State<Ledger>, Path(invoice): Path<u64>, headers: HeaderMap, entry: String,
     ) -> Result<(), StatusCode> {
         let token = headers.get("fence").and_then(|token| token.to_str().ok()?.parse().ok());
@@ -199,25 +201,25 @@ mod service {
         (*highest, *kept) = (token, entry); // in one step: in a database, in one transaction
         Ok(())
     }
-}
 
-#[tokio::test]
-async fn a_service_refuses_a_lower_token() {
-    use axum::{Router, body::Body, http::Request, routing::put};
-    use tower::ServiceExt;
+    #[tokio::test]
+    async fn a_service_refuses_a_lower_token() {
+        use axum::{Router, body::Body, http::Request, routing};
+        use tower::ServiceExt;
 
-    let app = Router::new().route("/ledger/{invoice}", put(service::put));
-    let app = app.with_state(service::Ledger::default());
-    let answer = async |invoice: u64, token: Option<&str>| {
-        let mut request = Request::put(format!("/ledger/{invoice}"));
-        if let Some(token) = token {
-            request = request.header("fence", token);
-        }
-        app.clone().oneshot(request.body(Body::from("paid")).unwrap()).await.unwrap().status()
-    };
-    assert_eq!(answer(42, None).await, StatusCode::PRECONDITION_REQUIRED);
-    assert_eq!(answer(42, Some("7")).await, StatusCode::OK);
-    assert_eq!(answer(42, Some("9")).await, StatusCode::OK);
-    assert_eq!(answer(42, Some("7")).await, StatusCode::CONFLICT);
-    assert_eq!(answer(43, Some("7")).await, StatusCode::OK, "tokens are compared by resource");
+        let app = Router::new().route("/ledger/{invoice}", routing::put(put));
+        let app = app.with_state(Ledger::default());
+        let answer = async |invoice: u64, token: Option<&str>| {
+            let mut request = Request::put(format!("/ledger/{invoice}"));
+            if let Some(token) = token {
+                request = request.header("fence", token);
+            }
+            app.clone().oneshot(request.body(Body::from("paid")).unwrap()).await.unwrap().status()
+        };
+        assert_eq!(answer(42, None).await, StatusCode::PRECONDITION_REQUIRED);
+        assert_eq!(answer(42, Some("7")).await, StatusCode::OK);
+        assert_eq!(answer(42, Some("9")).await, StatusCode::OK);
+        assert_eq!(answer(42, Some("7")).await, StatusCode::CONFLICT);
+        assert_eq!(answer(43, Some("7")).await, StatusCode::OK, "tokens are compared by resource");
+    }
 }

@@ -18,7 +18,8 @@ struct Code(String);
 impl Code {
     fn read() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let mut folders = ["lockkit-core/src", "lockkit-server/src"].map(|at| root.join(at)).to_vec();
+        let mut folders =
+            ["lockkit-core/src", "lockkit-server/src"].map(|at| root.join(at)).to_vec();
         let mut code = String::new();
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {
@@ -107,8 +108,11 @@ fn every_metric_and_label_of_the_rules_and_the_dashboard_is_in_the_code() {
 #[test]
 fn a_metric_that_is_not_in_the_code_is_found() {
     let code = Code::read();
-    assert!(code.has_metric("lockkit_lost_total") && code.has_metric("lockkit_hold_seconds_bucket"));
-    for wrong in ["lockkit_lost", "lockkit_lost_total_sum", "lockkit_hold_seconds", "lockkit_http"] {
+    assert!(
+        code.has_metric("lockkit_lost_total") && code.has_metric("lockkit_hold_seconds_bucket")
+    );
+    for wrong in ["lockkit_lost", "lockkit_lost_total_sum", "lockkit_hold_seconds", "lockkit_http"]
+    {
         assert!(!code.has_metric(wrong), "{wrong}");
     }
     let expression = r#"rate(lockkit_held{job=~"$job",reason!="broken"}[5m]) / lockkit_waiting"#;

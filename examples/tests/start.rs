@@ -16,7 +16,8 @@ fn the_program_prints_its_token() {
     let url = format!("sqlite:{}", folder.path().join("demo.db").display());
     let mut tokens = Vec::new();
     for _ in 0..2 {
-        let ran = Command::new(env!("CARGO_BIN_EXE_start")).env("LOCKKIT_URL", &url).output().unwrap();
+        let ran =
+            Command::new(env!("CARGO_BIN_EXE_start")).env("LOCKKIT_URL", &url).output().unwrap();
         let said = String::from_utf8(ran.stdout).unwrap();
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         let token = said.trim().strip_prefix("alone, with token ").unwrap().to_owned();

@@ -125,7 +125,8 @@ fn every_link_of_every_page_leads_somewhere() {
 #[test]
 fn a_link_to_a_missing_page_or_heading_is_found() {
     let page = root().join("docs/README.md");
-    let text = "# One\n\n[a](#one) [b](#two) [c](semantics.md#tickets) [d](semantics.md#no) [e](no.md)";
+    let text =
+        "# One\n\n[a](#one) [b](#two) [c](semantics.md#tickets) [d](semantics.md#no) [e](no.md)";
     let wrong: Vec<_> = links(text).iter().filter_map(|link| broken(&page, text, link)).collect();
     let of = |link: &str| format!("docs/README.md: {link}");
     let expected = [
