@@ -87,6 +87,12 @@ async fn a_table_of_tokens_fences_several_statements() {
 mod same {
     use super::*;
     use lockkit::Fence;
+    use lockkit::sql::sqlite::{SqliteDriver, SqliteOptions};
+
+    pub(super) async fn locks(db: &SqlitePool) -> Result<LockManager, lockkit::Error> {
+        let driver = SqliteDriver::with_pool(db.clone(), SqliteOptions::default()).await?;
+        Ok(LockManager::new(driver))
+    }
 
     pub(super) async fn pay(db: &SqlitePool, locks: &LockManager) -> anyhow::Result<()> {
         let guard = locks.mutex("invoice/42").lock().await?;
@@ -108,7 +114,7 @@ async fn a_transaction_in_the_locks_own_database_needs_no_column() {
     let table = "CREATE TABLE invoice (id INTEGER PRIMARY KEY, state TEXT)";
     sqlx::query(table).execute(&db).await.unwrap();
     sqlx::query("INSERT INTO invoice VALUES (42, 'open')").execute(&db).await.unwrap();
-    let locks = lockkit::connect(&url).await.unwrap();
+    let locks = same::locks(&db).await.unwrap();
     same::pay(&db, &locks).await.unwrap();
     let state: String =
         sqlx::query_scalar("SELECT state FROM invoice").fetch_one(&db).await.unwrap();

@@ -2,54 +2,26 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-/// All files below a folder that end like this.
-fn files(folder: &Path, end: &str, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() {
-            if name != "target" && !name.starts_with('.') {
-                files(&path, end, found);
-            }
-        } else if name.ends_with(end) {
-            found.push(path);
-        }
-    }
-}
+use super::links::{files, flat, replaced};
+use super::{outward, root};
 
 fn pages(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    files(folder, ".md", &mut found);
+    let mut found = files(folder).unwrap();
+    found.retain(|path| path.extension().is_some_and(|end| end == "md"));
     assert!(!found.is_empty(), "{} has pages", folder.display());
     found
 }
 
-/// A page without its blocks of code and its `code`, where brackets mean something else.
-fn prose(text: &str) -> String {
-    let mut lines = String::new();
-    let mut fenced = false;
-    for line in text.lines() {
-        if line.trim_start().starts_with("```") {
-            fenced = !fenced;
-        } else if !fenced {
-            lines.push_str(line);
-            lines.push('\n');
-        }
-    }
-    lines.split('`').step_by(2).collect()
-}
-
 /// The targets of `[text](target)`.
 fn links(text: &str) -> Vec<String> {
-    let prose = prose(text);
-    let behind = prose.split("](").skip(1);
-    behind.filter_map(|rest| Some(rest.split_once(')')?.0.to_owned())).collect()
+    let mut found = Vec::new();
+    replaced(text, |link| {
+        found.push(link.to_owned());
+        None
+    });
+    found
 }
 
 /// The anchors of a page's headings, as mdBook and code hosts make them.
@@ -73,22 +45,10 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// A path without `..`, which need not exist.
-fn flat(path: &Path) -> PathBuf {
-    let mut parts = Vec::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(parts.pop()),
-            Component::CurDir => {}
-            other => parts.push(other),
-        }
-    }
-    parts.into_iter().collect()
-}
-
 /// What is wrong with a link of a page, if anything.
 fn broken(page: &Path, text: &str, link: &str) -> Option<String> {
-    if link.contains("://") || link.starts_with("mailto:") {
+    // Links with `::` are to Rust items, in pages that rustdoc includes and checks.
+    if link.contains("://") || link.contains("::") {
         return None;
     }
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
@@ -135,7 +95,7 @@ fn a_link_to_a_missing_page_or_heading_is_found() {
         of("no.md leads nowhere"),
     ];
     assert_eq!(wrong, expected);
-    assert_eq!(links("`[x](y)` ```\n"), Vec::<String>::new());
+    assert_eq!(links("`[x](y)`\n```\n[x](y)\n```\n"), Vec::<String>::new());
     assert!(anchors("## Is a `run` fair?\n## Is a run fair?").contains("is-a-run-fair-1"));
 }
 
@@ -149,4 +109,19 @@ fn every_page_is_in_the_book_once() {
     listed.sort();
     pages.sort();
     assert_eq!(listed, pages);
+}
+
+#[test]
+fn a_link_out_of_the_book_leads_to_the_repository() {
+    let page = root().join("docs/start/redis.md");
+    let text =
+        "[a](../redis.md#keys) `[b](../../x)` [c](../../examples) ([d](../../Cargo.toml)) [e](#f)";
+    let made = replaced(text, |link| outward(&page, link));
+    let at = env!("CARGO_PKG_REPOSITORY");
+    let expected = format!(
+        "[a](../redis.md#keys) `[b](../../x)` [c]({at}/tree/main/examples) \
+         ([d]({at}/blob/main/Cargo.toml)) [e](#f)"
+    );
+    assert_eq!(made, expected);
+    assert_eq!(replaced(text, |_| None), text);
 }
