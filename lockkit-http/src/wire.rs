@@ -14,6 +14,7 @@ mod listing;
 mod looking;
 mod problem;
 mod registers;
+mod watch;
 
 pub use answers::{Answers, Found, Grant, Loss, Reason, Released, Replies, Reply, State};
 pub use backend::{Capabilities, Finding, Health, SeverityName};
@@ -27,6 +28,8 @@ pub use problem::{Code, Problem};
 pub use registers::{
     ChangedRegister, Delete, Entry, Loaded, Outcome, Register, Store, Value, Write,
 };
+
+pub use watch::{InLine, Line, Watch};
 
 /// The longest wait of one request. A client that waits longer asks again.
 pub const LONGEST_WAIT_MS: u64 = 25_000;

@@ -5,7 +5,6 @@ use lockkit_core::Namespace;
 use lockkit_core::state::Listed;
 use lockkit_http::wire;
 
-use super::registers::registers_of;
 use crate::body::{Answer, Body, Refusal};
 use crate::caller::Caller;
 use crate::service::Service;
@@ -20,7 +19,7 @@ pub(crate) async fn registers(
 ) -> Result<wire::RegisterPage> {
     let request = request.for_driver()?;
     caller.check_names(Verb::Read, &request.namespace, &request.prefix)?;
-    let page = registers_of(&service)?.page(&request).await?;
+    let page = super::registers::registers(&service)?.page(&request).await?;
     Ok(Answer::ok(wire::RegisterPage::of(page)))
 }
 

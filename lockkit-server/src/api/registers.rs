@@ -19,7 +19,7 @@ pub(crate) async fn load(
 ) -> Result<wire::Loaded> {
     let at = at.for_driver()?;
     caller.check(Verb::Read, &at.namespace, &at.name)?;
-    let entry = registers_of(&service)?.load(&at).await?;
+    let entry = registers(&service)?.load(&at).await?;
     Ok(Answer::ok(wire::Loaded::of(entry)))
 }
 
@@ -30,7 +30,7 @@ pub(crate) async fn store(
 ) -> Result<wire::Outcome> {
     let (at, store) = request.for_driver()?;
     caller.check(Verb::Lock, &at.namespace, &at.name)?;
-    let outcome = registers_of(&service)?.store(&at, &store).await?;
+    let outcome = registers(&service)?.store(&at, &store).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
 
@@ -41,7 +41,7 @@ pub(crate) async fn delete(
 ) -> Result<wire::Outcome> {
     let (at, delete) = request.for_driver()?;
     caller.check(Verb::Lock, &at.namespace, &at.name)?;
-    let outcome = registers_of(&service)?.delete(&at, &delete).await?;
+    let outcome = registers(&service)?.delete(&at, &delete).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
 
@@ -52,17 +52,17 @@ pub(crate) async fn changed(
 ) -> Result<wire::Loaded> {
     let at = request.register.for_driver()?;
     caller.check(Verb::Read, &at.namespace, &at.name)?;
-    let registers = registers_of(&service)?;
+    let registers = registers(&service)?;
     let change = registers.changed(&at, request.after.map(Version));
     let place = service.place(&caller)?;
-    let entry = match service.wait(place, request.wait_ms, change).await {
+    let entry = match service.wait(&place, request.wait_ms, change).await {
         Some(changed) => changed?,
         None => registers.load(&at).await?,
     };
     Ok(Answer::ok(wire::Loaded::of(entry)))
 }
 
-pub(super) fn registers_of(service: &Service) -> std::result::Result<&dyn Registers, Refusal> {
+pub(super) fn registers(service: &Service) -> std::result::Result<&dyn Registers, Refusal> {
     let unsupported = || service.driver().unsupported("registers").into();
     service.driver().registers().ok_or_else(unsupported)
 }
