@@ -101,7 +101,7 @@ A row is a lock or a semaphore that is held or waited for:
   HELD     for how long its longest holder has held it
   WAITERS  how many wait, and LONGEST, for how long the first has waited
   CHG/MIN  how many claims began to hold, a minute, over the last minute; what came and went between
-           two looks is not counted
+           two listings is not counted
 
 Keys:
   Up, Down, PageUp, PageDown, Home, End   choose a lock (also k, j, g, G)
@@ -118,7 +118,7 @@ pub(crate) struct TopArgs {
     #[arg(value_name = "BEGINNING", default_value = "", hide_default_value = true)]
     pub(crate) beginning: String,
 
-    /// The pause between two looks at the backend
+    /// The time between two requests to the backend
     #[arg(long, value_name = "DUR", default_value = "1s", value_parser = pause)]
     pub(crate) interval: Duration,
 }
@@ -166,7 +166,7 @@ Example:
 pub(crate) struct TakeOverArgs {
     /// The backend that the fleet comes from
     ///
-    /// When no client uses it alone any more, and before any client uses the new one alone:
+    /// Run this when no client uses only that backend any more, and before any client uses only the new one:
     /// docs/moving.md has the steps of a move.
     #[arg(long, value_name = "URL")]
     pub(crate) from: String,
