@@ -15,6 +15,8 @@ use super::{duration, token};
 Examples:
   lockkit ls job/                  names that begin with job/
   lockkit ls --held-over 1h30m     what may hang
+  lockkit ls --all-prefixes        of all applications on the backend
+  lockkit ls --registers           what `put` stored, without the values
   lockkit ls --json | jq -r '.[].name'")]
 pub(crate) struct LsArgs {
     /// Only names that begin with this
@@ -32,6 +34,14 @@ pub(crate) struct LsArgs {
     /// Only what is waited for
     #[arg(long)]
     pub(crate) waiting: bool,
+
+    /// Under every prefix, which is then shown too
+    #[arg(long)]
+    pub(crate) all_prefixes: bool,
+
+    /// List the registers that have a value, instead of locks
+    #[arg(long, conflicts_with_all = ["held_over", "waiting"])]
+    pub(crate) registers: bool,
 }
 
 /// Which lock or semaphore.
