@@ -66,8 +66,9 @@ impl Lines {
 
     /// The namespaces in which a list is in use.
     pub(super) fn namespaces(&self, now: Moment) -> BTreeSet<Namespace> {
-        let live = |(_, list): &(_, &Box<List>)| list.line.entries().any(|e| e.is_live(now));
-        self.by_key.iter().filter(live).map(|(key, _)| key.namespace.clone()).collect()
+        let live = |list: &List| list.line.entries().any(|e| e.is_live(now));
+        let in_use = self.by_key.iter().filter(|(_, list)| live(list));
+        in_use.map(|(key, _)| key.namespace.clone()).collect()
     }
 }
 
