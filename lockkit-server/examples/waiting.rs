@@ -14,6 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -38,9 +39,10 @@ async fn main() -> Result<(), Failure> {
         ask(&mut first, "acquire", lock, lock, 0).await?;
     }
     let before = memory(server.pid())?;
+    let mut clients = JoinSet::new();
     for client in LOCKS..LOCKS + number {
         let mut stream = connect().await?;
-        tokio::spawn(async move {
+        clients.spawn(async move {
             // It is in line before it waits, so that the line is complete early.
             let mut answer = ask(&mut stream, "acquire", client % LOCKS, client, 0).await;
             while answer.is_ok() {
@@ -67,6 +69,7 @@ async fn main() -> Result<(), Failure> {
     let share = spent.as_secs_f64() / begun.elapsed().as_secs_f64();
     println!("in {REST:?} the server was on a CPU for {spent:?}: {:.1} % of one", share * 100.0);
     println!("{:.1} KiB for each at the end", kib(memory(server.pid())? - before) / number as f64);
+    clients.shutdown().await;
     Ok(())
 }
 
