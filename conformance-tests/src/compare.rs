@@ -26,7 +26,8 @@ mod tables;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::{StreamExt, stream};
+use futures_util::future::{BoxFuture, Shared};
+use futures_util::{FutureExt, StreamExt, stream};
 use lockkit_core::capabilities::Fault;
 use lockkit_core::{Capabilities, Error};
 use serde::Serialize;
@@ -83,6 +84,9 @@ impl Default for Effort {
     }
 }
 
+/// Returns when all is to end.
+type Stop = Shared<BoxFuture<'static, ()>>;
+
 /// So many cases of one set-up run at the same time.
 const AT_ONCE: usize = 4;
 
@@ -102,22 +106,45 @@ impl Comparison {
         effort: Effort,
         say: &(dyn Fn(&str) + Sync),
     ) -> Result<Self, Error> {
+        let found = Self::until(subjects, effort, say, std::future::pending()).await?;
+        found.ok_or_else(|| Error::config("interrupted"))
+    }
+
+    /// As [`of`](Self::of), but gives up and cleans up when `stop` returns: then there is none.
+    ///
+    /// # Errors
+    /// As for [`of`](Self::of).
+    ///
+    /// # Cancel safety
+    /// As for [`of`](Self::of).
+    pub async fn until(
+        subjects: &[Subject],
+        effort: Effort,
+        say: &(dyn Fn(&str) + Sync),
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<Option<Self>, Error> {
+        let stop: Stop = stop.boxed().shared();
         let mut set_ups = Vec::with_capacity(subjects.len());
         for subject in subjects {
-            let reports = subject.cases(effort, say).await;
+            let reports = subject.cases(effort, say, &stop).await;
+            if stop.peek().is_some() {
+                return Ok(None);
+            }
             set_ups.push((subject, reports));
         }
-        let measured = measure::in_turns(subjects, effort, say).await?;
+        let Some(measured) = measure::in_turns(subjects, effort, say, stop).await? else {
+            return Ok(None);
+        };
         let set_ups = set_ups.into_iter().zip(measured).map(|((subject, reports), measured)| {
             let (name, place) = (subject.name().to_owned(), subject.place().to_owned());
             SetUp { name, place, capabilities: *subject.capabilities(), reports, measured }
         });
-        Ok(Self { date: today(), machine: machine(), set_ups: set_ups.collect() })
+        Ok(Some(Self { date: today(), machine: machine(), set_ups: set_ups.collect() }))
     }
 
     /// The set-up of this name, whatever its case, spaces and signs.
     pub fn set_up(&self, name: &str) -> Option<&SetUp> {
-        self.set_ups.iter().find(|set_up| plain(&set_up.name) == plain(name))
+        self.set_ups.iter().find(|set_up| same_name(&set_up.name, name))
     }
 
     /// What changes for who moves from one set-up to another; `None` when there is none of that
@@ -128,14 +155,22 @@ impl Comparison {
 }
 
 impl Subject {
-    async fn cases(&self, effort: Effort, say: &(dyn Fn(&str) + Sync)) -> Vec<Report> {
+    /// Whether this is its name, whatever its case, spaces and signs.
+    pub fn is_called(&self, name: &str) -> bool {
+        same_name(self.name(), name)
+    }
+
+    async fn cases(&self, effort: Effort, say: &(dyn Fn(&str) + Sync), stop: &Stop) -> Vec<Report> {
         let chosen: Vec<_> = CASES.iter().filter(|c| effort.whole_suite || shows(c.name)).collect();
         let total = chosen.len();
         let mut running = stream::iter(chosen)
-            .map(|case: &'static Case| run::case(self.harness(), case))
+            .map(|case: &'static Case| run::case_until(self.harness(), case, stop.clone()))
             .buffered(AT_ONCE);
         let mut reports = Vec::with_capacity(total);
         while let Some(report) = running.next().await {
+            if stop.peek().is_some() {
+                break;
+            }
             say(&format!("{}: case {} of {total}", self.name(), reports.len() + 1));
             reports.push(report);
         }
@@ -150,7 +185,11 @@ pub fn shows(name: &str) -> bool {
     semantics.chain(faults).any(|begins| name.starts_with(begins))
 }
 
-/// A name as it is compared.
+/// Whether two names are the same, whatever their case, spaces and signs.
+pub fn same_name(one: &str, other: &str) -> bool {
+    plain(one) == plain(other)
+}
+
 fn plain(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -196,8 +235,8 @@ mod tests {
 
     #[test]
     fn a_name_is_found_however_it_is_written() {
-        assert_eq!(plain("Redis Cluster"), plain("redis-cluster"));
-        assert_ne!(plain("Redis"), plain("redis-cluster"));
+        assert!(same_name("Redis Cluster", "redis-cluster"));
+        assert!(!same_name("Redis", "redis-cluster"));
     }
 
     #[test]

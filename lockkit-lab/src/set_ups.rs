@@ -76,6 +76,11 @@ pub type Connect =
     Arc<dyn Fn(String) -> BoxFuture<'static, Result<Arc<dyn LockDriver>, Error>> + Send + Sync>;
 
 impl SetUp {
+    /// Whether this is its name, whatever its case, spaces and signs.
+    pub fn is_called(&self, name: &str) -> bool {
+        compare::same_name(self.name, name)
+    }
+
     /// The scheme of its URLs.
     pub fn scheme(&self) -> &'static str {
         match self.place {

@@ -10,7 +10,7 @@ use lockkit_core::{Error, LockManager, Mode, Space};
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use super::{Effort, Subject};
+use super::{Effort, Stop, Subject};
 use crate::bench::Bench;
 
 /// Tasks of the crowded rate.
@@ -56,14 +56,18 @@ pub struct Turn {
     pub token: u64,
 }
 
-/// Measures all of them.
+/// Measures all of them; none when it was stopped.
 pub(super) async fn in_turns(
     subjects: &[Subject],
     effort: Effort,
     say: &(dyn Fn(&str) + Sync),
-) -> Result<Vec<Measured>, Error> {
+    stop: Stop,
+) -> Result<Option<Vec<Measured>>, Error> {
     let courses = try_join_all(subjects.iter().map(Course::new)).await?;
-    let measured = all(subjects, &courses, effort, say).await;
+    let measured = tokio::select! {
+        measured = all(subjects, &courses, effort, say) => measured.map(Some),
+        () = stop => Ok(None),
+    };
     for course in &courses {
         course.bench.clean_up().await;
     }

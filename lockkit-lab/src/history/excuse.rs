@@ -11,7 +11,7 @@ use super::{Event, History, What};
 #[derive(Clone, Debug)]
 pub(super) struct Strike {
     pub(super) fault: Fault,
-    on: String,
+    pub(super) on: String,
     pub(super) begins: u64,
     /// The end of time when its end was not recorded.
     pub(super) ends: u64,
