@@ -111,7 +111,8 @@ async fn the_page_has_mysql_as_its_driver_states_it() {
 fn the_comparison_has_the_rows_and_columns_of_the_code() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/comparison.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let remade = "make it again: cargo run --release -p lockkit-cli --features lab,etcd -- compare --lab";
+    let remade =
+        "make it again: cargo run --release -p lockkit-cli --features lab,etcd -- compare --lab";
     let cells = |line: &str| -> Vec<String> {
         line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect()
     };

@@ -187,11 +187,13 @@ impl Course {
             guard.release().await?;
             Ok(at)
         });
-        // Where there is no line, nobody can see it wait.
-        while self.bench.has_line()
-            && !waiting.is_finished()
-            && self.ours.inspect(Space::Lock, name).await?.line.len() < 2
-        {}
+        if !self.bench.has_line() {
+            // Nobody can see it wait: it is given time to be refused once.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            return Ok(waiting);
+        }
+        while !waiting.is_finished() && self.ours.inspect(Space::Lock, name).await?.line.len() < 2 {
+        }
         // What the backend told it is on its way.
         tokio::time::sleep(Duration::from_millis(20)).await;
         Ok(waiting)

@@ -1,7 +1,7 @@
 //! What was found, as tables: a row a question, a column a set-up. Every form of a comparison shows
 //! these rows, in this order.
 
-use lockkit_core::capabilities::Fault;
+use lockkit_core::capabilities::{Fault, Keeps};
 
 use super::{Comparison, Measured};
 use crate::promises;
@@ -84,9 +84,13 @@ impl Comparison {
             row(title, &|of| Answer { text: figure(&of.measured), mark: Mark::Stated })
         });
         let faults = faults.into_iter().zip(Fault::ALL).map(|(title, fault)| {
-            row(title, &|of| Answer {
-                text: promises::word(of.capabilities.keeps(fault)).to_owned(),
-                mark: Mark::of(promises::shown_by(fault), &of.reports),
+            row(title, &|of| {
+                let keeps = of.capabilities.keeps(fault);
+                let mark = match keeps {
+                    Keeps::Impossible => Mark::Stated,
+                    _ => Mark::of(promises::shown_by(fault), &of.reports),
+                };
+                Answer { text: promises::word(keeps).to_owned(), mark }
             })
         });
         [

@@ -61,8 +61,8 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
     check_names(args, &subjects)?;
     let places: Vec<_> = backends.iter().map(|(.., backend)| backend.shown()).collect();
     output::note(format!(
-        "compare: takes and releases locks under prefixes of its own at {}; touches no other lock, \
-         harms no server, and cleans up",
+        "taking and releasing locks under prefixes of its own at {}; no other lock is touched, no \
+         server is harmed, and what is left is cleaned up",
         places.join(", ")
     ));
     let comparison = measured(args, &subjects).await?;
