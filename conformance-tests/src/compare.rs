@@ -34,7 +34,7 @@ use serde::Serialize;
 
 pub use differences::Difference;
 pub use measure::{Measured, Turn};
-pub use print::{differences_markdown, differences_text};
+pub use print::differences_text;
 pub use subject::{Connect, Subject};
 pub use tables::{Answer, Row, Table, row_titles};
 

@@ -21,6 +21,8 @@ use crate::{Costs, Group, Kind, LabError, Layout, Result, Server, Site};
 pub struct SetUp {
     /// What it is called.
     pub name: &'static str,
+    /// What is started, in words.
+    pub about: &'static str,
     place: Place,
 }
 
@@ -36,14 +38,47 @@ enum Place {
 
 /// All of them.
 pub const SET_UPS: [SetUp; 8] = [
-    SetUp { name: "SQLite", place: Place::File },
-    SetUp { name: "PostgreSQL", place: Place::Server(Kind::Postgres) },
-    SetUp { name: "MariaDB", place: Place::Server(Kind::MariaDb) },
-    SetUp { name: "Redis", place: Place::Server(Kind::Redis) },
-    SetUp { name: "Redis Cluster", place: Place::Group(Layout::RedisCluster) },
-    SetUp { name: "Quorum of Redis", place: Place::Quorum(Kind::Redis) },
-    SetUp { name: "ZooKeeper", place: Place::Server(Kind::ZooKeeper) },
-    SetUp { name: "etcd", place: Place::Server(Kind::Etcd) },
+    SetUp {
+        name: "SQLite",
+        about: "a new file; writes are forced to disk at checkpoints (synchronous = NORMAL)",
+        place: Place::File,
+    },
+    SetUp {
+        name: "PostgreSQL",
+        about: "one server; writes are not forced to disk (fsync = off)",
+        place: Place::Server(Kind::Postgres),
+    },
+    SetUp {
+        name: "MariaDB",
+        about: "one server; writes are forced to disk once a second",
+        place: Place::Server(Kind::MariaDb),
+    },
+    SetUp {
+        name: "Redis",
+        about: "one server with an append-only file that is not forced to disk",
+        place: Place::Server(Kind::Redis),
+    },
+    SetUp {
+        name: "Redis Cluster",
+        about: "three such masters",
+        place: Place::Group(Layout::RedisCluster),
+    },
+    SetUp {
+        name: "Quorum of Redis",
+        about: "three such servers that know nothing of each other",
+        place: Place::Quorum(Kind::Redis),
+    },
+    SetUp {
+        name: "ZooKeeper",
+        about: "one server; writes are not forced to disk; a tick of 500 ms instead of the usual 2 s, \
+                so leases of the dead end sooner",
+        place: Place::Server(Kind::ZooKeeper),
+    },
+    SetUp {
+        name: "etcd",
+        about: "one server; every write is forced to disk",
+        place: Place::Server(Kind::Etcd),
+    },
 ];
 
 /// Options of quorums: leases as long as cases ask for, and time for members on a busy machine.

@@ -29,6 +29,12 @@ impl Comparison {
             text(&self.date),
             text(&self.machine)
         );
+        out.push_str("<ul>\n");
+        for set_up in &self.set_ups {
+            let (name, place) = (text(&set_up.name), text(&set_up.place));
+            let _ = writeln!(out, "<li><strong>{name}</strong>: {place}</li>");
+        }
+        out.push_str("</ul>\n");
         if let Some((from, to, differences)) = differences {
             changes(&mut out, from, to, differences);
         }

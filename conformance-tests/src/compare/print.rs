@@ -32,9 +32,16 @@ impl Comparison {
         out
     }
 
-    /// For documents: three tables.
-    pub fn markdown(&self) -> String {
-        let mut out = String::new();
+    /// For documents: a page with what changes for a move, if that was asked for, and three tables.
+    pub fn markdown(&self, differences: Option<(&str, &str, &[Difference])>) -> String {
+        let mut out = format!(
+            "# Locks side by side\n\nMade by `lockkit compare` on {}: {}.\n\n",
+            self.date, self.machine
+        );
+        for set_up in &self.set_ups {
+            let _ = writeln!(out, "- **{}**: {}", set_up.name, set_up.place);
+        }
+        out.push('\n');
         for table in self.tables() {
             let _ = writeln!(out, "## {}\n\n{}\n", table.title, table.note);
             out.push_str(&self.rows(&table));
@@ -45,7 +52,11 @@ impl Comparison {
              and of the next one between its wake-up and its start. ² For longer than the ttl.\n\n",
         );
         self.failures(&mut out);
-        let _ = writeln!(out, "Measured on {}: {}.", self.date, self.machine);
+        if let Some((from, to, all)) = differences {
+            let _ = writeln!(out, "## From {from} to {to}\n\n{}", differences_markdown(all));
+        }
+        out.truncate(out.trim_end().len());
+        out.push('\n');
         out
     }
 
@@ -87,7 +98,7 @@ pub fn differences_text(differences: &[Difference]) -> String {
 }
 
 /// Differences as a list in Markdown.
-pub fn differences_markdown(differences: &[Difference]) -> String {
+fn differences_markdown(differences: &[Difference]) -> String {
     let mut out = String::new();
     for Difference { about, sentence, change } in differences {
         let change = change.as_ref().map_or(String::new(), |change| format!(" *{change}*"));

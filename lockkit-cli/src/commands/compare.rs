@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use lockkit_conformance::compare::{
-    Comparison, Connect, Difference, Effort, Subject, differences_markdown, differences_text,
+    Comparison, Connect, Difference, Effort, Subject, differences_text,
 };
 use lockkit_conformance::{Outcome, Worker};
 use rustix::process::Signal;
@@ -104,9 +104,9 @@ pub(super) fn conclude(args: &CompareArgs, comparison: &Comparison) -> Result<u8
     let differences = differences.as_ref().map(|(from, to, all)| (*from, *to, all.as_slice()));
     let mut printed = false;
     for (file, content) in [
-        (&args.markdown, markdown as fn(&Comparison, Differences<'_>) -> String),
+        (&args.markdown, Comparison::markdown as fn(&Comparison, Differences<'_>) -> String),
         (&args.json, json_text),
-        (&args.html, |comparison, differences| comparison.html(differences)),
+        (&args.html, Comparison::html),
     ] {
         if let Some(file) = file {
             printed |= file == Path::new("-");
@@ -127,14 +127,6 @@ pub(super) fn conclude(args: &CompareArgs, comparison: &Comparison) -> Result<u8
 }
 
 type Differences<'a> = Option<(&'a str, &'a str, &'a [Difference])>;
-
-fn markdown(comparison: &Comparison, differences: Differences<'_>) -> String {
-    let mut text = comparison.markdown();
-    if let Some((from, to, all)) = differences {
-        text.push_str(&format!("\n## From {from} to {to}\n\n{}", differences_markdown(all)));
-    }
-    text
-}
 
 fn json_text(comparison: &Comparison, differences: Differences<'_>) -> String {
     let differences = differences.map(|(.., all)| all);
@@ -186,6 +178,7 @@ pub(super) fn connect(url: String) -> Connect {
     })
 }
 
+/// Refuses names that are taken or unknown.
 pub(super) fn check_names(args: &CompareArgs, subjects: &[Subject]) -> Result<(), Failure> {
     let names: Vec<_> = subjects.iter().map(Subject::name).collect();
     for (at, name) in names.iter().enumerate() {

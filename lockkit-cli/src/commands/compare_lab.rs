@@ -23,8 +23,7 @@ pub(super) async fn compare(args: &CompareArgs) -> Result<u8, Failure> {
             .map_err(|e| Failure::new(code::OS, format!("cannot start {}: {e}", set_up.name)))?;
         let url = started.url().to_owned();
         let worker = Worker { program: system::this_program(), url: url.clone() };
-        let place = "started by the lab";
-        subjects.push(Subject::new(set_up.name, place, connect(url), Some(worker)).await?);
+        subjects.push(Subject::new(set_up.name, set_up.about, connect(url), Some(worker)).await?);
         running.push(started);
     }
     over();
