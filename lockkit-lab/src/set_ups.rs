@@ -40,7 +40,7 @@ enum Place {
 pub const SET_UPS: [SetUp; 8] = [
     SetUp {
         name: "SQLite",
-        about: "a new file; writes are forced to disk at checkpoints (synchronous = NORMAL)",
+        about: "a new file on this machine",
         place: Place::File,
     },
     SetUp {
