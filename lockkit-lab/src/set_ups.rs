@@ -38,11 +38,7 @@ enum Place {
 
 /// All of them.
 pub const SET_UPS: [SetUp; 8] = [
-    SetUp {
-        name: "SQLite",
-        about: "a new file on this machine",
-        place: Place::File,
-    },
+    SetUp { name: "SQLite", about: "a new file on this machine", place: Place::File },
     SetUp {
         name: "PostgreSQL",
         about: "one server; writes are not forced to disk (fsync = off)",

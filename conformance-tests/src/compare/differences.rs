@@ -96,12 +96,12 @@ impl<'a> Found<'a> {
                 }
                 [old, new] if new > old => None,
                 [_, Keeps::Tokens] => Some(
-                    "Check the token at everything that the lock protects: fence(), \
-                     store_with(&guard, …), or a column that only grows.",
+                    "Check the token at everything that the lock protects: `fence`, \
+                     `store_with(&guard, …)`, or a column that only grows.",
                 ),
                 _ => Some(
-                    "Plan for it: take backups and restores out of the hours in which locks are \
-                     held, and restart the holders behind it.",
+                    "No token helps here: prevent this fault, and restart the holders when it has \
+                     happened.",
                 ),
             };
             self.add(about, sentence, change);
@@ -120,7 +120,7 @@ impl<'a> Found<'a> {
                      many is cheap, and they are lost together."
                 ),
                 Some(
-                    "Give the ttl once, in the URL (?ttl=) or Settings::ttl, instead of another \
+                    "Give the ttl once, in the URL (`?ttl=`) or `Settings::ttl`, instead of another \
                      with each lock; treat the loss of one lock as the loss of all.",
                 ),
             ),
@@ -135,7 +135,7 @@ impl<'a> Found<'a> {
             let (was, is) = (clock(old.lease_clock), clock(new.lease_clock));
             let change = (new.lease_clock == LeaseClock::Server)
                 .then_some("Let time servers slew the clock instead of stepping it.");
-            self.add("Clock", format!("Leases end by {is} instead of {was}."), change);
+            self.add("Clock", format!("Leases end by {is}; no longer by {was}."), change);
         }
         if old.least_ttl != new.least_ttl || old.granularity != new.granularity {
             let (was, is) = (least(old), least(new));
@@ -192,7 +192,7 @@ impl<'a> Found<'a> {
             (true, false) => self.add(
                 "Order",
                 format!("{to} keeps no line: who gets the lock next is chance."),
-                Some("Do not rely on fairness; bound each wait (try_lock_for, run --wait)."),
+                Some("Do not rely on fairness; bound each wait (`try_lock_for`, `run --wait`)."),
             ),
             (false, true) => {
                 self.add("Order", format!("{to} grants in the order of asking."), None)
@@ -211,7 +211,7 @@ impl<'a> Found<'a> {
             "Tokens",
             sentence,
             Some(
-                "Move with mirror:OLD,NEW and one `lockkit take-over`, which lifts the new tokens \
+                "Move with `mirror:OLD,NEW` and one `lockkit take-over`, which lifts the new tokens \
                  above the old ones; or reset what your resources remember.",
             ),
         );
@@ -257,10 +257,10 @@ impl<'a> Found<'a> {
             };
             let change = match (new, old) {
                 (Some(_), _) => {
-                    "Call guard.fence(&mut tx) where the data is on the backend itself."
+                    "Call `guard.fence(&mut tx)` where the data is on the backend itself."
                 }
                 (None, _) => {
-                    "Replace guard.fence(…) by a register's store_with(&guard, …), or check \
+                    "Replace `guard.fence(…)` by a register's `store_with(&guard, …)`, or check \
                               the token at the resource."
                 }
             };
@@ -308,9 +308,9 @@ impl<'a> Found<'a> {
         let slower = is.one_task < was.one_task;
         let change = slower.then_some(
             "If locks are taken thousands of times a second, hold one lock for more work, or take \
-             several at once (multi).",
+             several at once (`multi`).",
         );
-        self.add("Speed, in this run", format!("{}.", sentences.join("; ")), change);
+        self.add("Speed", format!("In this run, {}.", sentences.join("; ")), change);
     }
 }
 
@@ -443,10 +443,10 @@ mod tests {
         (from.measured.one_task, to.measured.one_task) = (10_000.0, 9_000.0);
         (from.measured.many_tasks, to.measured.many_tasks) = (100_000.0, 10_000.0);
         let all = between(&from, &to);
-        let speed = about(&all, "Speed, in this run");
+        let speed = about(&all, "Speed");
         assert_eq!(
             speed[0].sentence,
-            "64 tasks lock and release 10,000/s instead of 100,000/s (10 times slower)."
+            "In this run, 64 tasks lock and release 10,000/s instead of 100,000/s (10 times slower)."
         );
     }
 }

@@ -172,9 +172,9 @@ fn section(out: &mut String, table: &Table) {
 fn changes(out: &mut String, from: &str, to: &str, differences: &[Difference]) {
     let _ = writeln!(out, "<h2>From {} to {}</h2>\n<dl>", text(from), text(to));
     for Difference { about, sentence, change } in differences {
-        let _ = write!(out, "<dt>{about}</dt><dd>{}", text(sentence));
+        let _ = write!(out, "<dt>{about}</dt><dd>{}", prose(sentence));
         if let Some(change) = change {
-            let _ = write!(out, "<p class=\"change\">{}</p>", text(change));
+            let _ = write!(out, "<p class=\"change\">{}</p>", prose(change));
         }
         out.push_str("</dd>\n");
     }
@@ -188,6 +188,16 @@ fn class(keeps: Keeps) -> &'static str {
         Keeps::Nothing => "none",
         Keeps::Impossible => "never",
     }
+}
+
+/// Text in which `code` is marked.
+fn prose(raw: &str) -> String {
+    let parts = raw.split('`').map(text).enumerate();
+    let marked = |(at, part)| match at % 2 {
+        0 => part,
+        _ => format!("<code>{part}</code>"),
+    };
+    parts.map(marked).collect()
 }
 
 pub(super) fn text(raw: &str) -> String {
