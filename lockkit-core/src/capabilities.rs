@@ -7,6 +7,17 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// What a driver does and does not do. Public facts, cheap to copy.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use std::time::Duration;
+///
+/// let can = locks.capabilities();
+/// assert!(can.fifo, "this program relies on first come, first served");
+/// assert!(can.registers && can.least_ttl <= Duration::from_secs(5));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Capabilities {

@@ -20,6 +20,17 @@ use crate::clock::Moment;
 /// for clocks that run at different rates, plus a fixed time, for their granularity.
 ///
 /// One hundredth and 2 ms by default, as Redlock's reference implementations have it.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkit_core::Margin;
+///
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// // A fiftieth of the ttl, for clocks whose rates differ by up to 2 %, and 5 ms.
+/// let margin = Margin::new(50, Duration::from_millis(5))?;
+/// assert_eq!(margin.of(Duration::from_secs(10)), Duration::from_millis(205));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Margin {
     part: u32,

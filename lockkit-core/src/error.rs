@@ -12,6 +12,20 @@ use crate::{Identity, Token};
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// The errors of every operation, on every backend.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::Error;
+///
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// match guard.token() {
+///     Ok(token) => println!("write with {token}"),
+///     Err(Error::Lost { reason }) => println!("leave the invoice alone: {reason}"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -142,6 +156,25 @@ pub enum Error {
 ///
 /// Where the work ends with `Ok(())`, the compiler needs to be told the type: `anyhow::Ok(())` or
 /// `Ok::<_, MyError>(())`.
+///
+/// ```
+/// #[derive(Debug, thiserror::Error)]
+/// enum PayError {
+///     #[error("the invoice is paid already")]
+///     Paid,
+///     #[error("no lock")]
+///     Lock(#[from] lockkit_core::Error),
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let paid = locks.mutex("invoice/42").run(async |lock| {
+///     let _token = lock.token()?;
+///     Err::<(), _>(PayError::Paid)
+/// }).await;
+/// assert!(matches!(paid, Err(PayError::Paid)));
+/// # }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot say that a lock was lost",
     label = "the work ends with `{Self}`, into which `lockkit::Error` does not convert",

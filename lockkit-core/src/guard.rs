@@ -32,6 +32,19 @@ const RELEASE: Duration = Duration::from_secs(5);
 ///
 /// On a current-thread runtime, nothing is renewed while the holder blocks the thread, and the lease
 /// ends after its ttl: move such work into `spawn_blocking`, or use `lockkit::blocking`.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// let token = guard.token()?; // fails once the lock is lost
+/// tokio::select! {
+///     reason = guard.lost() => eprintln!("stop the work: {reason}"),
+///     () = async { /* the work, which writes with the token */ } => {}
+/// }
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     holding: Arc<Holding>,
@@ -230,6 +243,18 @@ impl Drop for Holding {
 }
 
 /// A read-write lock held for writing.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let prices = locks.rwlock("prices");
+/// let writing = prices.write().await?;
+/// let reading = writing.downgrade().await?; // others read from now on, nobody writes
+/// assert!(prices.try_read().await?.is_some());
+/// assert!(prices.try_write().await?.is_none());
+/// reading.release().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 #[derive(Debug)]
 pub struct WriteGuard {

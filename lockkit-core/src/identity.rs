@@ -5,6 +5,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Who stands behind a claim, as shown to people.
+///
+/// ```
+/// use lockkit_core::{Identity, Settings};
+///
+/// let mut identity = Identity::of_this_process();
+/// identity.program = "billing".to_owned();
+/// let settings = Settings::default().identity(identity);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Identity {

@@ -16,6 +16,16 @@ use crate::{Anchor, Claim, Error, LossReason, Mode, Name, Token};
 ///
 /// A [`Guard`](crate::Guard) is one and gives the lock back; clones of the lease can be handed to
 /// tasks, and keep nothing alive.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// let lease = guard.lease();
+/// let worker = tokio::spawn(async move { lease.token() }); // asked where the work lands
+/// assert_eq!(worker.await.unwrap()?, guard.token()?);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Lease {
     pub(crate) record: Arc<Record>,

@@ -26,6 +26,16 @@ use crate::{BreakRecord, Error, LossReason, Namespace, Space, Token};
 /// **Call [`shutdown`](Self::shutdown) before `main` returns**: the runtime ends with it, and a lock that
 /// is not released by then stays taken for its ttl. A `tracing` warning says when that happens, and when
 /// the last clone goes while guards live.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let job = locks.mutex("nightly").lock().await?;
+/// assert!(locks.mutex("nightly").try_lock().await?.is_none());
+/// job.release().await?;
+/// locks.shutdown().await;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct LockManager {
     core: Arc<Core>,

@@ -7,6 +7,17 @@ use crate::{Capabilities, Error, Identity, Namespace};
 
 /// The settings of a [`LockManager`](crate::LockManager), with the defaults that this field knows:
 /// leases of 30 s, renewed at a third of it; waiting claims of 10 s; no prefix.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkit_core::{LockManager, MemoryDriver, Settings};
+///
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// let settings = Settings::default().prefix("shop").ttl(Duration::from_secs(10));
+/// let locks = LockManager::with(std::sync::Arc::new(MemoryDriver::new()), settings)?;
+/// assert_eq!(locks.settings().prefix_str(), "shop");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub(crate) ttl: Duration,

@@ -8,6 +8,18 @@ use crate::name::Space;
 use crate::{BreakRecord, Error, Identity, Key, Mode, Name, Namespace, Token};
 
 /// A list of claims as it was when somebody looked.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// let state = locks.inspect(lockkit_core::Space::Lock, "invoice/42").await?;
+/// assert!(!state.is_free());
+/// let holder = state.holders().next().expect("it is held");
+/// assert_eq!(holder.token, guard.token()?);
+/// assert_eq!(state.waiters().count(), 0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockState {
@@ -177,6 +189,16 @@ pub struct Page {
 }
 
 /// How a backend is.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let health = locks.health().await?;
+/// for finding in &health.findings {
+///     println!("{}: {}; {}", health.server, finding.what, finding.advice);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Health {

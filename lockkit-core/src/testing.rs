@@ -51,6 +51,17 @@ fn manager(driver: Arc<dyn LockDriver>) -> LockManager {
 /// Makes happen to the locks of one manager what production has rarely. See [`locks`].
 ///
 /// Names mean locks and semaphores alike, unless a method says otherwise. What it does to one name concerns no other.
+///
+/// ```
+/// use lockkit_core::{LossReason, testing};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let (locks, hand) = testing::locks();
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// assert!(hand.lose("invoice/42", LossReason::Vanished).await);
+/// assert!(guard.token().is_err());
+/// # Ok(()) }
+/// ```
 pub struct Hand {
     core: Arc<Core>,
     driver: Arc<Staged>,

@@ -26,6 +26,22 @@ use crate::{Claim, Error, Identity, Key, Lifetime, Mode, Name, Namespace, Space,
 ///
 /// **Whoever has the text can renew and release the lock**: keep it as you would keep a password.
 /// `Debug` hides that part.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::Ticket;
+///
+/// let guard = locks.mutex("deploy").detached().lock().await?;
+/// let token = guard.token()?;
+/// let text = guard.detach()?.to_string(); // for the next step, perhaps on another host
+///
+/// let ticket: Ticket = text.parse()?;
+/// let guard = locks.resume(&ticket).await?;
+/// assert_eq!(guard.token()?, token);
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {
     key: Key,

@@ -13,6 +13,19 @@ mod reading;
 /// greatest token it has seen, and refuses lower ones, is safe from a holder that lost its lock
 /// without noticing. Fits into a signed 64-bit column. Tokens of different names, and of different
 /// backends, do not compare.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let first = locks.mutex("invoice/42").lock().await?;
+/// let stale = first.token()?;
+/// first.release().await?;
+/// let second = locks.mutex("invoice/42").lock().await?;
+/// assert!(second.token()? > stale);
+/// let read: lockkit_core::Token = stale.to_string().parse()?; // out of a header or a column
+/// assert_eq!(read, stale);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Token(NonZeroU64);

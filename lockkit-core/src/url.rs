@@ -11,6 +11,17 @@ use crate::{Error, Settings};
 /// A backend's URL, taken apart: lockkit's own options out of its query, the rest for the driver.
 ///
 /// `SCHEME:REST[?prefix=P&ttl=D&wait_ttl=D&…]`. `Debug` and `Display` hide a password.
+///
+/// ```
+/// use lockkit_core::BackendUrl;
+///
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// let url = BackendUrl::parse("redis://:secret@10.0.0.7/0?prefix=shop&ttl=10s")?;
+/// assert_eq!(url.scheme(), "redis");
+/// assert_eq!(url.settings().prefix_str(), "shop");
+/// assert!(!url.to_string().contains("secret"));
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct BackendUrl {
     scheme: String,

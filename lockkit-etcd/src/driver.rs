@@ -26,6 +26,19 @@ use crate::version;
 ///
 /// Clones share their connections and leases. What it keeps is under `lockkit/`, or under the path
 /// in the URL.
+///
+/// ```no_run
+/// use lockkit_core::LockManager;
+/// use lockkit_etcd::EtcdDriver;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let driver = EtcdDriver::connect("etcd://10.0.0.7:2379,10.0.0.8:2379").await?;
+/// let locks = LockManager::new(driver);
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// guard.release().await?;
+/// locks.shutdown().await;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct EtcdDriver {
     pub(crate) inner: Arc<Inner>,

@@ -21,6 +21,19 @@ use crate::{BACKEND, wire};
 ///
 /// Claims are detached ones of that backend: they live until their ttl is over, whichever server of
 /// the service is asked, and whether or not any of them lives meanwhile.
+///
+/// ```no_run
+/// use lockkit_core::LockManager;
+/// use lockkit_http::HttpDriver;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let driver = HttpDriver::connect("http://127.0.0.1:7411").await?;
+/// let locks = LockManager::new(driver);
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// guard.release().await?;
+/// locks.shutdown().await;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct HttpDriver {
     transport: Arc<Transport>,

@@ -8,6 +8,17 @@ use lockkit_core::{Error, parse_duration};
 use crate::access::{Certificates, Secret};
 
 /// Where a service is, and how long to wait for its answers.
+///
+/// ```no_run
+/// use lockkit_http::{HttpDriver, HttpOptions, Secret};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let read_from_a_vault = || "s3cr3t";
+/// let token = Secret::new(read_from_a_vault());
+/// let options = HttpOptions::parse("https://locks.example.net")?.token(token)?;
+/// let driver = HttpDriver::connect_with(options).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
     pub(crate) servers: Vec<Server>,

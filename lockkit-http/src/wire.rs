@@ -13,6 +13,7 @@ mod claims;
 mod looking;
 mod problem;
 mod registers;
+mod watch;
 
 pub use answers::{Answers, Found, Grant, Loss, Reason, Released, Replies, Reply, State};
 pub use backend::{Capabilities, Finding, Health, SeverityName};
@@ -25,6 +26,8 @@ pub use problem::{Code, Problem};
 pub use registers::{
     ChangedRegister, Delete, Entry, Loaded, Outcome, Register, Store, Value, Write,
 };
+
+pub use watch::{InLine, Line, Watch};
 
 /// The longest wait of one request. A client that waits longer asks again.
 pub const LONGEST_WAIT_MS: u64 = 25_000;

@@ -30,6 +30,19 @@ use crate::{BACKEND, health, keys, reply};
 ///
 /// Made by [`RedisDriver::connect`] from a URL, or by [`RedisOptions`](crate::RedisOptions) from
 /// the user's own client.
+///
+/// ```no_run
+/// use lockkit_core::LockManager;
+/// use lockkit_redis::RedisDriver;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let driver = RedisDriver::connect("redis://10.0.0.7/0").await?;
+/// let locks = LockManager::new(driver);
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// guard.release().await?;
+/// locks.shutdown().await;
+/// # Ok(()) }
+/// ```
 pub struct RedisDriver {
     pub(crate) shared: Arc<Shared>,
 }

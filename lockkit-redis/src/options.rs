@@ -21,6 +21,16 @@ use crate::replicas::Replicas;
 use crate::source::{Nodes, Source};
 
 /// How to connect. Also what stands in the query of a URL.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use lockkit_redis::RedisOptions;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let options = RedisOptions::default().timeout(Duration::from_secs(2)).min_replicas(1);
+/// let driver = options.connect("rediss://10.0.0.7").await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
     timeout: Duration,

@@ -4,6 +4,7 @@
 mod claims;
 mod looking;
 mod registers;
+mod watch;
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
@@ -32,6 +33,7 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/inspect", post(looking::inspect))
         .route("/v1/list", post(looking::list))
         .route("/v1/changed", post(looking::changed))
+        .route("/v1/watch", post(watch::watch))
         .route("/v1/break", post(looking::break_claim))
         .route("/v1/resize", post(looking::resize))
         .route("/v1/registers/load", post(registers::load))

@@ -27,6 +27,16 @@ pub(crate) enum Peer {
     Unknown,
 }
 
+impl Peer {
+    /// Of IPv6, its network: one host may have all addresses of it.
+    pub(crate) fn of(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !u128::from(u64::MAX)).into()),
+            v4 => v4,
+        })
+    }
+}
+
 /// Whose requests are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Who {

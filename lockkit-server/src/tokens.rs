@@ -151,6 +151,11 @@ fn read(path: &Path) -> Result<Arc<[Entry]>, Error> {
     Ok(entries)
 }
 
+/// Whether a line can stand in a file of tokens.
+pub(crate) fn check(line: &str) -> Result<(), &'static str> {
+    entry(line).map(drop)
+}
+
 fn entry(line: &str) -> Result<Entry, &'static str> {
     let mut words = line.split_whitespace();
     let name = decoded(words.next().unwrap_or_default())?;

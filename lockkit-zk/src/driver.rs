@@ -33,6 +33,19 @@ use crate::sessions::Sessions;
 /// Claims of one ttl live in one session, and with it they end. A driver that was made from a URL or
 /// from options makes a new session when the old one has ended; what was held then is lost, and the
 /// next `lock()` works.
+///
+/// ```no_run
+/// use lockkit_core::LockManager;
+/// use lockkit_zk::ZkDriver;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let driver = ZkDriver::connect("zk://10.0.0.7:2181,10.0.0.8:2181/locks").await?;
+/// let locks = LockManager::new(driver);
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// guard.release().await?;
+/// locks.shutdown().await;
+/// # Ok(()) }
+/// ```
 pub struct ZkDriver {
     pub(crate) inner: Arc<Inner>,
     capabilities: Capabilities,

@@ -32,6 +32,18 @@ pub(crate) struct Asked {
 }
 
 /// Where the ensemble is, and what sessions there are to be like.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use lockkit_zk::{ZkDriver, ZkOptions};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let options = ZkOptions::new("10.0.0.7:2181,10.0.0.8:2181")
+///     .chroot("/locks")?
+///     .session_timeout(Duration::from_secs(20));
+/// let driver = ZkDriver::connect_with(options).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct ZkOptions {
     pub(crate) hosts: String,

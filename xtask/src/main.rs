@@ -1,6 +1,7 @@
 //! Chores of the workspace, started as `cargo xtask CHORE`. Small and without
 //! dependencies: it must build in a moment, and also where nothing else does.
 
+mod book;
 mod dist;
 mod install;
 mod mutants;
@@ -44,6 +45,11 @@ const CHORES: &[Chore] = &[
         name: "storm",
         does: "lets clients and faults loose on a backend for minutes; --help says how",
         run: run::storm,
+    },
+    Chore {
+        name: "book",
+        does: "builds the book of docs/ into target/book; what follows goes to mdBook",
+        run: book::run,
     },
     Chore {
         name: "bench-check",

@@ -5,6 +5,8 @@ pub(crate) mod compare;
 #[cfg(feature = "lab")]
 pub(crate) mod lab;
 pub(crate) mod look;
+#[cfg(all(test, feature = "top", feature = "serve"))]
+mod pages;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 pub(crate) mod sync;

@@ -12,6 +12,13 @@ use lockkit_core::{Error, parse_duration};
 pub(super) const BACKEND: &str = "quorum";
 
 /// What a quorum is made with.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkit_compose::QuorumOptions;
+///
+/// let options = QuorumOptions::default().member_limit(Duration::from_millis(500));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct QuorumOptions {
     pub(super) longest_ttl: Duration,

@@ -48,6 +48,17 @@ pub struct Election {
 }
 
 /// Who leads.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let election = locks.election("shard-7").value("10.0.0.7:4000");
+/// let leading = election.campaign().await?;
+/// let leader = locks.election("shard-7").leader().await?.expect("somebody leads");
+/// assert_eq!(leader.value.as_deref(), Some("10.0.0.7:4000"));
+/// assert_eq!(leader.token, leading.token()?);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Leader {
@@ -235,6 +246,16 @@ fn leader_of(state: LockState) -> Option<Leader> {
 ///
 /// It derefs to its [`Lease`], which has the token and tells of the loss. Dropping it resigns in
 /// the background.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let leading = locks.election("shard-7").campaign().await?;
+/// assert!(locks.election("shard-7").try_campaign().await?.is_none());
+/// leading.resign().await?;
+/// assert!(locks.election("shard-7").leader().await?.is_none());
+/// # Ok(()) }
+/// ```
 #[must_use = "leadership ends when this is dropped"]
 #[derive(Debug)]
 pub struct Leadership {

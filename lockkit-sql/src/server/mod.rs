@@ -29,6 +29,19 @@ use pool::Connections;
 use crate::wake::{Tag, Wakes};
 
 /// Locks and registers in a database server. Cheap to clone; clones share their connections.
+///
+/// ```no_run
+/// use lockkit_core::LockManager;
+/// use lockkit_sql::PostgresDriver;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let driver = PostgresDriver::connect("postgres://locks@10.0.0.7/shop").await?;
+/// let locks = LockManager::new(driver);
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// guard.release().await?;
+/// locks.shutdown().await;
+/// # Ok(()) }
+/// ```
 pub struct ServerDriver<D: Dialect> {
     pub(crate) shared: Arc<Shared<D>>,
 }

@@ -23,6 +23,16 @@ pub enum ServerDurability {
 pub struct Tables(pub String);
 
 /// How to use a database server. Also what stands in the query of a URL.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkit_sql::ServerOptions;
+///
+/// let options = ServerOptions::default()
+///     .timeout(Duration::from_secs(2))
+///     .connections(4)
+///     .tables("shop_locks");
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     pub(crate) timeout: Duration,

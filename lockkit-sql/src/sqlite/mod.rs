@@ -82,6 +82,13 @@ pub enum Durability {
 }
 
 /// How to open a file.
+///
+/// ```
+/// use lockkit_sql::{Durability, SqliteOptions};
+///
+/// // A lock that was taken is still taken after a power failure.
+/// let options = SqliteOptions::default().durability(Durability::Everything);
+/// ```
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
     durability: Durability,
@@ -118,6 +125,21 @@ impl SqliteOptions {
 }
 
 /// Locks and registers in one SQLite file. Cheap to clone; clones share their connections.
+///
+/// ```
+/// use lockkit_core::LockManager;
+/// use lockkit_sql::{SqliteDriver, SqliteOptions};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("locks.db");
+/// let driver = SqliteDriver::open(&path, SqliteOptions::default()).await?;
+/// let locks = LockManager::new(driver);
+/// let guard = locks.mutex("invoice/42").lock().await?;
+/// guard.release().await?;
+/// locks.shutdown().await;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct SqliteDriver {
     shared: Arc<Shared>,

@@ -12,6 +12,18 @@ use crate::{Error, Lease, LossReason, Mode, Name, Token};
 ///
 /// Renewed by the manager's thread. Dropping it releases the lock and waits for the answer, for at
 /// most 5 s.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit::Error> {
+/// # let locks = lockkit::blocking::connect("memory:")?;
+/// let guard = locks.mutex("invoice/42").lock()?;
+/// for _page in 0..3 {
+///     let token = guard.token()?; // ends the work when the lock is lost
+///     // … a write that takes the token along …
+/// }
+/// guard.release()?;
+/// # Ok(()) }
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     engine: Arc<Engine>,
@@ -136,6 +148,15 @@ impl fmt::Debug for Guard {
 }
 
 /// A read-write lock held for writing. It derefs to its [`Guard`].
+///
+/// ```
+/// # fn main() -> Result<(), lockkit::Error> {
+/// # let locks = lockkit::blocking::connect("memory:")?;
+/// let writing = locks.rwlock("prices").write()?;
+/// let reading = writing.downgrade()?; // others read from now on, nobody writes
+/// assert!(locks.rwlock("prices").try_read()?.is_some());
+/// # drop(reading); Ok(()) }
+/// ```
 #[must_use = "the lock is released when the guard is dropped"]
 #[derive(Debug)]
 pub struct WriteGuard {

@@ -46,6 +46,15 @@ macro_rules! options {
 
 /// Only one at a time, across all processes that use the same backend and name: [`sync::Mutex`] for
 /// threads. Not reentrant: a second `lock()` waits for the first, also on the same thread.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit::Error> {
+/// # let locks = lockkit::blocking::connect("memory:")?;
+/// let guard = locks.mutex("nightly").lock()?;
+/// assert!(locks.mutex("nightly").try_lock()?.is_none());
+/// guard.release()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Mutex {
     engine: Arc<Engine>,
@@ -90,6 +99,16 @@ impl Mutex {
 }
 
 /// Many readers at a time, or one writer: [`sync::RwLock`] for threads.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit::Error> {
+/// # let locks = lockkit::blocking::connect("memory:")?;
+/// let prices = locks.rwlock("prices");
+/// let (one, another) = (prices.read()?, prices.read()?);
+/// assert!(prices.try_write()?.is_none());
+/// # drop((one, another));
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct RwLock {
     engine: Arc<Engine>,
@@ -155,6 +174,16 @@ impl RwLock {
 }
 
 /// At most `limit` permits out at a time, across all processes: [`sync::Semaphore`] for threads.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit::Error> {
+/// # let locks = lockkit::blocking::connect("memory:")?;
+/// let imports = locks.semaphore("imports", 5);
+/// let permit = imports.acquire()?;
+/// assert_eq!(imports.available_permits()?, 4);
+/// permit.release()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Semaphore {
     engine: Arc<Engine>,

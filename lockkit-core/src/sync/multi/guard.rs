@@ -9,6 +9,16 @@ use futures_util::future::{join_all, select_all};
 use crate::{Error, FromLock, Guard, Lease, LossReason, Name, Token};
 
 /// Several locks that are held. It derefs to its [`MultiLease`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let both = locks.multi(["account/7", "account/3"]).lock().await?;
+/// assert_eq!(both.tokens()?.len(), 2);
+/// assert!(locks.mutex("account/3").try_lock().await?.is_none());
+/// both.release().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct MultiGuard {
     guards: Vec<Guard>,

@@ -7,6 +7,17 @@ use crate::driver::Entry;
 use crate::{Error, Identity, MAX_REGISTER_BYTES, Token};
 
 /// What was decided for a key.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let report = locks.once("2026-11-21/report");
+/// let first = report.run(async |_lock| Ok::<_, lockkit_core::Error>("42 pages")).await?;
+/// let again = report.run(async |_lock| Ok::<_, lockkit_core::Error>("done twice")).await?;
+/// assert_eq!(again.value, b"42 pages");
+/// assert_eq!(again.token, first.token);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Decision {

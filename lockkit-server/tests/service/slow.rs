@@ -1,12 +1,11 @@
 //! Clients that are slow on purpose. The clock is paused: it moves on when nothing else can.
 
-mod served;
-
 use std::time::Duration;
 
 use lockkit_server::Settings;
-use served::Served;
 use tokio::time::Instant;
+
+use crate::served::Served;
 
 /// What a client gets that sends this and no more, and how long that takes.
 async fn sends(bytes: &[u8]) -> (Option<u16>, Duration) {

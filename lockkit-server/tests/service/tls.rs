@@ -1,7 +1,5 @@
 //! TLS, certificates of clients, and addresses that other hosts reach.
 
-mod served;
-
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,8 +9,9 @@ use lockkit_core::memory::MemoryDriver;
 use lockkit_http::HttpDriver;
 use lockkit_server::{Listen, Service, Settings, Tls, Tokens};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use served::Served;
 use sha2::{Digest, Sha256};
+
+use crate::served::Served;
 
 const TOKEN: &str = "token-of-a-test";
 

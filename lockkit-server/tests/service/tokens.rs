@@ -1,7 +1,5 @@
 //! Tokens and rights, as a caller meets them.
 
-mod served;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,8 +8,9 @@ use lockkit_core::memory::MemoryDriver;
 use lockkit_server::{Limits, Service, Settings, Tokens};
 use lockkit_sql::SqliteDriver;
 use serde_json::{Value, json};
-use served::{Served, id};
 use sha2::{Digest, Sha256};
+
+use crate::served::{Served, id};
 
 struct Guarded {
     served: Served,
@@ -106,6 +105,8 @@ async fn a_caller_does_what_its_rights_say_and_nothing_else() {
             ("/v1/list", json!({"prefix": "billing"})),
             ("/v1/list", json!({"prefix": "billing", "names": "inv"})),
             ("/v1/registers/load", hidden.clone()),
+            ("/v1/watch", json!({"lock": hidden})),
+            ("/v1/watch", json!({"register": hidden})),
             ("/v1/registers/changed", json!({"register": hidden})),
         ];
         for (path, body) in looks {

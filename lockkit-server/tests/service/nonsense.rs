@@ -2,19 +2,18 @@
 //!
 //! `LOCKKIT_NONSENSE` says how many; the seed is printed, and `LOCKKIT_SEED` repeats a run.
 
-mod served;
-
 use lockkit_server::{Settings, Tokens};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
-use served::{Client, Served};
 use sha2::{Digest, Sha256};
+
+use crate::served::{Client, Served};
 
 const TOKEN: &str = "token-of-a-test";
 
-const PATHS: [&str; 27] = [
+const PATHS: [&str; 28] = [
     "/v1/acquire",
     "/v1/wait",
     "/v1/release",
@@ -27,6 +26,7 @@ const PATHS: [&str; 27] = [
     "/v1/inspect",
     "/v1/list",
     "/v1/changed",
+    "/v1/watch",
     "/v1/break",
     "/v1/resize",
     "/v1/registers/load",
@@ -45,7 +45,7 @@ const PATHS: [&str; 27] = [
 ];
 
 /// The fields of all requests: any of them may stand anywhere.
-const FIELDS: [&str; 34] = [
+const FIELDS: [&str; 35] = [
     "claim",
     "claims",
     "steps",
@@ -67,6 +67,7 @@ const FIELDS: [&str; 34] = [
     "key",
     "space",
     "seen",
+    "lock",
     "names",
     "after",
     "force",
@@ -142,6 +143,7 @@ async fn nonsense(
             client.send(&request).await;
             answer = client.answer().await;
         }
+        let streams = answer.as_ref().is_some_and(|it| it.head.contains("x-ndjson"));
         let shown = || String::from_utf8_lossy(&request).into_owned();
         match answer {
             Some(answer) => {
@@ -150,7 +152,7 @@ async fn nonsense(
             }
             None => assert!(may_hang_up, "no answer: {}", shown()),
         }
-        if may_hang_up {
+        if may_hang_up || streams {
             client = connect().await;
         }
     }

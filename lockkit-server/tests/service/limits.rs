@@ -1,11 +1,10 @@
 //! What the service does not take on, and how it stops.
 
-mod served;
-
 use lockkit_server::{Limits, Settings};
 use serde_json::json;
-use served::{Served, id};
 use tokio::io::AsyncReadExt;
+
+use crate::served::{Served, id};
 
 fn limited(limits: Limits) -> Settings {
     Settings::new().limits(limits)
@@ -89,6 +88,31 @@ async fn a_connection_beyond_the_limit_is_served_once_another_one_ends() {
     tokio::time::timeout(moment, third.answer()).await.expect_err("it is not accepted yet");
     drop(first);
     assert_eq!(third.answer().await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_has_too_many_connections_is_given_no_more_until_one_ends() {
+    let limits = Limits { connections_per_peer: 2, ..Limits::default() };
+    let served = Served::new(limited(limits)).await;
+    let mut first = served.client().await;
+    assert_eq!(first.get("/healthz", "").await.status, 200);
+    let mut second = served.client().await;
+    assert_eq!(second.get("/healthz", "").await.status, 200);
+    let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut third = served.client().await;
+    third.send(request).await;
+    assert!(third.answer().await.is_none(), "it is closed");
+    drop(first);
+    // The server sees by and by that the first is gone.
+    loop {
+        let mut next = served.client().await;
+        next.send(request).await;
+        match next.answer().await {
+            Some(answer) => break assert_eq!(answer.status, 200),
+            None => tokio::task::yield_now().await,
+        }
+    }
+    assert_eq!(second.get("/healthz", "").await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,5 @@
 //! A service over the memory driver for tests, and a client that sends whatever it is told to.
 
-#![allow(dead_code)] // Each test uses some of it.
-
 use std::sync::Arc;
 
 use lockkit_core::memory::MemoryDriver;
@@ -115,6 +113,20 @@ impl Client {
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         self.0.read_exact(&mut body).await.ok()?;
         Some(Answer { status, head, body: String::from_utf8(body).unwrap() })
+    }
+}
+
+impl Client {
+    /// The next line of an answer that is a stream, which has each in a chunk of its own; `None` at
+    /// its end.
+    pub(crate) async fn line(&mut self) -> Option<String> {
+        let mut size = String::new();
+        self.0.read_line(&mut size).await.unwrap();
+        let size = usize::from_str_radix(size.trim_end(), 16).ok()?;
+        let mut chunk = vec![0; size + 2];
+        self.0.read_exact(&mut chunk).await.unwrap();
+        chunk.truncate(size);
+        (size > 0).then(|| String::from_utf8(chunk).unwrap())
     }
 }
 

@@ -2,16 +2,14 @@
 //!
 //! With `LOCKKIT_PICTURES=FOLDER` it leaves pictures of what it saw there.
 
-mod browser;
-mod served;
-
 use std::path::PathBuf;
 
-use browser::Browser;
 use lockkit_server::{Settings, Tokens};
 use serde_json::{Value, json};
-use served::{Served, id};
 use sha2::{Digest, Sha256};
+
+use crate::browser::Browser;
+use crate::served::{Served, id};
 
 fn pictures() -> Option<PathBuf> {
     std::env::var_os("LOCKKIT_PICTURES").map(PathBuf::from)
