@@ -123,7 +123,7 @@ fn end(turn: &Turn) -> Option<u64> {
 
 /// A stripe and its name for each.
 fn faults(out: &mut String, history: &History, window: &Window, bottom: f64) {
-    let mut drawn = 0;
+    let (mut drawn, mut names) = (0, String::new());
     for strike in strikes(history) {
         if strike.ends < window.from || strike.begins > window.to {
             continue;
@@ -135,15 +135,17 @@ fn faults(out: &mut String, history: &History, window: &Window, bottom: f64) {
         let _ = writeln!(
             out,
             "<rect x='{x:.1}' y='{0:.1}' width='{1:.1}' height='{2:.1}' fill='#f4c7c3' \
-             fill-opacity='0.6'><title>{name} ({on})</title></rect>\
-             <text x='{3:.1}' y='{y:.1}' fill='#7a1f16'>{name} ({on})</text>",
+             fill-opacity='0.6'><title>{name} ({on})</title></rect>",
             y - 8.0,
             (to - x).max(1.5),
-            bottom - y + 8.0,
-            x + 2.0
+            bottom - y + 8.0
         );
+        let x = x + 2.0;
+        let _ = writeln!(names, "<text x='{x:.1}' y='{y:.1}' fill='#7a1f16'>{name} ({on})</text>");
         drawn += 1;
     }
+    // On top of all stripes.
+    out.push_str(&names);
 }
 
 /// What time it is, in seconds since the beginning of what is shown.
@@ -152,10 +154,12 @@ fn seconds(out: &mut String, window: &Window, bottom: f64) {
     let step = (whole / 12).max(1);
     for second in (0..=whole).step_by(step as usize) {
         let x = window.x(window.from + second * 1_000_000_000);
+        let anchor = if x > WIDTH - 40.0 { "end" } else { "start" };
         let _ = writeln!(
             out,
             "<line x1='{x:.1}' y1='{0}' x2='{x:.1}' y2='{bottom}' stroke='#ccc' \
-             stroke-width='0.5'/><text x='{x:.1}' y='{1}' fill='#555'>{second} s</text>",
+             stroke-width='0.5'/><text x='{x:.1}' y='{1}' text-anchor='{anchor}' \
+             fill='#555'>{second} s</text>",
             TOP,
             TOP - 6.0
         );
