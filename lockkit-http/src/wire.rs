@@ -10,6 +10,7 @@
 mod answers;
 mod backend;
 mod claims;
+mod listing;
 mod looking;
 mod problem;
 mod registers;
@@ -18,6 +19,7 @@ mod watch;
 pub use answers::{Answers, Found, Grant, Loss, Reason, Released, Replies, Reply, State};
 pub use backend::{Capabilities, Finding, Health, SeverityName};
 pub use claims::{Acquire, Carry, Claim, ClaimOnly, Kind, Raise, Renew, Shorten, Step, Wait};
+pub use listing::{ListPrefixes, ListRegisters, Prefixes, RegisterPage, RegisterState};
 pub use looking::{
     Break, Broke, Changed, Key, Limit, List, Lock, Page, Resize, Seen, SpaceName, Standing,
     standings,

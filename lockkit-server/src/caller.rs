@@ -63,6 +63,11 @@ impl Caller {
         }
     }
 
+    /// Whether the caller may read something under this prefix.
+    pub(crate) fn may_read_in(&self, at: &Namespace) -> bool {
+        self.grants.as_ref().is_none_or(|grants| grants.allow_some(Verb::Read, at.as_str()))
+    }
+
     /// Refuses what the caller may not do with this name: the one that the backend gets.
     pub(crate) fn check(&self, verb: Verb, at: &Namespace, name: &Name) -> Result<(), Refusal> {
         self.check_names(verb, at, name.as_str())

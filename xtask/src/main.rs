@@ -13,7 +13,7 @@ mod test;
 
 use std::process::ExitCode;
 
-/// Something that one does in this workspace.
+/// A task in this workspace.
 struct Chore {
     name: &'static str,
     does: &'static str,
@@ -38,12 +38,12 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "mutants",
-        does: "makes changes that a test must notice, and says which survive; --check only looks",
+        does: "makes changes that a test must notice, and lists those that survive; --check only finds them",
         run: mutants::run,
     },
     Chore {
         name: "storm",
-        does: "lets clients and faults loose on a backend for minutes; --help says how",
+        does: "runs clients under injected faults on a backend for minutes, and checks the history",
         run: run::storm,
     },
     Chore {

@@ -32,6 +32,11 @@ pub(crate) struct StormArgs {
     #[arg(long, requires = "server", value_name = "N")]
     pub(crate) quorum: Option<usize>,
 
+    /// Start Redis and two servers of a lock service on it, and strike at these: clients in Rust and
+    /// in Python lock through them, and some past them. In a clone of the repository only
+    #[arg(long, conflicts_with_all = ["server", "group"])]
+    pub(crate) service: bool,
+
     /// How long clients are at work
     #[arg(long, value_parser = positive_duration, default_value = "120s")]
     pub(crate) lasts: Duration,

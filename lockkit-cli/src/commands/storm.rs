@@ -11,6 +11,7 @@ use lockkit_lab::LabError;
 use lockkit_lab::history::{Judgement, Recorded, draw, judge};
 use lockkit_lab::storm::checkpoint::Verdict;
 use lockkit_lab::storm::{FAULTS, Stage, Storm};
+use lockkit_server::{Listen, Service};
 
 use crate::args::BackendArgs;
 use crate::args::lab::{JudgeArgs, StormArgs};
@@ -132,6 +133,11 @@ async fn stage(
         let chosen = Backend::beside(&BackendArgs::default(), url, "--url")?;
         return Ok((Stage::calm(url), chosen.shown()));
     }
+    if args.service {
+        let stage = Stage::service(&system::this_program()).await;
+        let stage = stage.map_err(|e| Failure::new(code::OS, e.to_string()))?;
+        return Ok((stage, "two servers of a lock service on Redis".to_owned()));
+    }
     let started = |stage: Result<Stage, LabError>| {
         let stage = stage.map_err(|e| Failure::new(code::OS, e.to_string()))?;
         let shown = stage.direct.clone();
@@ -169,11 +175,31 @@ async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> 
 
 /// This program as the clients of a storm, or as a process that takes part in a case or trial.
 pub(crate) fn take_part(arguments: &[OsString]) -> ExitCode {
-    // Threads, as a program of a user's has: clients block on the registers that they write to.
-    let done = tokio::runtime::Runtime::new()
-        .map_err(Into::into)
-        .and_then(|runtime| runtime.block_on(lockkit_lab::worker::play(arguments, connect)));
-    match done {
+    as_process(lockkit_lab::worker::play(arguments, connect))
+}
+
+/// This program as a server of a lock service, for a storm to strike at: its backend and address.
+pub(crate) fn be_struck(arguments: &[OsString]) -> ExitCode {
+    as_process(async {
+        let [Some(backend), Some(address)] =
+            [0, 1].map(|i| arguments.get(i).and_then(|word| word.to_str()))
+        else {
+            return Err("a storm starts this: BACKEND ADDRESS".into());
+        };
+        let locks = lockkit::connect(backend).await?;
+        let service = Service::new(locks.driver().clone())?;
+        let listener = address.parse::<Listen>()?.open().await?;
+        output::print_line("ready").map_err(|_| "nobody reads")?;
+        Ok(lockkit_server::serve(listener, service, std::future::pending()).await?)
+    })
+}
+
+type Done = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Threads, as a program of a user's has: clients block on the registers that they write to.
+fn as_process(work: impl Future<Output = Done>) -> ExitCode {
+    let done = tokio::runtime::Runtime::new().map_err(Into::into);
+    match done.and_then(|runtime| runtime.block_on(work)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::fail(error);

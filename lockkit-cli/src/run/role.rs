@@ -43,6 +43,10 @@ pub(crate) const WORKER: &str = "worker";
 #[cfg(feature = "lab")]
 const CLIENTS: [&str; 2] = ["storm-client", "storm-consumer"];
 
+/// The word that makes this program a server that a storm strikes at.
+#[cfg(feature = "lab")]
+const SERVICE: &str = "service";
+
 /// Plays the role that these arguments name, if they name one.
 pub(crate) fn play(arguments: &[OsString]) -> Option<ExitCode> {
     let rest = arguments.get(2..).unwrap_or_default();
@@ -58,6 +62,8 @@ pub(crate) fn play(arguments: &[OsString]) -> Option<ExitCode> {
         word if word == WORKER || CLIENTS.contains(&word) => {
             Some(crate::commands::storm::take_part(&arguments[1..]))
         }
+        #[cfg(feature = "lab")]
+        SERVICE => Some(crate::commands::storm::be_struck(rest)),
         #[cfg(all(feature = "compare", not(feature = "lab")))]
         WORKER => Some(crate::commands::compare::take_part(rest)),
         _ => None,

@@ -2,7 +2,7 @@
 //!
 //! With `LOCKKIT_PICTURES=FOLDER` it leaves pictures of the page and of a drawing there.
 
-#[path = "../../../lockkit-server/tests/browser/mod.rs"]
+#[path = "../../../lockkit-server/tests/service/browser.rs"]
 #[allow(dead_code, reason = "the page of the lock service needs more of it")]
 mod browser;
 #[path = "../command/stage.rs"]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use lockkit_core::driver::LockDriver;
 use lockkit_core::memory::MemoryDriver;
+use lockkit_core::{LockManager, Settings as LockSettings};
 use lockkit_server::{Limits, Service, Settings, Tokens};
 use lockkit_sql::SqliteDriver;
 use serde_json::{Value, json};
@@ -134,6 +135,45 @@ async fn a_caller_does_what_its_rights_say_and_nothing_else() {
     assert_eq!((status, &broke["found"]), (200, &json!(true)));
     let (_, lost) = guarded.ask("alice", "/v1/verify", claim(1, "billing", "invoice/1")).await;
     assert_eq!(lost["break"]["by"]["program"], "operator", "whose token it was: {lost}");
+}
+
+#[tokio::test]
+async fn a_caller_sees_the_prefixes_and_registers_that_it_may_read_and_no_other() {
+    let store = MemoryDriver::new();
+    let guarded = Guarded::over(Arc::new(store.clone()), tempfile::tempdir().unwrap()).await;
+    let backend: Arc<dyn LockDriver> = Arc::new(store);
+    for prefix in ["", "a", "billing", "billing2", "z"] {
+        let settings = LockSettings::default().prefix(prefix);
+        let locks = LockManager::with(backend.clone(), settings).unwrap();
+        locks.register("invoice/last").store("4711").await.unwrap();
+        locks.register("x").store("").await.unwrap();
+    }
+    let all = ["", "a", "billing", "billing2", "z"];
+    for (who, expected) in [("alice", &["billing"][..]), ("bob", &["billing"]), ("operator", &all)]
+    {
+        for limit in [1, 2, 1_000] {
+            let (mut seen, mut more) = (Vec::<String>::new(), true);
+            while more {
+                let request = json!({"after": seen.last(), "limit": limit});
+                let (status, page) = guarded.ask(who, "/v1/prefixes", request).await;
+                assert_eq!(status, 200, "{page}");
+                let some = page["prefixes"].as_array().unwrap();
+                assert!(some.len() <= limit, "{page}");
+                seen.extend(some.iter().map(|it| it.as_str().unwrap().to_owned()));
+                more = page["more"].as_bool().unwrap();
+            }
+            assert_eq!(seen, expected, "{who}, in pages of {limit}");
+        }
+    }
+    let list = "/v1/registers/list";
+    let own = json!({"prefix": "billing", "names": "invoice/"});
+    let (status, page) = guarded.ask("alice", list, own).await;
+    assert_eq!(status, 200, "{page}");
+    assert_eq!(page["registers"][0]["name"], "invoice/last");
+    assert_eq!((&page["registers"][0]["bytes"], &page["more"]), (&json!(4), &json!(false)));
+    for beyond in [json!({"prefix": "billing"}), json!({"prefix": "a", "names": "invoice/"})] {
+        assert_eq!(guarded.ask("alice", list, beyond).await.0, 403);
+    }
 }
 
 #[tokio::test]
