@@ -61,7 +61,7 @@ pub const SET_UPS: [SetUp; 8] = [
     },
     SetUp {
         name: "Quorum of Redis",
-        about: "three such servers that know nothing of each other",
+        about: "three such servers that know nothing of each other, and have 2 s to answer",
         place: Place::Quorum(Kind::Redis),
     },
     SetUp {
@@ -78,7 +78,10 @@ pub const SET_UPS: [SetUp; 8] = [
 ];
 
 /// Options of quorums: leases as long as cases ask for, and time for members on a busy machine.
-const QUORUM: &str = "?longest_ttl=1h&member_limit=2s";
+const QUORUM: &str = "?longest_ttl=3650d&member_limit=2s";
+
+/// For trials, which ask for shorter ones, and whose members lose their data.
+const STRUCK_QUORUM: &str = "?longest_ttl=1h&member_limit=2s";
 
 /// A set-up that runs, until the value is dropped.
 #[derive(Debug)]
@@ -247,7 +250,7 @@ impl Site for Staged {
         let starting = || try_join_all((0..2).map(|_| Other::start(kind)));
         let others = self.others.get_or_try_init(starting).await?;
         let others: Vec<_> = others.iter().map(|o| o.server.url_at(o.proxy.addr())).collect();
-        (self.connect)(format!("quorum:{url},{}{QUORUM}", others.join(","))).await
+        (self.connect)(format!("quorum:{url},{}{STRUCK_QUORUM}", others.join(","))).await
     }
 
     fn options(&self) -> &'static str {
@@ -286,6 +289,7 @@ impl Site for Staged {
     }
 
     fn worker(&self) -> Option<PathBuf> {
-        self.worker.clone()
+        // Of a quorum, a worker would be told of one member.
+        self.worker.clone().filter(|_| !self.is_member())
     }
 }

@@ -128,7 +128,7 @@ fn the_comparison_has_the_rows_and_columns_of_the_code() {
             assert_eq!(row.len(), columns.len(), "{remade}");
         }
     }
-    let html = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/comparison.html");
+    let html = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/comparison-charts.html");
     let html = std::fs::read_to_string(html).unwrap();
     for set_up in SET_UPS {
         let heads = html.matches(&format!("<th scope=\"col\">{}</th>", set_up.name)).count();
