@@ -26,5 +26,6 @@ pub mod register;
 pub mod release;
 pub mod resize;
 pub mod robust;
+mod stored;
 pub mod time;
 pub mod token;

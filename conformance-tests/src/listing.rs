@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{Force, LockDriver};
-use lockkit_core::state::{ListRequest, LockState};
+use lockkit_core::state::{ListRequest, Listed, LockState, RegisterRequest, RegisterState};
 use lockkit_core::{BreakRecord, Error, Identity, Key, Namespace, Space, Token};
 
 /// Every list of the namespace whose name begins with `prefix`, read in pages of `limit`.
@@ -38,6 +38,63 @@ pub async fn whole(
         }
     }
     Err(Error::config("a listing without end"))
+}
+
+/// Every register of the namespace whose name begins with `prefix`, read in pages of `limit`.
+///
+/// # Errors
+/// The driver's; also when a page is longer than asked for, is empty although there is more, or the
+/// pages never end.
+pub async fn registers(
+    driver: &Arc<dyn LockDriver>,
+    namespace: &Namespace,
+    prefix: &str,
+    limit: usize,
+) -> Result<Vec<RegisterState>, Error> {
+    let (namespace, prefix) = (namespace.clone(), prefix.to_owned());
+    let mut request = RegisterRequest { namespace, prefix, after: None, limit };
+    let registers = driver.registers().ok_or_else(|| driver.unsupported("registers"))?;
+    let mut all = Vec::new();
+    for _ in 0..100_000 {
+        let page = registers.page(&request).await?;
+        check(&page, limit)?;
+        request.after = page.items.last().map(|last| last.name.clone());
+        all.extend(page.items);
+        if !page.more {
+            return Ok(all);
+        }
+    }
+    Err(Error::config("a listing without end"))
+}
+
+/// Every namespace in use, read in pages of `limit`.
+///
+/// # Errors
+/// As of [`registers`].
+pub async fn namespaces(
+    driver: &Arc<dyn LockDriver>,
+    limit: usize,
+) -> Result<Vec<Namespace>, Error> {
+    let mut all: Vec<Namespace> = Vec::new();
+    for _ in 0..100_000 {
+        let page = driver.namespaces(all.last(), limit).await?;
+        check(&page, limit)?;
+        all.extend(page.items);
+        if !page.more {
+            return Ok(all);
+        }
+    }
+    Err(Error::config("a listing without end"))
+}
+
+fn check<T>(page: &Listed<T>, limit: usize) -> Result<(), Error> {
+    match page.items.len() {
+        0 if page.more => Err(Error::config("an empty page, and more behind it")),
+        many if many > limit => {
+            Err(Error::Config(format!("a page of {many} where {limit} is the most")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes the claim with this token out of the list.

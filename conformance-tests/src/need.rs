@@ -32,6 +32,8 @@ pub enum Need {
     Detached,
     /// `Capabilities::registers`.
     Registers,
+    /// `Capabilities::namespaces`.
+    Namespaces,
     /// `Capabilities::shared_between_processes`, and a worker from the harness.
     Processes,
     /// A harness that counts leftovers.
@@ -61,6 +63,7 @@ impl Need {
             Self::Raise if !can.raise => Some("the driver cannot raise tokens"),
             Self::Detached if !can.detached => Some("claims end with their process"),
             Self::Registers if !can.registers => Some("the driver has no registers"),
+            Self::Namespaces if !can.namespaces => Some("the driver cannot list prefixes"),
             Self::Processes if !can.shared_between_processes => {
                 Some("the backend lives in one process")
             }
@@ -88,6 +91,7 @@ impl Need {
             Self::Raise => no_raise(bench).await,
             Self::Detached => no_detached(bench).await,
             Self::Registers => no_registers(bench).await,
+            Self::Namespaces => no_namespaces(bench).await,
             // An order that is kept without having been promised harms nobody; what the harness
             // lacks is no lie of the driver's.
             Self::Nothing | Self::Fifo | Self::Leases => {}
@@ -130,6 +134,10 @@ async fn no_registers(bench: &Bench) {
     let driver = bench.driver().await;
     let there = driver.registers().is_some();
     assert!(!there, "the driver denies registers, yet it has them");
+}
+
+async fn no_namespaces(bench: &Bench) {
+    refused(bench.driver().await.namespaces(None, 1).await, "listing prefixes");
 }
 
 /// Checks that a driver that cannot shorten leases at the server says so when asked.

@@ -218,6 +218,7 @@ macro_rules! __every_case {
                 inspect_06_a_break_with_an_old_token_touches_nobody: Nothing,
                 inspect_07_looking_never_disturbs_the_lock: Nothing,
                 inspect_08_pages_of_any_length_show_both_spaces_once: Nothing,
+                inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once: Namespaces,
             }
             register {
                 register_01_what_is_stored_is_loaded_byte_for_byte: Registers,
@@ -230,7 +231,9 @@ macro_rules! __every_case {
                 register_10_a_repeated_write_never_lands_over_a_later_one: Registers,
                 register_08_a_write_whose_answer_was_lost_is_done_once: Registers,
                 register_09_a_watcher_sees_what_came_last: Registers,
+                register_11_registers_with_a_value_are_listed_in_pages: Registers,
             }
+
             latch {
                 latch_01_it_opens_at_zero_for_all: Registers,
                 latch_02_a_participant_counts_once: Registers,

@@ -14,7 +14,9 @@ use lockkit_core::driver::{
     Acquisition, Anchored, Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey,
     Registers, Renewal, Replies, Reply, SetLimit, Step, Store, StoreOutcome, Version,
 };
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::state::{
+    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
 pub mod tampers;
@@ -37,6 +39,7 @@ pub enum Verb {
     Break,
     Inspect,
     List,
+    Namespaces,
     Changed,
     Raise,
     Anchor,
@@ -48,6 +51,7 @@ pub enum Verb {
     Store,
     Delete,
     RegisterChanged,
+    RegisterPage,
 }
 
 /// What happens around the calls of a [`Tampered`] driver.
@@ -267,6 +271,14 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         self.around(Verb::List, self.inner.list(request)).await
     }
 
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        self.around(Verb::Namespaces, self.inner.namespaces(after, limit)).await
+    }
+
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
         self.around(Verb::Changed, self.inner.changed(key, seen)).await
     }
@@ -334,5 +346,10 @@ impl<T: Tamper> Registers for Tampered<T> {
     ) -> Result<Option<Entry>, Error> {
         let call = self.own_registers().changed(at, after);
         self.around(Verb::RegisterChanged, call).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        let call = self.own_registers().page(request);
+        self.around(Verb::RegisterPage, call).await
     }
 }

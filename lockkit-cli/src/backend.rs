@@ -227,7 +227,9 @@ impl Backend {
 /// What to do about a database that refuses its user.
 fn advice(sentence: &str) -> &'static str {
     let denied = ["permission denied for", "command denied to user"];
-    match denied.iter().any(|words| sentence.contains(words)) {
+    let denied = denied.iter().any(|words| sentence.contains(words));
+    // Where the driver knows what it is, it says so itself.
+    match denied && !sentence.contains("lockkit schema") {
         true => "; `lockkit schema` prints the GRANTs that this user needs",
         false => "",
     }

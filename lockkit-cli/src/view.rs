@@ -11,6 +11,9 @@ use crate::exit::{Failure, code};
 /// A lock, or a semaphore.
 #[derive(Serialize)]
 pub(crate) struct StateView<'a> {
+    /// Where locks of several prefixes are shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefix: Option<&'a str>,
     name: &'a str,
     space: Space,
     /// Of a semaphore in use.
@@ -48,12 +51,18 @@ impl<'a> StateView<'a> {
                 .collect()
         };
         Self {
+            prefix: None,
             name: state.name().as_str(),
             space: state.space(),
             limit: state.limit(),
             holders: claims(true),
             waiters: claims(false),
         }
+    }
+
+    /// The same with its prefix, if that is to be shown.
+    pub(crate) fn under(self, prefix: Option<&'a str>) -> Self {
+        Self { prefix, ..self }
     }
 }
 

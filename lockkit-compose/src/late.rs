@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{Force, Grant, LockDriver, Renewal, Replies, SetLimit, Step, backoff};
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 /// Makes a driver; may be called again and again.
@@ -119,6 +119,14 @@ impl LockDriver for LateDriver {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.driver()?.list(request).await
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        self.driver()?.namespaces(after, limit).await
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {

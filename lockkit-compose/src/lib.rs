@@ -8,6 +8,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod late;
+mod listing;
 pub mod mirror;
 pub mod quorum;
 

@@ -3,7 +3,7 @@
 //!
 //! It does no I/O of its own and keeps only where its claims stand.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Renewal, Replies, Step,
     one_by_one,
 };
-use lockkit_core::state::{Finding, Health, ListRequest, LockState, Page, Severity};
+use lockkit_core::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 mod marks;
@@ -25,6 +25,7 @@ mod path;
 mod stand;
 mod tokens;
 
+use crate::listing::all_namespaces;
 use marks::{Mark, at_new, at_old};
 use stand::{Look, Stand, lost};
 
@@ -105,6 +106,7 @@ impl MirrorDriver {
         c.token_source = TokenSource::Counter;
         c.permits = a.permits && b.permits;
         c.shorten = a.shorten && b.shorten;
+        c.namespaces = a.namespaces && b.namespaces;
         c.shared_between_processes = a.shared_between_processes && b.shared_between_processes;
         c.faults = FAULTS;
         let clock = old.clock();
@@ -245,6 +247,21 @@ impl LockDriver for MirrorDriver {
             shown.push(self.with_tokens(state, base).await?);
         }
         Ok(Page { states: shown, next })
+    }
+
+    /// Those of either: locks of programs that use one alone are in that one.
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        if !self.capabilities.namespaces {
+            return Err(self.unsupported("listing prefixes"));
+        }
+        let (old, new) = (all_namespaces(&self.old), all_namespaces(&self.new));
+        let (old, new) = futures_util::future::try_join(old, new).await?;
+        let all: BTreeSet<_> = old.into_iter().chain(new).collect();
+        Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
     }
 
     async fn health(&self) -> Result<Health, Error> {

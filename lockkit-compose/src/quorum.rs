@@ -21,7 +21,7 @@ use lockkit_core::driver::{
     Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies, Step,
     no_answer, one_by_one,
 };
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Lifetime, LossReason, Mode, Namespace, Token};
 
 mod connect;
@@ -418,6 +418,17 @@ impl LockDriver for QuorumDriver {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.shared.list(request).await
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        if !self.shared.capabilities.namespaces {
+            return Err(self.unsupported("listing prefixes"));
+        }
+        self.shared.namespaces(after, limit).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

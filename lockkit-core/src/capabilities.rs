@@ -64,6 +64,10 @@ pub struct Capabilities {
     pub shared_between_processes: bool,
     /// Whether there are [`Registers`](crate::driver::Registers).
     pub registers: bool,
+    /// Whether the namespaces in use can be listed ([`LockDriver::namespaces`]).
+    ///
+    /// [`LockDriver::namespaces`]: crate::driver::LockDriver::namespaces
+    pub namespaces: bool,
     /// What the usual operations cost on a warm connection; `None` where there is no network to
     /// cross.
     pub round_trips: Option<RoundTrips>,
@@ -95,6 +99,7 @@ impl Capabilities {
             detached: false,
             shared_between_processes: true,
             registers: false,
+            namespaces: false,
             round_trips: Some(RoundTrips::BUDGET),
             flights: Flights::SINGLE,
             faults: &[],

@@ -34,7 +34,7 @@ use async_trait::async_trait;
 
 use crate::capabilities::Capabilities;
 use crate::clock::{BootClock, Clock};
-use crate::state::{Health, ListRequest, LockState, Page};
+use crate::state::{Health, ListRequest, Listed, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 pub use crate::answers::{
@@ -208,6 +208,23 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// The prefix is taken literally: `%`, `*` and `_` are characters. A list that was in use for
     /// the whole time of the listing is shown exactly once.
     async fn list(&self, request: &ListRequest) -> Result<Page, Error>;
+
+    /// Shows the namespaces that are in use behind `after`, a page at a time, in any stable order;
+    /// see [`Capabilities::namespaces`].
+    ///
+    /// A namespace in which a lock is in use, or a register has a value, for the whole time of the
+    /// listing is shown exactly once. One in which the backend only remembers something may be
+    /// shown too, but none that was never used.
+    ///
+    /// By default [`Error::Unsupported`].
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        let _ = (after, limit);
+        Err(self.unsupported("listing prefixes"))
+    }
 
     /// Returns a state of the list that differs from `seen` by who stands in it or by who holds.
     ///

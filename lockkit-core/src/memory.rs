@@ -11,21 +11,22 @@ use tokio::sync::Notify;
 use crate::capabilities::{Capabilities, Fault, Keeps, LeaseClock, WakeUp};
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
-    Answered, Delete, Entry, Force, Grant, LockDriver, MAX_REGISTER_BYTES, RegisterKey, Registers,
-    Renewal, Replies, Reply, SetLimit, Step, Store, StoreOutcome, Version,
+    Answered, Force, Grant, LockDriver, Registers, Renewal, Replies, Reply, SetLimit, Step,
 };
 use crate::line;
-use crate::state::{Finding, Health, ListRequest, LockState, Page, Severity};
+use crate::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 mod bells;
 mod fading;
 mod registers;
+mod shelf;
+mod show;
 mod store;
 mod watchers;
 
 use bells::Calls;
-use registers::Shelf;
+use shelf::Shelf;
 use store::{Lines, Turn};
 
 const BACKEND: &str = "memory";
@@ -72,6 +73,7 @@ const CAPABILITIES: Capabilities = {
     capabilities.detached = true;
     capabilities.shared_between_processes = false;
     capabilities.registers = true;
+    capabilities.namespaces = true;
     capabilities.lease_clock = LeaseClock::Machine;
     capabilities.round_trips = None;
     // Server and clients are one process with one clock: they stand still, and end, together.
@@ -254,6 +256,17 @@ impl LockDriver for MemoryDriver {
         self.shared.on_lines(|lines, now, _| lines.list(request, now))?
     }
 
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        let mut all = self.shared.on_shelf(|shelf, now, _| shelf.namespaces(now))?;
+        self.shared.on_lines(|lines, now, _| all.extend(lines.namespaces(now)))?;
+        let behind = all.into_iter().filter(|namespace| after.is_none_or(|a| namespace > a));
+        Ok(Listed::first(limit, behind))
+    }
+
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
         let watching = LineWatch { shared: &self.shared, key, bell: Arc::new(Notify::new()) };
         self.shared.on_lines(|lines, _, _| lines.watchers.add(key, &watching.bell))?;
@@ -318,65 +331,6 @@ struct LineWatch<'a> {
 impl Drop for LineWatch<'_> {
     fn drop(&mut self) {
         let _ = self.shared.on_lines(|lines, _, _| lines.watchers.remove(self.key, &self.bell));
-    }
-}
-
-#[async_trait]
-impl Registers for MemoryDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        self.shared.on_shelf(|shelf, now, _| shelf.load(at, now))
-    }
-
-    async fn store(
-        &self,
-        at: &RegisterKey,
-        store: &Store,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        if store.value.len() > MAX_REGISTER_BYTES {
-            let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
-            return Err(Error::config(message));
-        }
-        self.shared.on_shelf(|shelf, now, calls| shelf.store(at, store, now, calls).into())
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.shared.on_shelf(|shelf, now, calls| shelf.delete(at, delete, now, calls).into())
-    }
-
-    async fn changed(
-        &self,
-        at: &RegisterKey,
-        after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
-        let watching = RegisterWatch { shared: &self.shared, at, bell: Arc::new(Notify::new()) };
-        self.shared.on_shelf(|shelf, _, _| shelf.watchers.add(at, &watching.bell))?;
-        loop {
-            let (seen, end) = self.shared.on_shelf(|shelf, now, _| {
-                let (differs, end) = shelf.look(at, after, now);
-                (differs.then(|| shelf.load(at, now)), end)
-            })?;
-            if let Some(entry) = seen {
-                return Ok(entry);
-            }
-            self.shared.wait(&watching.bell, end).await;
-        }
-    }
-}
-
-/// Somebody watches a register.
-struct RegisterWatch<'a> {
-    shared: &'a Shared,
-    at: &'a RegisterKey,
-    bell: Arc<Notify>,
-}
-
-impl Drop for RegisterWatch<'_> {
-    fn drop(&mut self) {
-        let _ = self.shared.on_shelf(|shelf, _, _| shelf.watchers.remove(self.at, &self.bell));
     }
 }
 

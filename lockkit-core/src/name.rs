@@ -130,6 +130,11 @@ impl Key {
 /// What the names of registers begin with in which lockkit's own primitives keep their state.
 const RESERVED: &str = "lockkit.";
 
+/// Whether a register of this name is one in which a primitive keeps its state.
+pub(crate) fn is_reserved(name: &Name) -> bool {
+    name.as_str().starts_with(RESERVED)
+}
+
 /// The name of a user's register, or of that in which a primitive keeps the state of `name`.
 pub(crate) fn register_name(owner: Option<&str>, name: &str) -> Result<Name, Error> {
     let plain = Name::new(name)?;

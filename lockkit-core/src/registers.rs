@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::answers::Answered;
+use crate::state::{Listed, RegisterRequest, RegisterState};
 use crate::{Error, Name, Namespace, Token};
 
 /// Named values beside the locks: state rather than turns. Optional; a backend says in
@@ -57,6 +58,13 @@ pub trait Registers: Send + Sync {
         at: &RegisterKey,
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error>;
+
+    /// Shows the registers that have a value, a page at a time, in any stable order; not their
+    /// values.
+    ///
+    /// The prefix is taken literally. A register that had a value for the whole time of the listing
+    /// is shown exactly once.
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error>;
 }
 
 /// The longest value of a register, in bytes: 64 KiB.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::driver::Version;
 use crate::name::Space;
 use crate::{BreakRecord, Error, Identity, Key, Mode, Name, Namespace, Token};
 
@@ -186,6 +187,51 @@ pub struct Page {
     pub states: Vec<LockState>,
     /// Where the next page begins; `None` when this was the last.
     pub next: Option<Cursor>,
+}
+
+/// Which registers to list.
+#[derive(Clone, Debug)]
+pub struct RegisterRequest {
+    /// In which namespace.
+    pub namespace: Namespace,
+    /// Names that begin with this, byte for byte; all when empty.
+    pub prefix: String,
+    /// The last one of the page before; `None` to begin.
+    pub after: Option<Name>,
+    /// At most this many in the page, and at least one.
+    pub limit: usize,
+}
+
+/// A register that has a value, as it was when it was listed. The value itself is loaded by its
+/// name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegisterState {
+    /// Its name.
+    pub name: Name,
+    /// The version of the value.
+    pub version: Version,
+    /// The highest token that any write of this register bore.
+    pub token: Option<Token>,
+    /// The length of the value.
+    pub bytes: usize,
+}
+
+/// A page of registers or of namespaces. It is empty only when nothing follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed<T> {
+    /// What is in the page.
+    pub items: Vec<T>,
+    /// Whether there may be another page, which begins behind the last item of this one.
+    pub more: bool,
+}
+
+impl<T> Listed<T> {
+    /// The page of the first `limit` of these, of one at least.
+    pub fn first(limit: usize, all: impl IntoIterator<Item = T>) -> Self {
+        let mut all = all.into_iter();
+        let items = all.by_ref().take(limit.max(1)).collect();
+        Self { items, more: all.next().is_some() }
+    }
 }
 
 /// How a backend is.

@@ -12,7 +12,9 @@ use lockkit_core::driver::{
     Anchored, Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal,
     Replies, SetLimit, Step, Store, StoreOutcome, Version,
 };
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::state::{
+    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
 
 use crate::calls::{BACKEND, Calls};
@@ -77,6 +79,7 @@ const fn capabilities(faults: &'static [(Fault, Keeps)]) -> Capabilities {
     capabilities.token_source = TokenSource::Revision;
     capabilities.detached = true;
     capabilities.registers = true;
+    capabilities.namespaces = true;
     capabilities.resize = true;
     capabilities.lease_clock = LeaseClock::Leader;
     capabilities.faults = faults;
@@ -189,6 +192,14 @@ impl LockDriver for EtcdDriver {
         self.inner.list(request).await
     }
 
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        self.inner.namespaces(after, limit).await
+    }
+
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
         self.inner.changed(key, seen).await
     }
@@ -247,5 +258,9 @@ impl Registers for EtcdDriver {
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
         self.inner.register_changed(at, after).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.inner.page_of_registers(request).await
     }
 }

@@ -89,6 +89,24 @@ impl Root {
         (format!("{base}value").into_bytes(), format!("{base}meta").into_bytes())
     }
 
+    /// What the keys of all registers begin with whose names begin with `prefix`.
+    pub(crate) fn registers(&self, namespace: &Namespace, prefix: &str) -> Vec<u8> {
+        format!("{}register/{}/{}", self.0, part(namespace.as_str()), part(prefix)).into_bytes()
+    }
+
+    /// The register that a key is of, and whether the key is that of its value.
+    pub(crate) fn register_of(&self, namespace: &Namespace, key: &[u8]) -> Option<(Name, bool)> {
+        let rest = key.strip_prefix(&*self.registers(namespace, ""))?;
+        let end = rest.iter().position(|b| *b == b'/')?;
+        let name = percent_decode(&rest[..end]).decode_utf8().ok()?;
+        Some((Name::new(&*name).ok()?, &rest[end..] == b"/value"))
+    }
+
+    /// What the keys begin with that show that a namespace is in use: of claims, and of registers.
+    pub(crate) fn kinds(&self) -> [Vec<u8>; 3] {
+        ["lock", "semaphore", "register"].map(|kind| format!("{}{kind}/", self.0).into_bytes())
+    }
+
     /// The key of a namespace's token base.
     pub(crate) fn base(&self, namespace: &Namespace) -> Vec<u8> {
         format!("{}base/{}", self.0, part(namespace.as_str())).into_bytes()
@@ -162,6 +180,17 @@ pub(crate) fn digest(id: ClaimId) -> String {
     // Written as an id is, which does not take longer than the digest.
     let half = std::array::from_fn(|n| digits[n]);
     ClaimId::from_bytes(half).to_hex()
+}
+
+/// A namespace as it stands in keys, with the slash behind it.
+pub(crate) fn folder(namespace: &Namespace) -> Vec<u8> {
+    format!("{}/", part(namespace.as_str())).into_bytes()
+}
+
+/// The namespace of such a folder.
+pub(crate) fn namespace_of(folder: &[u8]) -> Option<Namespace> {
+    let part = folder.strip_suffix(b"/")?;
+    Namespace::new(&*percent_decode(part).decode_utf8().ok()?).ok()
 }
 
 fn part(text: &str) -> String {

@@ -31,6 +31,7 @@ mod keepalive;
 mod keys;
 mod leases;
 mod line;
+mod listing;
 mod moves;
 mod registers;
 mod release;

@@ -270,6 +270,12 @@ impl State {
     }
 }
 
+/// The highest token that the writes of a register bore, as its key for what is remembered says.
+pub(crate) fn token_in(meta: &[u8]) -> Option<Token> {
+    let meta: Meta = serde_json::from_slice(meta).ok()?;
+    meta.token.and_then(Token::new)
+}
+
 fn version(revision: i64) -> Version {
     Version(u64::try_from(revision).unwrap_or(0))
 }

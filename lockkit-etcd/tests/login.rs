@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use lockkit_core::driver::{LockDriver, Patience, Step};
 use lockkit_core::{Claim, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space};
 use lockkit_etcd::EtcdDriver;
@@ -156,6 +157,8 @@ async fn rights_on_one_prefix_are_enough_and_beyond_it_all_is_refused() {
     locks.health().await.expect("it is answered as far as it goes");
     let there = root.get("team/locks/lock//a/", Some(GetOptions::new().with_prefix())).await;
     assert_eq!(there.unwrap().count(), 1);
+    let prefixes: Vec<_> = locks.prefixes().try_collect().await.unwrap();
+    assert_eq!(prefixes, [Namespace::default()]);
     guard.release().await.unwrap();
     let elsewhere = EtcdDriver::connect(&url(&server, login, "")).await;
     let error = elsewhere.expect_err("it may not read there");
@@ -194,6 +197,12 @@ async fn a_flight_with_a_step_beyond_the_rights_is_refused_and_costs_the_others_
     for guard in [a, b] {
         guard.expect("it may be written").release().await.unwrap();
     }
+
+    // Which prefixes there are only those learn who may read all.
+    let prefixes = locks.prefixes().try_collect::<Vec<_>>().await;
+    let error = prefixes.expect_err("it may not read the keys of one list");
+    let says = "its user needs the right to read all keys under \"lockkit/\"";
+    assert!(error.to_string().contains(says) && !error.is_retryable(), "{error}");
 }
 
 #[tokio::test]

@@ -9,8 +9,10 @@ use lockkit_core::driver::{
     Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies, SetLimit,
     Step, Store, StoreOutcome, Version,
 };
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Token};
+use lockkit_core::state::{
+    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
 use crate::access::Secret;
 use crate::options::{HttpOptions, Token as Shown};
@@ -182,6 +184,19 @@ impl LockDriver for HttpDriver {
         page.for_driver()
     }
 
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        if !self.capabilities.namespaces {
+            return Err(self.unsupported("listing prefixes"));
+        }
+        let body = wire::ListPrefixes::of(after, limit);
+        let page: wire::Prefixes = self.transport.post("/v1/prefixes", &body).await?;
+        page.for_driver()
+    }
+
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
         let body = wire::Changed::of(key, seen, wire::LONGEST_WAIT_MS);
         loop {
@@ -259,5 +274,11 @@ impl Registers for HttpDriver {
                 return Ok(entry);
             }
         }
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        let body = wire::ListRegisters::of(request);
+        let page: wire::RegisterPage = self.transport.post("/v1/registers/list", &body).await?;
+        page.for_driver()
     }
 }

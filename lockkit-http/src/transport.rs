@@ -167,7 +167,12 @@ async fn exchange(
     let problem = kind == Some("application/problem+json");
     if !expected && !problem {
         let what = format!("{status}, and no answer of a lock service: check host and port");
-        return Err(Failure::Unknown(Error::permanent(BACKEND, what)));
+        let error = match status.as_u16() {
+            // A proxy's own, whose server does not answer, or has too much to do.
+            408 | 429 | 502 | 503 | 504 => Error::retryable(BACKEND, what),
+            _ => Error::permanent(BACKEND, what),
+        };
+        return Err(Failure::Unknown(error));
     }
     let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
     let body = body.map_err(|error| Failure::Unknown(Error::retryable(BACKEND, error)))?;
@@ -189,4 +194,42 @@ fn chain(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     said
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What a client makes of a proxy that answers by itself with this status.
+    async fn told(status: &str) -> Error {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answer =
+            format!("HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: 3\r\n\r\n<p>");
+        std::thread::spawn(move || {
+            let (client, _) = listener.accept().unwrap();
+            let mut head = BufReader::new(client.try_clone().unwrap()).lines();
+            while head.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            (&client).write_all(answer.as_bytes()).unwrap();
+        });
+        let transport = Transport::new(&HttpOptions::parse(&url).unwrap()).unwrap();
+        transport.get::<Problem>("/v1/capabilities").await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_proxy_whose_server_is_away_is_asked_again_and_what_is_no_service_is_not() {
+        for status in ["408 a", "429 a", "502 Bad Gateway", "503 a", "504 a"] {
+            let error = told(status).await;
+            assert!(error.is_retryable(), "{status}: {error}");
+            assert!(error.to_string().contains(&status[..3]), "{error}");
+        }
+        for status in ["200 OK", "301 a", "404 Not Found", "500 a"] {
+            let error = told(status).await;
+            assert!(!error.is_retryable(), "{status}: {error}");
+            assert!(error.to_string().contains("no answer of a lock service"), "{error}");
+        }
+    }
 }

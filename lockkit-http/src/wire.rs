@@ -10,13 +10,16 @@
 mod answers;
 mod backend;
 mod claims;
+mod listing;
 mod looking;
 mod problem;
 mod registers;
+mod watch;
 
 pub use answers::{Answers, Found, Grant, Loss, Reason, Released, Replies, Reply, State};
 pub use backend::{Capabilities, Finding, Health, SeverityName};
 pub use claims::{Acquire, Carry, Claim, ClaimOnly, Kind, Raise, Renew, Shorten, Step, Wait};
+pub use listing::{ListPrefixes, ListRegisters, Prefixes, RegisterPage, RegisterState};
 pub use looking::{
     Break, Broke, Changed, Key, Limit, List, Lock, Page, Resize, Seen, SpaceName, Standing,
     standings,
@@ -25,6 +28,8 @@ pub use problem::{Code, Problem};
 pub use registers::{
     ChangedRegister, Delete, Entry, Loaded, Outcome, Register, Store, Value, Write,
 };
+
+pub use watch::{InLine, Line, Watch};
 
 /// The longest wait of one request. A client that waits longer asks again.
 pub const LONGEST_WAIT_MS: u64 = 25_000;

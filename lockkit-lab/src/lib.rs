@@ -54,6 +54,7 @@ pub mod raw;
 mod recipe;
 mod server;
 mod servers;
+pub mod service;
 pub mod shared;
 mod site;
 mod slots;

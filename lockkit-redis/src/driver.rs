@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
     Answered, Flights, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
 };
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 use redis::Value;
 
@@ -70,6 +69,7 @@ const CAPABILITIES: Capabilities = {
     capabilities.raise = true;
     capabilities.detached = true;
     capabilities.registers = true;
+    capabilities.namespaces = true;
     capabilities.faults = &[
         (Fault::WritesLost, Keeps::Tokens),
         (Fault::DataLost, Keeps::Tokens),
@@ -253,17 +253,19 @@ impl LockDriver for RedisDriver {
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let none: [&str; 0] = [];
-        let answer = self.shared.run(&script::INSPECT, &[&keys::lock(key).0], &none).await?;
-        let (line, last_break) = reply::line(answer)?;
-        Ok(LockState::new(key.clone(), line, last_break))
+        self.shared.look_at(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let (keys, next) = self.shared.listing.page(&self.shared, request).await?;
-        let states = try_join_all(keys.iter().map(|key| self.inspect(key))).await?;
-        let states = states.into_iter().filter(|state| !state.is_free()).collect();
-        Ok(Page { states, next })
+        self.shared.page(request).await
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        self.shared.page_of_namespaces(after, limit).await
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {

@@ -27,7 +27,11 @@ pub(crate) fn bucket(space: &str, namespace: &Namespace, name: &Name) -> usize {
     (hash ^ (hash >> 33)) as usize % BUCKETS
 }
 
-fn word(space: Space) -> &'static str {
+/// What stands in the keys of registers where those of locks have the [`word`] of their space.
+pub(crate) const REGISTER: &str = "register";
+
+/// What stands in the keys of a space.
+pub(crate) fn word(space: Space) -> &'static str {
     match space {
         Space::Lock => "lock",
         Space::Semaphore => "sem",
@@ -53,8 +57,8 @@ pub(crate) fn lock(key: &Key) -> (String, usize) {
 
 /// The key of a register.
 pub(crate) fn register(at: &RegisterKey) -> String {
-    let bucket = bucket("register", &at.namespace, &at.name);
-    format!("lockkit:register:{{{bucket}}}:{}:{}", escaped(&at.namespace), at.name)
+    let bucket = bucket(REGISTER, &at.namespace, &at.name);
+    format!("lockkit:{REGISTER}:{{{bucket}}}:{}:{}", escaped(&at.namespace), at.name)
 }
 
 /// The counter of tokens of a bucket.
@@ -92,10 +96,10 @@ pub(crate) fn channel(client: &str) -> String {
     format!("lockkit:wake:{client}")
 }
 
-/// The pattern of the keys of this space and namespace, for `SCAN`.
-pub(crate) fn pattern(space: Space, namespace: &Namespace, prefix: &str) -> String {
+/// The pattern of the keys of this kind and namespace, for `SCAN`.
+pub(crate) fn pattern(word: &str, namespace: &Namespace, prefix: &str) -> String {
     let literal = format!("{}:{prefix}", escaped(namespace));
-    let mut pattern = format!("lockkit:{}:{{*}}:", word(space));
+    let mut pattern = format!("lockkit:{word}:{{*}}:");
     for c in literal.chars() {
         if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
             pattern.push('\\');
@@ -106,12 +110,28 @@ pub(crate) fn pattern(space: Space, namespace: &Namespace, prefix: &str) -> Stri
     pattern
 }
 
-/// The lock's name in a key of this space and namespace; `None` for a key of another kind.
-pub(crate) fn name_in(key: &str, space: Space, namespace: &Namespace) -> Option<Name> {
-    let rest = key.strip_prefix("lockkit:")?.strip_prefix(word(space))?.strip_prefix(":{")?;
-    let (_, rest) = rest.split_once("}:")?;
+/// The pattern of the keys of all locks and registers. (Of others too: see [`namespace_in`].)
+pub(crate) const ANYTHING: &str = "lockkit:*:{*}:*";
+
+/// The name in a key of this kind and namespace; `None` for a key of another kind.
+pub(crate) fn name_in(key: &str, word: &str, namespace: &Namespace) -> Option<Name> {
+    let rest = after_bucket(key, word)?;
     let name = rest.strip_prefix(&*escaped(namespace))?.strip_prefix(':')?;
     Name::new(name).ok()
+}
+
+/// The namespace in the key of a lock or a register; `None` for a key of another kind.
+pub(crate) fn namespace_in(key: &str) -> Option<Namespace> {
+    let words = [word(Space::Lock), word(Space::Semaphore), REGISTER];
+    let rest = words.into_iter().find_map(|word| after_bucket(key, word))?;
+    let (namespace, _) = rest.split_once(':')?;
+    Namespace::new(namespace.replace("%3A", ":").replace("%25", "%")).ok()
+}
+
+/// What is behind the bucket in a key of this kind.
+fn after_bucket<'a>(key: &'a str, word: &str) -> Option<&'a str> {
+    let rest = key.strip_prefix("lockkit:")?.strip_prefix(word)?.strip_prefix(":{")?;
+    rest.split_once("}:").map(|(_, rest)| rest)
 }
 
 /// A namespace ends at the next colon in a key, so it has none itself.
@@ -253,21 +273,26 @@ mod tests {
 
     #[test]
     fn a_name_is_read_back_from_its_key() {
-        for (namespace, name) in [("", "a"), ("s:h%p", "{x}:y"), ("", ":"), ("x", "}:x:")] {
+        for (namespace, name) in
+            [("", "a"), ("s:h%p", "{x}:y"), ("%3A", "a"), ("", ":"), ("x", "}:x:")]
+        {
             let key = key(namespace, name);
             let (text, _) = lock(&key);
             assert_eq!(
-                name_in(&text, Space::Lock, &key.namespace),
+                name_in(&text, word(Space::Lock), &key.namespace),
                 Some(key.name.clone()),
                 "{text}"
             );
-            assert_eq!(name_in(&text, Space::Semaphore, &key.namespace), None);
+            assert_eq!(name_in(&text, word(Space::Semaphore), &key.namespace), None);
+            assert_eq!(namespace_in(&text), Some(key.namespace));
         }
         let (text, _) = lock(&key("shop", "a"));
-        assert_eq!(name_in(&text, Space::Lock, &Namespace::default()), None);
+        assert_eq!(name_in(&text, "lock", &Namespace::default()), None);
         let (line, _) = text.split_once(":{").unwrap();
         let beside = text.replace(line, "lockkit:lock.line");
-        assert_eq!(name_in(&beside, Space::Lock, &Namespace::new("shop").unwrap()), None);
+        assert_eq!(name_in(&beside, "lock", &Namespace::new("shop").unwrap()), None);
+        assert_eq!(namespace_in(&beside), None);
+        assert_eq!(namespace_in(&counter(7)), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use lockkit_core::Error;
 use lockkit_core::driver::{
     Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
 };
+use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use redis::Value;
 
 use crate::driver::RedisDriver;
@@ -58,6 +59,10 @@ impl Registers for RedisDriver {
             Ok((entry, ends.unwrap_or(ASK_EVERY).min(ASK_EVERY)))
         };
         self.shared.wakes.registers.changed(&key, after, load).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.shared.page_of_registers(request).await
     }
 }
 

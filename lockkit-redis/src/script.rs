@@ -117,6 +117,7 @@ scripts! {
     RESIZE = "resize.lua" Waits,
     BASE = "base.lua" Waits,
     LOAD = "load.lua" Waits,
+    GLANCE = "glance.lua" Waits,
     STORE = "store.lua" Waits,
 }
 

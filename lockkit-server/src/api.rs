@@ -2,8 +2,10 @@
 //! proxies rewrite those.
 
 mod claims;
+mod listing;
 mod looking;
 mod registers;
+mod watch;
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
@@ -32,8 +34,11 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/inspect", post(looking::inspect))
         .route("/v1/list", post(looking::list))
         .route("/v1/changed", post(looking::changed))
+        .route("/v1/watch", post(watch::watch))
         .route("/v1/break", post(looking::break_claim))
         .route("/v1/resize", post(looking::resize))
+        .route("/v1/prefixes", post(listing::prefixes))
+        .route("/v1/registers/list", post(listing::registers))
         .route("/v1/registers/load", post(registers::load))
         .route("/v1/registers/store", post(registers::store))
         .route("/v1/registers/delete", post(registers::delete))

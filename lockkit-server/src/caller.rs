@@ -27,6 +27,16 @@ pub(crate) enum Peer {
     Unknown,
 }
 
+impl Peer {
+    /// Of IPv6, its network: one host may have all addresses of it.
+    pub(crate) fn of(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
+            IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !u128::from(u64::MAX)).into()),
+            v4 => v4,
+        })
+    }
+}
+
 /// Whose requests are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Who {
@@ -51,6 +61,11 @@ impl Caller {
             Who::Named(name) => name,
             Who::At(_) => "",
         }
+    }
+
+    /// Whether the caller may read something under this prefix.
+    pub(crate) fn may_read_in(&self, at: &Namespace) -> bool {
+        self.grants.as_ref().is_none_or(|grants| grants.allow_some(Verb::Read, at.as_str()))
     }
 
     /// Refuses what the caller may not do with this name: the one that the backend gets.

@@ -61,7 +61,8 @@ pub(crate) async fn serve(
         };
         match accepted {
             Ok(accepted) => {
-                let connection = Connection { router: router.clone(), place };
+                let (service, router) = (service.clone(), router.clone());
+                let connection = Connection { service, router, place };
                 connections.spawn(connection.serve(accepted, ending.watcher()));
             }
             Err(error) if of_one_connection(&error) => {}
@@ -88,26 +89,27 @@ fn of_one_connection(error: &io::Error) -> bool {
 }
 
 struct Connection {
+    service: Service,
     router: Router,
     place: OwnedSemaphorePermit,
 }
 
 impl Connection {
+    /// Serves it to its end. One that its peer has too many of is closed.
     async fn serve(self, accepted: Accepted, watcher: Watcher) {
+        let peer = accepted.peer();
+        let Some(_place) = self.service.connection_of(peer) else {
+            return;
+        };
         match accepted {
-            Accepted::Tcp(stream, address, None) => {
-                self.http(stream, Peer::Address(address.ip()), watcher).await;
-            }
-            Accepted::Tcp(stream, address, Some(tls)) => {
+            Accepted::Tcp(stream, _, None) => self.http(stream, peer, watcher).await,
+            Accepted::Tcp(stream, _, Some(tls)) => {
                 let handshake = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await;
                 if let Ok(Ok(stream)) = handshake {
-                    self.http(stream, Peer::Address(address.ip()), watcher).await;
+                    self.http(stream, peer, watcher).await;
                 }
             }
-            Accepted::Unix(stream) => {
-                let peer = stream.peer_cred().map_or(Peer::Unknown, |peer| Peer::User(peer.uid()));
-                self.http(stream, peer, watcher).await;
-            }
+            Accepted::Unix(stream) => self.http(stream, peer, watcher).await,
         }
     }
 
@@ -115,7 +117,7 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Self { router, place } = self;
+        let Self { router, place, .. } = self;
         let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(peer);
             let mut router = router.clone();

@@ -31,18 +31,20 @@ mod connections;
 mod guard;
 mod listen;
 mod metrics;
+mod new_token;
 mod page;
+mod places;
 mod service;
 mod settings;
 mod stall;
 mod tls;
 mod tokens;
-mod waiting;
 
 use std::future::Future;
 use std::io;
 
 pub use listen::{Listen, Listener};
+pub use new_token::NewToken;
 pub use service::Service;
 pub use settings::{Limits, Settings};
 pub use tls::Tls;

@@ -13,6 +13,7 @@ use rustix::process::umask;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 
+use crate::caller::Peer;
 use crate::tls::Tls;
 
 /// A place to listen at.
@@ -42,6 +43,18 @@ pub(crate) enum Accepted {
     /// With what does the handshake, if there is one.
     Tcp(TcpStream, SocketAddr, Option<TlsAcceptor>),
     Unix(UnixStream),
+}
+
+impl Accepted {
+    /// The other end.
+    pub(crate) fn peer(&self) -> Peer {
+        match self {
+            Self::Tcp(_, address, _) => Peer::of(address.ip()),
+            Self::Unix(stream) => {
+                stream.peer_cred().map_or(Peer::Unknown, |peer| Peer::User(peer.uid()))
+            }
+        }
+    }
 }
 
 impl FromStr for Listen {

@@ -8,17 +8,17 @@ use std::time::Duration;
 use axum::Router;
 use lockkit_core::driver::{Answered, ClaimId, Gather, Grant, LockDriver, Replies, Reply, Step};
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
-use lockkit_http::wire::LONGEST_WAIT_MS;
+use lockkit_http::wire::{Code, LONGEST_WAIT_MS};
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::api;
 use crate::body::Refusal;
-use crate::caller::Caller;
+use crate::caller::{Caller, Peer, Who};
 use crate::metrics::Metrics;
+use crate::places::{Full, Place, Places};
 use crate::settings::{Limits, Settings};
 use crate::tokens::{Tokens, Verb};
-use crate::waiting::{Place, Waiting};
 
 /// A lock service on a backend. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -34,7 +34,9 @@ struct Inner {
     settings: Settings,
     /// One permit for each connection.
     connections: Arc<Semaphore>,
-    waiting: Waiting,
+    /// The connections of each peer.
+    peers: Places<Peer>,
+    waiting: Places<Who>,
     metrics: Metrics,
     stopping: watch::Sender<bool>,
 }
@@ -63,13 +65,15 @@ impl Service {
             let operation = "a lock service, whose claims outlive its servers";
             return Err(Error::Unsupported { operation, backend });
         }
-        let Limits { connections, .. } = settings.limits;
+        let Limits { connections, connections_per_peer, waiting, waiting_per_caller, .. } =
+            settings.limits;
         Ok(Self(Arc::new(Inner {
             gather: Gather::new(driver.clone()),
             driver,
             bases: Mutex::default(),
             connections: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
-            waiting: Waiting::new(settings.limits),
+            peers: Places::new(usize::MAX, connections_per_peer),
+            waiting: Places::new(waiting, waiting_per_caller),
             metrics: Metrics::default(),
             settings,
             stopping: watch::Sender::new(false),
@@ -84,6 +88,11 @@ impl Service {
     /// Has requests that wait answered at once.
     pub(crate) fn stop(&self) {
         self.0.stopping.send_replace(true);
+    }
+
+    /// Whether it has them answered.
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.0.stopping.borrow()
     }
 
     /// Reads the file of the tokens again, where there is one.
@@ -117,6 +126,11 @@ impl Service {
     pub(crate) async fn connection(&self) -> OwnedSemaphorePermit {
         let permit = self.0.connections.clone().acquire_owned().await;
         permit.expect("it is never closed")
+    }
+
+    /// A place for one more connection of this peer, unless it has too many.
+    pub(crate) fn connection_of(&self, peer: Peer) -> Option<Place<Peer>> {
+        self.0.peers.enter(&peer).ok()
     }
 
     /// How many connections there are.
@@ -176,14 +190,21 @@ impl Service {
     }
 
     /// A place among those that wait, taken before anything is done for a request that may wait.
-    pub(crate) fn place(&self, caller: &Caller) -> Result<Place<'_>, Refusal> {
-        self.0.waiting.enter(&caller.who)
+    pub(crate) fn place(&self, caller: &Caller) -> Result<Place<Who>, Refusal> {
+        self.0.waiting.enter(&caller.who).map_err(|full| {
+            let (most, of) = match full {
+                Full::OfOne(most) => (most, "of this caller"),
+                Full::OfAll(most) => (most, "of this server"),
+            };
+            let detail = format!("{most} requests {of} wait already: ask again later");
+            Refusal::new(Code::TooMany, detail)
+        })
     }
 
     /// Waits for what a request asked to wait for: `None` when its time is over or the server stops.
     pub(crate) async fn wait<T>(
         &self,
-        _place: Place<'_>,
+        _place: &Place<Who>,
         wait_ms: u64,
         future: impl Future<Output = T>,
     ) -> Option<T> {

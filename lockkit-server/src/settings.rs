@@ -21,7 +21,10 @@ pub struct Settings {
 pub struct Limits {
     /// Open connections, over all listeners. Further ones wait to be accepted.
     pub connections: usize,
-    /// Requests that wait for an event.
+    /// The same for one peer: an address (of IPv6 its network of 64 bits) or a Unix user. Further
+    /// ones are closed.
+    pub connections_per_peer: usize,
+    /// Requests that wait for an event, and [streams](lockkit_http::wire::Watch).
     pub waiting: usize,
     /// The same for one caller: one name of the tokens; without tokens, one address or Unix user.
     pub waiting_per_caller: usize,
@@ -31,7 +34,13 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 20_000, waiting: 16_000, waiting_per_caller: 8_000, body: 8 << 20 }
+        Self {
+            connections: 20_000,
+            connections_per_peer: 10_000,
+            waiting: 16_000,
+            waiting_per_caller: 8_000,
+            body: 8 << 20,
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use subtle::ConstantTimeEq;
 ///
 /// | verb | allows |
 /// | --- | --- |
-/// | `read` | inspect, list, wait for a change, load registers |
+/// | `read` | inspect, list, wait for a change, load and list registers; see the prefix in a listing |
 /// | `lock` | everything about claims of one's own, resize semaphores, write registers |
 /// | `break` | break claims of others |
 ///
@@ -107,10 +107,19 @@ impl Grants {
     /// Whether this may be done with every name of this prefix that begins with `names`.
     pub(crate) fn allow(&self, verb: Verb, prefix: &str, names: &str) -> bool {
         self.rights.iter().any(|right| {
-            right.verbs.contains(&verb)
-                && right.prefix.as_deref().is_none_or(|own| own == prefix)
-                && names.as_bytes().starts_with(right.names.as_bytes())
+            right.is_for(verb, prefix) && names.as_bytes().starts_with(right.names.as_bytes())
         })
+    }
+
+    /// Whether this may be done with any name of this prefix.
+    pub(crate) fn allow_some(&self, verb: Verb, prefix: &str) -> bool {
+        self.rights.iter().any(|right| right.is_for(verb, prefix))
+    }
+}
+
+impl Right {
+    fn is_for(&self, verb: Verb, prefix: &str) -> bool {
+        self.verbs.contains(&verb) && self.prefix.as_deref().is_none_or(|own| own == prefix)
     }
 }
 
@@ -149,6 +158,11 @@ fn read(path: &Path) -> Result<Arc<[Entry]>, Error> {
         return Err(Error::Config(format!("{shown}: two lines have the same token")));
     }
     Ok(entries)
+}
+
+/// Whether a line can stand in a file of tokens.
+pub(crate) fn check(line: &str) -> Result<(), &'static str> {
+    entry(line).map(drop)
 }
 
 fn entry(line: &str) -> Result<Entry, &'static str> {

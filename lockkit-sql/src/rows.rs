@@ -32,6 +32,11 @@ pub(crate) fn duration(nanos: i64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
 }
 
+/// The least text behind `after`, or that of the beginning.
+pub(crate) fn behind(after: Option<&str>, beginning: &str) -> String {
+    after.map_or_else(|| beginning.to_owned(), |after| format!("{after}\0"))
+}
+
 /// The number of a space.
 pub(crate) const fn space_number(space: Space) -> i64 {
     match space {

@@ -23,6 +23,7 @@ pub(crate) fn capabilities(sessions: &Sessions) -> Capabilities {
     c.wake_up = WakeUp::Push;
     c.token_source = TokenSource::Revision;
     c.registers = true;
+    c.namespaces = sessions.options().neighbours.is_none();
     c.resize = true;
     c.lease_clock = LeaseClock::Leader;
     c.round_trips = Some(round_trips(sessions.may_follow()));

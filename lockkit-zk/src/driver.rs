@@ -10,7 +10,7 @@ use lockkit_core::driver::{
     Anchored, Answered, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
     one_by_one,
 };
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Token,
 };
@@ -220,6 +220,20 @@ impl LockDriver for ZkDriver {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.inner.list(request).await
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        match self.capabilities.namespaces {
+            true => self.inner.namespaces(after, limit).await,
+            false => Err(self.unsupported(
+                "listing prefixes where locks are shared with Curator or kazoo: a folder may be a \
+                 prefix or a lock",
+            )),
+        }
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {

@@ -1,16 +1,19 @@
 //! Looking: one list, all lists, a change of a list, the ensemble's health. Changes nothing.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::{join_all, try_join_all};
-use lockkit_core::state::{Cursor, Finding, Health, ListRequest, LockState, Page, Severity};
+use lockkit_core::state::{
+    Cursor, Finding, Health, ListRequest, Listed, LockState, Page, Severity,
+};
 use lockkit_core::{Error, Key, Name, Namespace, Space, Token};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
 use crate::driver::Inner;
 use crate::failure::{BACKEND, failed};
 use crate::node::Label;
-use crate::paths::{break_name, decode_name};
+use crate::paths::{NAMESPACE, break_name, decode_name};
 use crate::registers::ATTEMPTS;
 use crate::session::Session;
 
@@ -105,6 +108,21 @@ impl Inner {
         let names = names.filter(|name| name.starts_with(prefix));
         let names = names.filter_map(|name| Name::new(name).ok());
         Ok(names.map(|name| Key::new(namespace.clone(), space, name)).collect())
+    }
+
+    /// The namespaces that have a folder. ZooKeeper removes those of locks alone some time after their
+    /// last one.
+    pub(crate) async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        let session = self.sessions.get().await?;
+        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
+        let folders = self.children(&session, self.layout.root()).await?;
+        let names = folders.iter().filter_map(|f| decode_name(f.strip_prefix(NAMESPACE)?));
+        let all: BTreeSet<_> = names.filter_map(|name| Namespace::new(name).ok()).collect();
+        Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
     }
 
     pub(crate) async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {

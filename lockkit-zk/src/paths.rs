@@ -54,6 +54,9 @@ pub enum Neighbours {
     Kazoo,
 }
 
+/// What the folders of namespaces begin with.
+pub(crate) const NAMESPACE: &str = "n-";
+
 /// What stands between tag and sequence.
 const OURS: &str = "-";
 const CURATOR: &str = "-lock-";
@@ -120,7 +123,7 @@ impl Layout {
     }
 
     fn namespace(&self, namespace: &Namespace) -> String {
-        format!("{}/n-{}", self.root, utf8_percent_encode(namespace.as_str(), ENCODED))
+        format!("{}/{NAMESPACE}{}", self.root, utf8_percent_encode(namespace.as_str(), ENCODED))
     }
 
     /// The folder of all lists of a space; `/` if that is the root.
@@ -157,9 +160,13 @@ impl Layout {
         format!("{}/base", self.namespace(namespace))
     }
 
+    /// The folder of all registers.
+    pub(crate) fn registers(&self, namespace: &Namespace) -> String {
+        format!("{}/register", self.namespace(namespace))
+    }
+
     pub(crate) fn register(&self, namespace: &Namespace, name: &str) -> String {
-        let name = utf8_percent_encode(name, ENCODED);
-        format!("{}/register/{name}", self.namespace(namespace))
+        format!("{}/{}", self.registers(namespace), utf8_percent_encode(name, ENCODED))
     }
 
     /// A node that is written only to learn the server's time.

@@ -12,16 +12,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::Error;
+use futures_util::future::join_all;
 use lockkit_core::driver::{
     Answered, Delete, Entry, RegisterKey, Registers, Store, StoreOutcome, Version,
 };
+use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
+use lockkit_core::{Error, Name, Namespace};
 use zookeeper_client::Error as ZkError;
 
 use crate::ZkDriver;
 use crate::cell::{Cell, Change};
 use crate::driver::Inner;
 use crate::failure::{BACKEND, failed};
+use crate::paths::decode_name;
 use crate::session::Session;
 
 /// How often a write is judged anew because others write as well.
@@ -116,6 +119,66 @@ impl Inner {
             }
         }
         Err(Error::retryable(BACKEND, "the node that tells the time comes and goes"))
+    }
+
+    /// Some registers that have a value, in the order of their names.
+    async fn page_of_registers(
+        &self,
+        request: &RegisterRequest,
+    ) -> Result<Listed<RegisterState>, Error> {
+        let session = self.sessions.get().await?;
+        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
+        let folder = self.layout.registers(&request.namespace);
+        let nodes = self.children(&session, &folder).await?;
+        let names = nodes.iter().filter_map(|node| decode_name(node));
+        let names = names.filter(|name| name.starts_with(&request.prefix));
+        let mut names: Vec<_> = names.filter_map(|name| Name::new(name).ok()).collect();
+        names.retain(|name| request.after.as_ref().is_none_or(|after| name > after));
+        names.sort();
+        let limit = request.limit.max(1);
+        let mut items = Vec::new();
+        for some in names.chunks(AT_ONCE.min(limit)) {
+            for (name, cell) in self.cells(&session, &request.namespace, some).await? {
+                let Some(entry) = cell.entry() else { continue };
+                if items.len() == limit {
+                    return Ok(Listed { items, more: true });
+                }
+                let (version, token, bytes) = (entry.version, entry.token, entry.value.len());
+                items.push(RegisterState { name, version, token, bytes });
+            }
+        }
+        Ok(Listed { items, more: false })
+    }
+
+    /// These registers, those that are there, as they are now.
+    async fn cells(
+        &self,
+        session: &Session,
+        namespace: &Namespace,
+        names: &[Name],
+    ) -> Result<Vec<(Name, Cell)>, Error> {
+        let path = |name: &Name| self.layout.register(namespace, name.as_str());
+        let paths: Vec<_> = names.iter().map(path).collect();
+        let reads: Vec<_> = paths.iter().map(|path| session.client.get_data(path)).collect();
+        let (mut cells, mut now) = (Vec::new(), None);
+        for (name, read) in names.iter().zip(session.answers(join_all(reads)).await?) {
+            let (data, stat) = match read {
+                Err(ZkError::NoNode) => continue,
+                read => read.map_err(failed)?,
+            };
+            let Some(mut cell) = Cell::read(&data) else { continue };
+            if cell.ttl_ms > 0 && cell.value.is_some() {
+                let now = match now {
+                    Some(now) => now,
+                    None => *now.insert(self.server_ms(session).await?),
+                };
+                if u64::try_from(now - stat.mtime).unwrap_or(0) >= cell.ttl_ms {
+                    cell.value = None;
+                }
+            }
+            cells.push((name.clone(), cell));
+        }
+        Ok(cells)
     }
 
     async fn change(&self, at: &RegisterKey, change: Change<'_>) -> Result<StoreOutcome, Error> {
@@ -232,7 +295,14 @@ impl Registers for ZkDriver {
             }
         }
     }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.inner.page_of_registers(request).await
+    }
 }
+
+/// Registers looked at in one flight.
+const AT_ONCE: usize = 64;
 
 /// As far as timers go.
 const FAR: Duration = Duration::from_secs(86_400);

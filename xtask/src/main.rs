@@ -1,6 +1,7 @@
 //! Chores of the workspace, started as `cargo xtask CHORE`. Small and without
 //! dependencies: it must build in a moment, and also where nothing else does.
 
+mod book;
 mod dist;
 mod install;
 mod mutants;
@@ -12,7 +13,7 @@ mod test;
 
 use std::process::ExitCode;
 
-/// Something that one does in this workspace.
+/// A task in this workspace.
 struct Chore {
     name: &'static str,
     does: &'static str,
@@ -37,13 +38,18 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "mutants",
-        does: "makes changes that a test must notice, and says which survive; --check only looks",
+        does: "makes changes that a test must notice, and lists those that survive; --check only finds them",
         run: mutants::run,
     },
     Chore {
         name: "storm",
-        does: "lets clients and faults loose on a backend for minutes; --help says how",
+        does: "runs clients under injected faults on a backend for minutes, and checks the history",
         run: run::storm,
+    },
+    Chore {
+        name: "book",
+        does: "builds the book of docs/ into target/book; what follows goes to mdBook",
+        run: book::run,
     },
     Chore {
         name: "bench-check",

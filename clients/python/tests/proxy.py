@@ -80,6 +80,12 @@ class Proxy:
         """The request gets lost."""
         return self._rule(Rule(path, times, "refuse"))
 
+    def answer(self, path: str, status: int) -> Rule:
+        """The proxy answers one request by itself, in HTML."""
+        rule = Rule(path, 1, "answer")
+        rule.status = status
+        return self._rule(rule)
+
     def hold(self, path: str, times: int = 1) -> Rule:
         """The answer arrives when the test says so."""
         return self._rule(Rule(path, times, "hold"))
@@ -109,6 +115,8 @@ class Proxy:
             if rule.what == "refuse":
                 return self._cut(handler)
             rule.go_on.wait()
+        if rule is not None and rule.what == "answer":
+            return self._reply(handler, rule.status, "text/html", b"<p>")
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
         connection.request("POST", handler.path, body, {"content-type": "application/json"})
         answer = connection.getresponse()
@@ -121,8 +129,13 @@ class Proxy:
             if rule.what == "lose":
                 return self._cut(handler)
             rule.go_on.wait()
-        handler.send_response(answer.status)
-        handler.send_header("content-type", answer.headers["content-type"])
+        self._reply(handler, answer.status, answer.headers["content-type"], content)
+
+    def _reply(
+        self, handler: BaseHTTPRequestHandler, status: int, kind: str, content: bytes
+    ) -> None:
+        handler.send_response(status)
+        handler.send_header("content-type", kind)
         handler.send_header("content-length", str(len(content)))
         handler.end_headers()
         handler.wfile.write(content)

@@ -293,3 +293,25 @@ def test_what_is_no_lock_service_is_said_so(connect: Connect) -> None:
     with pytest.raises(lockkit.Unavailable) as error:
         connect("http://127.0.0.1:1").mutex("a").try_lock()
     assert "127.0.0.1:1" in str(error.value) and not error.value.maybe_done
+
+
+@pytest.mark.parametrize("status", [408, 429, 502, 503, 504])
+def test_a_proxy_whose_server_is_away_is_asked_again(
+    connect: Connect, proxy: Proxy, status: int
+) -> None:
+    proxy.answer("/v1/acquire", status)
+    proxy.answer("/v1/inspect", status)
+    locks = connect(proxy.url)
+    with locks.mutex("a") as lock:
+        (standing,) = locks.inspect("a").line
+        assert standing.token == lock.token
+    assert len(proxy.asked("/v1/acquire")) == len(proxy.asked("/v1/inspect")) == 2
+
+
+@pytest.mark.parametrize("status", [200, 301, 404, 500])
+def test_what_is_no_lock_service_is_not_asked_again(
+    connect: Connect, proxy: Proxy, status: int
+) -> None:
+    proxy.answer("/v1/acquire", status)
+    with pytest.raises(lockkit.Refused, match=f"{status}, and no answer of a lock service"):
+        connect(proxy.url).mutex("a").lock()

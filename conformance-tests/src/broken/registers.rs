@@ -6,6 +6,7 @@ use lockkit_core::driver::{
     Answered, Delete, Entry, Expect, Found, RegisterKey, Registers, Store, StoreOutcome, Version,
     Write, WriteId,
 };
+use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
 use tokio::task::yield_now;
 
@@ -76,6 +77,36 @@ impl Registers for Toy {
             // A value may also end by its ttl, of which nobody tells.
             let _ = tokio::time::timeout(std::time::Duration::from_millis(100), changed).await;
         }
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        yield_now().await;
+        let registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
+        let all = registers.iter().filter(|(at, _)| {
+            at.namespace == request.namespace
+                && (at.name.as_str().starts_with(&request.prefix)
+                    || self.is(Flaw::RegistersAreListedByPattern) && request.prefix == "%")
+        });
+        let shown = all.filter_map(|(at, register)| {
+            let entry = match register.entry() {
+                None if self.is(Flaw::ListsDeletedRegisters) => Some(Entry {
+                    value: Vec::new(),
+                    version: Version(register.version),
+                    token: register.token,
+                }),
+                entry => entry,
+            }?;
+            let (name, version, token) = (at.name.clone(), entry.version, entry.token);
+            Some(RegisterState { name, version, token, bytes: entry.value.len() })
+        });
+        let mut shown: Vec<_> = shown.collect();
+        shown.sort_by(|a, b| a.name.cmp(&b.name));
+        shown.retain(|it| request.after.as_ref().is_none_or(|after| it.name > *after));
+        let mut page = Listed::first(request.limit, shown);
+        if self.is(Flaw::SkipsARegisterBetweenPages) && page.more && page.items.len() > 1 {
+            page.items.remove(0);
+        }
+        Ok(page)
     }
 }
 

@@ -86,6 +86,7 @@ impl Toy {
         capabilities.detached = true;
         capabilities.shared_between_processes = false;
         capabilities.registers = flaw != Some(Flaw::DeniesWhatItDoes);
+        capabilities.namespaces = flaw != Some(Flaw::DeniesThatItListsPrefixes);
         Self {
             flaw,
             capabilities,

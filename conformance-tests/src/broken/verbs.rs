@@ -11,8 +11,8 @@ use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
     Replies, SetLimit, Step, one_by_one,
 };
-use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Token};
+use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace, Token};
 use tokio::task::yield_now;
 
 use super::Flaw;
@@ -168,44 +168,27 @@ impl LockDriver for Toy {
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
         yield_now().await;
-        let state = self.on_line(key, |line, now| {
-            if self.is(Flaw::LookingRenews) {
-                let holders = line.entries.iter_mut().filter(|e| e.held_since.is_some());
-                holders.for_each(|e| e.expires = now.after(e.claim.hold_ttl));
-            }
-            shown(key, line, now)
-        });
-        Ok(state)
+        Ok(self.seen(key))
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         yield_now().await;
-        let mut keys: Vec<Key> = self.lock_lines().keys().cloned().collect();
-        keys.retain(|key| {
-            let wanted = request.space.is_none_or(|space| space == key.space);
-            wanted && key.namespace == request.namespace && self.begins(key, &request.prefix)
-        });
-        keys.sort();
-        let mut states: Vec<LockState> = keys
-            .iter()
-            .map(|key| self.on_line(key, |line, now| shown(key, line, now)))
-            .filter(|state| !state.is_free())
-            .filter(|state| request.after.as_ref().is_none_or(|c| cursor(&state.key).0 > c.0))
-            .collect();
-        let more = states.len() > request.limit && !self.is(Flaw::ListsOnlyTheFirstPage);
-        states.truncate(request.limit);
-        let next = states.last().filter(|_| more).map(|s| cursor(&s.key));
-        Ok(Page { states, next })
+        Ok(self.page_of(request))
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        yield_now().await;
+        Ok(self.page_of_namespaces(after, limit))
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
         loop {
             let now = self.inspect(key).await?;
-            let same = match self.is(Flaw::MissesWhoTookOver) {
-                true => now.line.len() == seen.line.len(),
-                false => now.same_line(seen),
-            };
-            if !same {
+            if self.differs(&now, seen) {
                 return Ok(now);
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -444,29 +427,8 @@ impl Toy {
         }
         true
     }
-
-    fn begins(&self, key: &Key, prefix: &str) -> bool {
-        let name = key.name.as_str();
-        match prefix.split_once('%') {
-            Some((head, tail)) if self.is(Flaw::ListsByPattern) => {
-                name.strip_prefix(head).is_some_and(|rest| rest.contains(tail))
-            }
-            _ => name.starts_with(prefix),
-        }
-    }
 }
 
 fn weight(entry: &Entry) -> u64 {
     u64::from(entry.claim.mode.weight())
-}
-
-fn shown(key: &Key, line: &Line, now: Moment) -> LockState {
-    let standings = line.entries.iter().map(|e| e.standing(now)).collect();
-    LockState::new(key.clone(), standings, line.last_break.clone())
-}
-
-fn cursor(key: &Key) -> Cursor {
-    let mut bytes = vec![u8::from(key.space == lockkit_core::Space::Semaphore)];
-    bytes.extend_from_slice(key.name.as_str().as_bytes());
-    Cursor(bytes)
 }

@@ -255,23 +255,25 @@ pub async fn cancel_05_timeout_busy_and_failure_are_told_apart(bench: Bench) {
 
 pub async fn cancel_06_an_acquire_that_arrives_after_its_release_leaves_no_ghost(bench: Bench) {
     let stuck = Arc::new(Stuck::default());
-    let driver = Tampered::new(bench.driver().await, stuck.clone());
-    let manager = bench.manager_over(Arc::new(driver));
+    let driver = Arc::new(Tampered::new(bench.driver().await, stuck.clone()));
     let other = bench.driver().await;
     let claim = bench.exclusive("b");
     other.grant(&claim).await;
-    for (i, name) in ["a", "b"].into_iter().enumerate() {
+    for (i, name) in (0..).zip(["a", "b"]) {
+        // One of its own for each: a release shares no flight with the other's acquire.
+        let manager = bench.manager_over(driver.clone());
         let waiting = tokio::spawn({
             let mutex = manager.mutex(name);
             async move { mutex.lock().await.map(drop) }
         });
-        let sent = || async { (stuck.sent() > i as u64).then_some(()) };
+        let sent = || async { (stuck.sent() > i).then_some(()) };
         bench.until(PATIENCE, "the request has left", sent).await;
+        let releases = stuck.released();
         waiting.abort();
         let _ = waiting.await;
-        // Its release overtakes it: nothing is in line yet. And it has left before the next acquire,
-        // with which it would share a flight.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // Nothing is in line yet.
+        let overtaken = || async { (stuck.released() > releases).then_some(()) };
+        bench.until(PATIENCE, "its release has overtaken it", overtaken).await;
     }
     stuck.let_through();
     let arrived = || async { (stuck.arrived() >= 2).then_some(()) };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lockkit_core::driver::{Ended, Force, Patience, Renewal};
-use lockkit_core::{Identity, LossReason, Mode, Space};
+use lockkit_core::{Identity, LockManager, LossReason, Mode, Namespace, Space};
 
 use crate::bench::{Bench, LONG, MustSucceed, PATIENCE};
 use crate::listing::{self, record};
@@ -293,5 +293,51 @@ pub async fn inspect_08_pages_of_any_length_show_both_spaces_once(bench: Bench) 
             all.sort_by(order);
             assert_eq!(listed, all, "in pages of {limit}, {only:?}");
         }
+    }
+}
+
+pub async fn inspect_09_a_prefix_with_a_lock_or_a_register_is_listed_once(bench: Bench) {
+    let driver = bench.driver().await;
+    // Characters that backends use between the parts of a key, or to encode them; and beginnings of
+    // each other.
+    let ends = ["", ":", "/b", "/b%2Fc", "*", "é", "{x}", "_", "_never"];
+    let own = bench.namespace().as_str();
+    let prefixes = ends.map(|end| format!("{own}{end}"));
+    let (never, used) = prefixes.split_last().expect("there are some");
+    let under = |prefix: &String| -> LockManager {
+        bench.manager_with(driver.clone(), |settings| settings.prefix(prefix))
+    };
+    let managers: Vec<_> = used.iter().map(under).collect();
+    under(never).inspect(Space::Lock, "a").await.expect("it works");
+    let mut held = Vec::new();
+    for (at, manager) in managers.iter().enumerate() {
+        let (semaphores, registers) =
+            (bench.capabilities().permits, bench.capabilities().registers);
+        match at % 3 {
+            1 if registers => drop(manager.register("r").store("x").await.expect("it works")),
+            2 if semaphores => {
+                held.push(Ok(manager.semaphore("s", 2).acquire().await.expect("it is free")));
+            }
+            _ => {
+                for name in ["a", "b"] {
+                    held.push(Err(manager.mutex(name).lock().await.expect("it is free")));
+                }
+            }
+        }
+    }
+    for limit in [1, 2, used.len(), 1_000] {
+        let all = listing::namespaces(&driver, limit).await.expect("they can be listed");
+        let shown = |prefix: &str| all.iter().filter(|it| it.as_str() == prefix).count();
+        for prefix in used {
+            assert_eq!(shown(prefix), 1, "{prefix:?}, in pages of {limit}: {all:?}");
+        }
+        assert_eq!(shown(never), 0, "nothing was ever there: {all:?}");
+        let mut once: Vec<&Namespace> = all.iter().collect();
+        once.sort();
+        once.dedup();
+        assert_eq!(once.len(), all.len(), "each once, in pages of {limit}: {all:?}");
+    }
+    for manager in managers.iter().filter(|_| bench.capabilities().registers) {
+        manager.register("r").delete().await.expect("it works");
     }
 }

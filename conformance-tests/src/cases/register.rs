@@ -1,17 +1,20 @@
 //! Named values that refuse old tokens.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use lockkit_core::driver::{
-    Delete, Entry, Expect, Force, LockDriver, MAX_REGISTER_BYTES, RegisterKey, Registers, Store,
-    StoreOutcome, Version, WriteId,
+    Delete, Expect, Force, MAX_REGISTER_BYTES, Store, StoreOutcome, WriteId,
 };
-use lockkit_core::{Error, Name, Space, Token};
+use lockkit_core::state::RegisterState;
+use lockkit_core::{Error, Space};
 
+use super::stored::{Register, two_tokens, write, write_with};
 use crate::bench::{Bench, MustSucceed};
 use crate::faulty::{Fault, Faulty, Place};
+use crate::listing;
 use crate::wrap::Tampered;
 
 pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(bench: Bench) {
@@ -317,78 +320,60 @@ pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(bench: Be
     register.must_store(again(&write(b"whatever was there"))).await;
 }
 
-/// A register of this case, over a driver of its own.
-#[derive(Clone)]
-struct Register {
-    driver: Arc<dyn LockDriver>,
-    at: RegisterKey,
-}
-
-impl Register {
-    async fn new(bench: &Bench, name: &str) -> Self {
-        Self {
-            driver: bench.driver().await,
-            at: RegisterKey {
-                namespace: bench.namespace().clone(),
-                name: Name::new(name).expect("a valid name"),
-            },
-        }
-    }
-
-    fn registers(&self) -> &dyn Registers {
-        self.driver.registers().expect("the driver says that it has registers")
-    }
-
-    async fn load(&self) -> Option<Entry> {
-        self.registers().load(&self.at).await.expect("it can be loaded")
-    }
-
-    async fn store(&self, store: Store) -> StoreOutcome {
-        let outcome = self.registers().store(&self.at, &store).await;
-        outcome.expect("a store is answered").answer
-    }
-
-    async fn delete(&self, deletion: Delete) -> StoreOutcome {
-        let outcome = self.registers().delete(&self.at, &deletion).await;
-        outcome.expect("a deletion is answered").answer
-    }
-
-    async fn must_store(&self, store: Store) -> Version {
-        match self.store(store).await {
-            StoreOutcome::Stored(version) => version,
-            other => panic!("it should have been stored: {other:?}"),
-        }
-    }
-
-    async fn changed(&self, after: Option<Version>) -> Option<Entry> {
-        let changed = self.registers().changed(&self.at, after).await;
-        changed.expect("a change can be waited for")
-    }
-}
-
-fn write(value: &[u8]) -> Store {
-    Store {
-        value: value.to_vec(),
-        expect: Expect::Anything,
-        token: None,
-        write_id: WriteId::random(),
-        ttl: None,
-        repeated: false,
-    }
-}
-
-fn write_with(value: &[u8], token: Token) -> Store {
-    let mut store = write(value);
-    store.token = Some(token);
-    store
-}
-
-/// The tokens of two holders, one after the other.
-async fn two_tokens(bench: &Bench) -> (Token, Token) {
+pub async fn register_11_registers_with_a_value_are_listed_in_pages(bench: Bench) {
     let driver = bench.driver().await;
-    let claims = [bench.exclusive("r"), bench.exclusive("r")];
-    let first = driver.grant(&claims[0]).await.token;
-    driver.let_go(&claims[0]).await;
-    let second = driver.grant(&claims[1]).await.token;
-    (first, second)
+    let odd = ["%", "*", "_", "a b", "a/b", "a%2Fb", "é", "lockkit.latch/x"];
+    let plain = (0..23).map(|i| format!("n{i:02}"));
+    let names: BTreeSet<String> = plain.chain(odd.map(str::to_owned)).collect();
+    let (_, token) = two_tokens(&bench).await;
+    let mut stored = BTreeMap::new();
+    for (length, name) in names.iter().enumerate() {
+        let value = vec![b'x'; length * 100];
+        let store = if length % 2 == 0 { write(&value) } else { write_with(&value, token) };
+        let fence = store.token;
+        let version = Register::new(&bench, name).await.must_store(store).await;
+        stored.insert(name.clone(), (version, fence, value.len()));
+    }
+    // Neither of these has a value, and one with a token is remembered for good.
+    let gone = Register::new(&bench, "n-deleted").await;
+    gone.must_store(write_with(b"x", token)).await;
+    let deletion = Delete {
+        expect: Expect::Anything,
+        token: Some(token),
+        write_id: WriteId::random(),
+        repeated: false,
+    };
+    gone.delete(deletion).await;
+    let over = Register::new(&bench, "n-over").await;
+    let mut brief = write(b"x");
+    brief.ttl = Some(bench.short());
+    over.must_store(brief).await;
+    let ended = || async { over.load().await.is_none().then_some(()) };
+    bench.until(bench.after(bench.short()), "the value ends", ended).await;
+    // A lock is no register.
+    driver.grant(&bench.exclusive("n-lock")).await;
+
+    let list = async |prefix: &str, limit: usize| {
+        let listed = listing::registers(&driver, bench.namespace(), prefix, limit).await;
+        let listed = listed.expect("they can be listed");
+        let many = listed.len();
+        let shown = listed.into_iter().map(|it| {
+            let RegisterState { name, version, token, bytes } = it;
+            (name.as_str().to_owned(), (version, token, bytes))
+        });
+        let shown: BTreeMap<_, _> = shown.collect();
+        assert_eq!(shown.len(), many, "each is shown once, in pages of {limit}");
+        shown
+    };
+    for limit in [1, 7, stored.len() - 1, stored.len(), 1_000] {
+        assert_eq!(list("", limit).await, stored, "in pages of {limit}");
+    }
+    for prefix in ["n", "n0", "%", "*", "_", "a", "a/", "a%2", "zzz", "\u{e9}"] {
+        let mut some = stored.clone();
+        some.retain(|name, _| name.starts_with(prefix));
+        assert_eq!(list(prefix, 4).await, some, "those that begin with {prefix:?}, literally");
+    }
+    let manager = bench.manager().await;
+    let all: Vec<_> = manager.registers("").try_collect().await.expect("they can be listed");
+    assert_eq!(all.len(), stored.len() - 1, "those of lockkit's own are not a user's");
 }

@@ -121,11 +121,13 @@ pub struct Stuck {
     gate: Semaphore,
     sent: AtomicU64,
     arrived: AtomicU64,
+    released: AtomicU64,
 }
 
 impl Default for Stuck {
     fn default() -> Self {
-        Self { gate: Semaphore::new(0), sent: AtomicU64::new(0), arrived: AtomicU64::new(0) }
+        let [sent, arrived, released] = [const { AtomicU64::new(0) }; 3];
+        Self { gate: Semaphore::new(0), sent, arrived, released }
     }
 }
 
@@ -144,6 +146,11 @@ impl Stuck {
     pub fn arrived(&self) -> u64 {
         self.arrived.load(Ordering::SeqCst)
     }
+
+    /// How many releases were answered by the backend.
+    pub fn released(&self) -> u64 {
+        self.released.load(Ordering::SeqCst)
+    }
 }
 
 #[async_trait]
@@ -158,8 +165,10 @@ impl Tamper for Stuck {
     }
 
     async fn after(&self, verb: Verb) -> Result<(), Error> {
-        if verb == Verb::Acquire {
-            self.arrived.fetch_add(1, Ordering::SeqCst);
+        match verb {
+            Verb::Acquire => _ = self.arrived.fetch_add(1, Ordering::SeqCst),
+            Verb::Release => _ = self.released.fetch_add(1, Ordering::SeqCst),
+            _ => {}
         }
         Ok(())
     }

@@ -15,6 +15,8 @@ use super::{duration, token};
 Examples:
   lockkit ls job/                  names that begin with job/
   lockkit ls --held-over 1h30m     what may hang
+  lockkit ls --all-prefixes        of all applications on the backend
+  lockkit ls --registers           what `put` stored, without the values
   lockkit ls --json | jq -r '.[].name'")]
 pub(crate) struct LsArgs {
     /// Only names that begin with this
@@ -32,6 +34,14 @@ pub(crate) struct LsArgs {
     /// Only what is waited for
     #[arg(long)]
     pub(crate) waiting: bool,
+
+    /// Under every prefix, which is then shown too
+    #[arg(long)]
+    pub(crate) all_prefixes: bool,
+
+    /// List the registers that have a value, instead of locks
+    #[arg(long, conflicts_with_all = ["held_over", "waiting"])]
+    pub(crate) registers: bool,
 }
 
 /// Which lock or semaphore.
@@ -91,7 +101,7 @@ A row is a lock or a semaphore that is held or waited for:
   HELD     for how long its longest holder has held it
   WAITERS  how many wait, and LONGEST, for how long the first has waited
   CHG/MIN  how many claims began to hold, a minute, over the last minute; what came and went between
-           two looks is not counted
+           two listings is not counted
 
 Keys:
   Up, Down, PageUp, PageDown, Home, End   choose a lock (also k, j, g, G)
@@ -108,7 +118,7 @@ pub(crate) struct TopArgs {
     #[arg(value_name = "BEGINNING", default_value = "", hide_default_value = true)]
     pub(crate) beginning: String,
 
-    /// The pause between two looks at the backend
+    /// The time between two requests to the backend
     #[arg(long, value_name = "DUR", default_value = "1s", value_parser = pause)]
     pub(crate) interval: Duration,
 }
@@ -156,7 +166,7 @@ Example:
 pub(crate) struct TakeOverArgs {
     /// The backend that the fleet comes from
     ///
-    /// When no client uses it alone any more, and before any client uses the new one alone:
+    /// Run this when no client uses only that backend any more, and before any client uses only the new one:
     /// docs/moving.md has the steps of a move.
     #[arg(long, value_name = "URL")]
     pub(crate) from: String,

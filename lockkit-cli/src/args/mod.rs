@@ -1,6 +1,8 @@
 //! What can be written on the command line, and the help for it. Decides nothing.
 
 pub(crate) mod look;
+#[cfg(all(test, feature = "top", feature = "serve"))]
+mod pages;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 pub(crate) mod sync;

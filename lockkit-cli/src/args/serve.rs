@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use lockkit_server::Listen;
 
 /// `serve`.
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 The server keeps nothing: clients renew their locks, and any number of servers over one backend are \
 one service. Stop it with SIGTERM; no lock is released by that. A browser shows the locks at the \
 server's address.
@@ -15,9 +17,7 @@ server's address.
 TOKENS has one line for each token: its name, its SHA-256, and its rights, VERBS@PREFIX[:NAMES], with \
 the verbs read, lock and break, and * for every prefix. A lock belongs to the name, so that a token \
 can be replaced by a second line. SIGHUP reads the tokens and certificates again; files with an \
-error change nothing. To make a token and its line:
-  umask 077; openssl rand -hex 32 >billing.token
-  echo billing $(tr -d '\\n' <billing.token | sha256sum | cut -c-64) read,lock@billing >>TOKENS
+error change nothing. `lockkit serve token` makes a token and its line.
 
 Examples:
   lockkit serve --local
@@ -27,8 +27,12 @@ Examples:
   lockkit run --url http://127.0.0.1:7411 nightly -- ./backup.sh
   lockkit run --url 'https://locks.example:7411?token_file=billing.token' nightly -- ./backup.sh
   curl http://127.0.0.1:7411/v1/inspect -H 'content-type: application/json' \\
-       -d '{\"name\": \"nightly\"}'")]
+       -d '{\"name\": \"nightly\"}'"
+)]
 pub(crate) struct ServeArgs {
+    #[command(subcommand)]
+    pub(crate) verb: Option<ServeVerb>,
+
     /// Where to listen: ADDRESS:PORT or unix:/PATH. May be repeated
     ///
     /// A socket is created with mode 0600. Without --tokens, every process that reaches the server
@@ -59,6 +63,40 @@ pub(crate) struct ServeArgs {
     /// Answer clients with a certificate of these authorities only (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) client_ca: Option<PathBuf>,
+}
+
+/// What `serve` does beside serving.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServeVerb {
+    /// Make a token for callers, and its line for a file of tokens; prints the token
+    Token(TokenArgs),
+}
+
+/// `serve token`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The token is printed this once, and is nowhere else: the file has its hash. Without --tokens, its line \
+is printed after it.
+
+A right is VERBS@PREFIX[:NAMES]: the verbs read, lock and break, separated by commas; the prefix of the \
+locks, * for every prefix, nothing for locks without one; and what their names begin with. Spaces, `:`, \
+`*` and `%` are written as %20 and the like.
+
+Examples:
+  umask 077; lockkit serve token billing --may read,lock@billing --tokens TOKENS >billing.token
+  lockkit serve token operator --may read,break@* --tokens TOKENS
+  lockkit serve token reports --may read@ --may lock@:report/")]
+pub(crate) struct TokenArgs {
+    /// Who uses it: locks belong to this name, whichever of its tokens took them
+    pub(crate) name: String,
+
+    /// What it allows: VERBS@PREFIX[:NAMES]. May be repeated
+    #[arg(long, value_name = "RIGHT", required = true)]
+    pub(crate) may: Vec<String>,
+
+    /// Add the line to this file, which is made with mode 0600 if there is none
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokens: Option<PathBuf>,
 }
 
 fn place(text: &str) -> Result<Listen, String> {

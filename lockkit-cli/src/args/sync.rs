@@ -23,7 +23,7 @@ and the candidates.
 
 {ELECT_EXAMPLE}"))]
 pub(crate) struct ElectArgs {
-    /// What others are to know of this candidate once it leads, such as an address
+    /// What others see of this candidate while it leads, such as an address
     #[arg(long, value_name = "TEXT")]
     pub(crate) value: Option<String>,
 
@@ -111,18 +111,18 @@ pub(crate) struct LatchArgs {
     /// The latch
     pub(crate) name: String,
 
-    /// How many open it: 1 to 800, the same for all who use it
+    /// How many open it: 1 to 800, the same for all clients
     pub(crate) count: u32,
 }
 
 /// `resize`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The limit stays, whether or not a permit is held. A higher one admits at once those it has room for, \
-in the order of the line. A lower one evicts nobody: permits that are held stay held, and none is \
+The limit stays, whether or not a permit is held. A higher one admits waiters at once, \
+in order, as far as there is room. A lower one evicts no holder: permits that are held stay held, and none is \
 given until there is room. At 0 none is given.
 
-Whoever takes a permit with --limit and without --resizable has to name the limit in force.
+A client that takes a permit with --limit and without --resizable has to name the limit in force.
 
 Example:
   lockkit run --limit 5 --resizable importers -- ./import
@@ -138,7 +138,7 @@ pub(crate) struct ResizeArgs {
 /// `get`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints the bytes as they are; on a terminal, with a line break behind.
+Prints the bytes as they are; on a terminal, a line break follows.
 
 Example:
   from=$(lockkit get cursor) || from=0")]

@@ -33,7 +33,7 @@ pub(crate) struct TakeArgs {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
 
-    /// How many permits the semaphore has: the same for all who use it
+    /// How many permits the semaphore has: the same for all clients
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: Option<u32>,
 
@@ -212,8 +212,8 @@ Example:
 /// `acquire`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Prints the ticket: whoever has it can renew and release the lock, so keep it as a password. Nothing \
-renews the lock but `lockkit renew`. Where nobody could read the ticket (stdout is closed or \
+Prints the ticket. A process that has it can renew and release the lock, so keep it like a password. \
+Only `lockkit renew` renews the lock. If nothing could read the ticket (stdout is closed or \
 /dev/null), the lock is not taken.
 
 Example:
@@ -235,7 +235,7 @@ pub(crate) struct AcquireArgs {
 /// `renew` and `release`.
 #[derive(Args, Debug)]
 pub(crate) struct TicketArgs {
-    /// What `acquire` printed. Whoever has it can renew and release the lock; `-` reads it from
+    /// What `acquire` printed. A process that has it can renew and release the lock; `-` reads it from
     /// stdin, so that `ps` does not show it
     #[arg(allow_hyphen_values = true)]
     pub(crate) ticket: String,

@@ -1,8 +1,11 @@
-//! `ls`: the locks in use.
+//! `ls`: the locks in use, or the registers that have a value.
 
-use futures_util::StreamExt;
-use lockkit::Name;
-use lockkit::state::LockState;
+use std::pin::pin;
+
+use futures_util::TryStreamExt;
+use lockkit::state::{LockState, RegisterState};
+use lockkit::{LockManager, Name, Token};
+use serde::Serialize;
 
 use crate::args::BackendArgs;
 use crate::args::look::LsArgs;
@@ -12,35 +15,110 @@ use crate::output::{self, Style, printable, styled};
 use crate::view::{StateView, json};
 use crate::{phrase, take};
 
+const LOCKS: [&str; 8] = ["NAME", "SPACE", "MODE", "TOKEN", "HELD BY", "FOR", "WAITING", "NOTE"];
+const REGISTERS: [&str; 4] = ["NAME", "VERSION", "TOKEN", "BYTES"];
+
+/// A register as JSON. Stable: programs read it.
+#[derive(Serialize)]
+struct RegisterView<'a> {
+    /// Where registers of several prefixes are shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefix: Option<&'a str>,
+    name: &'a str,
+    version: u64,
+    /// The highest that any write bore.
+    token: Option<Token>,
+    /// The length of the value.
+    bytes: usize,
+}
+
+/// What is listed, under its prefix.
+type Under<T> = Vec<(String, T)>;
+
 pub(crate) async fn ls(args: &LsArgs, backend: &BackendArgs) -> Result<u8, Failure> {
     if !args.beginning.is_empty() {
         Name::new(&args.beginning)?;
     }
+    if args.all_prefixes && backend.prefix.is_some() {
+        return Err(Failure::usage("--all-prefixes and --prefix exclude each other: use one"));
+    }
     let backend = Backend::choose(backend)?;
     let locks = backend.connect().await?;
-    let mut states = Vec::new();
-    {
-        let mut all = std::pin::pin!(locks.list(&args.beginning));
-        while let Some(state) = all.next().await {
-            states.push(state?);
-        }
-    }
+    let listed = match args.registers {
+        true => registers(args, &locks).await,
+        false => states(args, &locks).await,
+    };
     take::close(&locks).await;
-    states.retain(|state| wanted(args, state));
-    states.sort_by(|a, b| (a.name(), a.space()).cmp(&(b.name(), b.space())));
-    if args.json {
-        let views: Vec<_> = states.iter().map(StateView::of).collect();
-        output::print_line(json(&views)?)?;
-    } else if states.is_empty() {
-        let prefix = match backend.prefix() {
-            "" => "without a prefix".to_owned(),
-            prefix => format!("with the prefix {prefix:?}"),
-        };
-        output::note(format!("nothing of that kind is in use in {} {prefix}", backend.shown()));
-    } else {
-        output::print(&table(&states))?;
+    let listed = listed?;
+    match (args.json, listed.rows.is_empty()) {
+        (true, _) => output::print_line(listed.json)?,
+        (false, true) => output::note(nothing(args, &backend)),
+        (false, false) => output::print(&table(args, &listed))?,
     }
     Ok(0)
+}
+
+/// What was found, for programs and for people.
+struct Listed {
+    json: String,
+    titles: &'static [&'static str],
+    rows: Vec<Vec<String>>,
+}
+
+async fn states(args: &LsArgs, locks: &LockManager) -> Result<Listed, Failure> {
+    let mut found: Under<LockState> = Vec::new();
+    for (prefix, locks) in managers(args, locks).await? {
+        let some: Vec<_> = locks.list(&args.beginning).try_collect().await?;
+        found.extend(some.into_iter().map(|state| (prefix.clone(), state)));
+    }
+    found.retain(|(_, state)| wanted(args, state));
+    found.sort_by(|(p, a), (q, b)| (p, a.name(), a.space()).cmp(&(q, b.name(), b.space())));
+    let views: Vec<_> = found
+        .iter()
+        .map(|(prefix, state)| StateView::of(state).under(shown(args, prefix)))
+        .collect();
+    let rows = found.iter().map(|(prefix, state)| row(args, prefix, state_cells(state)));
+    Ok(Listed { json: json(&views)?, titles: &LOCKS, rows: rows.collect() })
+}
+
+async fn registers(args: &LsArgs, locks: &LockManager) -> Result<Listed, Failure> {
+    let mut found: Under<RegisterState> = Vec::new();
+    for (prefix, locks) in managers(args, locks).await? {
+        let some: Vec<_> = locks.registers(&args.beginning).try_collect().await?;
+        found.extend(some.into_iter().map(|state| (prefix.clone(), state)));
+    }
+    found.sort_by(|(p, a), (q, b)| (p, &a.name).cmp(&(q, &b.name)));
+    let views: Vec<_> = found
+        .iter()
+        .map(|(prefix, it)| RegisterView {
+            prefix: shown(args, prefix),
+            name: it.name.as_str(),
+            version: it.version.0,
+            token: it.token,
+            bytes: it.bytes,
+        })
+        .collect();
+    let rows = found.iter().map(|(prefix, it)| {
+        let token = it.token.map_or(String::new(), |token| token.to_string());
+        let cells = [it.version.0.to_string(), token, it.bytes.to_string()];
+        row(args, prefix, [it.name.as_str().to_owned()].into_iter().chain(cells))
+    });
+    Ok(Listed { json: json(&views)?, titles: &REGISTERS, rows: rows.collect() })
+}
+
+/// A manager of each prefix that is asked for, over the same connections.
+async fn managers(args: &LsArgs, locks: &LockManager) -> Result<Under<LockManager>, Failure> {
+    if !args.all_prefixes {
+        return Ok(vec![(String::new(), locks.clone())]);
+    }
+    let mut managers = Vec::new();
+    let mut prefixes = pin!(locks.prefixes());
+    while let Some(prefix) = prefixes.try_next().await? {
+        let settings = locks.settings().clone().prefix(prefix.as_str());
+        let manager = LockManager::with(locks.driver().clone(), settings)?;
+        managers.push((prefix.as_str().to_owned(), manager));
+    }
+    Ok(managers)
 }
 
 fn wanted(args: &LsArgs, state: &LockState) -> bool {
@@ -48,19 +126,40 @@ fn wanted(args: &LsArgs, state: &LockState) -> bool {
     args.held_over.is_none_or(long) && (!args.waiting || state.waiters().next().is_some())
 }
 
-fn table(states: &[LockState]) -> String {
-    let titles = ["NAME", "SPACE", "MODE", "TOKEN", "HELD BY", "FOR", "WAITING", "NOTE"];
-    let mut rows = vec![titles.map(str::to_owned)];
-    rows.extend(states.iter().map(row));
-    let mut widths = [0; 8];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
+fn nothing(args: &LsArgs, backend: &Backend) -> String {
+    let prefix = match (args.all_prefixes, backend.prefix()) {
+        (true, _) => "under any prefix".to_owned(),
+        (false, "") => "without a prefix".to_owned(),
+        (false, prefix) => format!("with the prefix {prefix:?}"),
+    };
+    match args.registers {
+        true => format!("no such register has a value in {} {prefix}", backend.shown()),
+        false => format!("nothing of that kind is in use in {} {prefix}", backend.shown()),
     }
+}
+
+/// The prefix, where it tells something.
+fn shown<'a>(args: &LsArgs, prefix: &'a str) -> Option<&'a str> {
+    args.all_prefixes.then_some(prefix)
+}
+
+fn row(args: &LsArgs, prefix: &str, cells: impl IntoIterator<Item = String>) -> Vec<String> {
+    let prefix = shown(args, prefix).map(|prefix| match prefix {
+        "" => "-".to_owned(),
+        prefix => prefix.to_owned(),
+    });
+    prefix.into_iter().chain(cells).map(|cell| printable(&cell)).collect()
+}
+
+fn table(args: &LsArgs, listed: &Listed) -> String {
+    let prefix = args.all_prefixes.then_some("PREFIX");
+    let titles: Vec<_> = prefix.iter().chain(listed.titles).map(|it| (*it).to_owned()).collect();
+    let rows = || std::iter::once(&titles).chain(&listed.rows);
+    let width = |column: usize| rows().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..titles.len()).map(width).collect();
     let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+    for row in rows() {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
         let line = cells.collect::<Vec<_>>().join("  ");
         let line = line.trim_end();
         let title = text.is_empty();
@@ -70,7 +169,7 @@ fn table(states: &[LockState]) -> String {
     text
 }
 
-fn row(state: &LockState) -> [String; 8] {
+fn state_cells(state: &LockState) -> [String; 8] {
     let first = state.line.first();
     let others = state.holders().count().saturating_sub(1);
     let holder = first.map_or(String::new(), |s| match others {
@@ -87,5 +186,4 @@ fn row(state: &LockState) -> [String; 8] {
         state.waiters().count().to_string(),
         first.and_then(|s| s.note.clone()).unwrap_or_default(),
     ]
-    .map(|cell| printable(&cell))
 }

@@ -3,19 +3,22 @@
 use std::net::IpAddr;
 
 use lockkit::Error;
-use lockkit_server::{Listen, Service, Settings, Tls, Tokens};
+use lockkit_server::{Listen, NewToken, Service, Settings, Tls, Tokens};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::args::BackendArgs;
-use crate::args::serve::ServeArgs;
+use crate::args::serve::{ServeArgs, ServeVerb, TokenArgs};
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
 use crate::output;
 use crate::run::signals::Signals;
 
 pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+    if let Some(ServeVerb::Token(args)) = &args.verb {
+        return token(args);
+    }
     if backend.prefix.is_some() {
         let sentence = "serve takes no --prefix: every client sends its own";
         return Err(Failure::usage(sentence));
@@ -56,6 +59,20 @@ pub(crate) async fn serve(args: &ServeArgs, backend: &BackendArgs) -> Result<u8,
         return Err(Failure::os("cannot go on serving", error));
     }
     while servers.join_next().await.is_some() {}
+    Ok(0)
+}
+
+/// Makes a token. Its line is in the file before anybody has it.
+fn token(args: &TokenArgs) -> Result<u8, Failure> {
+    let token = NewToken::random(&args.name, &args.may)?;
+    match &args.tokens {
+        Some(file) => {
+            token.append_to(file)?;
+            output::print_line(token.secret())?;
+            output::note("servers that run read the file again on SIGHUP");
+        }
+        None => output::print(&format!("{}\n{}\n", token.secret(), token.line()))?,
+    }
     Ok(0)
 }
 

@@ -58,6 +58,69 @@ fn show_json_has_its_shape_and_never_the_id() {
 }
 
 #[test]
+fn ls_shows_the_locks_of_all_prefixes_and_says_when_there_is_nothing() {
+    let stage = Stage::new();
+    let ls = |options: &[&str]| stage.run(&[&["ls", "--local"], options].concat());
+    let none = ls(&["--all-prefixes"]);
+    assert!(none.status.success() && none.stdout.is_empty(), "{}", stderr(&none));
+    assert!(stderr(&none).contains("under any prefix"), "{}", stderr(&none));
+    for prefix in ["", "shop", "shop/eu"] {
+        let taken = stage.run(&["acquire", "--local", "--prefix", prefix, "job"]);
+        assert!(taken.status.success(), "{}", stderr(&taken));
+    }
+    assert_eq!(stdout(&ls(&["--prefix", "shop"])).lines().count(), 2, "only its own");
+    let all = stdout(&ls(&["--all-prefixes"]));
+    let columns = |line: &str| line.split_whitespace().take(2).map(str::to_owned).collect();
+    let shown: Vec<Vec<String>> = all.lines().map(columns).collect();
+    let expected = [["PREFIX", "NAME"], ["-", "job"], ["shop", "job"], ["shop/eu", "job"]];
+    assert_eq!(shown, expected, "{all}");
+    let states: Vec<Value> =
+        serde_json::from_slice(&ls(&["--all-prefixes", "--json"]).stdout).unwrap();
+    let prefixes: Vec<_> = states.iter().map(|state| state["prefix"].as_str().unwrap()).collect();
+    assert_eq!(prefixes, ["", "shop", "shop/eu"]);
+    for state in &states {
+        assert_eq!(keys(state), ["holders", "limit", "name", "prefix", "space", "waiters"]);
+    }
+    let both = ls(&["--all-prefixes", "--prefix", "shop"]);
+    assert_eq!(both.status.code(), Some(64), "{}", stderr(&both));
+}
+
+#[test]
+fn ls_lists_registers_that_have_a_value() {
+    let stage = Stage::new();
+    let ls = |options: &[&str]| stage.run(&[&["ls", "--local", "--registers"], options].concat());
+    let none = ls(&[]);
+    assert!(none.status.success() && stderr(&none).contains("no such register"), "{none:?}");
+    let mut versions = Vec::new();
+    for (name, value) in [("cursor/a", "42"), ("cursor/b", ""), ("other", "x\ny")] {
+        versions.push(stdout(&stage.run(&["put", "--local", name, value])));
+    }
+    stage.run(&["put", "--local", "--prefix", "shop", "cursor/c", "1"]);
+    stage.run(&["put", "--local", "gone", "1"]);
+    assert!(stage.run(&["delete", "--local", "gone"]).status.success());
+    let latch = stage.run(&["latch", "down", "--local", "ready", "2"]);
+    assert!(latch.status.success(), "{}", stderr(&latch));
+
+    let shown: Vec<Value> = serde_json::from_slice(&ls(&["--json"]).stdout).unwrap();
+    let found: Vec<_> = shown
+        .iter()
+        .zip(versions)
+        .map(|(it, version)| {
+            assert_eq!(keys(it), ["bytes", "name", "token", "version"]);
+            assert_eq!(it["version"].to_string(), version.trim_end(), "{it}");
+            assert!(it["token"].is_null());
+            (it["name"].as_str().unwrap(), it["bytes"].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(found, [("cursor/a", 2), ("cursor/b", 0), ("other", 3)], "{shown:?}");
+    let some = stdout(&ls(&["--all-prefixes", "cursor/"]));
+    let columns = |line: &str| line.split_whitespace().take(2).map(str::to_owned).collect();
+    let some: Vec<Vec<String>> = some.lines().skip(1).map(columns).collect();
+    assert_eq!(some, [["-", "cursor/a"], ["-", "cursor/b"], ["shop", "cursor/c"]]);
+    assert_eq!(ls(&["--waiting"]).status.code(), Some(64), "registers have no waiters");
+}
+
+#[test]
 fn ls_lists_filters_and_has_the_same_shape() {
     let stage = Stage::new();
     let list = |options: &[&str]| -> Vec<String> {

@@ -4,6 +4,7 @@ mod counter;
 mod death;
 mod elect;
 mod exits;
+mod guides;
 mod habits;
 mod looking;
 mod moving;

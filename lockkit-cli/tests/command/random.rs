@@ -62,7 +62,7 @@ const VERBS: [&str; 30] = [
     "man",
     "serve",
 ];
-const OPTIONS: [&str; 47] = [
+const OPTIONS: [&str; 49] = [
     "--ttl",
     "--wait",
     "-w",
@@ -89,6 +89,8 @@ const OPTIONS: [&str; 47] = [
     "--json",
     "--held-over",
     "--waiting",
+    "--all-prefixes",
+    "--registers",
     "--semaphore",
     "--lock",
     "--token",

@@ -1,19 +1,18 @@
 //! `serve`: who is answered, and what its signals do.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::Signal;
 
 use crate::stage::{Running, Stage, code, stderr, wait_for};
 
-/// The line that a shell makes as the help of `serve` says, with the token in the file `token`.
+/// A token in the file `token`, and its line in `tokens`.
 fn token_and_line(stage: &Stage, name: &str) -> String {
-    let script = format!(
-        "umask 077; openssl rand -hex 32 >token; \
-         echo {name} $(tr -d '\\n' <token | sha256sum | cut -c-64) read,lock@ >>tokens"
-    );
-    assert!(stage.program("sh").args(["-c", &script]).status().unwrap().success());
-    fs::read_to_string(stage.path("token")).unwrap().trim().to_owned()
+    let made = stage.run(&["serve", "token", name, "--may", "read,lock@", "--tokens", "tokens"]);
+    assert_eq!(code(&made), 0, "{}", stderr(&made));
+    fs::write(stage.path("token"), &made.stdout).unwrap();
+    String::from_utf8(made.stdout).unwrap().trim().to_owned()
 }
 
 /// The URL at which it serves.
@@ -86,6 +85,32 @@ fn an_address_that_other_hosts_reach_wants_tokens_and_tls() {
     // In plain text, a token stays on this host.
     let refused = stage.run(&["run", "--url", "http://192.0.2.1?token_file=token", "a", "true"]);
     assert_eq!(code(&refused), 64, "{}", stderr(&refused));
+}
+
+#[test]
+fn a_token_is_printed_once_and_its_line_is_the_one_that_a_shell_would_make() {
+    let stage = Stage::new();
+    let made = stage.run(&["serve", "token", "a b", "--may", "read@*", "--may", "lock@p:x/"]);
+    assert_eq!(code(&made), 0, "{}", stderr(&made));
+    let said = String::from_utf8(made.stdout).unwrap();
+    let (secret, line) = said.trim().split_once('\n').unwrap();
+    let hash = stage
+        .program("sh")
+        .args(["-c", "printf %s \"$1\" | sha256sum | cut -c-64", "sh", secret])
+        .output()
+        .unwrap();
+    let hash = String::from_utf8(hash.stdout).unwrap();
+    assert_eq!(line, format!("a%20b {} read@* lock@p:x/", hash.trim()));
+
+    let secret = token_and_line(&stage, "billing");
+    let tokens = fs::read_to_string(stage.path("tokens")).unwrap();
+    assert!(tokens.starts_with("billing ") && !tokens.contains(&secret), "{tokens}");
+    assert_eq!(fs::metadata(stage.path("tokens")).unwrap().permissions().mode() & 0o777, 0o600);
+    for wrong in [&["a", "--may", "own@*"][..], &["a"], &["--may", "lock@*"]] {
+        let refused = stage.run(&[&["serve", "token"], wrong, &["--tokens", "tokens"]].concat());
+        assert_eq!(code(&refused), 64, "{}", stderr(&refused));
+        assert_eq!(fs::read_to_string(stage.path("tokens")).unwrap(), tokens);
+    }
 }
 
 #[test]

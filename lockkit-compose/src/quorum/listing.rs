@@ -1,21 +1,25 @@
 //! Listing the locks of a quorum. Members list in orders of their own, so only the whole can be put
 //! together: it is read once, and its pages are shown from that for a few seconds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use super::Shared;
+use crate::listing::all_namespaces;
 use lockkit_core::clock::Moment;
-use lockkit_core::state::{Cursor, ListRequest, LockState, Page};
+use lockkit_core::state::{Cursor, ListRequest, Listed, LockState, Page};
 use lockkit_core::{Error, Namespace, Space};
 
 /// How many lists are asked of a member at once.
 const PAGE: usize = 1_000;
 /// How old the whole may be that a page is taken from.
 const FRESH: Duration = Duration::from_secs(3);
+
+/// How long a member may take for a page of locks, or for all namespaces.
+const LIMIT: Duration = Duration::from_secs(5);
 
 type ListId = (Space, String);
 
@@ -48,6 +52,21 @@ impl Shared {
         Ok(Page { states: shown, next })
     }
 
+    /// Those that any member of a majority has. A lock in use is kept by a majority, so one of them
+    /// has its namespace.
+    pub(super) async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        let reading = (0..self.members.len()).map(|member| {
+            self.ask(member, LIMIT, |driver| async move { all_namespaces(&driver).await })
+        });
+        let answers = self.enough(join_all(reading).await)?;
+        let all: BTreeSet<_> = answers.into_iter().flat_map(|(_, some)| some).collect();
+        Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
+    }
+
     async fn read_whole(&self, request: &ListRequest) -> Result<Arc<Whole>, Error> {
         let read = self.clock.now();
         let reading = (0..self.members.len()).map(|member| self.list_at(member, request));
@@ -74,9 +93,8 @@ impl Shared {
         let mut states = Vec::new();
         loop {
             let asked = request.clone();
-            let listing = self.ask(member, Duration::from_secs(5), |driver| async move {
-                driver.list(&asked).await
-            });
+            let listing =
+                self.ask(member, LIMIT, |driver| async move { driver.list(&asked).await });
             let page = listing.await?;
             states.extend(page.states);
             request.after = page.next;

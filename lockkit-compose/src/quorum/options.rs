@@ -133,6 +133,7 @@ pub(super) fn capabilities_of(
     c.detached = false;
     c.shared_between_processes = all().all(|m| m.shared_between_processes);
     c.registers = false;
+    c.namespaces = all().all(|m| m.namespaces);
     c.resize = false;
     c.lease_clock = LeaseClock::Members;
     // Members are asked side by side. Who is granted raises a majority to the greatest token, also

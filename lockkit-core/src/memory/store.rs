@@ -16,21 +16,20 @@ use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{Acquisition, Ended, Force, Grant, Patience, Released, Renewal, SetLimit};
 use crate::line::{Answer, Line, Tokens, Verb, What};
-use crate::state::{Cursor, ListRequest, LockState, Page};
-use crate::{BreakRecord, Claim, Error, Key, LossReason, Name, Namespace, Space, Token};
+use crate::{BreakRecord, Claim, Error, Key, LossReason, Namespace, Space, Token};
 
 /// The last break of a list that is in use no more is shown for this long.
-const LAST_BREAK_STAYS: Duration = Duration::from_secs(60);
+pub(super) const LAST_BREAK_STAYS: Duration = Duration::from_secs(60);
 /// When this many lists were begun, twice as many are looked at: lists whose claims all ended and
 /// that nobody asks for go this way. So there are never many more of them than of the others.
 const SWEEP_EVERY: u32 = 32;
 
 /// A list in use, who waits for it, and how a claim of it was broken last.
 #[derive(Debug)]
-struct List {
-    line: Line<Arc<Claim>>,
+pub(super) struct List {
+    pub(super) line: Line<Arc<Claim>>,
     bells: Bells,
-    last_break: Option<(Arc<BreakRecord>, Moment)>,
+    pub(super) last_break: Option<(Arc<BreakRecord>, Moment)>,
 }
 
 /// What a waiting claim is to do.
@@ -42,14 +41,14 @@ pub(super) enum Turn {
 
 #[derive(Debug)]
 pub(super) struct Lines {
-    by_key: BTreeMap<Key, Box<List>>,
+    pub(super) by_key: BTreeMap<Key, Box<List>>,
     /// All lists take their tokens from here, so that nothing has to be remembered of a list that
     /// is gone.
     tokens: Tokens,
     /// Why claims that are in line no more, or not for long, were broken.
     broken: Fading<ClaimId, (Key, Arc<BreakRecord>)>,
     /// The last breaks of lists that are not in use.
-    last_breaks: Fading<Key, (Arc<BreakRecord>, Moment)>,
+    pub(super) last_breaks: Fading<Key, (Arc<BreakRecord>, Moment)>,
     /// The limits that semaphores were given, for good.
     limits: HashMap<Key, u32>,
     bases: HashMap<Namespace, u64>,
@@ -249,60 +248,6 @@ impl Lines {
         list.bells.wind(list.line.first_end(), calls);
     }
 
-    /// A list as it is, and when the next of its leases ends. Changes nothing.
-    pub(super) fn view(&self, key: &Key, now: Moment) -> (LockState, Option<Moment>) {
-        let (claims, next_end, last) = match self.by_key.get(key) {
-            Some(list) => {
-                let note = |claim: &Claim| claim.note.as_deref().map(str::to_owned);
-                let who = |claim: &Arc<Claim>| ((*claim.identity).clone(), note(claim));
-                let claims = list.line.standings(now, who);
-                let live = list.line.entries().filter(|entry| entry.is_live(now));
-                (claims, live.map(|entry| entry.expires).min(), list.last_break.as_ref())
-            }
-            None => (Vec::new(), None, self.last_breaks.get(key)),
-        };
-        let last = last
-            .filter(|(_, at)| next_end.is_some() || now < at.after(LAST_BREAK_STAYS))
-            .map(|(record, _)| (**record).clone());
-        (LockState::new(key.clone(), claims, last), next_end)
-    }
-
-    /// A page in the order of space and name.
-    pub(super) fn list(&self, request: &ListRequest, now: Moment) -> Result<Page, Error> {
-        let limit = request.limit.max(1);
-        let after = request.after.as_ref().map(Cursor::place).transpose()?;
-        let mut states: Vec<LockState> = Vec::new();
-        for space in [Space::Lock, Space::Semaphore] {
-            if request.space.is_some_and(|only| only != space)
-                || after.as_ref().is_some_and(|(s, _)| *s > space)
-            {
-                continue;
-            }
-            let key = |name| Key::new(request.namespace.clone(), space, name);
-            let from = match &after {
-                Some((s, name)) if *s == space => Bound::Excluded(key(name.clone())),
-                _ => match least_name(&request.prefix) {
-                    Some(name) => Bound::Included(key(name)),
-                    None => continue,
-                },
-            };
-            let matching = self.by_key.range((from, Bound::Unbounded)).take_while(|(key, _)| {
-                key.namespace == request.namespace
-                    && key.space == space
-                    && key.name.as_str().starts_with(&request.prefix)
-            });
-            for (key, _) in matching.filter(|(_, list)| list.line.entries().any(|e| e.is_live(now)))
-            {
-                if states.len() == limit {
-                    let next = states.last().map(|last| Cursor::behind(&last.key));
-                    return Ok(Page { states, next });
-                }
-                states.push(self.view(key, now).0);
-            }
-        }
-        Ok(Page { states, next: None })
-    }
-
     pub(super) fn base(&self, namespace: &Namespace) -> u64 {
         self.bases.get(namespace).copied().unwrap_or(0)
     }
@@ -399,11 +344,4 @@ impl Lines {
     pub(super) fn remembered(&self) -> usize {
         self.by_key.len() + self.broken.len() + self.last_breaks.len() + self.watchers.len()
     }
-}
-
-/// The least name that can begin with this; `None` when no name can.
-fn least_name(prefix: &str) -> Option<Name> {
-    // No name has control characters, so none is less than a space.
-    let least = if prefix.is_empty() { " " } else { prefix };
-    Name::new(least).ok()
 }

@@ -3,8 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::driver::{Acquisition, Patience};
-use crate::driver::{Expect, WriteId};
+use crate::driver::{Acquisition, Expect, Patience, RegisterKey, Store, WriteId};
 use crate::{Identity, Mode, Name, Space};
 
 const TTL: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ use crate::clock::{Clock, Moment};
 use crate::driver::{
     Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step, no_answer, one_by_one,
 };
-use crate::state::{Health, ListRequest, LockState, Page};
+use crate::state::{Health, ListRequest, Listed, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, MemoryDriver, Namespace, Token};
 
 #[derive(Debug, Default)]
@@ -120,6 +120,14 @@ impl LockDriver for Staged {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.store.list(request).await
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        self.store.namespaces(after, limit).await
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {

@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::*;
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::state::{
+    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+};
 use lockkit_core::{BreakRecord, Claim, Error, Key, MemoryDriver, Namespace, Token};
 
 /// What happens to a call.
@@ -338,5 +340,9 @@ impl Registers for Moody {
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
         Registers::changed(&self.inner, at, after).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.inner.page(request).await
     }
 }

@@ -93,6 +93,8 @@ pub struct Capabilities {
     pub raise: bool,
     pub shared_between_processes: bool,
     pub registers: bool,
+    #[serde(default)]
+    pub namespaces: bool,
     pub steps: usize,
     pub same_key: bool,
     pub faults: Vec<(Fault, Keeps)>,
@@ -119,6 +121,7 @@ impl Capabilities {
             raise: c.raise,
             shared_between_processes: c.shared_between_processes,
             registers: c.registers,
+            namespaces: c.namespaces,
             steps: c.flights.steps,
             same_key: c.flights.same_key,
             faults: Fault::ALL.iter().map(|fault| (*fault, c.keeps(*fault))).collect(),
@@ -146,6 +149,7 @@ impl Capabilities {
         c.detached = true;
         c.shared_between_processes = true;
         c.registers = self.registers;
+        c.namespaces = self.namespaces;
         c.flights = Flights::of(self.steps.max(1), 8);
         c.flights.same_key = self.same_key;
         c.faults = crate::faults::kept(&self.faults);

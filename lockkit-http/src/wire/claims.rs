@@ -62,6 +62,17 @@ pub enum Kind {
     Permits,
 }
 
+impl Kind {
+    /// A mode, taken apart: with permits and limit, where it has them.
+    pub(super) fn of(mode: Mode) -> (Self, Option<u32>, Option<u32>) {
+        match mode {
+            Mode::Exclusive => (Self::Exclusive, None, None),
+            Mode::Shared => (Self::Shared, None, None),
+            Mode::Permits { permits, limit } => (Self::Permits, Some(permits), Some(limit)),
+        }
+    }
+}
+
 impl Claim {
     fn default_ttl_ms() -> u64 {
         30_000
@@ -73,11 +84,7 @@ impl Claim {
 
     /// What is sent for a claim of the driver trait.
     pub fn of(claim: &DriverClaim) -> Self {
-        let (mode, permits, limit) = match claim.mode {
-            Mode::Exclusive => (Kind::Exclusive, None, None),
-            Mode::Shared => (Kind::Shared, None, None),
-            Mode::Permits { permits, limit } => (Kind::Permits, Some(permits), Some(limit)),
-        };
+        let (mode, permits, limit) = Kind::of(claim.mode);
         Self {
             id: claim.id.to_hex(),
             prefix: claim.key.namespace.as_str().to_owned(),

@@ -117,11 +117,7 @@ pub struct Standing {
 
 impl Standing {
     fn of(standing: state::Standing) -> Self {
-        let (mode, permits, limit) = match standing.mode {
-            Mode::Exclusive => (Kind::Exclusive, None, None),
-            Mode::Shared => (Kind::Shared, None, None),
-            Mode::Permits { permits, limit } => (Kind::Permits, Some(permits), Some(limit)),
-        };
+        let (mode, permits, limit) = Kind::of(standing.mode);
         Self {
             token: standing.token,
             mode,

@@ -14,6 +14,7 @@ pub mod members;
 pub mod plan;
 mod processes;
 pub mod server;
+mod service;
 mod stage;
 mod witness;
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,8 +13,13 @@ use super::Storm;
 use super::client::Orders;
 use crate::history::{Recorder, What, now};
 
+/// What a URL for clients in Python begins with.
+pub(super) const PYTHON: &str = "python+";
+
 pub(super) struct Processes {
-    command: Vec<std::ffi::OsString>,
+    program: PathBuf,
+    verb: &'static str,
+    urls: Vec<String>,
     orders: Orders,
     ends: Instant,
     running: Mutex<BTreeMap<u32, (Child, Orders)>>,
@@ -21,11 +27,17 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// Starts all of them, each as the program with this word.
-    pub(super) fn start(storm: &Storm, url: &str, verb: &str, orders: &Orders) -> io::Result<Self> {
-        let command = vec![storm.program.clone().into_os_string(), verb.into(), url.into()];
+    /// Starts all of them, each as the program with this word and one of the URLs.
+    pub(super) fn start(
+        storm: &Storm,
+        urls: &str,
+        verb: &'static str,
+        orders: &Orders,
+    ) -> io::Result<Self> {
         let processes = Self {
-            command,
+            program: storm.program.clone(),
+            verb,
+            urls: urls.lines().map(str::to_owned).collect(),
             orders: orders.clone(),
             ends: Instant::now() + storm.lasts,
             running: Mutex::default(),
@@ -49,8 +61,8 @@ impl Processes {
             .create(true)
             .append(true)
             .open(orders.folder.join(format!("process-{target}.err")))?;
-        let child = Command::new(&self.command[0])
-            .args(&self.command[1..])
+        let child = self
+            .command(target)
             .args(orders.arguments())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -58,6 +70,20 @@ impl Processes {
             .spawn()?;
         self.running().insert(target, (child, orders));
         Ok(())
+    }
+
+    fn command(&self, target: u32) -> Command {
+        let url = &self.urls[target as usize % self.urls.len()];
+        let Some(url) = url.strip_prefix(PYTHON) else {
+            let mut command = Command::new(&self.program);
+            command.args([self.verb, url]);
+            return command;
+        };
+        let client = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("clients/python");
+        let mut command = Command::new("/usr/bin/python3");
+        command.arg(client.join("tests/storm.py")).arg(url);
+        command.env("PYTHONPATH", client.join("src")).env("PYTHONDONTWRITEBYTECODE", "1");
+        command
     }
 
     fn running(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, (Child, Orders)>> {

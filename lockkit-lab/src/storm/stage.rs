@@ -27,7 +27,8 @@ pub const FAULTS: [Fault; 4] =
 
 /// A backend, and who strikes at it.
 pub struct Stage {
-    /// The URL that clients connect to.
+    /// The URL that clients connect to, or several, each in a line: client processes take them in
+    /// turn. One that begins with `python+` is for a client in Python.
     pub url: String,
     /// The URL past all faults, for who looks at the end.
     pub direct: String,

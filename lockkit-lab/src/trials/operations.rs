@@ -16,6 +16,7 @@ use super::Stage;
 use super::scene::settled;
 use crate::proxy::Proxy;
 use lockkit_conformance::bench::{Bench, MustSucceed, PATIENCE};
+use lockkit_conformance::listing;
 
 /// What a driver can be asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +35,12 @@ pub(super) enum Operation {
     Break,
     Inspect,
     List,
+    Namespaces,
     Load,
     Store,
     Delete,
     Changed,
+    Page,
 }
 
 impl Operation {
@@ -60,8 +63,9 @@ impl Operation {
         ];
         all.extend(can.shorten.then_some(O::Shorten));
         all.extend(can.raise.then_some(O::Raise));
+        all.extend(can.namespaces.then_some(O::Namespaces));
         if can.registers {
-            all.extend([O::Load, O::Store, O::Delete, O::Changed]);
+            all.extend([O::Load, O::Store, O::Delete, O::Changed, O::Page]);
         }
         all
     }
@@ -71,10 +75,9 @@ impl Operation {
     /// Whether something may be left when it failed and nobody asks again.
     pub(super) fn leaves_something(self) -> bool {
         use Operation as O;
-        !matches!(
-            self,
-            O::Connect | O::Inspect | O::List | O::Load | O::Store | O::Delete | O::Changed
-        )
+        let looks =
+            matches!(self, O::Inspect | O::List | O::Namespaces | O::Load | O::Changed | O::Page);
+        !(looks || matches!(self, O::Connect | O::Store | O::Delete))
     }
 }
 
@@ -151,15 +154,16 @@ impl Client {
                 driver.queue(&self.claim).await;
                 Some(grant)
             }
-            O::Renew | O::Shorten | O::Release | O::Downgrade | O::Raise | O::Inspect | O::List => {
+            O::Renew | O::Shorten | O::Release | O::Downgrade | O::Raise => {
                 Some(driver.grant(&self.claim).await)
             }
+            O::Inspect | O::List | O::Namespaces => Some(driver.grant(&self.claim).await),
             _ => None,
         };
         if let (Some(grant), false) = (grant, self.operation == O::Turn) {
             self.highest = Some(grant.token);
         }
-        if matches!(self.operation, O::Load | O::Delete | O::Changed) {
+        if matches!(self.operation, O::Load | O::Delete | O::Changed | O::Page) {
             let first = store(b"first", Expect::Absent);
             let outcome = registers(&self.others).store(&self.at, &first).await;
             self.version = Some(stored(outcome.expect("it is stored").answer));
@@ -204,7 +208,7 @@ impl Client {
             }
             O::Break => {
                 let token = self.highest.expect("it is held");
-                let record = lockkit_conformance::listing::record("it is in the way", true);
+                let record = listing::record("it is in the way", true);
                 let force = Force::Immediate;
                 driver.break_claim(&claim.key, token, force, &record).await.map(drop)
             }
@@ -214,7 +218,12 @@ impl Client {
                 Ok(())
             }
             O::List => self.listed(driver).await,
-            O::Load | O::Store | O::Delete | O::Changed => self.on_register(driver).await,
+            O::Namespaces => {
+                let all = listing::namespaces(driver, 1_000).await?;
+                assert!(all.contains(self.bench.namespace()), "{all:?}");
+                Ok(())
+            }
+            O::Load | O::Store | O::Delete | O::Changed | O::Page => self.on_register(driver).await,
         }
     }
 
@@ -259,6 +268,12 @@ impl Client {
                     (&b"first"[..], self.version)
                 );
             }
+            Operation::Page => {
+                let (namespace, name) = (self.bench.namespace(), self.at.name.as_str());
+                let page = listing::registers(driver, namespace, name, 10).await?;
+                let shown: Vec<_> = page.iter().map(|it| (Some(it.version), it.bytes)).collect();
+                assert_eq!(shown, [(self.version, b"first".len())]);
+            }
             // The same write, however often: never a conflict with itself.
             Operation::Store => {
                 stored(registers.store(&self.at, &self.store).await?.answer);
@@ -293,12 +308,12 @@ impl Client {
         let (held, shared) = ((Mode::Exclusive, true), (Mode::Shared, true));
         let expected = match self.operation {
             O::Acquire | O::Turn | O::Renew | O::Shorten | O::Raise => vec![held],
-            O::Inspect | O::List | O::RefusedTry => vec![held],
+            O::Inspect | O::List | O::Namespaces | O::RefusedTry => vec![held],
             O::AcquireShared | O::Downgrade => vec![shared],
             O::Queue if self.bench.has_line() => vec![held, (Mode::Exclusive, false)],
             O::Queue => vec![held],
             O::Connect | O::Release | O::Break => vec![],
-            O::Load | O::Store | O::Delete | O::Changed => vec![],
+            O::Load | O::Store | O::Delete | O::Changed | O::Page => vec![],
         };
         assert_eq!(stands, expected, "{:?}: {state:?}", self.operation);
         match self.operation {

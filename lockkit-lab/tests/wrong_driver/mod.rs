@@ -14,7 +14,9 @@ use lockkit_core::driver::{
     Registers, Released, Renewal, Replies, SetLimit, Step, Store, StoreOutcome, Version, WriteId,
     one_by_one,
 };
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::state::{
+    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
 /// What it does wrong.
@@ -257,5 +259,9 @@ impl Registers for Wrong {
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
         self.passed(self.registers_within().changed(at, after)).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.passed(self.registers_within().page(request)).await
     }
 }

@@ -11,9 +11,9 @@ use lockkit_core::{Claim, Error};
 use lockkit_http::wire::{self, Code};
 
 use crate::body::{Answer, Body, Refusal};
-use crate::caller::Caller;
+use crate::caller::{Caller, Who};
+use crate::places::Place;
 use crate::service::{Service, based, unbased};
-use crate::waiting::Place;
 
 type Result<T> = std::result::Result<Answer<T>, Refusal>;
 
@@ -58,11 +58,11 @@ pub(crate) async fn wait(
 
 /// A place to wait at, for a request that may wait: taken before the claim is put in line, so that
 /// a refusal has done nothing.
-fn place<'a>(
-    service: &'a Service,
+fn place(
+    service: &Service,
     caller: &Caller,
     wait_ms: u64,
-) -> std::result::Result<Option<Place<'a>>, Refusal> {
+) -> std::result::Result<Option<Place<Who>>, Refusal> {
     (wait_ms > 0).then(|| service.place(caller)).transpose()
 }
 
@@ -73,14 +73,14 @@ fn place<'a>(
 async fn turn(
     service: &Service,
     about: &About,
-    place: Place<'_>,
+    place: Place<Who>,
     wait_ms: u64,
     state: wire::State,
 ) -> Result<wire::State> {
     let About { received, claim, base } = about;
     // Nothing renews it meanwhile: the client does, with its next request.
     let half = u64::try_from(claim.wait_ttl.as_millis() / 2).unwrap_or(u64::MAX);
-    let heard = service.wait(place, wait_ms.min(half), service.driver().granted(claim)).await;
+    let heard = service.wait(&place, wait_ms.min(half), service.driver().granted(claim)).await;
     Ok(stands(match heard {
         Some(Ok(grant)) => wire::State::Held(wire::Grant::of(&based(grant, *base), *received, 0)),
         Some(Err(Error::Lost { reason })) => wire::State::of_loss(reason),

@@ -53,7 +53,7 @@ pub(crate) async fn changed(
     let seen = unrebased(seen, base);
     let change = service.driver().changed(&key, &seen);
     let place = service.place(&caller)?;
-    let state = match service.wait(place, request.wait_ms, change).await {
+    let state = match service.wait(&place, request.wait_ms, change).await {
         Some(changed) => changed?,
         None => service.driver().inspect(&key).await?,
     };
@@ -129,7 +129,7 @@ fn breaker(caller: &Caller, said: Option<Identity>) -> Identity {
     }
 }
 
-fn rebased(mut state: LockState, base: u64) -> LockState {
+pub(super) fn rebased(mut state: LockState, base: u64) -> LockState {
     for standing in &mut state.line {
         let number = standing.token.get().saturating_add(base);
         standing.token = Token::new(number).unwrap_or(standing.token);

@@ -55,14 +55,14 @@ pub(crate) async fn changed(
     let registers = registers(&service)?;
     let change = registers.changed(&at, request.after.map(Version));
     let place = service.place(&caller)?;
-    let entry = match service.wait(place, request.wait_ms, change).await {
+    let entry = match service.wait(&place, request.wait_ms, change).await {
         Some(changed) => changed?,
         None => registers.load(&at).await?,
     };
     Ok(Answer::ok(wire::Loaded::of(entry)))
 }
 
-fn registers(service: &Service) -> std::result::Result<&dyn Registers, Refusal> {
+pub(super) fn registers(service: &Service) -> std::result::Result<&dyn Registers, Refusal> {
     let unsupported = || service.driver().unsupported("registers").into();
     service.driver().registers().ok_or_else(unsupported)
 }

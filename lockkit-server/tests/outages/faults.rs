@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::{Error, LockManager, LossReason, Settings, Space};
+use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::{Error, Guard, LockManager, LossReason, Settings, Space};
 use lockkit_http::HttpDriver;
 use lockkit_lab::Proxy;
 use lockkit_lab::proxy::{Fault, Protocol, When};
+use lockkit_lab::service::ServiceProcess;
 use lockkit_server::{Listen, Service};
 use lockkit_sql::SqliteDriver;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-
-use crate::process::ServerProcess;
 
 const TTL: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(60);
@@ -20,20 +21,21 @@ const LONG: Duration = Duration::from_secs(60);
 struct Pair {
     _folder: tempfile::TempDir,
     backend: String,
-    servers: [ServerProcess; 2],
+    servers: [ServiceProcess; 2],
 }
 
 impl Pair {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let backend = format!("sqlite:{}", folder.path().join("locks.db").display());
-        let servers = [(); 2].map(|()| ServerProcess::start(&backend));
+        let program = lockkit_lab::worker::example("http_worker");
+        let servers = [(); 2].map(|()| ServiceProcess::start(&program, &backend).unwrap());
         Self { _folder: folder, backend, servers }
     }
 
     /// A client that asks the first server first.
     async fn client(&self) -> LockManager {
-        let [first, second] = self.servers.each_ref().map(ServerProcess::address);
+        let [first, second] = self.servers.each_ref().map(ServiceProcess::address);
         manager(&format!("http://{first},{second}?timeout=500ms")).await
     }
 
@@ -64,6 +66,12 @@ async fn until_free(locks: &LockManager, name: &str) {
         }
     };
     timeout(LONG, look).await.expect("it is free by and by");
+}
+
+/// Why and when a guard ends.
+fn loss(guard: &Guard) -> JoinHandle<(LossReason, Moment)> {
+    let lease = guard.lease();
+    tokio::spawn(async move { (lease.lost().await, BootClock.now()) })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,14 +113,10 @@ async fn a_client_whose_only_server_stands_still_knows_in_time() {
     let other = pair.other().await;
     let guard = alone.mutex("a").lock().await.unwrap();
     let token = guard.token().unwrap();
-    let lease = guard.lease();
-    let lost = tokio::spawn(async move {
-        let why = lease.lost().await;
-        (why, lockkit_core::clock::Clock::now(&lockkit_core::clock::BootClock))
-    });
+    let lost = loss(&guard);
     pair.servers[0].freeze();
     let next = timeout(LONG, other.mutex("a").lock()).await.unwrap().unwrap();
-    let granted = lockkit_core::clock::Clock::now(&lockkit_core::clock::BootClock);
+    let granted = BootClock.now();
     assert!(!guard.is_valid());
     let (why, at) = lost.await.unwrap();
     assert_eq!(why, LossReason::Unreachable);
@@ -120,6 +124,57 @@ async fn a_client_whose_only_server_stands_still_knows_in_time() {
     assert!(next.token().unwrap() > token);
     pair.servers[0].thaw();
     next.release().await.unwrap();
+}
+
+/// What the client sends meanwhile arrives late, when another holds the lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_cut_off_from_its_server_knows_in_time_and_disturbs_nobody_later() {
+    let pair = Pair::start();
+    let proxy = Proxy::start(pair.servers[0].address(), Protocol::Unknown).await.unwrap();
+    let alone = manager(&format!("http://{}?timeout=500ms", proxy.addr())).await;
+    let other = pair.other().await;
+    let guard = alone.mutex("a").lock().await.unwrap();
+    let token = guard.token().unwrap();
+    let lost = loss(&guard);
+    proxy.fault(Fault::BlackHole, When::Now);
+    let next = timeout(LONG, other.mutex("a").lock()).await.unwrap().unwrap();
+    let granted = BootClock.now();
+    let (why, at) = lost.await.unwrap();
+    assert_eq!(why, LossReason::Unreachable);
+    assert!(at < granted, "it knew before anybody else held the lock");
+    assert!(next.token().unwrap() > token);
+    drop(guard); // its release is sent again and again
+    let late = tokio::spawn(async move { alone.mutex("a").lock().await });
+    proxy.heal().await.unwrap();
+    let waits = async {
+        while other.inspect(Space::Lock, "a").await.unwrap().waiters().count() == 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(LONG, waits).await.expect("the one that was cut off is in line");
+    let token = next.verify().await.expect("nothing that came late has touched it");
+    next.release().await.unwrap();
+    let late = timeout(LONG, late).await.unwrap().unwrap().unwrap();
+    assert!(late.token().unwrap() > token);
+    late.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_cut_off_from_one_of_two_servers_keeps_its_lock() {
+    let pair = Pair::start();
+    let proxy = Proxy::start(pair.servers[0].address(), Protocol::Unknown).await.unwrap();
+    let second = pair.servers[1].address();
+    let client = manager(&format!("http://{},{second}?timeout=500ms", proxy.addr())).await;
+    let guard = client.mutex("a").lock().await.unwrap();
+    let token = guard.token().unwrap();
+    proxy.fault(Fault::BlackHole, When::Now);
+    sleep(TTL + TTL / 2).await; // renewed elsewhere, or it would be over
+    assert_eq!(guard.token().unwrap(), token);
+    let other = pair.other().await;
+    assert!(other.mutex("a").try_lock().await.unwrap().is_none());
+    proxy.heal().await.unwrap();
+    guard.release().await.unwrap();
+    until_free(&other, "a").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,4 @@
 //! Servers in processes of their own that are killed, frozen and cut off.
 
 mod faults;
-mod process;
 mod storm;

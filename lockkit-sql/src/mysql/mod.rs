@@ -54,6 +54,7 @@ const CAPABILITIES: Capabilities = {
     c.raise = true;
     c.detached = true;
     c.registers = true;
+    c.namespaces = true;
     c.resize = true;
     c.flights = Flights::of(128, 4);
     c.flights.same_key = true;
@@ -103,6 +104,8 @@ struct Statements {
     load: Arc<str>,
     resize: Arc<str>,
     store: Arc<str>,
+    registers: Arc<str>,
+    namespaces: Arc<str>,
     base: Arc<str>,
     raise_base: Arc<str>,
     health: Arc<str>,
@@ -127,6 +130,8 @@ impl Statements {
             load: of(include_str!("sql/load.sql")),
             resize: of("CALL lockkit_resize(?, ?, ?, ?, ?)"),
             store: of("CALL lockkit_write(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
+            registers: of(include_str!("sql/page_of_registers.sql")),
+            namespaces: of(include_str!("sql/namespaces.sql")),
             base: of("SELECT base FROM lockkit_bases WHERE namespace = ?"),
             raise_base: of("INSERT INTO lockkit_bases (namespace, base) VALUES (?, ?) \
                             ON DUPLICATE KEY UPDATE base = GREATEST(base, VALUES(base))"),
@@ -235,6 +240,8 @@ impl Dialect for MySql {
             Verb::List => self.list(connection, args).await,
             Verb::Load => plain(connection, &texts.load, args).await,
             Verb::Store => self.store(connection, args).await,
+            Verb::Registers => plain(connection, &texts.registers, args).await,
+            Verb::Namespaces => self.namespaces(connection, args).await,
             Verb::Base => plain(connection, &texts.base, args).await,
             Verb::RaiseBase => plain(connection, &texts.raise_base, args).await,
             Verb::Health => plain(connection, &texts.health, args).await,

@@ -98,6 +98,18 @@ impl MySql {
         Statement::new(&self.statements.page, args)?.fetch(connection).await
     }
 
+    pub(super) async fn namespaces(
+        &self,
+        connection: &mut MySqlConnection,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let [from, limit] = args else {
+            return Err(wrong_arguments());
+        };
+        let args = [from, limit, from, limit, limit];
+        Statement::new(&self.statements.namespaces, args)?.fetch(connection).await
+    }
+
     pub(super) async fn store(
         &self,
         connection: &mut MySqlConnection,

@@ -52,6 +52,7 @@ const CAPABILITIES: Capabilities = {
     c.raise = true;
     c.detached = true;
     c.registers = true;
+    c.namespaces = true;
     c.resize = true;
     c.flights = Flights::of(64, 2);
     c.flights.same_key = true;
@@ -261,8 +262,9 @@ fn judge(error: &sqlx::Error) -> Verdict {
     }
 }
 
-/// What each verb calls, and with how many arguments.
-const FUNCTIONS: [(Verb, &str, usize); 16] = [
+/// What each verb calls, and with how many arguments. A verb without a function has a statement of its
+/// own.
+const FUNCTIONS: [(Verb, &str, usize); 18] = [
     (Verb::Acquire, "take", 12),
     (Verb::Release, "leave", 4),
     (Verb::Carry, "carry", 12),
@@ -275,6 +277,8 @@ const FUNCTIONS: [(Verb, &str, usize); 16] = [
     (Verb::List, "list", 6),
     (Verb::Load, "load", 2),
     (Verb::Store, "write", 9),
+    (Verb::Registers, "", 4),
+    (Verb::Namespaces, "", 2),
     (Verb::Base, "base", 1),
     (Verb::RaiseBase, "raise_base", 2),
     (Verb::Health, "health", 0),
@@ -315,14 +319,17 @@ fn statement(
     args: usize,
 ) -> String {
     let is_needed = durability == ServerDurability::Needed;
-    let swift = match verb {
+    let own = match verb {
         Verb::Acquire => Some(include_str!("sql/swift_acquire.sql")),
         Verb::Release => Some(include_str!("sql/swift_release.sql")),
+        // Not functions, so that tables of earlier versions of lockkit have them too.
+        Verb::Registers => Some(include_str!("sql/page_of_registers.sql")),
+        Verb::Namespaces => Some(include_str!("sql/namespaces.sql")),
         _ => None,
     };
-    if let Some(swift) = swift {
+    if let Some(own) = own {
         // The header is for readers.
-        let lines = swift.lines().filter(|line| !line.starts_with("--"));
+        let lines = own.lines().filter(|line| !line.starts_with("--"));
         let text: Vec<_> = lines.collect();
         return text.join("\n").replace("{p}", place).replace("{settings}", settings(durability));
     }

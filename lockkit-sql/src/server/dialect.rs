@@ -143,6 +143,12 @@ pub enum Verb {
     /// attempt of this write may have been applied. One row: `n` outcome (0 conflict, 1 stored, 2 stale),
     /// `n?` version or highest token.
     Store,
+    /// `b` namespace, `b` name to begin with, `b` greater than any name that is wanted, `n` how many.
+    /// Rows of registers that have a value, by their names: `b` name, `n` version, `n?` highest token,
+    /// `n` length of the value.
+    Registers,
+    /// `b` namespace to begin with, `n` how many. Rows in order: `b` namespace of a list or a register.
+    Namespaces,
     /// `b` namespace. No row, or one: `n` base.
     Base,
     /// `b` namespace, `n` base. No row.

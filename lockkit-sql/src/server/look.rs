@@ -5,16 +5,18 @@
 //! how long it is in line, `n` what is left of its lease, `n?` for how long it holds, `n` 1 when
 //! broken, `b` identity, `b?` note, `b?` record of the last break of this list.
 
+use lockkit_core::driver::Version;
 use lockkit_core::state::{
-    Cursor, Finding, Health, ListRequest, LockState, Page, Severity, Standing,
+    Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Severity, Standing,
 };
-use lockkit_core::{Error, Key};
+use lockkit_core::{Error, Key, Name, Namespace};
 
 use super::Shared;
 use super::dialect::{Arg, Dialect, Row, Verb};
 use super::options::ServerDurability;
 use super::verbs::{key, unexpected};
-use crate::rows::{ClaimRow, break_record, space_number};
+use crate::rows::{ClaimRow, behind, break_record, space_number, token_of};
 
 impl<D: Dialect> Shared<D> {
     pub(super) async fn look_at(&self, at: &Key) -> Result<LockState, Error> {
@@ -61,6 +63,47 @@ impl<D: Dialect> Shared<D> {
         let next =
             states.last().filter(|_| states.len() == limit).map(|last| Cursor::behind(&last.key));
         Ok(Page { states, next })
+    }
+
+    pub(super) async fn registers(
+        &self,
+        request: &RegisterRequest,
+    ) -> Result<Listed<RegisterState>, Error> {
+        let limit = request.limit.clamp(1, 10_000);
+        let from = behind(request.after.as_ref().map(Name::as_str), &request.prefix);
+        // Names have 512 bytes at most, so none that has the prefix is greater.
+        let end = [request.prefix.as_bytes(), [0xff; 512].as_slice()].concat();
+        let args = [
+            Arg::Bytes(request.namespace.as_str().as_bytes()),
+            Arg::Bytes(from.as_bytes()),
+            Arg::Bytes(&end),
+            Arg::Int(limit as i64),
+        ];
+        let rows = self.call(Verb::Registers, &args).await?.rows;
+        let register = |row: &Row| {
+            Some(RegisterState {
+                name: Name::new(text(row, 0)?).ok()?,
+                version: Version(u64::try_from(row.int(1)?).ok()?),
+                token: row.int(2).map(token_of),
+                bytes: usize::try_from(row.int(3)?).ok()?,
+            })
+        };
+        let items = rows.iter().map(|row| register(row).ok_or_else(unexpected::<D>));
+        Ok(Listed { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
+    }
+
+    pub(super) async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        let limit = limit.clamp(1, 10_000);
+        let from = behind(after.map(Namespace::as_str), "");
+        let args = [Arg::Bytes(from.as_bytes()), Arg::Int(limit as i64)];
+        let rows = self.call(Verb::Namespaces, &args).await?.rows;
+        let namespace = |row: &Row| Namespace::new(text(row, 0)?).ok();
+        let items = rows.iter().map(|row| namespace(row).ok_or_else(unexpected::<D>));
+        Ok(Listed { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
     }
 
     pub(super) async fn examine(&self) -> Result<Health, Error> {

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use lockkit_core::driver::{
     Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
 };
+use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
 
 use super::ServerDriver;
@@ -60,6 +61,10 @@ impl<D: Dialect> Registers for ServerDriver<D> {
             async move { Ok((self.load(at).await?, pause)) }
         };
         bells.changed(at.name.as_str(), after, load).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.shared.registers(request).await
     }
 }
 

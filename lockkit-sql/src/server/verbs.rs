@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use lockkit_core::driver::{
     Anchored, Ended, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
 };
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Space, Token};
 
 use super::dialect::{Arg, Dialect, Row, Verb};
@@ -99,6 +99,14 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.shared.page(request).await
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        self.shared.namespaces(after, limit).await
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {

@@ -1,12 +1,16 @@
 //! What can be seen of the locks: one list, pages of lists, the file's health. Reads only.
 
-use lockkit_core::state::{Cursor, Finding, Health, ListRequest, LockState, Page, Severity};
-use lockkit_core::{Error, Key};
+use lockkit_core::driver::Version;
+use lockkit_core::state::{
+    Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+    Severity,
+};
+use lockkit_core::{Error, Key, Name, Namespace};
 use rusqlite::params;
 
 use super::Shared;
-use super::flight::{Flight, Line, columns, key_of, moment};
-use crate::rows::{break_record, identity_of, space_number};
+use super::flight::{Flight, Line, columns, key_of, moment, unsigned};
+use crate::rows::{behind, break_record, identity_of, space_number, token_of};
 
 impl Flight<'_> {
     /// A list as it is.
@@ -25,8 +29,7 @@ impl Flight<'_> {
 impl Shared {
     pub(super) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let limit = request.limit.clamp(1, 10_000);
-        // Names have 512 bytes at most, so none that has the prefix is greater.
-        let end = format!("{}{}", request.prefix, "\u{10ffff}".repeat(128));
+        let end = beyond(&request.prefix);
         let after = request.after.as_ref().map(Cursor::place).transpose()?;
         let request = request.clone();
         let page = move |flight: &mut Flight<'_>| {
@@ -48,6 +51,55 @@ impl Shared {
             let next = keys.last().filter(|_| whole).and_then(Option::as_ref).map(Cursor::behind);
             let states = keys.iter().flatten().map(|key| flight.inspect(key));
             Ok(Page { states: states.collect::<Result<_, _>>()?, next })
+        };
+        self.reader.call(false, page).await
+    }
+
+    pub(super) async fn registers(
+        &self,
+        request: &RegisterRequest,
+    ) -> Result<Listed<RegisterState>, Error> {
+        let limit = request.limit.clamp(1, 10_000);
+        let from = behind(request.after.as_ref().map(Name::as_str), &request.prefix);
+        let end = beyond(&request.prefix);
+        let namespace = request.namespace.clone();
+        let page = move |flight: &mut Flight<'_>| {
+            let text = include_str!("sql/page_of_registers.sql");
+            let now = flight.now();
+            let rows = flight.all(
+                text,
+                params![namespace.as_str(), from, end, limit as i64, now],
+                |row| {
+                    let (version, token, bytes): (i64, Option<i64>, i64) =
+                        (row.get(1)?, row.get(2)?, row.get(3)?);
+                    Ok(Name::new(row.get::<_, String>(0)?).ok().map(|name| RegisterState {
+                        name,
+                        version: Version(unsigned(version)),
+                        token: token.map(token_of),
+                        bytes: usize::try_from(bytes).unwrap_or_default(),
+                    }))
+                },
+            )?;
+            let more = rows.len() == limit;
+            Ok(Listed { items: rows.into_iter().flatten().collect(), more })
+        };
+        self.reader.call(false, page).await
+    }
+
+    pub(super) async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        let limit = limit.clamp(1, 10_000);
+        let from = behind(after.map(Namespace::as_str), "");
+        let page = move |flight: &mut Flight<'_>| {
+            let values = params![from, limit as i64, flight.now()];
+            let text = include_str!("sql/namespaces.sql");
+            let rows = flight.all(text, values, |row| row.get::<_, String>(0))?;
+            let more = rows.len() == limit;
+            let items = rows.iter().filter_map(|namespace| Namespace::new(namespace).ok());
+            Ok(Listed { items: items.collect(), more })
         };
         self.reader.call(false, page).await
     }
@@ -76,4 +128,9 @@ impl Shared {
         }
         Ok(health)
     }
+}
+
+/// Names have 512 bytes at most, so none that has the prefix is greater.
+fn beyond(prefix: &str) -> String {
+    format!("{prefix}{}", "\u{10ffff}".repeat(128))
 }

@@ -48,6 +48,7 @@ const CAPABILITIES: Capabilities = {
     c.raise = true;
     c.detached = true;
     c.registers = true;
+    c.namespaces = true;
     c.resize = true;
     c.lease_clock = LeaseClock::Machine;
     c.round_trips = None;

@@ -8,6 +8,7 @@ use lockkit_core::driver::{
     Answered, Delete, Entry, Found, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
     WriteId,
 };
+use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
 use rusqlite::params;
 
@@ -63,6 +64,10 @@ impl Registers for SqliteDriver {
     ) -> Result<Option<Entry>, Error> {
         let load = async || Ok((self.load(at).await?, TICK));
         self.shared.wakes.registers.changed(at.name.as_str(), after, load).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.shared.registers(request).await
     }
 }
 

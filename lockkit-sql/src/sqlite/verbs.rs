@@ -13,7 +13,7 @@ use lockkit_core::driver::{
     Reply, SetLimit, Step,
 };
 use lockkit_core::line::Answer;
-use lockkit_core::state::{Health, ListRequest, LockState, Page};
+use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Space, Token,
 };
@@ -150,6 +150,14 @@ impl LockDriver for SqliteDriver {
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         self.shared.list(request).await
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        self.shared.namespaces(after, limit).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {

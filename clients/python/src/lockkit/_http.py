@@ -21,6 +21,9 @@ CONNECTING = 2.0
 IDLE = 20.0
 """How long an unused connection is kept, in seconds."""
 MOST_IDLE = 16
+BY_PROXIES = (408, 429, 502, 503, 504)
+"""What a proxy says by itself whose server does not answer, or has too much to do: ask again. The
+request may have been carried out."""
 LONGEST_HEAD = 64 << 10
 LONGEST_BODY = 64 << 20
 
@@ -80,16 +83,18 @@ class Transport:
                 self._current = (at + 1) % many
                 said = "no answer in time" if isinstance(error, Elapsed) else str(error)
                 raise Unavailable(f"{peer.server}: {said}") from error
-            self._current = at
             return self._read(at, reply)
         raise Unavailable(f"no server can be reached: {'; '.join(unreachable)}", maybe_done=False)
 
     def _read(self, at: int, reply: "_Reply") -> Json:
+        self._current = at
         if reply.kind not in ("application/json", "application/problem+json"):
             what = f"{reply.status}, and no answer of a lock service: check host and port"
             said = f"{self._peers[at].server}: {what}"
-            # What a proxy says whose server does not answer.
-            raise Unavailable(said) if reply.status in (502, 503, 504) else Refused(said)
+            if reply.status not in BY_PROXIES:
+                raise Refused(said)
+            self._current = (at + 1) % len(self._peers)
+            raise Unavailable(said)
         try:
             answer = json.loads(reply.body)
         except ValueError as error:

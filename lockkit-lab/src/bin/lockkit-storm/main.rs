@@ -17,6 +17,7 @@ use lockkit_lab::storm::client::{self, Orders};
 use lockkit_lab::storm::consumer;
 use lockkit_lab::storm::{FAULTS, Stage, Storm};
 use lockkit_lab::{Kind, LabError, Layout};
+use lockkit_server::{Listen, Service};
 
 /// Lets clients and faults loose on a backend, and judges what happened.
 ///
@@ -34,6 +35,10 @@ struct Arguments {
     /// Start this group of servers and strike at it too
     #[arg(long, conflicts_with_all = ["url", "server"])]
     group: Option<Members>,
+    /// Start Redis and two servers of a lock service on it, and strike at these: clients in Rust and
+    /// in Python lock through them, and some past them
+    #[arg(long, conflicts_with_all = ["url", "server", "group"])]
+    service: bool,
     /// Start so many of these servers, and lock on a quorum of them; strikes at one at a time, and
     /// takes away its data, too
     #[arg(long, requires = "server")]
@@ -108,6 +113,7 @@ fn main() -> ExitCode {
             match arguments.get(1).and_then(|word| word.to_str()) {
                 Some("storm-client") => be_client(&arguments[2..], client::run).await,
                 Some("storm-consumer") => be_client(&arguments[2..], consumer::run).await,
+                Some("service") => serve(&arguments[2..]).await,
                 _ => storm(Arguments::parse()).await,
             }
         })
@@ -128,6 +134,20 @@ where
     client::serve(arguments, connect, run).await.map(|()| ExitCode::SUCCESS)
 }
 
+/// A server of a lock service: the words are its backend and its address.
+async fn serve(words: &[OsString]) -> io::Result<ExitCode> {
+    let [Some(backend), Some(address)] = [0, 1].map(|i| words.get(i).and_then(|w| w.to_str()))
+    else {
+        return Err(io::Error::other("a server of a storm is started by a storm"));
+    };
+    let locks = lockkit::connect(backend).await.map_err(io::Error::other)?;
+    let service = Service::new(locks.driver().clone()).map_err(io::Error::other)?;
+    let listener = address.parse::<Listen>().map_err(io::Error::other)?.open().await?;
+    println!("ready");
+    lockkit_server::serve(listener, service, std::future::pending()).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
 async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> {
     lockkit::connect_with(&url, settings).await
 }
@@ -139,7 +159,10 @@ async fn storm(arguments: Arguments) -> io::Result<ExitCode> {
         None => std::env::temp_dir().join(format!("lockkit-storm-{seed}")),
     };
     std::fs::create_dir_all(&folder)?;
-    let stage = stage(&arguments, seed, &folder).await.map_err(io::Error::other)?;
+    let stage = match arguments.service {
+        true => Stage::service(&std::env::current_exe()?).await?,
+        false => stage(&arguments, seed, &folder).await.map_err(io::Error::other)?,
+    };
     let storm = Storm {
         seed,
         lasts: arguments.lasts,

@@ -1,0 +1,89 @@
+//! What the toy shows of its lists, and where it can be wrong.
+
+use lockkit_core::clock::Moment;
+use lockkit_core::state::{Cursor, ListRequest, Listed, LockState, Page};
+use lockkit_core::{Key, Namespace};
+
+use super::Flaw;
+use super::toy::{Line, Toy};
+
+impl Toy {
+    pub(super) fn seen(&self, key: &Key) -> LockState {
+        self.on_line(key, |line, now| {
+            if self.is(Flaw::LookingRenews) {
+                let holders = line.entries.iter_mut().filter(|e| e.held_since.is_some());
+                holders.for_each(|e| e.expires = now.after(e.claim.hold_ttl));
+            }
+            shown(key, line, now)
+        })
+    }
+
+    pub(super) fn differs(&self, now: &LockState, seen: &LockState) -> bool {
+        match self.is(Flaw::MissesWhoTookOver) {
+            true => now.line.len() != seen.line.len(),
+            false => !now.same_line(seen),
+        }
+    }
+
+    pub(super) fn page_of(&self, request: &ListRequest) -> Page {
+        let mut keys: Vec<Key> = self.lock_lines().keys().cloned().collect();
+        keys.retain(|key| {
+            let wanted = request.space.is_none_or(|space| space == key.space);
+            wanted && key.namespace == request.namespace && self.begins(key, &request.prefix)
+        });
+        keys.sort();
+        let mut states: Vec<LockState> = keys
+            .iter()
+            .map(|key| self.on_line(key, |line, now| shown(key, line, now)))
+            .filter(|state| !state.is_free())
+            .filter(|state| request.after.as_ref().is_none_or(|c| cursor(&state.key).0 > c.0))
+            .collect();
+        let more = states.len() > request.limit && !self.is(Flaw::ListsOnlyTheFirstPage);
+        states.truncate(request.limit);
+        let next = states.last().filter(|_| more).map(|s| cursor(&s.key));
+        Page { states, next }
+    }
+
+    pub(super) fn page_of_namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Listed<Namespace> {
+        let mut all: Vec<_> = self
+            .lock_lines()
+            .iter()
+            .filter(|(_, line)| !line.entries.is_empty())
+            .map(|(key, _)| key.namespace.clone())
+            .collect();
+        if !self.is(Flaw::ListsPrefixesOfLocksOnly) {
+            let registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
+            all.extend(registers.keys().map(|at| at.namespace.clone()));
+        }
+        all.sort();
+        if !self.is(Flaw::ListsAPrefixForEachLock) {
+            all.dedup();
+        }
+        Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a)))
+    }
+
+    fn begins(&self, key: &Key, prefix: &str) -> bool {
+        let name = key.name.as_str();
+        match prefix.split_once('%') {
+            Some((head, tail)) if self.is(Flaw::ListsByPattern) => {
+                name.strip_prefix(head).is_some_and(|rest| rest.contains(tail))
+            }
+            _ => name.starts_with(prefix),
+        }
+    }
+}
+
+fn shown(key: &Key, line: &Line, now: Moment) -> LockState {
+    let standings = line.entries.iter().map(|e| e.standing(now)).collect();
+    LockState::new(key.clone(), standings, line.last_break.clone())
+}
+
+fn cursor(key: &Key) -> Cursor {
+    let mut bytes = vec![u8::from(key.space == lockkit_core::Space::Semaphore)];
+    bytes.extend_from_slice(key.name.as_str().as_bytes());
+    Cursor(bytes)
+}

@@ -1,0 +1,87 @@
+//! A register for cases, and what they write to it.
+
+use std::sync::Arc;
+
+use lockkit_core::driver::{
+    Delete, Entry, Expect, LockDriver, RegisterKey, Registers, Store, StoreOutcome, Version,
+    WriteId,
+};
+use lockkit_core::{Name, Token};
+
+use crate::bench::{Bench, MustSucceed};
+
+/// A register of this case, over a driver of its own.
+#[derive(Clone)]
+pub(super) struct Register {
+    pub(super) driver: Arc<dyn LockDriver>,
+    pub(super) at: RegisterKey,
+}
+
+impl Register {
+    pub(super) async fn new(bench: &Bench, name: &str) -> Self {
+        Self {
+            driver: bench.driver().await,
+            at: RegisterKey {
+                namespace: bench.namespace().clone(),
+                name: Name::new(name).expect("a valid name"),
+            },
+        }
+    }
+
+    pub(super) fn registers(&self) -> &dyn Registers {
+        self.driver.registers().expect("the driver says that it has registers")
+    }
+
+    pub(super) async fn load(&self) -> Option<Entry> {
+        self.registers().load(&self.at).await.expect("it can be loaded")
+    }
+
+    pub(super) async fn store(&self, store: Store) -> StoreOutcome {
+        let outcome = self.registers().store(&self.at, &store).await;
+        outcome.expect("a store is answered").answer
+    }
+
+    pub(super) async fn delete(&self, deletion: Delete) -> StoreOutcome {
+        let outcome = self.registers().delete(&self.at, &deletion).await;
+        outcome.expect("a deletion is answered").answer
+    }
+
+    pub(super) async fn must_store(&self, store: Store) -> Version {
+        match self.store(store).await {
+            StoreOutcome::Stored(version) => version,
+            other => panic!("it should have been stored: {other:?}"),
+        }
+    }
+
+    pub(super) async fn changed(&self, after: Option<Version>) -> Option<Entry> {
+        let changed = self.registers().changed(&self.at, after).await;
+        changed.expect("a change can be waited for")
+    }
+}
+
+pub(super) fn write(value: &[u8]) -> Store {
+    Store {
+        value: value.to_vec(),
+        expect: Expect::Anything,
+        token: None,
+        write_id: WriteId::random(),
+        ttl: None,
+        repeated: false,
+    }
+}
+
+pub(super) fn write_with(value: &[u8], token: Token) -> Store {
+    let mut store = write(value);
+    store.token = Some(token);
+    store
+}
+
+/// The tokens of two holders, one after the other.
+pub(super) async fn two_tokens(bench: &Bench) -> (Token, Token) {
+    let driver = bench.driver().await;
+    let claims = [bench.exclusive("r"), bench.exclusive("r")];
+    let first = driver.grant(&claims[0]).await.token;
+    driver.let_go(&claims[0]).await;
+    let second = driver.grant(&claims[1]).await.token;
+    (first, second)
+}

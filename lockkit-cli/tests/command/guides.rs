@@ -1,0 +1,92 @@
+//! The commands of the pages in docs/start, run against a server of the lab in the place of the one
+//! that the page starts.
+
+use std::fs;
+use std::path::Path;
+
+use lockkit_lab::{Kind, Shared};
+
+use crate::stage::{Stage, code, stderr, stdout};
+
+/// The commands of a page in their order, but for those that start a server, name it, or build.
+fn commands(page: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/start").join(page);
+    let text = fs::read_to_string(path).unwrap();
+    let lines = text.lines().filter_map(|line| line.strip_prefix("$ "));
+    let kept = |line: &&str| {
+        let elsewhere = ["docker ", "export ", "cargo ", "lockkit serve "];
+        !elsewhere.iter().any(|begin| line.starts_with(begin))
+    };
+    lines.filter(kept).map(str::to_owned).collect()
+}
+
+/// Runs a page as a script with this backend, under a prefix of its own.
+fn run(page: &str, url: &str) {
+    let commands = commands(page);
+    assert!(commands.len() >= 7, "{page}: {commands:?}");
+    let stage = Stage::new();
+    stage.copy_of_the_program();
+    // Less waiting than for people who look at two shells.
+    let script = format!("set -e\n{}\n", commands.join("\n")).replace("sleep 5", "sleep 1");
+    let path = format!("{}:{}", stage.path("").display(), std::env::var("PATH").unwrap());
+    let mut shell = stage.program("bash");
+    shell.args(["-c", &script]).env("PATH", path);
+    shell.env("LOCKKIT_URL", url).env("LOCKKIT_PREFIX", format!("page {page}"));
+    let ran = shell.output().unwrap();
+    let said = stdout(&ran);
+    assert_eq!(code(&ran), 0, "{page}: {said}{}", stderr(&ran));
+    let tokens: Vec<u64> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("alone, with token ")?.parse().ok())
+        .collect();
+    assert_eq!(tokens.len(), 2, "{said}");
+    assert!(tokens[0] < tokens[1], "{said}");
+    let done = said.matches("on one of the hosts that start it").count();
+    assert_eq!(done, 1, "the job is done once: {said}");
+}
+
+async fn on(kind: Kind, page: &str) {
+    let url = Shared::server(kind).await.unwrap().url().to_owned();
+    let page = page.to_owned();
+    tokio::task::spawn_blocking(move || run(&page, &url)).await.unwrap();
+}
+
+#[test]
+fn the_commands_of_the_page_for_sqlite() {
+    let stage = Stage::new();
+    run("sqlite.md", &format!("sqlite:{}", stage.path("locks.db").display()));
+}
+
+#[test]
+fn the_commands_of_the_page_for_the_lock_service() {
+    let stage = Stage::new();
+    let _server = stage.start(&["serve", "--local", "--listen", "127.0.0.1:0"]);
+    let said = stage.wait_for_file("stderr");
+    run("service.md", said.trim().rsplit(' ').next().unwrap());
+}
+
+#[tokio::test]
+async fn the_commands_of_the_page_for_redis() {
+    on(Kind::Redis, "redis.md").await;
+}
+
+#[tokio::test]
+async fn the_commands_of_the_page_for_postgres() {
+    on(Kind::Postgres, "postgres.md").await;
+}
+
+#[tokio::test]
+async fn the_commands_of_the_page_for_mysql() {
+    on(Kind::MariaDb, "mysql.md").await;
+}
+
+#[tokio::test]
+async fn the_commands_of_the_page_for_zookeeper() {
+    on(Kind::ZooKeeper, "zookeeper.md").await;
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test]
+async fn the_commands_of_the_page_for_etcd() {
+    on(Kind::Etcd, "etcd.md").await;
+}

@@ -1,0 +1,210 @@
+//! The registers of the memory driver: their state and its rules. Waiting is the driver's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::time::Duration;
+
+use super::bells::Calls;
+use super::show::least_name;
+use super::watchers::Watchers;
+use crate::clock::Moment;
+use crate::driver::{
+    Delete, Entry, Found, RegisterKey, Store, StoreOutcome, Version, Write, WriteId,
+};
+use crate::state::{Listed, RegisterRequest, RegisterState};
+use crate::{Namespace, Token};
+
+/// A register without value and token is remembered for this long after its last write, so that a
+/// deletion whose answer got lost can be asked for again.
+const ABSENCE_STAYS: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct Register {
+    value: Option<Vec<u8>>,
+    version: Version,
+    /// The highest token seen. A register that has one is remembered for good.
+    token: Option<Token>,
+    last_write: WriteId,
+    /// When the value ends, or, where there is none, when the register is forgotten.
+    due: Option<Moment>,
+}
+
+/// A store or a deletion.
+struct Change<'a> {
+    /// `None` for a deletion.
+    value: Option<&'a [u8]>,
+    rule: Write,
+    ttl: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shelf {
+    registers: BTreeMap<RegisterKey, Register>,
+    /// Of all registers, so that versions grow where one was forgotten.
+    last_version: u64,
+    due: BTreeSet<(Moment, RegisterKey)>,
+    pub(super) watchers: Watchers<RegisterKey>,
+}
+
+impl Shelf {
+    pub(super) fn new() -> Self {
+        Self {
+            registers: BTreeMap::new(),
+            last_version: 0,
+            due: BTreeSet::new(),
+            watchers: Watchers::new(),
+        }
+    }
+
+    pub(super) fn load(&mut self, at: &RegisterKey, now: Moment) -> Option<Entry> {
+        self.settle(now);
+        let register = self.registers.get(at)?;
+        Some(Entry {
+            value: register.value.clone()?,
+            version: register.version,
+            token: register.token,
+        })
+    }
+
+    /// A page of the registers that have a value, in the order of their names.
+    pub(super) fn list(&mut self, request: &RegisterRequest, now: Moment) -> Listed<RegisterState> {
+        self.settle(now);
+        let key = |name| RegisterKey { namespace: request.namespace.clone(), name };
+        let from = match (&request.after, least_name(&request.prefix)) {
+            (Some(after), _) => Bound::Excluded(key(after.clone())),
+            (None, Some(least)) => Bound::Included(key(least)),
+            (None, None) => return Listed::first(1, []),
+        };
+        let matching = self.registers.range((from, Bound::Unbounded)).take_while(|(at, _)| {
+            at.namespace == request.namespace && at.name.as_str().starts_with(&request.prefix)
+        });
+        let shown = matching.filter_map(|(at, register)| {
+            Some(RegisterState {
+                name: at.name.clone(),
+                version: register.version,
+                token: register.token,
+                bytes: register.value.as_ref()?.len(),
+            })
+        });
+        Listed::first(request.limit, shown)
+    }
+
+    /// The namespaces in which a register has a value.
+    pub(super) fn namespaces(&mut self, now: Moment) -> BTreeSet<Namespace> {
+        self.settle(now);
+        let there = self.registers.iter().filter(|(_, register)| register.value.is_some());
+        there.map(|(at, _)| at.namespace.clone()).collect()
+    }
+
+    /// Whether the value has another version than this, and if not, when it ends.
+    pub(super) fn look(
+        &mut self,
+        at: &RegisterKey,
+        seen: Option<Version>,
+        now: Moment,
+    ) -> (bool, Option<Moment>) {
+        self.settle(now);
+        let register = self.registers.get(at).filter(|r| r.value.is_some());
+        let differs = register.map(|r| r.version) != seen;
+        (differs, register.and_then(|r| r.due))
+    }
+
+    pub(super) fn store(
+        &mut self,
+        at: &RegisterKey,
+        store: &Store,
+        now: Moment,
+        calls: &mut Calls,
+    ) -> StoreOutcome {
+        let write = Change { value: Some(&store.value), rule: store.into(), ttl: store.ttl };
+        self.write(at, &write, now, calls)
+    }
+
+    pub(super) fn delete(
+        &mut self,
+        at: &RegisterKey,
+        delete: &Delete,
+        now: Moment,
+        calls: &mut Calls,
+    ) -> StoreOutcome {
+        let write = Change { value: None, rule: delete.into(), ttl: None };
+        self.write(at, &write, now, calls)
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.registers.len() + self.due.len() + self.watchers.len()
+    }
+
+    fn write(
+        &mut self,
+        at: &RegisterKey,
+        write: &Change<'_>,
+        now: Moment,
+        calls: &mut Calls,
+    ) -> StoreOutcome {
+        self.settle(now);
+        let old = self.registers.get(at);
+        let highest = old.and_then(|old| old.token);
+        let found = Found {
+            version: old.map(|old| old.version),
+            present: old.is_some_and(|old| old.value.is_some()),
+            token: highest,
+            last_write: old.map(|old| old.last_write),
+        };
+        if let Some(outcome) = StoreOutcome::decide(&found, &write.rule) {
+            return outcome;
+        }
+        self.last_version += 1;
+        let version = Version(self.last_version);
+        let mut register = Register {
+            value: write.value.map(<[u8]>::to_vec),
+            version,
+            token: write.rule.token.or(highest),
+            last_write: write.rule.id,
+            due: None,
+        };
+        register.due = match &register.value {
+            Some(_) => write.ttl.map(|ttl| now.after(ttl)),
+            None => forgotten_at(&register, now),
+        };
+        self.put(at, register);
+        self.watchers.call(at, calls);
+        StoreOutcome::Stored(version)
+    }
+
+    fn put(&mut self, at: &RegisterKey, register: Register) {
+        let due = register.due;
+        let old = self.registers.insert(at.clone(), register);
+        if let Some(old) = old.and_then(|old| old.due) {
+            self.due.remove(&(old, at.clone()));
+        }
+        if let Some(due) = due {
+            self.due.insert((due, at.clone()));
+        }
+    }
+
+    /// Ends the values whose time is over, and forgets registers that have nothing to remember.
+    /// Who watches one of them keeps the time on its own.
+    fn settle(&mut self, now: Moment) {
+        while self.due.first().is_some_and(|(due, _)| *due <= now)
+            && let Some((ended, at)) = self.due.pop_first()
+        {
+            let Some(register) = self.registers.get_mut(&at) else {
+                continue;
+            };
+            if register.value.take().is_none() {
+                self.registers.remove(&at);
+                continue;
+            }
+            register.due = forgotten_at(register, ended);
+            if let Some(due) = register.due {
+                self.due.insert((due, at));
+            }
+        }
+    }
+}
+
+fn forgotten_at(absent: &Register, since: Moment) -> Option<Moment> {
+    absent.token.is_none().then(|| since.after(ABSENCE_STAYS))
+}

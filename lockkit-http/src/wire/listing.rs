@@ -1,0 +1,148 @@
+//! Listing what is not a lock: registers, and the prefixes in use.
+
+use lockkit_core::driver::Version;
+use lockkit_core::state::{self, Listed, RegisterRequest};
+use lockkit_core::{Error, Name, Namespace, Token};
+use serde::{Deserialize, Serialize};
+
+use super::text;
+
+/// The longest page.
+fn most() -> usize {
+    1_000
+}
+
+/// `POST /v1/registers/list`: the registers that have a value, a page at a time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListRegisters {
+    /// As in [`Claim`](super::Claim).
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+    /// Names that begin with this, byte for byte.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub names: String,
+    /// The last name of the page before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// At most this many: 1,000 at most, and by default.
+    #[serde(default = "most")]
+    pub limit: usize,
+}
+
+impl ListRegisters {
+    /// What is sent for a request.
+    pub fn of(request: &RegisterRequest) -> Self {
+        Self {
+            prefix: request.namespace.as_str().to_owned(),
+            names: request.prefix.clone(),
+            after: request.after.as_ref().map(|name| name.as_str().to_owned()),
+            limit: request.limit.clamp(1, most()),
+        }
+    }
+
+    /// The request for a driver, checked.
+    pub fn for_driver(self) -> Result<RegisterRequest, Error> {
+        Ok(RegisterRequest {
+            namespace: Namespace::new(&self.prefix)?,
+            prefix: self.names,
+            after: self.after.map(Name::new).transpose()?,
+            limit: self.limit.clamp(1, most()),
+        })
+    }
+}
+
+/// Some of the registers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisterPage {
+    /// The registers, without their values.
+    pub registers: Vec<RegisterState>,
+    /// Whether there may be another page, which begins behind the last name of this one.
+    pub more: bool,
+}
+
+/// A register that has a value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegisterState {
+    /// Its name.
+    pub name: String,
+    /// The version of the value.
+    #[serde(with = "text")]
+    pub version: u64,
+    /// The highest token of its writes.
+    #[serde(default, with = "text::maybe", skip_serializing_if = "Option::is_none")]
+    pub token: Option<Token>,
+    /// The length of the value.
+    pub bytes: usize,
+}
+
+impl RegisterPage {
+    /// What is answered for a page.
+    pub fn of(page: Listed<state::RegisterState>) -> Self {
+        let registers = page.items.into_iter().map(|it| RegisterState {
+            name: it.name.as_str().to_owned(),
+            version: it.version.0,
+            token: it.token,
+            bytes: it.bytes,
+        });
+        Self { registers: registers.collect(), more: page.more }
+    }
+
+    /// The page for a driver.
+    pub fn for_driver(self) -> Result<Listed<state::RegisterState>, Error> {
+        let state = |it: RegisterState| {
+            let (name, version) = (Name::new(it.name)?, Version(it.version));
+            Ok(state::RegisterState { name, version, token: it.token, bytes: it.bytes })
+        };
+        let items = self.registers.into_iter().map(state).collect::<Result<_, Error>>()?;
+        Ok(Listed { items, more: self.more })
+    }
+}
+
+/// `POST /v1/prefixes`: the prefixes in use that the caller may read, a page at a time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListPrefixes {
+    /// The last prefix of the page before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// At most this many: 1,000 at most, and by default.
+    #[serde(default = "most")]
+    pub limit: usize,
+}
+
+impl ListPrefixes {
+    /// What is sent.
+    pub fn of(after: Option<&Namespace>, limit: usize) -> Self {
+        let after = after.map(|namespace| namespace.as_str().to_owned());
+        Self { after, limit: limit.clamp(1, most()) }
+    }
+
+    /// Behind which prefix, and how many: for a driver, checked.
+    pub fn for_driver(self) -> Result<(Option<Namespace>, usize), Error> {
+        Ok((self.after.map(Namespace::new).transpose()?, self.limit.clamp(1, most())))
+    }
+}
+
+/// Some of the prefixes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prefixes {
+    /// The prefixes; the empty one is that of locks without a prefix.
+    pub prefixes: Vec<String>,
+    /// Whether there may be another page, which begins behind the last prefix of this one.
+    pub more: bool,
+}
+
+impl Prefixes {
+    /// What is answered for a page.
+    pub fn of(page: Listed<Namespace>) -> Self {
+        let prefixes = page.items.iter().map(|namespace| namespace.as_str().to_owned());
+        Self { prefixes: prefixes.collect(), more: page.more }
+    }
+
+    /// The page for a driver.
+    pub fn for_driver(self) -> Result<Listed<Namespace>, Error> {
+        let items = self.prefixes.iter().map(Namespace::new).collect::<Result<_, _>>()?;
+        Ok(Listed { items, more: self.more })
+    }
+}

@@ -1,0 +1,82 @@
+//! States of a lock or register, one after the other.
+
+use lockkit_core::state::{self, LockState};
+use lockkit_core::{BreakRecord, Identity, Token};
+use serde::{Deserialize, Serialize};
+
+use super::claims::Kind;
+use super::looking::Key;
+use super::registers::Register;
+use super::text;
+
+/// `POST /v1/watch`: answered with a [`Line`] or a [`Loaded`](super::Loaded) for the present state,
+/// and one for each state that the service sees later, each in a line of its own. An empty line says
+/// that the stream goes on; a [`Problem`](super::Problem) is the last one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Watch {
+    /// A lock or semaphore.
+    Lock(Key),
+    /// A register.
+    Register(Register),
+}
+
+/// Who holds a lock and who waits for it. Nothing here says for how long: that would be over by the
+/// time that it is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// The live claims in their order; those that hold come first.
+    pub line: Vec<InLine>,
+    /// As in [`Lock`](super::Lock).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_break: Option<BreakRecord>,
+}
+
+/// One claim of a [`Line`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InLine {
+    /// Its token.
+    #[serde(with = "text")]
+    pub token: Token,
+    /// How it shares.
+    pub mode: Kind,
+    /// Of a semaphore: how many it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permits: Option<u32>,
+    /// Of a semaphore: how many there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Whether it holds.
+    pub holds: bool,
+    /// Whether it was broken gracefully, and goes when its lease ends.
+    pub broken: bool,
+    /// Who.
+    pub holder: Identity,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Line {
+    /// What is sent for a state.
+    pub fn of(state: &LockState) -> Self {
+        let line = state.line.iter().map(InLine::of).collect();
+        Self { line, last_break: state.last_break.clone() }
+    }
+}
+
+impl InLine {
+    fn of(standing: &state::Standing) -> Self {
+        let (mode, permits, limit) = Kind::of(standing.mode);
+        Self {
+            token: standing.token,
+            mode,
+            permits,
+            limit,
+            holds: standing.held_for.is_some(),
+            broken: standing.broken,
+            holder: standing.identity.clone(),
+            note: standing.note.clone(),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A storm on a lock service: clients in Rust and in Python through two servers of it, and past them,
+//! on one backend. Faults strike the servers of the service; the backend is left alone.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::capabilities::Fault;
+
+use super::processes::PYTHON;
+use super::{Saboteur, Stage};
+use crate::service::ServiceProcess;
+use crate::{Kind, Server};
+
+/// Strikes at the servers in turn.
+struct ServiceSaboteur {
+    servers: [ServiceProcess; 2],
+    turn: AtomicUsize,
+    backend: Server,
+}
+
+#[async_trait]
+impl Saboteur for ServiceSaboteur {
+    fn faults(&self) -> Vec<Fault> {
+        vec![Fault::ServerRestarts, Fault::ServerStandsStill]
+    }
+
+    async fn strike(&self, fault: Fault, lasts: Duration) {
+        let server = &self.servers[self.turn.fetch_add(1, Ordering::Relaxed) % 2];
+        if fault == Fault::ServerStandsStill {
+            server.freeze();
+            tokio::time::sleep(lasts).await;
+            return server.thaw();
+        }
+        server.kill();
+        tokio::time::sleep(lasts).await;
+        if let Err(error) = server.start_again() {
+            // The storm goes on; its report shows what did not work afterwards.
+            eprintln!("storm: {error}");
+        }
+    }
+
+    fn log(&self) -> String {
+        self.backend.log_tail()
+    }
+}
+
+impl Stage {
+    /// Two servers of a service on a Redis server, each as `PROGRAM service BACKEND ADDRESS`. Of four
+    /// client processes, two are in Python, and one goes past the service.
+    ///
+    /// # Errors
+    /// When a server does not start.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing of it remains.
+    pub async fn service(program: &Path) -> io::Result<Self> {
+        let backend = Server::start(Kind::Redis).await.map_err(io::Error::other)?;
+        let direct = backend.url();
+        let start = || ServiceProcess::start(program, &direct);
+        let servers = [start()?, start()?];
+        let [first, second] = servers.each_ref().map(ServiceProcess::address);
+        let through = |a, b| format!("http://{a},{b}?timeout=300ms");
+        let urls = [
+            format!("{PYTHON}{}", through(first, second)),
+            through(second, first),
+            format!("{PYTHON}{}", through(second, first)),
+            direct.clone(),
+        ];
+        let turn = AtomicUsize::new(0);
+        let saboteur = Arc::new(ServiceSaboteur { servers, turn, backend });
+        Ok(Self { url: urls.join("\n"), direct, saboteur })
+    }
+}

@@ -1,0 +1,104 @@
+//! Places for those that come at the same time, as requests that wait or as connections: how many
+//! are taken, in all and by one.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The places. Cheap to clone.
+#[derive(Debug)]
+pub(crate) struct Places<K>(Arc<Inner<K>>);
+
+#[derive(Debug)]
+struct Inner<K> {
+    /// In all, and of one.
+    most: (usize, usize),
+    taken: Mutex<Taken<K>>,
+}
+
+#[derive(Debug)]
+struct Taken<K> {
+    all: usize,
+    by: HashMap<K, usize>,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place<K: Eq + Hash>(Arc<Inner<K>>, K);
+
+/// Why there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// This one has as many as it may.
+    OfOne(usize),
+    /// All are taken.
+    OfAll(usize),
+}
+
+impl<K: Clone + Eq + Hash> Places<K> {
+    /// So many in all, and of one.
+    pub(crate) fn new(all: usize, of_one: usize) -> Self {
+        let taken = Mutex::new(Taken { all: 0, by: HashMap::new() });
+        Self(Arc::new(Inner { most: (all, of_one), taken }))
+    }
+
+    /// How many are taken.
+    pub(crate) fn count(&self) -> usize {
+        self.0.taken().all
+    }
+
+    /// A place for one more.
+    pub(crate) fn enter(&self, who: &K) -> Result<Place<K>, Full> {
+        let (most, most_of_one) = self.0.most;
+        let mut taken = self.0.taken();
+        let own = taken.by.get(who).copied().unwrap_or(0);
+        if own >= most_of_one {
+            return Err(Full::OfOne(most_of_one));
+        }
+        if taken.all >= most {
+            return Err(Full::OfAll(most));
+        }
+        taken.all += 1;
+        taken.by.insert(who.clone(), own + 1);
+        Ok(Place(self.0.clone(), who.clone()))
+    }
+}
+
+impl<K> Inner<K> {
+    fn taken(&self) -> MutexGuard<'_, Taken<K>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash> Drop for Place<K> {
+    fn drop(&mut self) {
+        let mut taken = self.0.taken();
+        taken.all -= 1;
+        match taken.by.get_mut(&self.1) {
+            Some(own) if *own > 1 => *own -= 1,
+            // Nothing is kept of one that has none.
+            _ => drop(taken.by.remove(&self.1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_cannot_take_every_place_and_leaves_none_taken() {
+        let places = Places::new(3, 2);
+        let first = places.enter(&"a").unwrap();
+        let second = places.enter(&"a").unwrap();
+        assert_eq!(places.enter(&"a").unwrap_err(), Full::OfOne(2));
+        let third = places.enter(&"b").unwrap();
+        assert_eq!(places.enter(&"b").unwrap_err(), Full::OfAll(3));
+        drop(first);
+        drop(places.enter(&"a").unwrap());
+        assert_eq!(places.count(), 2);
+        drop((second, third));
+        assert_eq!(places.count(), 0);
+        assert!(places.0.taken().by.is_empty());
+    }
+}

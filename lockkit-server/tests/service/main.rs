@@ -1,0 +1,12 @@
+//! The service from outside: one server over the memory driver, and whatever is sent to it.
+
+mod browser;
+mod limits;
+mod nonsense;
+mod openapi;
+mod page;
+mod served;
+mod slow;
+mod tls;
+mod tokens;
+mod watch;
