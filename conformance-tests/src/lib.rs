@@ -11,6 +11,7 @@
 pub mod bench;
 pub mod broken;
 pub mod cases;
+pub mod compare;
 pub mod faulty;
 mod harness;
 pub mod listing;

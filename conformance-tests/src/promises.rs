@@ -22,11 +22,31 @@ pub fn row(set_up: &str, capabilities: &Capabilities) -> String {
     line
 }
 
+/// The cases and trials, by their names or how these begin, that hold a driver to its promise under
+/// this fault.
+pub fn shown_by(fault: Fault) -> &'static [&'static str] {
+    match fault {
+        Fault::ConnectionCut => &["robust_02"],
+        Fault::Partition => &["robust_06"],
+        Fault::ServerStandsStill => &["robust_04"],
+        Fault::ClientStandsStill => &["robust_05"],
+        Fault::ClientDies => &["lease_05", "order_04"],
+        Fault::ServerRestarts => &["robust_03", "token_06"],
+        Fault::DataLost => &["robust_10", "token_07"],
+        Fault::Failover | Fault::LeaderLost => &["robust_07_the_leader_of_a_cluster"],
+        Fault::ServerClockSteps => &["robust_08_the_clock_of_the_server"],
+        Fault::ClientClockSteps => &["robust_08_the_wall_clock_of_a_client"],
+        Fault::BrokenByForce => &["inspect_05"],
+        // Nothing stages these, or a storm alone does.
+        _ => &[],
+    }
+}
+
 /// What is below the table.
 pub const FOOTNOTE: &str = "² For longer than the ttl.\n";
 
 /// What is left, in a word or two.
-pub(crate) fn word(keeps: Keeps) -> &'static str {
+pub fn word(keeps: Keeps) -> &'static str {
     match keeps {
         Keeps::All => "all hold",
         Keeps::Tokens => "tokens",
@@ -35,7 +55,8 @@ pub(crate) fn word(keeps: Keeps) -> &'static str {
     }
 }
 
-fn title(fault: Fault) -> &'static str {
+/// What a fault is called.
+pub fn title(fault: Fault) -> &'static str {
     match fault {
         Fault::ConnectionCut => "a connection is cut",
         Fault::Partition => "no way to the server²",

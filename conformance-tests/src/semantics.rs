@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lockkit_core::Capabilities;
 use lockkit_core::capabilities::{Fault, LeaseClock, LeaseScope, TokenSource, WakeUp};
+use serde::Serialize;
 
 use crate::{Outcome, Report, promises};
 
@@ -19,6 +20,47 @@ pub struct Question {
     /// not do what it says here. None where nothing can show it from outside.
     pub shown_by: &'static [&'static str],
     answer: fn(&Capabilities) -> String,
+}
+
+/// What a run says of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    /// A case or trial that would fail for another answer passed.
+    Shown,
+    /// One failed.
+    Refuted,
+    /// None was run: the driver states it.
+    Stated,
+}
+
+impl Mark {
+    /// What these cases and trials, given by their names or how these begin, came to.
+    pub fn of(names: &[&str], reports: &[Report]) -> Self {
+        let shown = |report: &&Report| names.iter().any(|name| report.case.starts_with(name));
+        let outcomes: Vec<_> = reports.iter().filter(shown).map(|r| &r.outcome).collect();
+        match () {
+            () if outcomes.iter().any(|o| matches!(o, Outcome::Failed(_))) => Self::Refuted,
+            () if outcomes.contains(&&Outcome::Passed) => Self::Shown,
+            () => Self::Stated,
+        }
+    }
+
+    /// As it stands behind an answer in Markdown.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Shown => " ✓",
+            Self::Refuted => " (**refuted**)",
+            Self::Stated => "",
+        }
+    }
+}
+
+impl Question {
+    /// What the driver answers.
+    pub fn answer(&self, capabilities: &Capabilities) -> String {
+        (self.answer)(capabilities)
+    }
 }
 
 /// The columns.
@@ -110,15 +152,7 @@ pub fn row(set_up: &str, capabilities: &Capabilities) -> String {
 
 /// The same beside what came out of a run: an answer is marked when a case was run that shows it.
 pub fn row_with(set_up: &str, capabilities: &Capabilities, reports: &[Report]) -> String {
-    line(set_up, capabilities, |question| {
-        let shown = |report: &&Report| question.shown_by.iter().any(|n| report.case.starts_with(n));
-        let outcomes: Vec<_> = reports.iter().filter(shown).map(|r| &r.outcome).collect();
-        match () {
-            () if outcomes.iter().any(|o| matches!(o, Outcome::Failed(_))) => " (**refuted**)",
-            () if outcomes.contains(&&Outcome::Passed) => " ✓",
-            () => "",
-        }
-    })
+    line(set_up, capabilities, |question| Mark::of(question.shown_by, reports).text())
 }
 
 /// What is below the table.
@@ -190,7 +224,7 @@ fn round_trips(capabilities: &Capabilities) -> String {
 }
 
 /// A span of time in the largest unit that does not round it.
-fn span(time: Duration) -> String {
+pub(crate) fn span(time: Duration) -> String {
     match time.as_millis() {
         ms if ms % 1000 == 0 => format!("{} s", ms / 1000),
         ms if ms > 1000 => format!("{} s", time.as_secs_f64()),

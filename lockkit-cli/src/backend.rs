@@ -94,11 +94,27 @@ impl Backend {
         Self::at(url, origin, Origin::Told, args)
     }
 
+    /// A backend that is compared: one in memory too, which meets nobody else there either.
+    #[cfg(feature = "compare")]
+    pub(crate) fn compared(url: &str) -> Result<Self, Failure> {
+        Self::parsed(url, "the arguments", Origin::Told, &BackendArgs::default())
+    }
+
     fn at(text: &str, source: &str, origin: Origin, args: &BackendArgs) -> Result<Self, Failure> {
+        let chosen = Self::parsed(text, source, origin, args)?;
+        refuse_memory(chosen.url.rest())?;
+        Ok(chosen)
+    }
+
+    fn parsed(
+        text: &str,
+        source: &str,
+        origin: Origin,
+        args: &BackendArgs,
+    ) -> Result<Self, Failure> {
         let text = absolute(text);
         let url = BackendUrl::parse(&text)
             .map_err(|e| Failure::usage(format!("the backend's URL in {source}: {e}")))?;
-        refuse_memory(url.rest())?;
         refuse_what_is_not_compiled_in(url.rest())?;
         let mut settings = url.settings().clone();
         let in_url = option(&text, "prefix").is_some();

@@ -58,6 +58,10 @@ fn perform(cli: Cli) -> Result<Ending, Failure> {
     let mut builder = match &cli.verb {
         #[cfg(feature = "serve")]
         Verb::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        #[cfg(feature = "compare")]
+        Verb::Compare(_) => tokio::runtime::Builder::new_multi_thread(),
+        #[cfg(feature = "lab")]
+        Verb::Storm(_) => tokio::runtime::Builder::new_multi_thread(),
         // One thread: it is the one that starts the command, and lives as long as lockkit.
         _ => tokio::runtime::Builder::new_current_thread(),
     };
@@ -94,6 +98,12 @@ async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> 
         Verb::Schema => commands::schema::schema(backend),
         #[cfg(feature = "serve")]
         Verb::Serve(args) => commands::serve::serve(&args, backend).await,
+        #[cfg(feature = "compare")]
+        Verb::Compare(args) => commands::compare::compare(&args, backend).await,
+        #[cfg(feature = "lab")]
+        Verb::Storm(args) => commands::storm::storm(&args, backend).await,
+        #[cfg(feature = "lab")]
+        Verb::Judge(args) => commands::storm::judge_again(&args),
         Verb::TakeOver(args) => commands::take_over::take_over(&args, backend).await,
         Verb::Completions { shell } => commands::manual::completions(shell),
         Verb::Man(args) => commands::manual::man(&args),
@@ -102,8 +112,9 @@ async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> 
 }
 
 /// A failure of the backend says which one it was, and what was being done.
-fn located(mut failure: Failure, doing: &str, args: &BackendArgs) -> Failure {
+fn located(mut failure: Failure, doing: Option<&str>, args: &BackendArgs) -> Failure {
     if failure.is_of_the_backend()
+        && let Some(doing) = doing
         && let (Some(sentence), Ok(backend)) = (&mut failure.sentence, Backend::choose(args))
         && !sentence.contains(&backend.shown())
     {

@@ -55,6 +55,7 @@ mod recipe;
 mod server;
 mod servers;
 pub mod service;
+pub mod set_ups;
 pub mod shared;
 mod site;
 mod slots;

@@ -8,6 +8,15 @@
 
 #![allow(missing_docs, reason = "a trial's name is the sentence that it proves")]
 
+/// Says what a trial saw, where it runs as a test: a program's stdout is the program's own.
+macro_rules! remark {
+    ($($words:tt)*) => {
+        if $crate::trials::runs_as_test() {
+            println!($($words)*);
+        }
+    };
+}
+
 pub mod clusters;
 pub mod cost;
 pub mod data;
@@ -25,6 +34,7 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -99,11 +109,18 @@ pub async fn trial(site: Arc<dyn Site>, trial: &'static Trial) -> Report {
     Report { group: trial.group, case: trial.name, outcome, millis }
 }
 
+static AS_TEST: AtomicBool = AtomicBool::new(false);
+
+fn runs_as_test() -> bool {
+    AS_TEST.load(Ordering::Relaxed)
+}
+
 /// Runs one trial as a test, in a runtime of its own. What does not apply is printed and passes.
 ///
 /// # Panics
 /// When the trial fails, or there is none of this name.
 pub fn as_test(name: &str, site: Arc<dyn Site>) {
+    AS_TEST.store(true, Ordering::Relaxed);
     let found = Trial::named(name).expect("the list has this trial");
     let runtime = lockkit_conformance::run::runtime(lockkit_conformance::Time::Real);
     let report = runtime.block_on(trial(site, found));

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use lockkit_core::{LockManager, Settings};
 
-use crate::storm::client;
+use crate::storm::{client, consumer};
 
 /// What such a program does, with the manager that `connect` makes.
 ///
@@ -20,15 +20,32 @@ where
     F: Future<Output = Result<LockManager, lockkit_core::Error>>,
 {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    play(&arguments, connect).await
+}
+
+/// The same with these arguments.
+///
+/// # Errors
+/// As for [`serve`].
+pub async fn play<F>(
+    arguments: &[OsString],
+    connect: impl Fn(String, Settings) -> F,
+) -> Result<(), Box<dyn Error + Send + Sync>>
+where
+    F: Future<Output = Result<LockManager, lockkit_core::Error>>,
+{
     match arguments.split_first() {
         Some((first, rest)) if first == "storm-client" => {
             Ok(client::serve(rest, connect, client::run).await?)
+        }
+        Some((first, rest)) if first == "storm-consumer" => {
+            Ok(client::serve(rest, connect, consumer::run).await?)
         }
         Some((first, rest)) if first == "worker" => {
             let rest: Option<Vec<_>> = rest.iter().map(|w| w.to_str().map(str::to_owned)).collect();
             lockkit_conformance::worker::run(&rest.ok_or("arguments are UTF-8")?, connect).await
         }
-        _ => Err("the tests start this: worker … | storm-client …".into()),
+        _ => Err("the tests start this: worker … | storm-client … | storm-consumer …".into()),
     }
 }
 

@@ -4,9 +4,12 @@
 use std::sync::Arc;
 
 use lockkit_compose::{QuorumDriver, QuorumOptions};
+use lockkit_conformance::compare::row_titles;
 use lockkit_conformance::{CASES, promises, semantics};
+use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Capabilities, MemoryDriver};
+use lockkit_lab::set_ups::SET_UPS;
 use lockkit_lab::trials::TRIALS;
 use lockkit_lab::{Group, Kind, Layout, Shared};
 use lockkit_redis::RedisDriver;
@@ -103,10 +106,46 @@ async fn the_page_has_mysql_as_its_driver_states_it() {
     stands_in_the_docs("MySQL, MariaDB", driver.capabilities());
 }
 
+/// Figures may differ, since every run has its own; a row or a column that is not the code's may not.
+#[test]
+fn the_comparison_has_the_rows_and_columns_of_the_code() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/comparison.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let remade =
+        "make it again: cargo run --release -p lockkit-cli --features lab,etcd -- compare --lab";
+    let cells = |line: &str| -> Vec<String> {
+        line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect()
+    };
+    let mut lines = page.lines().filter(|line| line.starts_with('|')).map(cells);
+    let mut columns = vec![String::new()];
+    columns.extend(SET_UPS.iter().map(|set_up| set_up.name.to_owned()));
+    for titles in row_titles() {
+        assert_eq!(lines.next(), Some(columns.clone()), "{remade}");
+        lines.next();
+        for title in titles {
+            let row = lines.next().unwrap_or_default();
+            assert_eq!(row.first(), Some(&format!("**{title}**")), "{remade}");
+            assert_eq!(row.len(), columns.len(), "{remade}");
+        }
+    }
+    let html = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/comparison-charts.html");
+    let html = std::fs::read_to_string(html).unwrap();
+    for set_up in SET_UPS {
+        let heads = html.matches(&format!("<th scope=\"col\">{}</th>", set_up.name)).count();
+        assert_eq!(heads, 2, "{}: {remade}", set_up.name);
+    }
+    let [semantics, _, faults] = row_titles();
+    for title in semantics.into_iter().chain(faults) {
+        let title = title.trim_end_matches(['¹', '²']).replace('"', "&quot;");
+        assert!(html.contains(&format!("<th scope=\"row\">{title}</th>")), "{title}: {remade}");
+    }
+}
+
 #[test]
 fn every_answer_is_shown_by_cases_and_trials_that_there_are() {
     let names = || CASES.iter().map(|c| c.name).chain(TRIALS.iter().map(|t| t.name));
-    for shown in semantics::QUESTIONS.iter().flat_map(|question| question.shown_by) {
+    let faults = Fault::ALL.into_iter().flat_map(promises::shown_by);
+    for shown in semantics::QUESTIONS.iter().flat_map(|question| question.shown_by).chain(faults) {
         assert!(names().any(|name| name.starts_with(shown)), "{shown}");
     }
 }

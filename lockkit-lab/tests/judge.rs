@@ -117,8 +117,8 @@ impl Tale {
         change(&mut capabilities);
         let patience = Duration::from_secs(30);
         let history = History::new(self.0);
-        let promises = Promises { capabilities: &capabilities, patience, lease: LEASE };
-        let judgement = judge(&history, promises);
+        let promises = Promises::of(&capabilities, patience, LEASE);
+        let judgement = judge(&history, &promises);
         let drawing = draw::svg(&history, &judgement.violations);
         assert!(drawing.starts_with("<svg") && drawing.trim_end().ends_with("</svg>"));
         judgement

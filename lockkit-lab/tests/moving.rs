@@ -112,9 +112,8 @@ async fn a_fleet_that_moves_from_redis_to_sqlite_is_acquitted() {
     let files = files.filter(|path| path.extension().is_some_and(|e| e == "jsonl"));
     let history = History::load(files).unwrap();
     let mirror = house.mirror().await;
-    let promises =
-        Promises { capabilities: mirror.capabilities(), patience: TTL * 10, lease: TTL * 3 };
-    let judgement = judge(&history, promises);
+    let promises = Promises::of(mirror.capabilities(), TTL * 10, TTL * 3);
+    let judgement = judge(&history, &promises);
     assert!(judgement.acquitted(), "{:#?}", judgement.violations);
     assert!(judgement.counts["granted"] > 100, "{:?}", judgement.counts);
     println!("{:?}", judgement.counts);

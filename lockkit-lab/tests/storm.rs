@@ -11,7 +11,7 @@ use lockkit_lab::storm::{FAULTS, Report, Stage, Storm};
 use lockkit_lab::{Kind, Shared};
 
 fn storm() -> Storm {
-    Storm::brief(env!("CARGO_BIN_EXE_lockkit-storm"))
+    Storm::brief(lockkit_lab::worker::example("storm_worker"))
 }
 
 async fn connect(url: String, settings: Settings) -> Result<LockManager, Error> {

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// `cargo xtask storm [ARGUMENTS]`: what `lockkit-storm` does, built with optimizations.
+/// `cargo xtask storm [ARGUMENTS]`: `lockkit storm`, built with optimizations.
 pub(crate) fn storm(arguments: &[String]) -> Result<ExitCode, String> {
-    let program = ["run", "--quiet", "--release", "--package", "lockkit-lab"];
-    cargo(program.iter().chain(&["--bin", "lockkit-storm", "--"]).copied(), arguments)
+    let program = ["run", "--quiet", "--release", "--package", "lockkit-cli", "--features", "lab"];
+    cargo(program.iter().chain(&["--", "storm"]).copied(), arguments)
 }
 
 /// `cargo xtask package`: what would be published can be packed, and builds from the package.

@@ -1,5 +1,9 @@
 //! What can be written on the command line, and the help for it. Decides nothing.
 
+#[cfg(feature = "compare")]
+pub(crate) mod compare;
+#[cfg(feature = "lab")]
+pub(crate) mod lab;
 pub(crate) mod look;
 #[cfg(all(test, feature = "top", feature = "serve"))]
 mod pages;
@@ -29,7 +33,8 @@ Exit codes:
   0        success; of `run`: the command's own code, or 128 + n when signal n ended it (when that
            was SIGINT, SIGTERM, SIGHUP or SIGQUIT, lockkit ends by the same signal)
   1        break: no claim has that token; doctor: the backend has a problem; get, delete: there is
-           no value; elect --show: there is no leader; put: the register is not as expected; latch: the latch is open already
+           no value; elect --show: there is no leader; put: the register is not as expected; latch: the latch is open already;
+           compare, storm, judge: a promise was broken
   64       wrong usage: nothing was done
   69       the backend cannot be reached, or failed, or takes no writes
   70, 71   lockkit itself failed; the system refused what it needs
@@ -159,6 +164,15 @@ pub(crate) enum Verb {
     Serve(serve::ServeArgs),
     /// Raise the tokens of this backend above those of another: a step of a move
     TakeOver(TakeOverArgs),
+    /// Compare backends: what they promise, what was just shown of it, and how fast they are
+    #[cfg(feature = "compare")]
+    Compare(compare::CompareArgs),
+    /// Run clients under injected faults, and check the recorded history
+    #[cfg(feature = "lab")]
+    Storm(lab::StormArgs),
+    /// Check a history that `storm` recorded, and draw it
+    #[cfg(feature = "lab")]
+    Judge(lab::JudgeArgs),
     /// Print the completions for a shell
     #[command(after_help = COMPLETIONS_EXAMPLE)]
     Completions {
@@ -171,8 +185,8 @@ pub(crate) enum Verb {
 
 impl Verb {
     /// What it does with the backend, for the message when that fails.
-    pub(crate) fn doing(&self) -> &'static str {
-        match self {
+    pub(crate) fn doing(&self) -> Option<&'static str> {
+        Some(match self {
             Self::Run(_) | Self::Hold(_) | Self::Acquire(_) => "taking the lock",
             Self::Elect(_) => "campaigning",
             Self::Latch(_) => "using the latch",
@@ -186,8 +200,13 @@ impl Verb {
             Self::Check | Self::Show(_) | Self::Watch(_) => "looking at the lock",
             Self::Break(_) => "breaking the lock",
             Self::TakeOver(_) => "raising the tokens",
+            // These have several, or one that others chose, and name them themselves.
+            #[cfg(feature = "compare")]
+            Self::Compare(_) => return None,
+            #[cfg(feature = "lab")]
+            Self::Storm(_) | Self::Judge(_) => return None,
             _ => "asking the backend",
-        }
+        })
     }
 }
 

@@ -35,6 +35,18 @@ const STAND_IN: &str = "__stand-in";
 /// The word that makes this program end by a signal.
 const END: &str = "__end";
 
+/// The word that makes this program a process that takes part in a case of the suite.
+#[cfg(feature = "compare")]
+pub(crate) const WORKER: &str = "worker";
+
+/// The words that make this program the clients of a storm.
+#[cfg(feature = "lab")]
+const CLIENTS: [&str; 2] = ["storm-client", "storm-consumer"];
+
+/// The word that makes this program a server that a storm strikes at.
+#[cfg(feature = "lab")]
+const SERVICE: &str = "service";
+
 /// Plays the role that these arguments name, if they name one.
 pub(crate) fn play(arguments: &[OsString]) -> Option<ExitCode> {
     let rest = arguments.get(2..).unwrap_or_default();
@@ -46,6 +58,14 @@ pub(crate) fn play(arguments: &[OsString]) -> Option<ExitCode> {
         KEEP => Some(script::keeper(rest)),
         STAND_IN => Some(script::stand_in(rest)),
         END => Some(end(rest)),
+        #[cfg(feature = "lab")]
+        word if word == WORKER || CLIENTS.contains(&word) => {
+            Some(crate::commands::storm::take_part(&arguments[1..]))
+        }
+        #[cfg(feature = "lab")]
+        SERVICE => Some(crate::commands::storm::be_struck(rest)),
+        #[cfg(all(feature = "compare", not(feature = "lab")))]
+        WORKER => Some(crate::commands::compare::take_part(rest)),
         _ => None,
     }
 }
@@ -64,7 +84,7 @@ pub(super) fn stand_in(folder: &Path, pause: Duration) -> Vec<OsString> {
 }
 
 /// Does what a role does by an async function, to its end.
-pub(super) fn asynchronously(work: impl Future<Output = Result<Ending, Failure>>) -> ExitCode {
+pub(crate) fn asynchronously(work: impl Future<Output = Result<Ending, Failure>>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let done = match runtime {
         Ok(runtime) => {

@@ -1,15 +1,23 @@
-//! A history as a picture: who waited, who held what when, where faults struck, and the violations
-//! in red. One SVG file that any browser shows; hover for details.
+//! A history as a picture: who waited, who held what when with which token, where faults struck, and
+//! the violations in red. One SVG file that any browser shows, as wide as there is room for; hover for
+//! details.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use lockkit_conformance::promises;
+
+use super::excuse::strikes;
 use super::turn::{Held, Turn, turns};
-use super::{History, Violation, What};
+use super::{History, Violation};
 
 const WIDTH: f64 = 1600.0;
 const LEFT: f64 = 150.0;
 const ROW: f64 = 14.0;
+/// Where the rows begin: below the headline, the names of faults and the seconds.
+const TOP: f64 = 78.0;
+/// Faults whose names would be on top of each other share so many lines.
+const LINES: usize = 3;
 const COLOURS: [&str; 8] =
     ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#7f7f7f"];
 
@@ -30,23 +38,26 @@ pub fn svg(history: &History, violations: &[Violation]) -> String {
     for (i, row) in rows.values_mut().enumerate() {
         *row = i;
     }
-    let height = 90.0 + ROW * rows.len() as f64;
+    let bottom = TOP + ROW * rows.len() as f64;
+    let height = bottom + 30.0;
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' \
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' \
          font-family='sans-serif' font-size='10'>\n<rect width='100%' height='100%' fill='white'/>"
     );
-    faults(&mut out, history, &window, height);
+    faults(&mut out, history, &window, bottom);
+    seconds(&mut out, &window, bottom);
+    legend(&mut out, bottom + 18.0);
     for ((lock, client), row) in &rows {
-        let y = 60.0 + ROW * *row as f64;
+        let y = TOP + ROW * *row as f64;
         let _ =
             writeln!(out, "<text x='4' y='{}'>{} · client {client}</text>", y + 9.0, text(lock));
     }
     for turn in &shown {
         let row = rows[&(turn.lock.as_str(), turn.client)];
         let guilty = focus.is_some_and(|v| v.by.contains(&(turn.client, turn.op)));
-        bar(&mut out, turn, &window, 60.0 + ROW * row as f64, guilty);
+        bar(&mut out, turn, &window, TOP + ROW * row as f64, guilty);
     }
     if let Some(focus) = focus {
         let more = match violations.len() - 1 {
@@ -61,7 +72,7 @@ pub fn svg(history: &History, violations: &[Violation]) -> String {
         let x = window.x(focus.at);
         let _ = writeln!(
             out,
-            "<line x1='{x:.1}' y1='50' x2='{x:.1}' y2='{height}' stroke='#c00' stroke-width='1.5'/>"
+            "<line x1='{x:.1}' y1='{TOP}' x2='{x:.1}' y2='{bottom}' stroke='#c00' stroke-width='1.5'/>"
         );
     }
     out.push_str("</svg>\n");
@@ -110,25 +121,57 @@ fn end(turn: &Turn) -> Option<u64> {
     }
 }
 
-fn faults(out: &mut String, history: &History, window: &Window, height: f64) {
-    for (i, event) in history.events.iter().enumerate() {
-        let What::FaultBegins { fault, on } = &event.what else { continue };
-        let over = history.events[i..].iter().find(
-            |e| matches!(&e.what, What::FaultEnds { fault: f, on: o } if f == fault && o == on),
-        );
-        let until = over.map_or(event.at + 1, |e| e.at);
-        if until < window.from || event.at > window.to {
+/// A stripe and its name for each.
+fn faults(out: &mut String, history: &History, window: &Window, bottom: f64) {
+    let (mut drawn, mut names) = (0, String::new());
+    for strike in strikes(history) {
+        if strike.ends < window.from || strike.begins > window.to {
             continue;
         }
-        let (x, to) = (window.x(event.at), window.x(until));
+        let (x, to) = (window.x(strike.begins), window.x(strike.ends));
+        let name = promises::title(strike.fault).trim_end_matches('²');
+        let on = text(&strike.on);
+        let y = 34.0 + 11.0 * (drawn % LINES) as f64;
         let _ = writeln!(
             out,
-            "<rect x='{x:.1}' y='50' width='{:.1}' height='{height}' fill='#f4c7c3' \
-             fill-opacity='0.5'><title>{fault:?} on {}</title></rect>",
+            "<rect x='{x:.1}' y='{0:.1}' width='{1:.1}' height='{2:.1}' fill='#f4c7c3' \
+             fill-opacity='0.6'><title>{name} ({on})</title></rect>",
+            y - 8.0,
             (to - x).max(1.5),
-            text(on)
+            bottom - y + 8.0
+        );
+        let x = x + 2.0;
+        let _ = writeln!(names, "<text x='{x:.1}' y='{y:.1}' fill='#7a1f16'>{name} ({on})</text>");
+        drawn += 1;
+    }
+    // On top of all stripes.
+    out.push_str(&names);
+}
+
+/// What time it is, in seconds since the beginning of what is shown.
+fn seconds(out: &mut String, window: &Window, bottom: f64) {
+    let whole = (window.to - window.from) / 1_000_000_000;
+    let step = (whole / 12).max(1);
+    for second in (0..=whole).step_by(step as usize) {
+        let x = window.x(window.from + second * 1_000_000_000);
+        let anchor = if x > WIDTH - 40.0 { "end" } else { "start" };
+        let _ = writeln!(
+            out,
+            "<line x1='{x:.1}' y1='{0}' x2='{x:.1}' y2='{bottom}' stroke='#ccc' \
+             stroke-width='0.5'/><text x='{x:.1}' y='{1}' text-anchor='{anchor}' \
+             fill='#555'>{second} s</text>",
+            TOP,
+            TOP - 6.0
         );
     }
+}
+
+fn legend(out: &mut String, y: f64) {
+    let _ = writeln!(
+        out,
+        "<text x='4' y='{y}' fill='#555'>dashed: waits; bar: its guard is valid, with its token; pink: \
+         a fault; outlined in red: took part in a violation</text>"
+    );
 }
 
 /// A thin line while it waits, a thick one while its guard is valid, outlined in red if guilty.

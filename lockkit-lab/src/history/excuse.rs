@@ -2,16 +2,16 @@
 //! promise that was broken, and touched somebody who took part. What a fault did to a lease is over
 //! when that lease is; what it did to a counter is not.
 
-use lockkit_core::capabilities::{Capabilities, Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Keeps};
 
-use super::judge::{Rule, Violation};
+use super::judge::{Promises, Rule, Violation, nanos};
 use super::{Event, History, What};
 
 /// A fault, from when to when.
 #[derive(Clone, Debug)]
 pub(super) struct Strike {
     pub(super) fault: Fault,
-    on: String,
+    pub(super) on: String,
     pub(super) begins: u64,
     /// The end of time when its end was not recorded.
     pub(super) ends: u64,
@@ -49,20 +49,15 @@ pub(super) fn asks(rule: Rule) -> Option<Keeps> {
 }
 
 impl Strike {
-    /// Whether this is why the violation could happen. No lease is longer than `lease`, in
-    /// nanoseconds.
-    pub(super) fn excuses(
-        &self,
-        violation: &Violation,
-        capabilities: &Capabilities,
-        lease: u64,
-    ) -> bool {
+    /// Whether this is why the violation could happen.
+    pub(super) fn excuses(&self, violation: &Violation, promises: &Promises) -> bool {
         let Some(asked) = asks(violation.rule) else { return false };
-        let costs_it = capabilities.keeps(self.fault) < asked;
+        let costs_it = promises.keeps(self.fault) < asked;
         let before_it = self.begins <= violation.at;
         // Who came when the fault was over stands in a list that nothing happened to.
         let touches = violation.since <= self.ends;
-        let lasting = asked == Keeps::Tokens || violation.at <= self.ends.saturating_add(lease);
+        let lasting = asked == Keeps::Tokens
+            || violation.at <= self.ends.saturating_add(nanos(promises.lease));
         costs_it && before_it && touches && lasting
     }
 }

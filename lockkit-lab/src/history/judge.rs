@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use lockkit_core::capabilities::Capabilities;
+use lockkit_core::capabilities::{Capabilities, Fault, Keeps};
 use lockkit_core::{Mode, queue};
+use serde::{Deserialize, Serialize};
 
 use super::excuse::{Strike, asks, strikes};
 use super::order::order;
@@ -19,16 +20,31 @@ use super::updates::updates;
 use super::{History, What};
 
 /// What a set-up promises.
-#[derive(Clone, Copy, Debug)]
-pub struct Promises<'a> {
-    /// Which faults cost what.
-    pub capabilities: &'a Capabilities,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Promises {
+    /// Which faults cost what. Those that are not named cost nothing.
+    pub faults: Vec<(Fault, Keeps)>,
+    /// Whether claims are granted in the order in which they were queued.
+    pub fifo: bool,
     /// How long after the last client's end a lock may still be held, how long a waiter may wait at
     /// a free lock, and how long after a fault not everything need work: ttl plus slack.
     pub patience: Duration,
     /// The longest lease that a client had: for so long after its end, a fault may show in who
     /// holds.
     pub lease: Duration,
+}
+
+impl Promises {
+    /// Those of a driver.
+    pub fn of(capabilities: &Capabilities, patience: Duration, lease: Duration) -> Self {
+        let faults = capabilities.faults.to_vec();
+        Self { faults, fifo: capabilities.fifo, patience, lease }
+    }
+
+    /// Which promises hold while this fault happens.
+    pub fn keeps(&self, fault: Fault) -> Keeps {
+        self.faults.iter().find(|(f, _)| *f == fault).map_or(Keeps::All, |(_, keeps)| *keeps)
+    }
 }
 
 /// What a history shows.
@@ -100,14 +116,14 @@ impl fmt::Display for Violation {
 }
 
 /// Judges a history.
-pub fn judge(history: &History, promises: Promises<'_>) -> Judgement {
+pub fn judge(history: &History, promises: &Promises) -> Judgement {
     let mut found = Vec::new();
     let turns = turns(history, &mut found);
     let strikes = strikes(history);
     for (lock, turns) in by_lock(&turns) {
         tokens(&lock, &turns, &mut found);
         exclusion(&lock, &turns, &mut found);
-        if promises.capabilities.fifo {
+        if promises.fifo {
             order(&lock, &turns, &mut found);
         }
         progress(&lock, &turns, history, promises.patience, &mut found);
@@ -123,16 +139,14 @@ pub fn judge(history: &History, promises: Promises<'_>) -> Judgement {
 }
 
 /// Sorts what was found into what was promised and what a fault excuses.
-fn sentence(strikes: &[Strike], promises: Promises<'_>, found: Vec<Violation>) -> Judgement {
-    let capabilities = promises.capabilities;
+fn sentence(strikes: &[Strike], promises: &Promises, found: Vec<Violation>) -> Judgement {
     let at_risk = |rule: &Rule| {
-        let costs = |asked| strikes.iter().any(|s| capabilities.keeps(s.fault) < asked);
+        let costs = |asked| strikes.iter().any(|s| promises.keeps(s.fault) < asked);
         asks(*rule).is_some_and(costs)
     };
     let better = [Rule::Exclusion, Rule::TokensGrow].into_iter().filter(at_risk);
     let better = better.filter(|rule| found.iter().all(|v| v.rule != *rule)).collect();
-    let lease = nanos(promises.lease);
-    let excused = |v: &Violation| strikes.iter().any(|s| s.excuses(v, capabilities, lease));
+    let excused = |v: &Violation| strikes.iter().any(|s| s.excuses(v, promises));
     let (excused, violations) = found.into_iter().partition(excused);
     Judgement { violations, excused, better, counts: BTreeMap::new() }
 }
@@ -145,7 +159,7 @@ fn counts(history: &History) -> BTreeMap<&'static str, usize> {
     counts
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

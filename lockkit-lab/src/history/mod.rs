@@ -6,6 +6,7 @@
 pub mod draw;
 pub mod event;
 mod excuse;
+mod file;
 pub mod judge;
 mod linear;
 mod order;
@@ -20,6 +21,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 pub use event::{Event, How, What};
+pub use file::Recorded;
 pub use judge::{Judgement, Promises, Violation, judge};
 pub use lockkit_conformance::wrap::now;
 

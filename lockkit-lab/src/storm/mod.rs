@@ -28,7 +28,7 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::{LockManager, Space};
 
 use crate::history::register::GuardedRegisters;
-use crate::history::{History, Judgement, Promises, Recorder, What, draw, judge};
+use crate::history::{History, Judgement, Promises, Recorded, Recorder, What, draw, judge};
 use client::Orders;
 use plan::{Plan, Strike};
 use processes::Processes;
@@ -91,6 +91,8 @@ pub struct Storm {
 pub struct Report {
     /// What the judge says.
     pub judgement: Judgement,
+    /// What it was told.
+    pub recorded: Recorded,
     /// The drawing, when there was a violation.
     pub drawing: Option<PathBuf>,
 }
@@ -193,14 +195,15 @@ impl Storm {
         let capabilities = look.capabilities();
         let patience = self.patience(look) + self.longest();
         let lease = self.longest() + capabilities.granularity;
-        let judgement = judge(&history, Promises { capabilities, patience, lease });
+        let promises = Promises::of(capabilities, patience, lease);
+        let judgement = judge(&history, &promises);
         let mut drawing = None;
         if !judgement.acquitted() {
             let path = self.folder.join("violation.svg");
             std::fs::write(&path, draw::svg(&history, &judgement.violations))?;
             drawing = Some(path);
         }
-        Ok(Report { judgement, drawing })
+        Ok(Report { judgement, recorded: Recorded { history, promises }, drawing })
     }
 }
 

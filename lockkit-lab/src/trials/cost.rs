@@ -298,7 +298,7 @@ fn costs_by(
 ) {
     counts.sort_by_key(figure);
     let middle = &counts[counts.len() / 2];
-    println!("{what}: {} (budget {budget:?}); {middle:?}", figure(middle));
+    remark!("{what}: {} (budget {budget:?}); {middle:?}", figure(middle));
     let within = |count| budget.contains(&figure(count));
     assert!(
         within(middle) || within(&counts[0]),

@@ -94,7 +94,7 @@ async fn refused(stage: &Stage, refusal: &Refusal) {
     let begun = servers.act(refusal.begin).await;
     begun.unwrap_or_else(|e| panic!("{what} could not be staged: {e}"));
     let error = refuse(bench, &ours, refusal).await;
-    println!("{what}: {error}");
+    remark!("{what}: {error}");
     let clear = matches!(error, Error::Backend { .. } | Error::Config(_));
     assert!(clear, "{what}: {error:?}");
     assert_eq!(error.is_retryable(), refusal.retryable, "{what}: may trying again help? {error}");

@@ -63,7 +63,7 @@ async fn everywhere(stage: Stage, faults: Faults) -> Applied {
     for operation in Operation::of(stage.bench().capabilities()) {
         let counts = undisturbed(&stage, &others, operation).await;
         let faults = faults(&counts);
-        println!("{operation:?}: {} requests, {} pushes", counts.requests, counts.pushes);
+        remark!("{operation:?}: {} requests, {} pushes", counts.requests, counts.pushes);
         for (fault, when) in faults {
             let gives_up = operation.leaves_something().then_some(Then::GivesUp);
             for then in std::iter::once(Then::AsksAgain).chain(gives_up) {
@@ -81,7 +81,7 @@ async fn everywhere(stage: Stage, faults: Faults) -> Applied {
     while !running.is_empty() {
         struck += u32::from(done(running.join_next().await));
     }
-    println!("{struck} of {ordered} faults struck");
+    remark!("{struck} of {ordered} faults struck");
     // A message that comes now and then may have been counted, and not have come again.
     assert!(struck * 10 >= ordered * 9, "only {struck} of {ordered} faults struck");
     nothing_left(stage.bench(), &others, PATIENCE).await;

@@ -1,0 +1,91 @@
+//! A set-up that is compared, and the suite's harness for whatever a function connects to.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use lockkit_core::driver::LockDriver;
+use lockkit_core::{Capabilities, Error};
+
+use crate::{Harness, Worker};
+
+/// Makes a driver of its own onto a backend: a connection as another program would have it.
+pub type Connect =
+    Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn LockDriver>, Error>> + Send + Sync>;
+
+/// A set-up that takes part, connected.
+#[derive(Clone)]
+pub struct Subject {
+    name: String,
+    place: String,
+    capabilities: Capabilities,
+    harness: Arc<Reached>,
+}
+
+impl Subject {
+    /// Connects for the first time. `place` is what may be shown of its URL; a `worker` makes the
+    /// cases about other processes applicable.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub async fn new(
+        name: impl Into<String>,
+        place: impl Into<String>,
+        connect: Connect,
+        worker: Option<Worker>,
+    ) -> Result<Self, Error> {
+        let first = connect().await?;
+        first.health().await?;
+        let capabilities = *first.capabilities();
+        let harness = Arc::new(Reached { connect, first, worker });
+        Ok(Self { name: name.into(), place: place.into(), capabilities, harness })
+    }
+
+    /// What it is called in the tables.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it is, without secrets.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// What its driver states.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    /// It as a backend that cases run against.
+    pub fn harness(&self) -> Arc<dyn Harness> {
+        self.harness.clone()
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+struct Reached {
+    connect: Connect,
+    first: Arc<dyn LockDriver>,
+    worker: Option<Worker>,
+}
+
+#[async_trait]
+impl Harness for Reached {
+    async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
+        // What lives in one process is reached through one driver.
+        match self.first.capabilities().shared_between_processes {
+            true => (self.connect)().await,
+            false => Ok(self.first.clone()),
+        }
+    }
+
+    fn worker(&self) -> Option<Worker> {
+        self.worker.clone()
+    }
+}

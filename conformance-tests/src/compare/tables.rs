@@ -1,0 +1,163 @@
+//! What was found, as tables: a row a question, a column a set-up. Every form of a comparison shows
+//! these rows, in this order.
+
+use lockkit_core::capabilities::{Fault, Keeps};
+
+use super::{Comparison, Measured};
+use crate::promises;
+use crate::semantics::{Mark, QUESTIONS};
+
+/// One of the tables.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Its heading.
+    pub title: &'static str,
+    /// What is above it.
+    pub note: &'static str,
+    /// Its rows.
+    pub rows: Vec<Row>,
+}
+
+/// A question, and what each set-up answers.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The question.
+    pub title: &'static str,
+    /// One for each set-up.
+    pub answers: Vec<Answer>,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// In words.
+    pub text: String,
+    /// What this run says of it.
+    pub mark: Mark,
+}
+
+const SEMANTICS: &str = "What a lock means. ✓: shown by cases of this run, which fail for any other \
+    answer; no mark: stated by the driver.";
+const MEASURED: &str = "Measured in this run, in turns; medians. Compare figures of one run only: \
+    another machine, network or disk has others.";
+const FAULTS: &str = "What is left of exclusion and growing tokens under each fault. all hold: both; \
+    tokens: two may hold at once, the later one has the greater token; none: neither is promised; –: \
+    it cannot happen. ✓: staged in this run.";
+
+/// How a figure is shown.
+type Figure = fn(&Measured) -> String;
+
+const FIGURES: [(&str, Figure); 4] = [
+    ("lock and release, 1 task", |m| rate(m.one_task)),
+    ("lock and release, 64 tasks", |m| rate(m.many_tasks)),
+    ("hand-over to the next in line", |m| seconds(m.hand_over)),
+    ("a dead holder's lock is free", |m| {
+        let late = (m.dead_freed - m.dead_ttl).max(0.0);
+        format!("{} after a ttl of {}", seconds(late), seconds(m.dead_ttl))
+    }),
+];
+
+/// The titles of all rows, table by table.
+pub fn row_titles() -> [Vec<&'static str>; 3] {
+    [
+        QUESTIONS.iter().map(|question| question.title).collect(),
+        FIGURES.iter().map(|(title, _)| *title).collect(),
+        Fault::ALL.into_iter().map(promises::title).collect(),
+    ]
+}
+
+impl Comparison {
+    /// Semantics, what was measured, and faults.
+    pub fn tables(&self) -> [Table; 3] {
+        let [semantics, measured, faults] = row_titles();
+        let row = |title, answer: &dyn Fn(&super::SetUp) -> Answer| Row {
+            title,
+            answers: self.set_ups.iter().map(answer).collect(),
+        };
+        let semantics = semantics.into_iter().zip(QUESTIONS).map(|(title, question)| {
+            row(title, &|of| Answer {
+                text: question.answer(&of.capabilities),
+                mark: Mark::of(question.shown_by, &of.reports),
+            })
+        });
+        let measured = measured.into_iter().zip(FIGURES).map(|(title, (_, figure))| {
+            row(title, &|of| Answer { text: figure(&of.measured), mark: Mark::Stated })
+        });
+        let faults = faults.into_iter().zip(Fault::ALL).map(|(title, fault)| {
+            row(title, &|of| {
+                let keeps = of.capabilities.keeps(fault);
+                let mark = match keeps {
+                    Keeps::Impossible => Mark::Stated,
+                    _ => Mark::of(promises::shown_by(fault), &of.reports),
+                };
+                Answer { text: promises::word(keeps).to_owned(), mark }
+            })
+        });
+        [
+            Table { title: "Semantics", note: SEMANTICS, rows: semantics.collect() },
+            Table { title: "Measured", note: MEASURED, rows: measured.collect() },
+            Table { title: "Faults", note: FAULTS, rows: faults.collect() },
+        ]
+    }
+}
+
+/// `12,300/s`, with three digits that mean something.
+pub(super) fn rate(per_second: f64) -> String {
+    format!("{}/s", grouped(rounded(per_second)))
+}
+
+/// Three digits that mean something.
+fn rounded(value: f64) -> f64 {
+    let digits = value.abs().max(1.0).log10().floor() as i32;
+    let unit = 10_f64.powi((digits - 2).max(0));
+    (value / unit).round() * unit
+}
+
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A time in the unit that suits it.
+pub(super) fn seconds(time: f64) -> String {
+    match time {
+        t if t >= 9.95 => format!("{t:.0} s"),
+        t if t >= 0.9995 => format!("{} s", trimmed(t, 1)),
+        t if t >= 0.00995 => format!("{:.0} ms", t * 1e3),
+        t if t >= 0.0009995 => format!("{} ms", trimmed(t * 1e3, 1)),
+        t => format!("{:.0} µs", t * 1e6),
+    }
+}
+
+fn trimmed(value: f64, digits: usize) -> String {
+    let text = format!("{value:.digits$}");
+    text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits_and_the_unit_that_suits_them() {
+        let rates = [(12_345.0, "12,300/s"), (987.4, "987/s"), (1_234_567.0, "1,230,000/s")];
+        assert!(rates.iter().all(|(value, shown)| rate(*value) == *shown));
+        let times = [
+            (0.000_12, "120 µs"),
+            (0.0042, "4.2 ms"),
+            (0.0501, "50 ms"),
+            (1.0, "1 s"),
+            (12.4, "12 s"),
+        ];
+        for (value, shown) in times {
+            assert_eq!(seconds(value), shown);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! `compare --lab`: on servers that are started for it, whose faults are staged too.
+
+use std::sync::Arc;
+
+use lockkit_conformance::Worker;
+use lockkit_conformance::compare::Subject;
+use lockkit_lab::set_ups::{Connect, SET_UPS, SetUp};
+
+use super::compare::{check_names, conclude, connect, measured, over, progress};
+use crate::args::compare::CompareArgs;
+use crate::exit::{Failure, code};
+use crate::output;
+use crate::system;
+
+pub(super) async fn compare(args: &CompareArgs) -> Result<u8, Failure> {
+    let chosen = chosen(&args.subjects)?;
+    let mut running = Vec::with_capacity(chosen.len());
+    let mut subjects = Vec::with_capacity(chosen.len());
+    for set_up in &chosen {
+        progress(&format!("starting {}", set_up.name));
+        let started = set_up.start().await;
+        let started = started
+            .map_err(|e| Failure::new(code::OS, format!("cannot start {}: {e}", set_up.name)))?;
+        let url = started.url().to_owned();
+        let worker = Worker { program: system::this_program(), url: url.clone() };
+        subjects.push(Subject::new(set_up.name, set_up.about, connect(url), Some(worker)).await?);
+        running.push(started);
+    }
+    over();
+    check_names(args, &subjects)?;
+    let mut comparison = measured(args, &subjects).await?;
+    // The trials start servers of their own, and are not to share the machine with idle ones.
+    drop((subjects, running));
+    let connect: Connect = Arc::new(|url| connect(url)());
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    for (set_up, found) in chosen.iter().zip(&mut comparison.set_ups) {
+        let trials = set_up.trials(&connect, Some(system::this_program()), &progress);
+        found.reports.extend(trials.await);
+    }
+    std::panic::set_hook(hook);
+    over();
+    conclude(args, &comparison)
+}
+
+/// Those that are named, or all for which there is a driver.
+fn chosen(names: &[String]) -> Result<Vec<SetUp>, Failure> {
+    let missing = |set_up: &SetUp| lockkit::missing_feature(&format!("{}://", set_up.scheme()));
+    if names.is_empty() {
+        let (chosen, without): (Vec<_>, Vec<_>) =
+            SET_UPS.into_iter().partition(|set_up| missing(set_up).is_none());
+        for set_up in without {
+            output::note(format!("{} is left out: this lockkit has no driver for it", set_up.name));
+        }
+        return Ok(chosen);
+    }
+    let find = |name: &String| {
+        let known = SET_UPS.iter().find(|set_up| set_up.is_called(name)).ok_or_else(|| {
+            let all = SET_UPS.map(|set_up| set_up.name).join(", ");
+            Failure::usage(format!("the lab has no {name:?}; it has {all}"))
+        })?;
+        match missing(known) {
+            None => Ok(*known),
+            Some(feature) => Err(Failure::usage(format!(
+                "this lockkit was built without {feature}: build it with --features {feature}"
+            ))),
+        }
+    };
+    names.iter().map(find).collect()
+}

@@ -1,0 +1,295 @@
+//! The set-ups that `lockkit compare --lab` puts side by side, as data: what is started for each, and
+//! which trials can be run on it. Knows no driver: it is handed one way to connect to any URL.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{BoxFuture, try_join_all};
+use lockkit_conformance::{Report, compare};
+use lockkit_core::Error;
+use lockkit_core::driver::LockDriver;
+use tokio::sync::OnceCell;
+
+use crate::proxy::{Protocol, Proxy};
+use crate::trials::{TRIALS, trial};
+use crate::{Costs, Group, Kind, LabError, Layout, Result, Server, Site};
+
+/// A set-up that can be started here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetUp {
+    /// What it is called.
+    pub name: &'static str,
+    /// What is started, in words.
+    pub about: &'static str,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// A new SQLite file.
+    File,
+    Server(Kind),
+    Group(Layout),
+    /// Three servers of a kind that know nothing of each other.
+    Quorum(Kind),
+}
+
+/// All of them.
+pub const SET_UPS: [SetUp; 8] = [
+    SetUp { name: "SQLite", about: "a new file on this machine", place: Place::File },
+    SetUp {
+        name: "PostgreSQL",
+        about: "one server; writes are not forced to disk (fsync = off)",
+        place: Place::Server(Kind::Postgres),
+    },
+    SetUp {
+        name: "MariaDB",
+        about: "one server; writes are forced to disk once a second",
+        place: Place::Server(Kind::MariaDb),
+    },
+    SetUp {
+        name: "Redis",
+        about: "one server with an append-only file that is not forced to disk",
+        place: Place::Server(Kind::Redis),
+    },
+    SetUp {
+        name: "Redis Cluster",
+        about: "three such masters",
+        place: Place::Group(Layout::RedisCluster),
+    },
+    SetUp {
+        name: "Quorum of Redis",
+        about: "three such servers that know nothing of each other, and have 2 s to answer",
+        place: Place::Quorum(Kind::Redis),
+    },
+    SetUp {
+        name: "ZooKeeper",
+        about: "one server; writes are not forced to disk; a tick of 500 ms instead of the usual 2 s, \
+                so leases of the dead end sooner",
+        place: Place::Server(Kind::ZooKeeper),
+    },
+    SetUp {
+        name: "etcd",
+        about: "one server; every write is forced to disk",
+        place: Place::Server(Kind::Etcd),
+    },
+];
+
+/// Options of quorums: leases as long as cases ask for, and time for members on a busy machine.
+const QUORUM: &str = "?longest_ttl=3650d&member_limit=2s";
+
+/// For trials, which ask for shorter ones, and whose members lose their data.
+const STRUCK_QUORUM: &str = "?longest_ttl=1h&member_limit=2s";
+
+/// A set-up that runs, until the value is dropped.
+#[derive(Debug)]
+pub struct Running {
+    url: String,
+    _held: Held,
+}
+
+#[derive(Debug)]
+#[allow(dead_code, reason = "held until it is dropped")]
+enum Held {
+    Folder(tempfile::TempDir),
+    Servers(Vec<Server>),
+    Group(Box<Group>),
+}
+
+impl Running {
+    /// Its URL.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+/// Makes a driver of its own onto whatever a URL names.
+pub type Connect =
+    Arc<dyn Fn(String) -> BoxFuture<'static, Result<Arc<dyn LockDriver>, Error>> + Send + Sync>;
+
+impl SetUp {
+    /// Whether this is its name, whatever its case, spaces and signs.
+    pub fn is_called(&self, name: &str) -> bool {
+        compare::same_name(self.name, name)
+    }
+
+    /// The scheme of its URLs.
+    pub fn scheme(&self) -> &'static str {
+        match self.place {
+            Place::File => "sqlite",
+            Place::Server(Kind::Postgres) => "postgres",
+            Place::Server(Kind::MariaDb) => "mysql",
+            Place::Server(Kind::ZooKeeper) => "zk",
+            Place::Server(Kind::Etcd) => "etcd",
+            Place::Server(Kind::Redis) | Place::Group(_) | Place::Quorum(_) => "redis",
+        }
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When a server cannot be started.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing of it remains.
+    pub async fn start(&self) -> Result<Running> {
+        Ok(match self.place {
+            Place::File => {
+                let folder = tempfile::tempdir()
+                    .map_err(|e| LabError::Answer(format!("no temporary folder: {e}")))?;
+                let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+                Running { url, _held: Held::Folder(folder) }
+            }
+            Place::Server(kind) => {
+                let server = Server::start(kind).await?;
+                let url = format!("{}{}", server.url(), self.options());
+                Running { url, _held: Held::Servers(vec![server]) }
+            }
+            Place::Group(layout) => {
+                let group = Group::start(layout).await?;
+                Running { url: group.url(), _held: Held::Group(Box::new(group)) }
+            }
+            Place::Quorum(kind) => {
+                let servers = try_join_all((0..3).map(|_| Server::start(kind))).await?;
+                let urls: Vec<_> = servers.iter().map(Server::url).collect();
+                let url = format!("quorum:{}{QUORUM}", urls.join(","));
+                Running { url, _held: Held::Servers(servers) }
+            }
+        })
+    }
+
+    /// Drivers are told the tick of the lab's ZooKeeper.
+    fn options(&self) -> &'static str {
+        match self.place {
+            Place::Server(Kind::ZooKeeper) => "?tick=500ms",
+            _ => "",
+        }
+    }
+
+    /// The trials that show an answer of a comparison, one after the other: they count messages, and
+    /// stage faults on servers of their own. `worker` is a program that plays [`worker`](crate::worker).
+    /// None where there is no server.
+    pub async fn trials(
+        &self,
+        connect: &Connect,
+        worker: Option<PathBuf>,
+        say: &(dyn Fn(&str) + Sync),
+    ) -> Vec<Report> {
+        if self.place == Place::File {
+            return Vec::new();
+        }
+        let chosen: Vec<_> = TRIALS.iter().filter(|trial| compare::shows(trial.name)).collect();
+        let site: Arc<dyn Site> = Arc::new(Staged {
+            set_up: *self,
+            connect: connect.clone(),
+            worker,
+            others: OnceCell::new(),
+        });
+        let mut reports = Vec::with_capacity(chosen.len());
+        for one in &chosen {
+            say(&format!("{}: trial {} of {}", self.name, reports.len() + 1, chosen.len()));
+            reports.push(trial(site.clone(), one).await);
+        }
+        reports
+    }
+}
+
+/// A set-up as a site.
+struct Staged {
+    set_up: SetUp,
+    connect: Connect,
+    worker: Option<PathBuf>,
+    /// Of a quorum, the members beside the trials' server.
+    others: OnceCell<Vec<Other>>,
+}
+
+/// A member that answers a little later than any behind a trial's proxy: so every majority has the
+/// trial's server in it, and what is counted there is what an operation waits for.
+struct Other {
+    server: Server,
+    proxy: Proxy,
+}
+
+impl Other {
+    async fn start(kind: Kind) -> Result<Self, Error> {
+        let lab = |error: &dyn std::fmt::Display| Error::Config(format!("the lab: {error}"));
+        let server = Server::start(kind).await.map_err(|e| lab(&e))?;
+        let proxy = Proxy::start(server.addr(), Protocol::Resp).await.map_err(|e| lab(&e))?;
+        proxy.latency(Duration::from_millis(15));
+        Ok(Self { server, proxy })
+    }
+}
+
+#[async_trait]
+impl Site for Staged {
+    fn kind(&self) -> Kind {
+        match self.set_up.place {
+            Place::Server(kind) | Place::Quorum(kind) => kind,
+            Place::Group(layout) => layout.kind(),
+            Place::File => unreachable!("no trials are run on a file"),
+        }
+    }
+
+    fn layout(&self) -> Option<Layout> {
+        match self.set_up.place {
+            Place::Group(layout) => Some(layout),
+            _ => None,
+        }
+    }
+
+    fn is_member(&self) -> bool {
+        matches!(self.set_up.place, Place::Quorum(_))
+    }
+
+    async fn connect(&self, url: &str) -> Result<Arc<dyn LockDriver>, Error> {
+        let Place::Quorum(kind) = self.set_up.place else {
+            return (self.connect)(url.to_owned()).await;
+        };
+        let starting = || try_join_all((0..2).map(|_| Other::start(kind)));
+        let others = self.others.get_or_try_init(starting).await?;
+        let others: Vec<_> = others.iter().map(|o| o.server.url_at(o.proxy.addr())).collect();
+        (self.connect)(format!("quorum:{url},{}{STRUCK_QUORUM}", others.join(","))).await
+    }
+
+    fn options(&self) -> &'static str {
+        match self.kind() {
+            Kind::ZooKeeper => "?session_timeout=10s&tick=500ms",
+            _ => "",
+        }
+    }
+
+    fn costs(&self) -> Costs {
+        let mut costs = Costs::BUDGET;
+        match self.set_up.place {
+            Place::Group(Layout::RedisCluster) => costs.renewed_side_by_side = 3,
+            Place::Quorum(_) => {
+                // Try, and then raise; who waits tries again.
+                (costs.acquire, costs.granted_try) = (2, 2);
+                (costs.acquire_shared, costs.first_use) = (2, 2);
+                costs.look_when_woken = 2;
+            }
+            Place::Server(Kind::ZooKeeper) => {
+                costs.renew_thousand = 2;
+                costs.fewer_at_times = 1;
+            }
+            _ => {}
+        }
+        costs
+    }
+
+    fn layouts(&self) -> Vec<Layout> {
+        match self.set_up.place {
+            Place::Group(Layout::RedisCluster) => vec![Layout::RedisClusterWithReplicas],
+            Place::Server(Kind::ZooKeeper) => vec![Layout::ZooKeeperEnsemble],
+            Place::Server(Kind::Etcd) => vec![Layout::EtcdCluster],
+            _ => Vec::new(),
+        }
+    }
+
+    fn worker(&self) -> Option<PathBuf> {
+        // Of a quorum, a worker would be told of one member.
+        self.worker.clone().filter(|_| !self.is_member())
+    }
+}
