@@ -367,7 +367,7 @@ impl Drop for Attempt<'_> {
         let registry = &self.core.registry;
         if let Some(record) = &self.record {
             registry.remove(self.claim.id, record);
-            record.close();
+            record.give_back();
         }
         let now = registry.clock.now();
         let give_up = now.after(self.claim.hold_ttl.max(self.claim.wait_ttl));

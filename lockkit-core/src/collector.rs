@@ -6,7 +6,10 @@
 //! future that its owner does not poll.
 
 use std::collections::{BTreeMap, HashSet};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -18,6 +21,10 @@ use crate::driver::{Answered, LockDriver, Released};
 use crate::flight::{Reply, Step};
 use crate::lane::Lane;
 use crate::{Claim, Error};
+
+mod passenger;
+
+pub(crate) use passenger::Passenger;
 
 /// A flight that has no answer after this makes room for another: what is stuck at one node, or
 /// behind one row, must not hold up the rest. Drivers end their attempts after some seconds, so that a
@@ -37,6 +44,10 @@ pub(crate) struct Collector {
     /// Of the pauses before steps are repeated: what failed together is repeated together.
     pub(crate) jitter: Jitter,
     queue: Mutex<Queue>,
+    /// Flights land one after the other. When the answers of two come together, the backend works on
+    /// the next flight of one while that of the other is prepared; otherwise both would depart together
+    /// from then on, and client and server take turns.
+    runway: tokio::sync::Mutex<()>,
     /// For a backend that carries one step at a time: acquires and releases wait for no flight, and
     /// not for each other.
     acquires: Lane,
@@ -55,6 +66,8 @@ struct Queue {
     alone: bool,
     /// How many single steps in a row met nobody.
     lone: u32,
+    /// Flights that were answered and have not departed again: they take along what comes.
+    landing: usize,
     closed: bool,
 }
 
@@ -91,6 +104,7 @@ impl Collector {
             jitter: Jitter::random(),
             driver,
             queue: Mutex::default(),
+            runway: tokio::sync::Mutex::default(),
             acquires: Lane::new(),
             releases: Lane::new(),
         })
@@ -98,7 +112,7 @@ impl Collector {
 
     /// A step that is about to depart. It does when it is polled.
     pub(crate) fn step(self: &Arc<Self>, step: Step, latest: Option<Moment>) -> Passenger {
-        Passenger { collector: self.clone(), step, latest, state: State::Ashore }
+        Passenger::new(self.clone(), step, latest)
     }
 
     /// Takes a claim out of its list. "Not there" after an attempt that got no answer is taken for
@@ -178,13 +192,13 @@ impl Collector {
                 queue.lane(place).remove(&place.number);
                 return true;
             }
-            if queue.out >= self.flights.at_once {
+            if queue.out >= self.flights.at_once || queue.landing > 0 {
                 return false;
             }
             queue.out += 1;
             self.batch(&mut queue)
         };
-        tokio::spawn(Flight { collector: self.clone(), counted: true }.fly(batch));
+        Flight::begin(self, batch);
         false
     }
 
@@ -222,9 +236,11 @@ impl Collector {
     }
 
     /// Carries a flight, and tells each step what came of it.
-    async fn carry(&self, batch: Vec<Waiting>) {
+    async fn carry(&self, batch: Vec<Waiting>) -> Option<Landing<'_>> {
         let mut parts = vec![(batch, 0)];
+        let mut landing = None;
         while let Some((mut batch, unanswered)) = parts.pop() {
+            drop(landing.take());
             let departed = self.clock.now();
             let late = |waiting: &mut Waiting| waiting.latest.is_some_and(|it| it <= departed);
             for late in batch.extract_if(.., late) {
@@ -246,6 +262,7 @@ impl Collector {
                 }
                 Err(error) => vec![Err(error); steps.len()],
             };
+            landing = Some(self.land().await);
             for (waiting, reply) in batch.into_iter().zip(replies) {
                 let reply = reply.map(|mut reply| {
                     reply.unanswered += unanswered;
@@ -254,6 +271,14 @@ impl Collector {
                 let _ = waiting.told.send(Told::Answer(Answer { departed, reply }));
             }
         }
+        landing
+    }
+
+    async fn land(&self) -> Landing<'_> {
+        self.queue().landing += 1;
+        let mut landing = Landing { collector: self, counted: true, _turn: None };
+        landing._turn = Some(self.runway.lock().await);
+        landing
     }
 }
 
@@ -277,183 +302,118 @@ struct Queued {
     release: bool,
 }
 
+/// From the answers of a flight to the departure of the next one.
+struct Landing<'a> {
+    collector: &'a Collector,
+    /// Whether it counts as landing.
+    counted: bool,
+    _turn: Option<tokio::sync::MutexGuard<'a, ()>>,
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        if self.counted {
+            self.collector.queue().landing -= 1;
+        }
+    }
+}
+
 /// A flight of several steps, one after the other as long as there are any.
 struct Flight {
     collector: Arc<Collector>,
     /// Whether it counts as under way.
     counted: bool,
+    /// Whether nobody depends on it any more.
+    over: bool,
 }
 
 impl Flight {
+    /// Departs with these steps; it is counted already.
+    fn begin(collector: &Arc<Collector>, batch: Vec<Waiting>) {
+        tokio::spawn(Self { collector: collector.clone(), counted: true, over: false }.fly(batch));
+    }
+
     async fn fly(mut self, mut batch: Vec<Waiting>) {
+        let collector = self.collector.clone();
+        let mut landing = None;
         loop {
-            let collector = self.collector.clone();
-            let mut carried = std::pin::pin!(collector.carry(batch));
-            tokio::select! {
-                biased;
-                () = carried.as_mut() => {}
-                () = tokio::time::sleep(SLOW) => {
-                    self.make_room();
-                    return carried.await;
-                }
-            }
+            let mut carried = pin!(collector.carry(batch));
+            // It departs when it is polled first.
+            let begun = poll_fn(|context| Poll::Ready(carried.as_mut().poll(context))).await;
+            drop(landing);
+            landing = match begun {
+                Poll::Ready(landing) => landing,
+                Poll::Pending => tokio::select! {
+                    biased;
+                    landing = carried.as_mut() => landing,
+                    () = tokio::time::sleep(SLOW) => {
+                        self.make_room();
+                        carried.await
+                    }
+                },
+            };
             // Those who were answered come back with their next steps.
             tokio::task::yield_now().await;
-            let mut queue = collector.queue();
-            batch = collector.batch(&mut queue);
-            if batch.is_empty() {
-                queue.out -= 1;
-                self.counted = false;
-                return;
+            match self.next(landing.as_mut()) {
+                Some(next) => batch = next,
+                None => break,
             }
         }
+        self.over = true;
+    }
+
+    /// What it departs with again; `None` when nobody came, or not enough and others land as well. What
+    /// it cannot take departs beside it.
+    fn next(&mut self, landing: Option<&mut Landing<'_>>) -> Option<Vec<Waiting>> {
+        let Flights { steps, at_once, .. } = self.collector.flights;
+        let mut batches = Vec::new();
+        {
+            let mut queue = self.collector.queue();
+            queue.out -= usize::from(std::mem::take(&mut self.counted));
+            if let Some(landing) = landing {
+                landing.counted = false;
+                queue.landing -= 1;
+                if queue.landing > 0 && queue.len() < steps / 2 {
+                    return None;
+                }
+            }
+            while queue.out < at_once {
+                let batch = self.collector.batch(&mut queue);
+                if batch.is_empty() {
+                    break;
+                }
+                queue.out += 1;
+                batches.push(batch);
+            }
+        }
+        self.counted = !batches.is_empty();
+        let mut batches = batches.into_iter();
+        let first = batches.next();
+        batches.for_each(|batch| Self::begin(&self.collector, batch));
+        first
     }
 
     /// Counts no longer, so that another may depart.
     fn make_room(&mut self) {
-        let mut queue = self.collector.queue();
-        self.counted = false;
-        let batch = self.collector.batch(&mut queue);
-        if batch.is_empty() {
-            queue.out -= 1;
-            return;
+        if let Some(batch) = self.next(None) {
+            self.counted = false;
+            Self::begin(&self.collector, batch);
         }
-        drop(queue);
-        tokio::spawn(Flight { collector: self.collector.clone(), counted: true }.fly(batch));
     }
 }
 
 impl Drop for Flight {
     /// Its runtime ended, or the driver panicked: who waits sees to itself, in its own runtime.
     fn drop(&mut self) {
-        if !self.counted {
+        if self.over {
             return;
         }
         let (releases, acquires) = {
             let mut queue = self.collector.queue();
-            queue.out -= 1;
+            queue.out -= usize::from(self.counted);
             (std::mem::take(&mut queue.releases), std::mem::take(&mut queue.acquires))
         };
         let waiting = releases.into_values().chain(acquires.into_values());
         waiting.for_each(|waiting| drop(waiting.told.send(Told::Again)));
-    }
-}
-
-/// One step on its way. Dropped before it departed, it never does.
-pub(crate) struct Passenger {
-    collector: Arc<Collector>,
-    step: Step,
-    latest: Option<Moment>,
-    state: State,
-}
-
-#[derive(Clone, Copy)]
-enum State {
-    Ashore,
-    InLine(Queued),
-    /// Under way, or answered.
-    Departed,
-}
-
-impl Passenger {
-    /// What came of the step; `None` when it was too late to depart. An error says that it did not
-    /// depart either. To be asked for once.
-    ///
-    /// # Cancel safety
-    /// [`withdraw`](Self::withdraw) says whether it had departed.
-    pub(crate) async fn answer(&mut self) -> Result<Option<Answer>, Error> {
-        if self.collector.flights.steps <= 1 {
-            return self.by_itself().await;
-        }
-        if self.collector.is_lone() {
-            let _alone = Alone(&self.collector);
-            return Ok(carry_alone(&self.collector, &mut self.state, &self.step, self.latest).await);
-        }
-        loop {
-            let (place, hears) = self.collector.enqueue(self.step.clone(), self.latest)?;
-            self.state = State::InLine(place);
-            tokio::task::yield_now().await;
-            if self.collector.depart(place) {
-                self.state = State::Ashore;
-                let _alone = Alone(&self.collector);
-                return Ok(
-                    carry_alone(&self.collector, &mut self.state, &self.step, self.latest).await
-                );
-            }
-            let told = hears.await;
-            self.state = match told {
-                Ok(Told::Answer(_)) | Err(_) => State::Departed,
-                Ok(_) => State::Ashore,
-            };
-            match told {
-                Ok(Told::Answer(answer)) => return Ok(Some(answer)),
-                Ok(Told::TooLate) => return Ok(None),
-                Ok(Told::Closed) => return Err(Error::Closed),
-                Ok(Told::Again) => {}
-                // Its flight ended without a word: what it did is unknown.
-                Err(_) => {
-                    let backend = self.collector.driver.capabilities().backend;
-                    let reply = Err(Error::retryable(backend, "the runtime of the request ended"));
-                    return Ok(Some(Answer { departed: self.collector.clock.now(), reply }));
-                }
-            }
-        }
-    }
-
-    /// For a backend that carries one step at a time.
-    async fn by_itself(&mut self) -> Result<Option<Answer>, Error> {
-        let collector = &self.collector;
-        let turn = match self.step {
-            Step::Acquire { .. } => collector.acquires.turn().await?,
-            Step::Release { .. } => collector.releases.turn().await?,
-        };
-        Ok(turn.ask(carry_alone(collector, &mut self.state, &self.step, self.latest)).await)
-    }
-
-    /// Takes it out of the line; says whether it will never depart.
-    pub(crate) fn withdraw(&mut self) -> bool {
-        match self.state {
-            State::Ashore => true,
-            State::InLine(place) => {
-                self.collector.queue().lane(place).remove(&place.number).is_some()
-            }
-            State::Departed => false,
-        }
-    }
-}
-
-impl Drop for Passenger {
-    fn drop(&mut self) {
-        self.withdraw();
-    }
-}
-
-/// Carries a single step, unless it is too late.
-async fn carry_alone(
-    collector: &Collector,
-    state: &mut State,
-    step: &Step,
-    latest: Option<Moment>,
-) -> Option<Answer> {
-    let departed = collector.clock.now();
-    if latest.is_some_and(|latest| departed >= latest) {
-        return None;
-    }
-    *state = State::Departed;
-    let reply = match collector.driver.carry(std::slice::from_ref(step)).await {
-        Ok(mut replies) => replies.pop().unwrap_or_else(|| Err(collector.driver.no_reply())),
-        Err(error) => Err(error),
-    };
-    Some(Answer { departed, reply })
-}
-
-/// A single step is under way in place, for as long as this lives.
-struct Alone<'a>(&'a Collector);
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        let mut queue = self.0.queue();
-        queue.alone = false;
-        queue.lone = queue.lone.saturating_add(1);
     }
 }

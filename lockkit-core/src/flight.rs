@@ -4,6 +4,8 @@
 //! Tasks of one process that acquire and release at the same time share requests. A step that finds
 //! no flight under way departs after one yield of the scheduler; what comes meanwhile departs with
 //! it, or with the next flight. No timer is involved, and a step that is alone waits for nobody.
+//! Flights that are answered together depart again one after the other: the backend works on one while
+//! the next is prepared.
 //!
 //! Renewals never wait behind other steps: all claims of a process that are due leave in one call of
 //! [`LockDriver::renew`](crate::driver::LockDriver::renew), beside whatever is under way.

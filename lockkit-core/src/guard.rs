@@ -123,7 +123,7 @@ impl Guard {
         };
         holding.armed.store(false, Ordering::Relaxed);
         holding.core.registry.remove(claim.id, &holding.lease.record);
-        holding.lease.record.close();
+        holding.lease.record.give_back();
         Ok(Ticket::new(&claim, token))
     }
 
@@ -203,23 +203,21 @@ impl Holding {
     async fn release(self) -> Result<(), Error> {
         let record = &self.lease.record;
         let registry = &self.core.registry;
-        let claim = record.claim();
-        let lost = record.loss();
-        let trusted = record.trusted();
-        observe::released(record.labels, claim.key.name.as_str(), record.held_for());
+        let mut given = record.give_back();
+        let claim = &given.claim;
+        observe::released(record.labels, claim.key.name.as_str(), given.held_for);
         registry.remove(claim.id, record);
-        record.close();
         // From here to the answer, dropping this future drops `self`, which is still armed.
-        let answer = tokio::time::timeout(RELEASE, registry.collector.release(&claim));
+        let answer = tokio::time::timeout(RELEASE, registry.collector.release(claim));
         let answer =
             answer.await.unwrap_or_else(|_| Err(no_answer(registry.driver.capabilities().backend)));
         let (under_way, until) = record.under_way();
         let ghost_possible = under_way > 0 && registry.clock.now() < until;
         self.armed.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
-        match (answer, lost) {
+        match (answer, given.lost.take()) {
             (_, Some(reason)) => Err(Error::Lost { reason }),
             (Ok(Released::Removed), None) => Ok(()),
-            (Ok(_), None) => Err(Error::Lost { reason: trusted.missing(registry.clock.now()) }),
+            (Ok(_), None) => Err(Error::Lost { reason: given.missing(registry.clock.now()) }),
             (Err(error), None) => Err(error),
         }
     }
@@ -232,9 +230,8 @@ impl Drop for Holding {
         }
         let record = &self.lease.record;
         let registry = &self.core.registry;
-        let claim = record.claim();
+        let claim = record.give_back().claim;
         registry.remove(claim.id, record);
-        record.close();
         let now = registry.clock.now();
         let (under_way, until) = record.under_way();
         let give_up = now.after(claim.hold_ttl).max(until);

@@ -198,16 +198,28 @@ impl Record {
 
     /// Marks the claim as lost, unless it has ended; says whether it was this call that did.
     pub(crate) fn lose(&self, why: LossReason) -> bool {
-        self.end(Some(why))
+        self.end(self.term(), Some(why))
     }
 
-    /// Marks the claim as given back, unless it has ended; says whether it was this call that did.
-    pub(crate) fn close(&self) -> bool {
-        self.end(None)
+    /// Marks the claim as given back, unless it has ended; says what it was until now.
+    pub(crate) fn give_back(&self) -> GivenBack {
+        let now = self.clock.now();
+        let term = self.term();
+        let over = expired_or_unreachable(&term);
+        let (lost, held_for, trusted) = match &term.phase {
+            Phase::Holding(h) => {
+                let lost = (now >= h.deadline).then(|| over.clone());
+                (lost, Some(now.since(h.granted_at)), h.deadline)
+            }
+            Phase::Ended(why) => (why.clone(), None, NEVER),
+            Phase::Waiting => (None, None, NEVER),
+        };
+        let claim = term.claim.clone();
+        self.end(term, None);
+        GivenBack { claim, lost, held_for, trusted, over }
     }
 
-    fn end(&self, why: Option<LossReason>) -> bool {
-        let mut term = self.term();
+    fn end(&self, mut term: MutexGuard<'_, Term>, why: Option<LossReason>) -> bool {
         match term.phase {
             Phase::Ended(_) => return false,
             Phase::Holding(_) => observe::held(self.labels, -1.0),
@@ -315,25 +327,6 @@ impl Record {
         }
     }
 
-    /// Until when it may be trusted, and what became of it when it is missing after that.
-    pub(crate) fn trusted(&self) -> Trusted {
-        let term = self.term();
-        let until = match &term.phase {
-            Phase::Holding(h) => h.deadline,
-            _ => NEVER,
-        };
-        Trusted { until, over: expired_or_unreachable(&term) }
-    }
-
-    /// How long it has been held.
-    pub(crate) fn held_for(&self) -> Option<Duration> {
-        let now = self.clock.now();
-        match &self.term().phase {
-            Phase::Holding(h) => Some(now.since(h.granted_at)),
-            _ => None,
-        }
-    }
-
     pub(crate) fn is_holding(&self) -> bool {
         matches!(self.term().phase, Phase::Holding(_))
     }
@@ -408,16 +401,21 @@ pub(crate) struct How {
     pub(crate) labels: Labels,
 }
 
-/// Until when a claim could be trusted that has been given back.
-pub(crate) struct Trusted {
-    until: Moment,
+/// A claim that has been given back.
+pub(crate) struct GivenBack {
+    pub(crate) claim: Arc<Claim>,
+    /// Why it was lost before that, if it was.
+    pub(crate) lost: Option<LossReason>,
+    pub(crate) held_for: Option<Duration>,
+    /// Until when it could be trusted, and what became of it after that.
+    trusted: Moment,
     over: LossReason,
 }
 
-impl Trusted {
+impl GivenBack {
     /// Why the backend said by now that it does not have it.
     pub(crate) fn missing(self, now: Moment) -> LossReason {
-        match now < self.until {
+        match now < self.trusted {
             true => LossReason::Vanished,
             false => self.over,
         }

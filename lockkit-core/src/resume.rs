@@ -31,7 +31,7 @@ impl LockManager {
         for _ in 0..TRIES {
             if let Some(record) = renew(core, &claim, base).await? {
                 if let Err(error) = core.registry.insert(claim.id, &record) {
-                    record.close();
+                    record.give_back();
                     return Err(error);
                 }
                 return Ok(Guard::new(core.clone(), record));
@@ -77,6 +77,6 @@ async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<
     if record.grant(&grant, Some(sent)) {
         return Ok(Some(record));
     }
-    record.close();
+    record.give_back();
     Ok(None)
 }

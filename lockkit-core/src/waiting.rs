@@ -80,13 +80,19 @@ impl<K: Eq + Hash> Waiters<K> {
     /// These steps are about to be carried. Bells hang from before a claim is in line: a message may be
     /// faster than the answer.
     pub fn departs(&self, steps: &[Step]) {
+        let mut waiters = lock(&self.waiters);
         for step in steps {
+            let name = (self.name)(&step.claim().id);
             match step {
-                Step::Acquire { claim, patience: Patience::Wait } => drop(self.waiter(claim)),
+                Step::Acquire { claim, patience: Patience::Wait } => {
+                    waiters.entry(name).or_insert_with(|| Waiter::new(claim));
+                }
                 Step::Acquire { .. } => {}
-                Step::Release { claim } => self.strike(&claim.id),
+                Step::Release { .. } => drop(waiters.remove(&name)),
             }
         }
+        drop(waiters);
+        self.came.notify_waiters();
     }
 
     /// The answer to a step of this claim; `lease` as in [`queued`](Self::queued).
@@ -193,12 +199,8 @@ impl<K: Eq + Hash> Waiters<K> {
     }
 
     fn waiter(&self, claim: &Arc<Claim>) -> Arc<Waiter> {
-        let fresh = || {
-            let (note, bell) = (Mutex::default(), Notify::new());
-            Arc::new(Waiter { claim: claim.clone(), note, bell })
-        };
-        let waiter =
-            lock(&self.waiters).entry((self.name)(&claim.id)).or_insert_with(fresh).clone();
+        let name = (self.name)(&claim.id);
+        let waiter = lock(&self.waiters).entry(name).or_insert_with(|| Waiter::new(claim)).clone();
         self.came.notify_waiters();
         waiter
     }
@@ -242,6 +244,11 @@ impl<K: Eq + Hash> Waiters<K> {
 }
 
 impl Waiter {
+    fn new(claim: &Arc<Claim>) -> Arc<Self> {
+        let (note, bell) = (Mutex::default(), Notify::new());
+        Arc::new(Self { claim: claim.clone(), note, bell })
+    }
+
     fn end(&self, outcome: Result<Grant, Error>) {
         lock(&self.note).outcome = Some(outcome);
         self.bell.notify_one();

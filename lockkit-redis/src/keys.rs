@@ -63,7 +63,11 @@ pub(crate) fn register(at: &RegisterKey) -> String {
 
 /// The counter of tokens of a bucket.
 pub(crate) fn counter(bucket: usize) -> String {
-    format!("lockkit:tokens:{{{bucket}}}")
+    let mut text = String::with_capacity(24);
+    text.push_str("lockkit:tokens:{");
+    push_number(&mut text, bucket as u64, 1);
+    text.push('}');
+    text
 }
 
 /// A key that never exists, beside one that has a hash tag.
@@ -221,7 +225,8 @@ fn push_number(text: &mut String, number: u64, least: usize) {
 }
 
 fn one_word(text: &str) -> Cow<'_, str> {
-    match text.contains(char::is_control) {
+    let plain = |byte: u8| (b' '..=b'~').contains(&byte); // nearly always, and ten times as fast
+    match !text.bytes().all(plain) && text.contains(char::is_control) {
         true => text.replace(char::is_control, "?").into(),
         false => text.into(),
     }

@@ -76,6 +76,28 @@ async fn tasks_in_step_share_every_flight() {
     assert!(sizes.len() <= 2 * 20 + 5, "{sizes:?}");
 }
 
+/// Otherwise they depart together from then on, and nothing is prepared while the backend works.
+#[tokio::test(start_paused = true)]
+async fn of_two_flights_that_are_answered_together_one_departs_again_before_the_other_is_told() {
+    let driver = Moody::carrying(Flights::of(2, 2));
+    let locks = manager_of(&driver);
+    driver.always("flight", Mood::Late(MS));
+    let mut tasks = JoinSet::new();
+    for name in numbered("a", 0, 4) {
+        let (mutex, driver) = (locks.mutex(name), driver.clone());
+        tasks.spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            let departed = driver.flights().len();
+            guard.release().await.unwrap();
+            departed
+        });
+    }
+    let mut departed = tasks.join_all().await;
+    departed.sort_unstable();
+    assert_eq!(departed, [2, 2, 3, 3]);
+    assert_eq!(sizes(&driver), [2, 2, 2, 2]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_program_that_locks_one_thing_after_the_other_waits_for_nobody() {
     let (driver, locks) = carrying(64);

@@ -21,27 +21,34 @@
 --
 -- The fast path costs two commands: a claim that finds no key takes the lock, and then the counter
 -- says whether the proposed token is greater than all before it. If not (the counter is new, the
--- data were lost, another client was faster), the server chooses.
+-- data were lost, another client was faster), the server chooses, and the counter is as it was: other
+-- claims of this call may have the same bucket.
+local call = redis.call
 local count = (#KEYS - #KEYS % 2) / 2 -- in a cluster there is one more key
 local rest, sharing
 for i = 1, count do
   local key, text, how = KEYS[2 * i - 1], ARGV[2 * i - 1], ARGV[2 * count + i]
-  local taken, last, holds
+  local taken, holds
   if how and #how > 2 then
     sharing = sharing or {}
     sharing[key] = true -- who comes to this list later stays behind it
   elseif not (sharing and sharing[key])
-    and redis.call('SET', key, text, 'NX', 'PX', ARGV[2 * i]) then
+    and call('SET', key, text, 'NX', 'PX', ARGV[2 * i]) then
     taken = true
     if not how or how == '' or how == 't' then
-      local mine = string.sub(text, 34, 52)
-      last = redis.call('GETSET', KEYS[2 * i], mine)
+      local counter, mine = KEYS[2 * i], string.sub(text, 34, 52)
+      local last = call('GETSET', counter, mine)
       holds = last and last < mine
+      if not last then
+        call('DEL', counter)
+      elseif not holds then
+        call('SET', counter, last)
+      end
     end
   end
   if not holds then
     rest = rest or {}
-    rest[#rest + 1] = { i, taken, last }
+    rest[#rest + 1] = { i, taken }
   end
 end
 if not rest then return 1 end
@@ -50,7 +57,7 @@ redis.call('SETRANGE', KEYS[2], 0, '') -- changes nothing, and is refused when m
 
 -- #include line.lua
 
-local function acquire(i, taken, last)
+local function acquire(i, taken)
   local key, counter, text, ttl = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], ARGV[2 * i]
   local id, token, hold, wait, client, shown =
     string.match(text, '^(%x+) (%d+) (%d+) (%d+) (%S+) (.*)$')
@@ -63,7 +70,7 @@ local function acquire(i, taken, last)
 
   -- The lock as one string, with a token of the server's choice.
   local function take_alone()
-    local chosen = next_token(counter, unclocked .. token, last)
+    local chosen = next_token(counter, unclocked .. token)
     redis.call('SET', key, table.concat({ id, chosen, hold, wait, client, shown }, ' '), 'PX', ttl)
     return { 'holds', chosen, now_us }
   end

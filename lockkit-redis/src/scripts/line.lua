@@ -243,12 +243,12 @@ local function renew(list, id, hold, wait)
   return { rank, look - now }
 end
 
--- The next token: greater than every one before it (`last`, when the caller has read the counter),
--- and at least what the client says. A client that says "!" does not know the clock: then, and when
--- the counter is new, the clock's where that is greater. Otherwise it is not the clock's: it would
--- be ahead of what other clients are proposing just now, who would all end up here.
-local function next_token(counter, least, last)
-  if last == nil then last = redis.call('GET', counter) end
+-- The next token: greater than every one before it, and at least what the client says. A client that
+-- says "!" does not know the clock: then, and when the counter is new, the clock's where that is
+-- greater. Otherwise it is not the clock's: it would be ahead of what other clients are proposing just
+-- now, who would all end up here.
+local function next_token(counter, least)
+  local last = redis.call('GET', counter)
   local clocked = written(now_us)
   local token = string.gsub(least, '^!', '')
   if (token ~= least or not last) and clocked > token then token = clocked end

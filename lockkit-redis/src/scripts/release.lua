@@ -4,10 +4,10 @@
 --
 -- 1, when each of them was alone in its list; otherwise an answer to each:
 --   1 it was in line    2 it was not, others are    3 nobody is in line    an error of this claim only
-local rest
+local call, try, rest = redis.call, redis.pcall
 for i = 1, #ARGV do
-  if redis.pcall('GETRANGE', KEYS[i], '0', '31') == ARGV[i] then
-    redis.call('DEL', KEYS[i])
+  if try('GETRANGE', KEYS[i], '0', '31') == ARGV[i] then
+    call('DEL', KEYS[i])
   else
     rest = rest or {}
     rest[#rest + 1] = i

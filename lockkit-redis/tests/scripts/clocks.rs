@@ -1,15 +1,17 @@
-//! A server whose clock has fewer digits than today's: that of a board without a battery.
+//! A server whose clock has fewer digits than today's, that of a board without a battery; and one whose
+//! clock is ahead of what a client knows of it.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkit_core::Mode;
-use lockkit_core::driver::{LockDriver, Released};
+use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Reply, Step};
+use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Token};
 use lockkit_lab::{Kind, Server, Shift};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
-use super::{LONG, claim, connect, granted, holds, queue, take, waits};
+use super::{LONG, ask, claim, connect, granted, holds, queue, take, waits};
 
 /// The server's clock shows so much since 1970.
 fn set_clock(server: &Server, since_1970: Duration) {
@@ -66,5 +68,44 @@ async fn tokens_grow_when_the_clock_goes_back_to_where_it_has_fewer_digits() {
             last = token;
             driver.release(&claim).await.unwrap();
         }
+    }
+}
+
+/// Locks a hundred names in one flight, of which some have the same bucket.
+async fn take_many(driver: &RedisDriver) -> Vec<Token> {
+    let claim = |i| {
+        let name = Name::new(format!("invoice/{i}")).unwrap();
+        let key = Key::new(Namespace::default(), Mode::Exclusive.space(), name);
+        let identity = Arc::new(Identity::of_this_process());
+        Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
+    };
+    let claims: Vec<_> = (0..100).map(claim).collect();
+    let step = |claim: &Arc<Claim>| Step::Acquire { claim: claim.clone(), patience: Patience::Try };
+    let taken = driver.carry(&claims.iter().map(step).collect::<Vec<_>>()).await.unwrap();
+    let step = |claim: &Arc<Claim>| Step::Release { claim: claim.clone() };
+    driver.carry(&claims.iter().map(step).collect::<Vec<_>>()).await.unwrap();
+    let token = |reply| match reply {
+        Reply::Acquired(Acquisition::Granted(grant)) => grant.token,
+        other => panic!("it is free: {other:?}"),
+    };
+    taken.into_iter().map(|reply| token(reply.unwrap().answer)).collect()
+}
+
+#[tokio::test]
+async fn tokens_of_a_flight_grow_although_its_client_is_behind_the_clock_and_others_were_there() {
+    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    set_clock(&server, Duration::from_secs(3_600) * 480_000);
+    for (hour, data_lost) in [(1, false), (2, true)] {
+        let behind = connect(&server).await;
+        take(&behind, &claim(Mode::Exclusive)).await; // it has read the clock
+        set_clock(&server, Duration::from_secs(3_600) * (480_000 + hour));
+        let before = take_many(&connect(&server).await).await;
+        if data_lost {
+            ask(&server, &["FLUSHALL"]).await;
+        }
+        for (i, (token, before)) in take_many(&behind).await.iter().zip(&before).enumerate() {
+            assert!(token > before, "invoice/{i}: {token} after {before}, data lost: {data_lost}");
+        }
+        ask(&server, &["FLUSHALL"]).await;
     }
 }
