@@ -102,14 +102,15 @@ impl Connection {
             return;
         };
         match accepted {
-            Accepted::Tcp(stream, _, None) => self.http(stream, peer, watcher).await,
+            // In boxes: a connection without TLS takes no room for what TLS needs.
+            Accepted::Tcp(stream, _, None) => Box::pin(self.http(stream, peer, watcher)).await,
             Accepted::Tcp(stream, _, Some(tls)) => {
-                let handshake = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await;
+                let handshake = tokio::time::timeout(HANDSHAKE, Box::pin(tls.accept(stream))).await;
                 if let Ok(Ok(stream)) = handshake {
-                    self.http(stream, peer, watcher).await;
+                    Box::pin(self.http(stream, peer, watcher)).await;
                 }
             }
-            Accepted::Unix(stream) => self.http(stream, peer, watcher).await,
+            Accepted::Unix(stream) => Box::pin(self.http(stream, peer, watcher)).await,
         }
     }
 

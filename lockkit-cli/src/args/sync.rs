@@ -119,7 +119,7 @@ pub(crate) struct LatchArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The limit stays, whether or not a permit is held. A higher one admits waiters at once, \
-in order, as far as there is room. A lower one evicts no holder: permits that are held stay held, and none is \
+in order, as far as there is room. A lower one evicts nobody: permits that are held stay held, and none is \
 given until there is room. At 0 none is given.
 
 A client that takes a permit with --limit and without --resizable has to name the limit in force.
