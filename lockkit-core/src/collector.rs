@@ -30,6 +30,8 @@ pub(crate) use passenger::Passenger;
 /// behind one row, must not hold up the rest. Drivers end their attempts after some seconds, so that a
 /// few times [`Flights::at_once`] are under way at most.
 const SLOW: Duration = Duration::from_secs(1);
+/// A landing that takes longer than this holds nobody up: its thread does other work than its runtime's.
+const HELD_UP: Duration = Duration::from_millis(20);
 /// After so many single steps in a row that met nobody, the next departs without a yield: a program
 /// that locks one thing after the other would look at its sockets once more for each step.
 const LONE: u32 = 4;
@@ -202,6 +204,24 @@ impl Collector {
         false
     }
 
+    /// Departs with what is in line although others land, if this step still is; says whether it
+    /// stays in line.
+    fn depart_past(self: &Arc<Self>, place: Queued) -> bool {
+        let batch = {
+            let mut queue = self.queue();
+            if !queue.lane(place).contains_key(&place.number) {
+                return false;
+            }
+            if queue.out >= self.flights.at_once {
+                return true;
+            }
+            queue.out += 1;
+            self.batch(&mut queue)
+        };
+        Flight::begin(self, batch);
+        true
+    }
+
     /// Who departs next, together: releases first, each claim once, and each key where the backend
     /// asks for that.
     fn batch(&self, queue: &mut Queue) -> Vec<Waiting> {
@@ -277,7 +297,7 @@ impl Collector {
     async fn land(&self) -> Landing<'_> {
         self.queue().landing += 1;
         let mut landing = Landing { collector: self, counted: true, _turn: None };
-        landing._turn = Some(self.runway.lock().await);
+        landing._turn = tokio::time::timeout(HELD_UP, self.runway.lock()).await.ok();
         landing
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Collector, Queued, Told};
+use super::{Answer, Collector, HELD_UP, Queued, Told};
 use crate::Error;
 use crate::clock::Moment;
 use crate::flight::Step;
@@ -42,7 +42,7 @@ impl Passenger {
             return Ok(carry_alone(&self.collector, &mut self.state, &self.step, self.latest).await);
         }
         loop {
-            let (place, hears) = self.collector.enqueue(self.step.clone(), self.latest)?;
+            let (place, mut hears) = self.collector.enqueue(self.step.clone(), self.latest)?;
             self.state = State::InLine(place);
             tokio::task::yield_now().await;
             if self.collector.depart(place) {
@@ -52,7 +52,16 @@ impl Passenger {
                     carry_alone(&self.collector, &mut self.state, &self.step, self.latest).await
                 );
             }
-            let told = hears.await;
+            let told = loop {
+                tokio::select! {
+                    biased;
+                    told = &mut hears => break told,
+                    () = tokio::time::sleep(HELD_UP) => {}
+                }
+                if !self.collector.depart_past(place) {
+                    break hears.await;
+                }
+            };
             self.state = match told {
                 Ok(Told::Answer(_)) | Err(_) => State::Departed,
                 Ok(_) => State::Ashore,

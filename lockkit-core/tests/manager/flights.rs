@@ -76,6 +76,38 @@ async fn tasks_in_step_share_every_flight() {
     assert!(sizes.len() <= 2 * 20 + 5, "{sizes:?}");
 }
 
+/// A program that blocks a thread of its runtime costs what runs there, and nobody else.
+#[tokio::test]
+async fn a_thread_that_is_blocked_between_two_flights_holds_up_no_other() {
+    let driver = Moody::carrying(Flights::of(64, 2));
+    driver.always("flight", Mood::Late(10 * MS));
+    let locks = manager_of(&driver);
+    let (blocked, is_blocked) = tokio::sync::oneshot::channel();
+    let (unblock, unblocked) = std::sync::mpsc::channel::<()>();
+    let theirs = locks.clone();
+    let blocking = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut tasks = lock_all(&theirs, numbered("a", 0, 3));
+            // It is told right before its flight would depart again.
+            let first = tasks.join_next().await.unwrap().unwrap().unwrap();
+            blocked.send(()).unwrap();
+            let _ = unblocked.recv();
+            drop((first, tasks.join_all().await));
+        });
+    });
+    is_blocked.await.unwrap();
+    for _ in 0..3 {
+        let ours = lock_all(&locks, numbered("b", 0, 3)).join_all();
+        let ours = timeout(10 * SECOND, ours).await.expect("nothing stands in their way");
+        for guard in ours {
+            guard.unwrap().release().await.unwrap();
+        }
+    }
+    unblock.send(()).unwrap();
+    blocking.join().unwrap();
+}
+
 /// Otherwise they depart together from then on, and nothing is prepared while the backend works.
 #[tokio::test(start_paused = true)]
 async fn of_two_flights_that_are_answered_together_one_departs_again_before_the_other_is_told() {
