@@ -96,6 +96,17 @@ fn lines(commands: &str) -> Vec<Vec<String>> {
     alone.map(|at| words(&commands[at..])).collect()
 }
 
+/// Subcommands of features that are not compiled in. Built with `lab`, none is missing.
+fn is_missing(subcommand: &str) -> bool {
+    match subcommand {
+        "top" => cfg!(not(feature = "top")),
+        "serve" => cfg!(not(feature = "serve")),
+        "compare" => cfg!(not(feature = "compare")),
+        "storm" | "judge" => cfg!(not(feature = "lab")),
+        _ => false,
+    }
+}
+
 #[test]
 fn every_command_line_in_the_documentation_is_one() {
     let mut pages = vec![root().join("README.md"), root().join("lockkit-cli/README.md")];
@@ -116,7 +127,10 @@ fn every_command_line_in_the_documentation_is_one() {
         };
         for line in lines(&commands).into_iter().chain(of_lists) {
             seen += 1;
-            if let Err(error) = Cli::try_parse_from(&line) {
+            let missing = line.get(1).is_some_and(|subcommand| is_missing(subcommand));
+            if let Err(error) = Cli::try_parse_from(&line)
+                && !missing
+            {
                 wrong.push(format!("{}: {line:?}\n{error}", path.display()));
             }
         }
