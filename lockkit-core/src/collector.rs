@@ -25,6 +25,10 @@ mod passenger;
 use flight::{Flight, Landing};
 pub(crate) use passenger::Passenger;
 
+/// A flight that has no answer after this makes room for another: what is stuck at one node, or
+/// behind one row, must not hold up the rest. Drivers end their attempts after some seconds, so that a
+/// few times [`Flights::at_once`] are under way at most.
+const SLOW: Duration = Duration::from_secs(1);
 /// A landing that takes longer than this holds nobody up: its thread does other work than its runtime's.
 const HELD_UP: Duration = Duration::from_millis(20);
 /// After so many single steps in a row that met nobody, the next departs without a yield: a program

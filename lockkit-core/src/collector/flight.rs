@@ -4,15 +4,9 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
-use super::{Collector, HELD_UP, Told, Waiting};
+use super::{Collector, HELD_UP, SLOW, Told, Waiting};
 use crate::capabilities::Flights;
-
-/// A flight that has no answer after this makes room for another: what is stuck at one node, or
-/// behind one row, must not hold up the rest. Drivers end their attempts after some seconds, so that a
-/// few times [`Flights::at_once`] are under way at most.
-const SLOW: Duration = Duration::from_secs(1);
 
 /// From the answers of a flight to the departure of the next one.
 pub(super) struct Landing<'a> {

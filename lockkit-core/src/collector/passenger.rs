@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Answer, Collector, HELD_UP, Queued, Told};
+use super::{Answer, Collector, HELD_UP, Queued, SLOW, Told};
 use crate::Error;
 use crate::clock::Moment;
 use crate::flight::Step;
@@ -52,12 +52,15 @@ impl Passenger {
                     carry_alone(&self.collector, &mut self.state, &self.step, self.latest).await
                 );
             }
+            let mut patience = HELD_UP;
             let told = loop {
                 tokio::select! {
                     biased;
                     told = &mut hears => break told,
-                    () = tokio::time::sleep(HELD_UP) => {}
+                    () = tokio::time::sleep(patience) => {}
                 }
+                // Thousands may wait for their turn in good order.
+                patience = SLOW.min(patience * 2);
                 if !self.collector.depart_past(place) {
                     break hears.await;
                 }
