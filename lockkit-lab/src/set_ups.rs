@@ -1,6 +1,7 @@
 //! The set-ups that `lockkit compare --lab` puts side by side, as data: what is started for each, and
 //! which trials can be run on it. Knows no driver: it is handed one way to connect to any URL.
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,15 +88,8 @@ const STRUCK_QUORUM: &str = "?longest_ttl=1h&member_limit=2s";
 #[derive(Debug)]
 pub struct Running {
     url: String,
-    _held: Held,
-}
-
-#[derive(Debug)]
-#[allow(dead_code, reason = "held until it is dropped")]
-enum Held {
-    Folder(tempfile::TempDir),
-    Servers(Vec<Server>),
-    Group(Box<Group>),
+    /// A folder, servers or a group.
+    _held: Box<dyn Any + Send + Sync>,
 }
 
 impl Running {
@@ -140,22 +134,22 @@ impl SetUp {
                 let folder = tempfile::tempdir()
                     .map_err(|e| LabError::Answer(format!("no temporary folder: {e}")))?;
                 let url = format!("sqlite:{}", folder.path().join("locks.db").display());
-                Running { url, _held: Held::Folder(folder) }
+                Running { url, _held: Box::new(folder) }
             }
             Place::Server(kind) => {
                 let server = Server::start(kind).await?;
                 let url = format!("{}{}", server.url(), self.options());
-                Running { url, _held: Held::Servers(vec![server]) }
+                Running { url, _held: Box::new(server) }
             }
             Place::Group(layout) => {
                 let group = Group::start(layout).await?;
-                Running { url: group.url(), _held: Held::Group(Box::new(group)) }
+                Running { url: group.url(), _held: Box::new(group) }
             }
             Place::Quorum(kind) => {
                 let servers = try_join_all((0..3).map(|_| Server::start(kind))).await?;
                 let urls: Vec<_> = servers.iter().map(Server::url).collect();
                 let url = format!("quorum:{}{QUORUM}", urls.join(","));
-                Running { url, _held: Held::Servers(servers) }
+                Running { url, _held: Box::new(servers) }
             }
         })
     }
