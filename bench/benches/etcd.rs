@@ -1,6 +1,6 @@
 //! lockkit on etcd: its rate beside bare transactions of equal effect and beside etcd's own Lock
 //! service, through the same client library; what it takes behind a latency; what many who wait and
-//! many who hold cost. Needs `protoc`: `cargo bench --features etcd --bench etcd`.
+//! many who hold cost: `cargo bench --bench etcd`.
 //!
 //! One server of the lab. An argument picks the measurements whose names it is part of.
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
-    Acquisition, Anchored, Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey,
-    Registers, Renewal, Replies, Reply, SetLimit, Step, Store, StoreOutcome, Version,
+    Acquisition, Anchored, Answered, Entry, Force, Grant, LockDriver, RegisterKey, Registers,
+    Renewal, Replies, Reply, SetLimit, Step, StoreOutcome, Version, Write,
 };
 use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
@@ -48,8 +48,7 @@ pub enum Verb {
     RaiseTokenBase,
     Health,
     Load,
-    Store,
-    Delete,
+    Write,
     RegisterChanged,
     RegisterPage,
 }
@@ -321,22 +320,13 @@ impl<T: Tamper> Registers for Tampered<T> {
         self.around(Verb::Load, call).await
     }
 
-    async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let call = self.own_registers().store(at, store);
-        self.around(Verb::Store, call).await
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        let call = self.own_registers().delete(at, delete);
-        self.around(Verb::Delete, call).await
+        let call = self.own_registers().write(at, write);
+        self.around(Verb::Write, call).await
     }
 
     async fn changed(

@@ -7,10 +7,9 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod late;
-mod listing;
 pub mod mirror;
 pub mod quorum;
+mod together;
 
 pub use mirror::MirrorDriver;
 pub use quorum::{QuorumDriver, QuorumMember, QuorumOptions};

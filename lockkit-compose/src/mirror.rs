@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use lockkit_core::capabilities::{Capabilities, Fault, Keeps, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::capabilities::{Capabilities, Fault, Keeps, WakeUp};
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
@@ -25,7 +25,7 @@ mod path;
 mod stand;
 mod tokens;
 
-use crate::listing::all_namespaces;
+use crate::together::{self, all_namespaces};
 use marks::{Mark, at_new, at_old};
 use stand::{Look, Stand, lost};
 
@@ -88,12 +88,7 @@ impl MirrorDriver {
     /// Locks on both.
     pub fn new(old: Arc<dyn LockDriver>, new: Arc<dyn LockDriver>) -> Self {
         let (a, b) = (old.capabilities(), new.capabilities());
-        let mut c = Capabilities::of(BACKEND);
-        c.lease_scope = LeaseScope::Claim;
-        c.granularity = a.granularity.max(b.granularity);
-        c.least_ttl = a.least_ttl.max(b.least_ttl);
-        c.longest_ttl = a.longest_ttl.min(b.longest_ttl);
-        c.expiry_slack = a.expiry_slack.max(b.expiry_slack);
+        let mut c = together::capabilities(BACKEND, &[a, b]);
         let polling = |wake_up| match wake_up {
             WakeUp::Poll { within } => Some(within),
             _ => None,
@@ -102,12 +97,6 @@ impl MirrorDriver {
             (None, None) => WakeUp::Push,
             (a, b) => WakeUp::Poll { within: a.unwrap_or_default() + b.unwrap_or_default() },
         };
-        c.fifo = false;
-        c.token_source = TokenSource::Counter;
-        c.permits = a.permits && b.permits;
-        c.shorten = a.shorten && b.shorten;
-        c.namespaces = a.namespaces && b.namespaces;
-        c.shared_between_processes = a.shared_between_processes && b.shared_between_processes;
         c.faults = FAULTS;
         let clock = old.clock();
         Self { old, new, capabilities: c, clock, stands: Mutex::default(), bases: Mutex::default() }

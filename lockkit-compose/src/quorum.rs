@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::iter::repeat_n;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +26,7 @@ use lockkit_core::{BreakRecord, Claim, Error, Key, Lifetime, LossReason, Mode, N
 mod connect;
 mod hold;
 mod listing;
+mod member;
 mod options;
 mod quarantine;
 mod renewal;
@@ -37,6 +37,7 @@ pub use connect::QuorumMember;
 pub use options::QuorumOptions;
 
 use hold::{Hold, Phase};
+use member::Member;
 use options::{BACKEND, capabilities_of};
 use round::Outcome;
 
@@ -79,14 +80,6 @@ struct Shared {
     steps: tokio::sync::watch::Sender<usize>,
 }
 
-struct Member {
-    driver: Arc<dyn LockDriver>,
-    /// Whether its quarantine is being watched over.
-    watched: AtomicBool,
-    /// The epoch of its tokens, as last seen.
-    epoch: AtomicU64,
-}
-
 impl QuorumDriver {
     /// A quorum of these members, in any order. All programs that use it name the same members.
     ///
@@ -94,12 +87,14 @@ impl QuorumDriver {
     /// [`Error::Config`] when there are fewer than three, or one that cannot
     /// [`raise`](LockDriver::raise).
     pub fn new(members: Vec<Arc<dyn LockDriver>>, options: QuorumOptions) -> Result<Self, Error> {
+        Self::of(members.into_iter().map(Member::new).collect(), options)
+    }
+
+    fn of(members: Vec<Member>, options: QuorumOptions) -> Result<Self, Error> {
         let capabilities = capabilities_of(&members, options)?;
-        let clock = members[0].clock();
-        let member =
-            |driver| Member { driver, watched: AtomicBool::new(false), epoch: AtomicU64::new(0) };
+        let clock = members[0].clock.clone();
         let shared = Shared {
-            members: members.into_iter().map(member).collect(),
+            members,
             options,
             capabilities,
             clock,
@@ -114,8 +109,7 @@ impl QuorumDriver {
 
 impl fmt::Debug for QuorumDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let members = self.shared.members.iter().map(|m| &m.driver);
-        f.debug_struct("QuorumDriver").field("members", &Vec::from_iter(members)).finish()
+        f.debug_struct("QuorumDriver").field("members", &self.shared.members).finish()
     }
 }
 
@@ -146,7 +140,7 @@ impl Shared {
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let asking = tokio::spawn(verb(self.members[member].driver.clone()));
+        let asking = tokio::spawn(verb(self.members[member].driver()?.clone()));
         match tokio::time::timeout(limit, asking).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Error::retryable(BACKEND, "the runtime is going down")),
@@ -157,7 +151,7 @@ impl Shared {
     /// From when on a member's lease counts, where it says so, on our clock.
     fn began(&self, member: usize, grant: &Grant) -> Option<Moment> {
         let since = grant.since?;
-        let ago = self.members[member].driver.clock().now().since(since);
+        let ago = self.members[member].clock.now().since(since);
         Some(self.clock.now().before(ago))
     }
 
@@ -237,15 +231,11 @@ impl Shared {
         let hold = Arc::new(Hold::new(self.for_members(claim), self.members.len(), until));
         self.keep(claim.id, &hold);
         match self.begin(&hold).await {
-            Ok(Outcome::Granted(grant)) => Ok(Acquisition::Granted(grant)),
-            Ok(Outcome::Busy) if patience == Patience::Wait => Ok(Acquisition::Queued { ahead: 1 }),
-            Ok(Outcome::Busy) => {
+            Ok(granted @ Ok(Acquisition::Granted(_))) => granted,
+            Ok(Ok(_)) if patience == Patience::Wait => Ok(Acquisition::Queued { ahead: 1 }),
+            Ok(outcome) => {
                 self.holds().remove(&claim.id);
-                Ok(Acquisition::Busy)
-            }
-            Ok(Outcome::Failed(error)) => {
-                self.holds().remove(&claim.id);
-                Err(error)
+                outcome
             }
             Err(_) => Err(Error::retryable(BACKEND, "the runtime is going down")),
         }
@@ -285,7 +275,7 @@ impl Shared {
                 Phase::Waiting { .. } => {}
             }
             let Some(told) = self.next_round(claim) else { continue };
-            if let Ok(Outcome::Granted(grant)) = told.await {
+            if let Ok(Ok(Acquisition::Granted(grant))) = told.await {
                 return Ok(grant);
             }
         }
@@ -445,7 +435,8 @@ impl LockDriver for QuorumDriver {
 
     async fn close(&self) {
         self.shared.steps_taken().await;
-        let closing = self.shared.members.iter().map(|m| m.driver.close());
+        let drivers = self.shared.members.iter().flat_map(Member::driver);
+        let closing = drivers.map(|driver| driver.close());
         futures_util::future::join_all(closing).await;
     }
 }

@@ -11,6 +11,16 @@ use crate::{BreakRecord, Token};
 /// says so: an attempt without an answer may have been carried out, or may still be on its way
 /// and be carried out later. Core then keeps releasing the claim until its ttl is over, and does
 /// not take "somebody else wrote" at its word.
+///
+/// ```
+/// use lockkit_core::driver::{Acquisition, Answered};
+///
+/// let once = Answered::from(Acquisition::Busy);
+/// assert_eq!(once.unanswered, 0);
+/// // The connection broke, and the driver sent the request again.
+/// let twice = Answered::after(1, Acquisition::Busy);
+/// assert_eq!(twice.unanswered, 1);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered<T> {
     /// The answer.
@@ -40,6 +50,30 @@ impl<T> From<T> for Answered<T> {
 }
 
 /// What a claim does when it cannot hold at once.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # use std::{sync::Arc, time::Duration};
+/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
+/// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
+/// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
+/// #     let me = Arc::new(Identity::of_this_process());
+/// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
+/// # }
+/// use lockkit_core::MemoryDriver;
+/// use lockkit_core::driver::{Acquisition, LockDriver, Patience};
+///
+/// let driver = MemoryDriver::new();
+/// let first = claim("nightly", Mode::Exclusive)?;
+/// driver.acquire(&first, Patience::Try).await?;
+///
+/// let second = claim("nightly", Mode::Exclusive)?;
+/// assert_eq!(driver.acquire(&second, Patience::Try).await?.answer, Acquisition::Busy);
+/// let queued = driver.acquire(&second, Patience::Wait).await?.answer;
+/// assert_eq!(queued, Acquisition::Queued { ahead: 1 });
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Patience {
     /// Leaves at once.
@@ -63,6 +97,17 @@ pub enum Acquisition {
 }
 
 /// A claim holds.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkit_core::Token;
+/// use lockkit_core::driver::{Acquisition, Grant};
+///
+/// // The backend keeps whole seconds, so 1.5 s became 2 s.
+/// let ttl = Duration::from_secs(2);
+/// let token = Token::new(7).expect("from 1 on");
+/// let answer = Acquisition::Granted(Grant { token, ttl, since: None });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Its fencing token.
@@ -77,6 +122,29 @@ pub struct Grant {
 }
 
 /// What became of a renewed claim.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # use std::{sync::Arc, time::Duration};
+/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
+/// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
+/// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
+/// #     let me = Arc::new(Identity::of_this_process());
+/// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
+/// # }
+/// use lockkit_core::MemoryDriver;
+/// use lockkit_core::driver::{Ended, LockDriver, Patience, Renewal};
+///
+/// let driver = MemoryDriver::new();
+/// let claim = claim("nightly", Mode::Exclusive)?;
+/// driver.acquire(&claim, Patience::Try).await?;
+/// assert!(matches!(driver.renew_single(&claim).await?, Renewal::Holds(_)));
+///
+/// driver.release(&claim).await?;
+/// assert_eq!(driver.renew_single(&claim).await?, Renewal::Ended(Ended::NotInLine));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// It holds; its lease was renewed.
@@ -112,6 +180,27 @@ pub enum Anchored {
 }
 
 /// The answer to [`LockDriver::release`](crate::driver::LockDriver::release).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # use std::{sync::Arc, time::Duration};
+/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
+/// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
+/// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
+/// #     let me = Arc::new(Identity::of_this_process());
+/// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
+/// # }
+/// use lockkit_core::MemoryDriver;
+/// use lockkit_core::driver::{LockDriver, Patience, Released};
+///
+/// let driver = MemoryDriver::new();
+/// let claim = claim("nightly", Mode::Exclusive)?;
+/// driver.acquire(&claim, Patience::Try).await?;
+/// assert_eq!(driver.release(&claim).await?, Released::Removed);
+/// assert_eq!(driver.release(&claim).await?, Released::NoSuchLock);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
     /// The claim was in the list, and was taken out.
@@ -123,6 +212,19 @@ pub enum Released {
 }
 
 /// Which limit a semaphore is given.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// use lockkit_core::driver::{LockDriver, SetLimit};
+/// use lockkit_core::{Key, MemoryDriver, Name, Namespace, Space};
+///
+/// let driver = MemoryDriver::new();
+/// let imports = Key::new(Namespace::default(), Space::Semaphore, Name::new("imports")?);
+/// assert_eq!(driver.resize(&imports, SetLimit::IfUnset(4)).await?, 4);
+/// assert_eq!(driver.resize(&imports, SetLimit::IfUnset(8)).await?, 4);
+/// assert_eq!(driver.resize(&imports, SetLimit::To(8)).await?, 8);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetLimit {
     /// This one, unless it has one.
@@ -132,6 +234,20 @@ pub enum SetLimit {
 }
 
 /// How to break a claim.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::driver::Force;
+/// use lockkit_core::{LossReason, Space};
+///
+/// let guard = locks.mutex("nightly").lock().await?;
+/// let token = guard.token()?;
+/// let why = Some("the host is gone");
+/// assert!(locks.break_lock(Space::Lock, "nightly", token, Force::Immediate, why).await?);
+/// assert!(matches!(guard.lost().await, LossReason::Broken(record) if record.forced));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
     /// Renew it no longer.

@@ -113,6 +113,17 @@ impl Capabilities {
 }
 
 /// Whose clock says when a lease is over.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::capabilities::LeaseClock;
+///
+/// if locks.capabilities().lease_clock == LeaseClock::Server {
+///     println!("do not step the server's clock");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -129,6 +140,16 @@ pub enum LeaseClock {
 
 /// What operations cost on a warm connection, in round trips: flights of requests that leave
 /// before any answer comes back.
+///
+/// ```
+/// use lockkit_core::capabilities::{Capabilities, RoundTrips};
+///
+/// // A driver whose release takes two.
+/// let mut mine = RoundTrips::BUDGET;
+/// mine.release = 2;
+/// let mut capabilities = Capabilities::of("mine");
+/// capabilities.round_trips = Some(mine);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RoundTrips {
@@ -151,6 +172,19 @@ impl RoundTrips {
 }
 
 /// What one lease at the backend keeps alive.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::capabilities::LeaseScope;
+///
+/// match locks.capabilities().lease_scope {
+///     LeaseScope::Session => println!("a lost session costs all its locks"),
+///     LeaseScope::Claim | LeaseScope::Shared => {}
+///     _ => {}
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -165,6 +199,20 @@ pub enum LeaseScope {
 }
 
 /// How a waiter learns that it holds.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use std::time::Duration;
+/// use lockkit_core::capabilities::WakeUp;
+///
+/// let at_worst = match locks.capabilities().wake_up {
+///     WakeUp::Poll { within } => within,
+///     _ => Duration::ZERO, // told, as soon as the message is here
+/// };
+/// assert_eq!(at_worst, Duration::ZERO);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -180,6 +228,17 @@ pub enum WakeUp {
 }
 
 /// Where tokens come from.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::capabilities::TokenSource;
+///
+/// // Whether tokens go on growing when the backend came back empty.
+/// let survives = locks.capabilities().token_source == TokenSource::ClockCounter;
+/// assert!(!survives, "memory counts from 1");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -194,6 +253,20 @@ pub enum TokenSource {
 }
 
 /// What can go wrong around a lock, of the kinds that may cost a promise somewhere.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::capabilities::{Fault, Keeps};
+///
+/// let can = locks.capabilities();
+/// for fault in Fault::ALL {
+///     if can.keeps(fault) < Keeps::All {
+///         println!("{fault:?}: check tokens at the resource");
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -250,6 +323,17 @@ impl Fault {
 }
 
 /// What is left of promises 1 (exclusion) and 2 (tokens grow) under a fault.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::capabilities::{Fault, Keeps};
+///
+/// let kept = locks.capabilities().keeps(Fault::BrokenByForce);
+/// assert_eq!(kept, Keeps::Tokens);
+/// assert!(Keeps::Nothing < Keeps::Tokens && Keeps::Tokens < Keeps::All);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keeps {
@@ -265,6 +349,16 @@ pub enum Keeps {
 }
 
 /// How much one request of a backend carries, and how many requests it is sent at once.
+///
+/// ```
+/// use lockkit_core::capabilities::Capabilities;
+/// use lockkit_core::driver::Flights;
+///
+/// let mut capabilities = Capabilities::of("mine");
+/// assert_eq!(capabilities.flights, Flights::SINGLE);
+/// // Up to 64 steps in a request, four requests under way.
+/// capabilities.flights = Flights::of(64, 4);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Flights {

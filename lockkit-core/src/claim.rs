@@ -16,6 +16,15 @@ use crate::{Capabilities, Error, Identity, Key, Margin, Space};
 ///
 /// Whoever knows it can renew and release the claim, so it is shown to nobody: `Debug` hides it,
 /// and no error, log or metric contains it.
+///
+/// ```
+/// use lockkit_core::driver::ClaimId;
+///
+/// let id = ClaimId::random();
+/// assert_eq!(ClaimId::from_hex(&id.to_hex()), Some(id));
+/// assert_eq!(ClaimId::from_bytes(*id.as_bytes()), id);
+/// assert_eq!(format!("{id:?}"), "ClaimId(…)");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimId([u8; 16]);
 
@@ -64,6 +73,15 @@ impl fmt::Debug for ClaimId {
 }
 
 /// How a claim shares the lock with others. [`queue`](crate::queue) has the rule.
+///
+/// ```
+/// use lockkit_core::{Mode, Space};
+///
+/// let permits = Mode::Permits { permits: 2, limit: 8 };
+/// assert_eq!(permits.space(), Space::Semaphore);
+/// assert_eq!(permits.limit(), Some(8));
+/// assert_eq!(Mode::Shared.space(), Space::Lock);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Alone: a mutex, or the writer of a read-write lock.
@@ -107,6 +125,24 @@ impl Mode {
 }
 
 /// What is to become of a claim when nobody renews it, and whether somebody will.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// # use std::{sync::Arc, time::Duration};
+/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
+/// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
+/// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
+/// #     let me = Arc::new(Identity::of_this_process());
+/// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
+/// # }
+/// use lockkit_core::Lifetime;
+///
+/// let claim = (*claim("nightly", Mode::Exclusive)?).clone();
+/// assert_eq!(claim.lifetime, Lifetime::Renewed);
+/// let detached = claim.with_lifetime(Lifetime::Detached);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lifetime {
@@ -123,6 +159,19 @@ pub enum Lifetime {
 ///
 /// Two claims with the same [`id`](Self::id) are the same claim: a driver that is asked twice does
 /// it once.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// use std::{sync::Arc, time::Duration};
+/// use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+///
+/// let key = Key::new(Namespace::new("shop")?, Space::Lock, Name::new("invoice/42")?);
+/// let (hold_ttl, wait_ttl) = (Duration::from_secs(30), Duration::from_secs(10));
+/// let me = Arc::new(Identity::of_this_process());
+/// let claim = Claim::new(key, Mode::Exclusive, hold_ttl, wait_ttl, me)
+///     .with_note(Some("paying".into()));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Claim {

@@ -7,6 +7,16 @@ use std::time::Duration;
 
 /// A point of a [`Clock`]'s time. Moments of different clocks, or machines, mean nothing to each
 /// other.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkit_core::clock::Moment;
+///
+/// let sent = Moment::from_nanos(1_000);
+/// let end = sent.after(Duration::from_secs(30));
+/// assert_eq!(end.since(sent), Duration::from_secs(30));
+/// assert_eq!(sent.since(end), Duration::ZERO);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 
@@ -43,6 +53,27 @@ const fn nanos(d: Duration) -> u64 {
 }
 
 /// A clock that never goes back and that also counts while the machine sleeps.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use lockkit_core::MemoryDriver;
+/// use lockkit_core::clock::{Clock, Moment};
+///
+/// /// Goes where a test moves it.
+/// #[derive(Debug, Default)]
+/// struct Moved(AtomicU64);
+///
+/// impl Clock for Moved {
+///     fn now(&self) -> Moment {
+///         Moment::from_nanos(self.0.load(Ordering::SeqCst))
+///     }
+/// }
+///
+/// let clock = Arc::new(Moved::default());
+/// let driver = MemoryDriver::with_clock(clock.clone());
+/// clock.0.fetch_add(5_000_000_000, Ordering::SeqCst);
+/// ```
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now.
     fn now(&self) -> Moment;
@@ -52,6 +83,14 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 /// Android; elsewhere the monotonic clock, which on Apple's systems counts sleep as well).
 ///
 /// It is what real programs use: a laptop that slept through its lease finds out on waking.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkit_core::clock::{BootClock, Clock};
+///
+/// let before = BootClock.now();
+/// assert!(BootClock.now().since(before) < Duration::from_secs(60));
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 
@@ -78,6 +117,19 @@ impl Clock for BootClock {
 ///
 /// It does not count while the machine sleeps, so it suits only what sleeps along with its clients:
 /// the memory driver, whose default it is.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkit_core::clock::{Clock, TokioClock};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+/// #     .block_on(async {
+/// // Under `#[tokio::test(start_paused = true)]`:
+/// let before = TokioClock.now();
+/// tokio::time::sleep(Duration::from_secs(3_600)).await; // passes at once
+/// assert!(TokioClock.now().since(before) >= Duration::from_secs(3_600));
+/// # });
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioClock;
 

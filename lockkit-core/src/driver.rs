@@ -46,9 +46,11 @@ pub use crate::deadline::{backoff, trusted_until};
 pub use crate::error::no_answer;
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
 pub use crate::gather::Gather;
+pub use crate::pem::{Pem, PemFiles};
+pub use crate::recent::Recent;
 pub use crate::registers::{
-    Delete, Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
-    Version, Write, WriteId,
+    Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, StoreOutcome, Version, Write,
+    WriteId,
 };
 pub use crate::url::{UrlOption, join_query, split_query};
 
@@ -58,6 +60,31 @@ pub use crate::url::{UrlOption, join_query, split_query};
 /// [`Error::Backend`] may have acted or not. None of the methods retries for long by itself: a
 /// lost connection is rebuilt, but an attempt ends in bounded time (some seconds) with a
 /// retryable error, since core knows how much of a lease is left and the driver does not.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # use std::{sync::Arc, time::Duration};
+/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
+/// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
+/// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
+/// #     let me = Arc::new(Identity::of_this_process());
+/// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
+/// # }
+/// use lockkit_core::MemoryDriver;
+/// use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released};
+///
+/// // What core asks of a driver, without core.
+/// let driver = MemoryDriver::new();
+/// let claim = claim("invoice/42", Mode::Exclusive)?;
+/// let Acquisition::Granted(grant) = driver.acquire(&claim, Patience::Wait).await?.answer else {
+///     unreachable!("the lock was free");
+/// };
+/// let state = driver.inspect(&claim.key).await?;
+/// assert_eq!(state.line[0].token, grant.token);
+/// assert_eq!(driver.release(&claim).await?, Released::Removed);
+/// # Ok(()) }
+/// ```
 #[async_trait]
 pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// What this backend does and does not do.

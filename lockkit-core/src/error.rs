@@ -9,6 +9,15 @@ use serde::{Deserialize, Serialize};
 use crate::{Identity, Token};
 
 /// What a backend or its client said.
+///
+/// ```
+/// use lockkit_core::Error;
+///
+/// let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+/// if let Error::Backend { cause, .. } = Error::retryable("redis", refused) {
+///     assert!(cause.downcast_ref::<std::io::Error>().is_some());
+/// }
+/// ```
 pub type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// The errors of every operation, on every backend.
@@ -256,6 +265,21 @@ impl Error {
 }
 
 /// Why a claim ended without having been released.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::LossReason;
+///
+/// let guard = locks.mutex("nightly").lock().await?;
+/// locks.shutdown().await;
+/// match guard.lost().await {
+///     LossReason::Broken(record) => println!("an operator took it: {record}"),
+///     LossReason::ShutDown => println!("this program is ending"),
+///     other => println!("leave the work alone: {other}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
@@ -303,6 +327,22 @@ impl fmt::Display for LossReason {
 }
 
 /// Who broke a lock, when and why.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::Space;
+/// use lockkit_core::driver::Force;
+///
+/// let guard = locks.mutex("nightly").lock().await?;
+/// let (token, why) = (guard.token()?, Some("deploy"));
+/// locks.break_lock(Space::Lock, "nightly", token, Force::Polite, why).await?;
+/// let state = locks.inspect(Space::Lock, "nightly").await?;
+/// let record = state.last_break.expect("it was broken");
+/// assert_eq!(record.reason.as_deref(), Some("deploy"));
+/// assert!(!record.forced);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakRecord {
     /// Who did it.

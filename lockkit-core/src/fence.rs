@@ -36,6 +36,18 @@ use crate::{Error, Token};
 ///
 /// # `Driver`
 /// The driver whose transactions these are. It follows from `Tx`, and is never written out.
+///
+/// ```
+/// use lockkit_core::{Error, Fence, Lease};
+///
+/// /// Begins a turn: what `tx` writes from here on is the holder's, or is not written.
+/// async fn begin<Tx: Send, Driver>(lease: &Lease, tx: &mut Tx) -> Result<(), Error>
+/// where
+///     Lease: Fence<Tx, Driver>,
+/// {
+///     lease.fence(tx).await
+/// }
+/// ```
 #[async_trait]
 pub trait Fence<Tx: Send, Driver> {
     /// Binds `tx` to this lock.
@@ -55,6 +67,16 @@ pub trait Fence<Tx: Send, Driver> {
 
 /// What stands for a claim in its backend: what a [`Fence`] checks. See
 /// [`Lease::anchor`](crate::Lease::anchor).
+///
+/// ```
+/// use lockkit_core::{Anchor, Error, Lease};
+///
+/// /// The key to compare in a transaction of an etcd client that lockkit does not know.
+/// async fn key_of(lease: &Lease) -> Result<Vec<u8>, Error> {
+///     let Anchor { at, .. } = lease.anchor("etcd").await?;
+///     Ok(at)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anchor {
     /// Where the backend keeps the claim: a key of etcd, the path of a node of ZooKeeper, the schema

@@ -18,6 +18,31 @@ use crate::answers::{Acquisition, Answered, Patience, Released};
 use crate::{Claim, Error};
 
 /// One step of a flight: a claim, and what is to become of it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # use std::{sync::Arc, time::Duration};
+/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
+/// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
+/// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
+/// #     let me = Arc::new(Identity::of_this_process());
+/// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
+/// # }
+/// use lockkit_core::MemoryDriver;
+/// use lockkit_core::driver::{Acquisition, LockDriver, Patience, Reply, Step};
+///
+/// let driver = MemoryDriver::new();
+/// let acquire = |claim| Step::Acquire { claim, patience: Patience::Try };
+/// let flight = [
+///     acquire(claim("invoice/42", Mode::Exclusive)?),
+///     acquire(claim("invoice/43", Mode::Exclusive)?),
+/// ];
+/// for reply in driver.carry(&flight).await? {
+///     assert!(matches!(reply?.answer, Reply::Acquired(Acquisition::Granted(_))));
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Puts a claim at the end of its list; answered by [`Reply::Acquired`].

@@ -13,6 +13,30 @@ use crate::driver::{LockDriver, Replies, Step};
 
 /// Gathers the steps of many callers into flights, as a manager does with those of its tasks.
 /// Cheap to clone.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # use std::{sync::Arc, time::Duration};
+/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
+/// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
+/// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
+/// #     let me = Arc::new(Identity::of_this_process());
+/// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
+/// # }
+/// use lockkit_core::clock::{BootClock, Clock};
+/// use lockkit_core::driver::{Gather, LockDriver, Patience, Step};
+/// use lockkit_core::MemoryDriver;
+///
+/// // A server keeps one for all its clients.
+/// let driver = Arc::new(MemoryDriver::new());
+/// let gather = Gather::new(driver.clone());
+/// let step = Step::Acquire { claim: claim("nightly", Mode::Exclusive)?, patience: Patience::Try };
+/// let latest = driver.clock().now().after(Duration::from_secs(1));
+/// let replies = gather.carry(&[step], latest).await;
+/// assert!(replies[0].is_ok());
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Gather {
     driver: Arc<dyn LockDriver>,

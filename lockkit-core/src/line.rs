@@ -31,7 +31,7 @@ mod verb;
 use roster::Roster;
 pub use verb::{Answer, Applied, Broke, Change, Entry, Stop, Tokens, Verb, What};
 
-/// A list of claims, or a window of it.
+/// A list of claims, or a window of it. [`Verb`] shows one at work.
 #[derive(Debug)]
 pub struct Line<W = ()> {
     roster: Roster<W>,

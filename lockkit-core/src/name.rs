@@ -12,6 +12,15 @@ use crate::Error;
 ///
 /// Names are compared byte for byte: `a`, `A`, `a ` and the two Unicode forms of `á` are different
 /// names, and `a/b`, `a%2Fb`, `{a}`, `*` and `..` are just names.
+///
+/// ```
+/// use lockkit_core::Name;
+///
+/// assert!(Name::new("invoice/42").is_ok());
+/// assert!(Name::new("").is_err());
+/// assert!(Name::new("two\nlines").is_err());
+/// assert_ne!(Name::new("a").unwrap(), Name::new("A").unwrap());
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Arc<str>);
 
@@ -52,6 +61,18 @@ impl fmt::Debug for Name {
 ///
 /// Two namespaces never meet, whatever the names in them: driver authors keep the two parts of a
 /// [`Key`] apart rather than gluing them together.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # use lockkit_core::{LockManager, MemoryDriver, Settings};
+/// # use std::sync::Arc;
+/// let driver = Arc::new(MemoryDriver::new());
+/// let shop = LockManager::with(driver.clone(), Settings::default().prefix("shop"))?;
+/// let blog = LockManager::with(driver, Settings::default().prefix("blog"))?;
+/// let _ours = shop.mutex("nightly").lock().await?;
+/// assert!(blog.mutex("nightly").try_lock().await?.is_some());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Namespace(Arc<str>);
 
@@ -85,6 +106,17 @@ impl fmt::Debug for Namespace {
 }
 
 /// The two spaces of names, which never meet: a lock `a` and a semaphore `a` are two things.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::Space;
+///
+/// let _lock = locks.mutex("imports").lock().await?;
+/// let semaphore = locks.inspect(Space::Semaphore, "imports").await?;
+/// assert!(semaphore.is_free(), "the semaphore of that name is another thing");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Space {
@@ -112,6 +144,15 @@ impl fmt::Display for Space {
 
 /// What a list of claims is kept under: namespace, space and name, all three compared byte for
 /// byte.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// use lockkit_core::{Key, Name, Namespace, Space};
+///
+/// let key = Key::new(Namespace::new("shop")?, Space::Lock, Name::new("invoice/42")?);
+/// assert_eq!(key.name.as_str(), "invoice/42");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub struct Key {

@@ -15,12 +15,30 @@ use crate::{Error, Name, Namespace, Token};
 /// A register that is written with tokens refuses older ones: it is a resource that honours
 /// fencing, ready to use. Values have at most [`MAX_REGISTER_BYTES`]; core checks that before any
 /// I/O.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// use lockkit_core::driver::{Expect, LockDriver, RegisterKey, StoreOutcome, Write};
+/// use lockkit_core::{MemoryDriver, Name, Namespace};
+///
+/// let driver = MemoryDriver::new();
+/// let registers = driver.registers().expect("memory has registers");
+/// let at = RegisterKey { namespace: Namespace::default(), name: Name::new("cursor")? };
+/// let write = Write { expect: Expect::Absent, ..Write::of(Some(b"event 41".to_vec())) };
+/// let StoreOutcome::Stored(version) = registers.write(&at, &write).await?.answer else {
+///     unreachable!("nothing was there");
+/// };
+/// let entry = registers.load(&at).await?.expect("it was stored");
+/// assert_eq!((Some(entry.value), entry.version), (write.value, version));
+/// # Ok(()) }
+/// ```
 #[async_trait]
 pub trait Registers: Send + Sync {
     /// The entry, or `None` when there is no value (never stored, deleted, or expired).
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error>;
 
-    /// Stores a value if what is there is as expected and the token is not stale.
+    /// Stores a value, or deletes the one that is there, if what is there is as expected and the token
+    /// is not stale.
     ///
     /// # Behavior
     /// In one atomic step, in this order:
@@ -28,25 +46,18 @@ pub trait Registers: Send + Sync {
     ///    [`Stored`](StoreOutcome::Stored) (so a lost answer can be asked for again);
     /// 2. `token` is lower than the highest seen: [`Stale`](StoreOutcome::Stale);
     /// 3. the entry is not as expected: [`Conflict`](StoreOutcome::Conflict);
-    /// 4. the write is [`repeated`](Store::repeated), and an earlier attempt of it may have been
+    /// 4. the write is [`repeated`](Write::repeated), and an earlier attempt of it may have been
     ///    applied and overwritten since: [`Conflict`](StoreOutcome::Conflict);
-    /// 5. the value is stored under a version greater than all earlier ones, and the highest token
-    ///    becomes `token`.
+    /// 5. the value is stored, or deleted, under a version greater than all earlier ones, and the
+    ///    highest token becomes `token`.
     ///
     /// [`StoreOutcome::decide`] is this rule.
     ///
-    /// A store without a token leaves the highest token as it is. A ttl counts on the backend's
-    /// clock; without one the value stays.
-    async fn store(&self, at: &RegisterKey, store: &Store)
-    -> Result<Answered<StoreOutcome>, Error>;
-
-    /// Deletes the value under the rules of [`store`](Self::store). The highest token, if there is
+    /// A write without a token leaves the highest token as it is. A ttl counts on the backend's
+    /// clock; without one the value stays. Where a value is deleted, the highest token, if there is
     /// one, is remembered, and so is that versions grow.
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error>;
+    async fn write(&self, at: &RegisterKey, write: &Write)
+    -> Result<Answered<StoreOutcome>, Error>;
 
     /// Returns the entry once its version is not `after` (`None`: there is no value). Does not
     /// miss a change that came before it asked. May skip versions.
@@ -71,6 +82,15 @@ pub trait Registers: Send + Sync {
 pub const MAX_REGISTER_BYTES: usize = 64 * 1024;
 
 /// Where a register lives.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// use lockkit_core::driver::RegisterKey;
+/// use lockkit_core::{Name, Namespace};
+///
+/// let at = RegisterKey { namespace: Namespace::new("shop")?, name: Name::new("cursor")? };
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub struct RegisterKey {
@@ -105,6 +125,19 @@ pub struct Entry {
 }
 
 /// What a write expects to find.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::{Error, Expect};
+///
+/// let cursor = locks.register("cursor");
+/// let first = cursor.compare_and_store(Expect::Absent, "event 41").await?;
+/// cursor.compare_and_store(Expect::Version(first), "event 42").await?;
+/// let late = cursor.compare_and_store(Expect::Version(first), "event 43").await;
+/// assert!(matches!(late, Err(Error::Conflict { .. })));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// Whatever is there, or nothing.
@@ -117,9 +150,11 @@ pub enum Expect {
 
 /// A write to a register.
 #[derive(Clone, Debug)]
-pub struct Store {
-    /// At most [`MAX_REGISTER_BYTES`].
-    pub value: Vec<u8>,
+pub struct Write {
+    /// At most [`MAX_REGISTER_BYTES`]; `None` deletes the value.
+    pub value: Option<Vec<u8>>,
+    /// How long the value stays; for good when `None`, which it is for a deletion.
+    pub ttl: Option<Duration>,
     /// What must be there.
     pub expect: Expect,
     /// The token of the lock that protects this register. Tokens of permits do not fence: an older
@@ -130,24 +165,28 @@ pub struct Store {
     /// Whether an earlier attempt of this same write may have been applied. A driver that repeats
     /// a write by itself sets it on the copy that it sends again.
     pub repeated: bool,
-    /// How long the value stays; for good when `None`.
-    pub ttl: Option<Duration>,
 }
 
-/// A deletion of a register's value.
-#[derive(Clone, Copy, Debug)]
-pub struct Delete {
-    /// What must be there.
-    pub expect: Expect,
-    /// As in [`Store`].
-    pub token: Option<Token>,
-    /// As in [`Store`].
-    pub write_id: WriteId,
-    /// As in [`Store`].
-    pub repeated: bool,
+impl Write {
+    /// A write of this value, or a deletion, whatever is there; for good, and without a token.
+    pub fn of(value: Option<Vec<u8>>) -> Self {
+        let (expect, write_id) = (Expect::Anything, WriteId::random());
+        Self { value, ttl: None, expect, token: None, write_id, repeated: false }
+    }
 }
 
 /// The answer to a write.
+///
+/// ```
+/// use lockkit_core::driver::{Expect, Found, StoreOutcome, Version, Write};
+///
+/// let found = Found { version: Some(Version(7)), present: true, token: None, last_write: None };
+/// let deletion = Write::of(None);
+/// let write = Write { expect: Expect::Version(Version(6)), ..deletion.clone() };
+/// assert_eq!(StoreOutcome::decide(&found, &write), Some(StoreOutcome::Conflict));
+/// let write = Write { expect: Expect::Version(Version(7)), ..deletion };
+/// assert_eq!(StoreOutcome::decide(&found, &write), None, "it is to be applied");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOutcome {
     /// Done. (Of a deletion: the version that the absence has.)
@@ -175,38 +214,11 @@ pub struct Found {
     pub last_write: Option<WriteId>,
 }
 
-/// What all writes have in common, for [`StoreOutcome::decide`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Write {
-    /// As in [`Store`].
-    pub expect: Expect,
-    /// As in [`Store`].
-    pub token: Option<Token>,
-    /// As in [`Store`].
-    pub id: WriteId,
-    /// As in [`Store`].
-    pub repeated: bool,
-}
-
-impl From<&Store> for Write {
-    fn from(store: &Store) -> Self {
-        let Store { expect, token, write_id: id, repeated, .. } = *store;
-        Self { expect, token, id, repeated }
-    }
-}
-
-impl From<&Delete> for Write {
-    fn from(delete: &Delete) -> Self {
-        let Delete { expect, token, write_id: id, repeated } = *delete;
-        Self { expect, token, id, repeated }
-    }
-}
-
 impl StoreOutcome {
-    /// The rule of [`Registers::store`]: the outcome of a write that is not applied (again), or
+    /// The rule of [`Registers::write`]: the outcome of a write that is not applied (again), or
     /// `None` for one that is to be applied.
     pub fn decide(found: &Found, write: &Write) -> Option<Self> {
-        if let (Some(version), true) = (found.version, found.last_write == Some(write.id)) {
+        if let (Some(version), true) = (found.version, found.last_write == Some(write.write_id)) {
             return Some(Self::Stored(version));
         }
         if let (Some(highest), Some(token)) = (found.token, write.token)

@@ -81,6 +81,19 @@ impl LockState {
 pub const MARK: char = '\u{1f}';
 
 /// One claim of a list, as people may see it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// use lockkit_core::Space;
+///
+/// let _guard = locks.mutex("nightly").note("backup of Monday").lock().await?;
+/// let state = locks.inspect(Space::Lock, "nightly").await?;
+/// let holder = &state.line[0];
+/// assert!(holder.holds());
+/// println!("{} for {:?}: {:?}", holder.identity, holder.held_for, holder.note);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Standing {
@@ -138,6 +151,33 @@ impl Standing {
 }
 
 /// What to list.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// use lockkit_core::driver::LockDriver;
+/// use lockkit_core::state::ListRequest;
+/// use lockkit_core::{MemoryDriver, Namespace};
+///
+/// let driver = MemoryDriver::new();
+/// let mut request = ListRequest {
+///     namespace: Namespace::default(),
+///     space: None,
+///     prefix: "invoice/".to_owned(),
+///     after: None,
+///     limit: 100,
+/// };
+/// loop {
+///     let page = driver.list(&request).await?;
+///     for state in page.states {
+///         println!("{}", state.name());
+///     }
+///     match page.next {
+///         Some(next) => request.after = Some(next),
+///         None => break,
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ListRequest {
     /// In which namespace.
@@ -153,6 +193,17 @@ pub struct ListRequest {
 }
 
 /// Where a page of a listing ended. Opaque but to the driver that made it.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// use lockkit_core::state::Cursor;
+/// use lockkit_core::{Key, Name, Namespace, Space};
+///
+/// let last = Key::new(Namespace::default(), Space::Lock, Name::new("invoice/42")?);
+/// let cursor = Cursor::behind(&last);
+/// assert_eq!(cursor.place()?, (Space::Lock, last.name));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor(pub Vec<u8>);
 
@@ -217,6 +268,14 @@ pub struct RegisterState {
 }
 
 /// A page of registers or of namespaces. It is empty only when nothing follows.
+///
+/// ```
+/// use lockkit_core::state::Listed;
+///
+/// let page = Listed::first(2, ["a", "b", "c"]);
+/// assert_eq!(page.items, ["a", "b"]);
+/// assert!(page.more);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed<T> {
     /// What is in the page.
@@ -269,6 +328,17 @@ impl Health {
 }
 
 /// Something an operator should know.
+///
+/// ```
+/// use lockkit_core::state::{Finding, Health, Severity};
+///
+/// let health = Health::well("mine 1.0").with(Finding {
+///     severity: Severity::Warning,
+///     what: "writes do not wait for the disk".to_owned(),
+///     advice: "set fsync=on".to_owned(),
+/// });
+/// assert_eq!(health.findings[0].severity, Severity::Warning);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How bad it is.

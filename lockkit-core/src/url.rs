@@ -80,6 +80,19 @@ impl fmt::Debug for BackendUrl {
 }
 
 /// An option in a URL's query: `name=value`, or a name alone.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// use lockkit_core::driver::{join_query, split_query};
+///
+/// let (place, options) = split_query("my://host:4711?note=two%20words&strict");
+/// let options: Vec<_> = options.collect();
+/// assert_eq!(options[0].name, "note");
+/// assert_eq!(options[0].decoded()?, "two words");
+/// assert_eq!(options[1].text, "strict");
+/// assert_eq!(join_query(place, &options[1..]), "my://host:4711?strict");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UrlOption<'a> {
     /// What stands before the first `=`.

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{
-    Delete, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
-};
+use lockkit_core::driver::{Expect, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId};
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{Error, Name, Namespace, Token};
 use tokio::time::Instant;
@@ -16,9 +14,9 @@ fn register(name: &str) -> RegisterKey {
     RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
 }
 
-fn write(value: &str, expect: Expect, token: Option<u64>) -> Store {
-    Store {
-        value: value.into(),
+fn write(value: &str, expect: Expect, token: Option<u64>) -> Write {
+    Write {
+        value: Some(value.into()),
         expect,
         token: token.and_then(Token::new),
         write_id: WriteId::random(),
@@ -27,8 +25,8 @@ fn write(value: &str, expect: Expect, token: Option<u64>) -> Store {
     }
 }
 
-async fn stored(driver: &MemoryDriver, at: &RegisterKey, store: &Store) -> Version {
-    match driver.store(at, store).await.unwrap().answer {
+async fn stored(driver: &MemoryDriver, at: &RegisterKey, store: &Write) -> Version {
+    match driver.write(at, store).await.unwrap().answer {
         StoreOutcome::Stored(version) => version,
         other => panic!("not stored: {other:?}"),
     }
@@ -43,34 +41,30 @@ async fn a_register_takes_what_is_expected_refuses_old_tokens_and_knows_repeated
     let one = stored(&driver, &at, &first).await;
     assert_eq!(stored(&driver, &at, &first).await, one, "an answer got lost");
     let absent = write("two", Expect::Absent, None);
-    assert_eq!(driver.store(&at, &absent).await.unwrap().answer, StoreOutcome::Conflict);
+    assert_eq!(driver.write(&at, &absent).await.unwrap().answer, StoreOutcome::Conflict);
     let highest = Token::new(5).unwrap();
     let stale = write("two", Expect::Absent, Some(4));
-    let refused = driver.store(&at, &stale).await.unwrap().answer;
+    let refused = driver.write(&at, &stale).await.unwrap().answer;
     assert_eq!(refused, StoreOutcome::Stale { highest });
     let two = stored(&driver, &at, &write("two", Expect::Version(one), Some(5))).await;
     let three = stored(&driver, &at, &write("three", Expect::Anything, None)).await;
     assert!(one < two && two < three);
     let entry = driver.load(&at).await.unwrap().unwrap();
     assert_eq!((entry.value.as_slice(), entry.token), (&b"three"[..], Some(highest)));
-    let mut delete = Delete {
-        expect: Expect::Version(two),
-        token: Some(highest),
-        write_id: WriteId::random(),
-        repeated: false,
-    };
-    assert_eq!(driver.delete(&at, &delete).await.unwrap().answer, StoreOutcome::Conflict);
+    let mut delete =
+        Write { expect: Expect::Version(two), token: Some(highest), ..Write::of(None) };
+    assert_eq!(driver.write(&at, &delete).await.unwrap().answer, StoreOutcome::Conflict);
     delete.expect = Expect::Version(three);
-    let gone = driver.delete(&at, &delete).await.unwrap().answer;
-    assert_eq!(driver.delete(&at, &delete).await.unwrap().answer, gone);
+    let gone = driver.write(&at, &delete).await.unwrap().answer;
+    assert_eq!(driver.write(&at, &delete).await.unwrap().answer, gone);
     assert_eq!(driver.load(&at).await.unwrap(), None);
     tokio::time::advance(Duration::from_secs(100_000)).await;
     let stale = write("four", Expect::Absent, Some(4));
-    let refused = driver.store(&at, &stale).await.unwrap().answer;
+    let refused = driver.write(&at, &stale).await.unwrap().answer;
     assert_eq!(refused, StoreOutcome::Stale { highest }, "tokens outlive values");
     assert!(stored(&driver, &at, &write("four", Expect::Absent, Some(5))).await > three);
     let large = write(&"x".repeat(64 * 1024 + 1), Expect::Anything, None);
-    assert!(matches!(driver.store(&at, &large).await, Err(Error::Config(_))));
+    assert!(matches!(driver.write(&at, &large).await, Err(Error::Config(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,12 +90,7 @@ async fn a_register_s_change_is_pushed_and_none_that_came_before_is_missed() {
     assert!(two > one);
     let watching = watch(Some(two));
     tokio::task::yield_now().await;
-    let delete = Delete {
-        expect: Expect::Anything,
-        token: None,
-        write_id: WriteId::random(),
-        repeated: false,
-    };
-    driver.delete(&at, &delete).await.unwrap();
+    let delete = Write::of(None);
+    driver.write(&at, &delete).await.unwrap();
     assert_eq!(watching.await.unwrap(), None);
 }

@@ -13,11 +13,13 @@ use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 
 use crate::calls::{Failure, ranges};
 use crate::flight::{Next, Plan, Said};
-use crate::inner::{Inner, Place, created, delete, get_last, get_list, none_in, none_of, odd, put};
 use crate::keys::{end_of, given, in_list, other_given, other_limits};
 use crate::leases::Lease;
 use crate::line::{Entry, Line};
+use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
+use crate::place::Place;
+use crate::requests::{created, delete, get_last, get_list, none_in, none_of, odd, put};
 use crate::tails::Taken;
 use crate::value::Value;
 
@@ -76,7 +78,7 @@ impl Entering {
     }
 }
 
-impl Inner {
+impl Locks {
     /// A claim that is to be put in, with the leases that it needs.
     pub(crate) async fn entering(
         &self,

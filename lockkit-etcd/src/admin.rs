@@ -5,12 +5,12 @@ use lockkit_core::state::{Finding, Health, Severity};
 use lockkit_core::{Error, Namespace};
 
 use crate::calls::{BACKEND, Failure, ranges};
-use crate::inner::Inner;
+use crate::locks::Locks;
 use crate::version::old_leaders_are_harmless;
 
 const ATTEMPTS: usize = 64;
 
-impl Inner {
+impl Locks {
     pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
         Ok(self.base(namespace).await?.0)
     }

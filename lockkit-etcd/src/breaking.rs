@@ -19,9 +19,10 @@ use lockkit_core::driver::Force;
 use lockkit_core::{BreakRecord, Error, Key, Token};
 
 use crate::calls::{BACKEND, Failure};
-use crate::inner::{Inner, created, delete, put, put_lease, unchanged};
 use crate::leases::seconds;
 use crate::line::Entry;
+use crate::locks::Locks;
+use crate::requests::{created, delete, put, put_lease, unchanged};
 
 /// What a politely broken claim lives longer than its ttl, at most, in whole seconds.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
@@ -31,7 +32,7 @@ const IN_TIME: Duration = Duration::from_millis(1_500);
 const REMEMBERED: Duration = Duration::from_secs(3_600);
 const ATTEMPTS: usize = 8;
 
-impl Inner {
+impl Locks {
     pub(crate) async fn break_claim(
         self: &Arc<Self>,
         key: &Key,

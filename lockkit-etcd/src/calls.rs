@@ -87,8 +87,6 @@ impl<T> Reply<T> {
 pub(crate) enum Failure {
     /// The lease that the request named is not there. Nothing was done.
     LeaseGone,
-    /// The revision that the request named was compacted away. Nothing was done.
-    Compacted,
     /// Anything else; the request may have been carried out.
     Other(Error),
 }
@@ -97,7 +95,6 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::LeaseGone => Error::retryable(BACKEND, "the lease is gone"),
-            Failure::Compacted => Error::retryable(BACKEND, "the revision was compacted away"),
             Failure::Other(error) => error,
         }
     }
@@ -133,18 +130,11 @@ impl Calls {
 
     /// One transaction. It must be harmless to repeat.
     pub(crate) async fn txn(&self, txn: Txn) -> Result<Reply<TxnResponse>, Failure> {
-        self.txn_by(|| txn.clone()).await
+        self.txn_within(ATTEMPT, || txn.clone()).await
     }
 
-    /// The same, made anew for each attempt, always alike: where a copy to keep would cost too much.
-    pub(crate) async fn txn_by(
-        &self,
-        make: impl Fn() -> Txn,
-    ) -> Result<Reply<TxnResponse>, Failure> {
-        self.txn_within(ATTEMPT, make).await
-    }
-
-    /// The same where each endpoint has so long to answer, if there are several.
+    /// The same where each endpoint has so long to answer, if there are several; made for each
+    /// attempt, always alike.
     pub(crate) async fn txn_within(
         &self,
         patience: Duration,
@@ -257,7 +247,7 @@ pub(crate) fn ranges(response: &TxnResponse) -> Vec<etcd_client::GetResponse> {
 fn flatten(response: TxnOpResponse) -> Vec<etcd_client::GetResponse> {
     match response {
         TxnOpResponse::Get(get) => vec![get],
-        TxnOpResponse::Txn(inner) => ranges(&inner),
+        TxnOpResponse::Txn(locks) => ranges(&locks),
         _ => Vec::new(),
     }
 }
@@ -273,7 +263,6 @@ mod code {
     pub(super) const PERMISSION_DENIED: i32 = 7;
     pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
     pub(super) const FAILED_PRECONDITION: i32 = 9;
-    pub(super) const OUT_OF_RANGE: i32 = 11;
     pub(super) const UNIMPLEMENTED: i32 = 12;
     pub(super) const UNAUTHENTICATED: i32 = 16;
 }
@@ -294,7 +283,6 @@ pub(crate) fn failure_of(error: etcd_client::Error) -> Failure {
     }
     match status.code() as i32 {
         code::NOT_FOUND if message.contains("lease") => Failure::LeaseGone,
-        code::OUT_OF_RANGE if message.contains("compacted") => Failure::Compacted,
         code::INVALID_ARGUMENT
         | code::PERMISSION_DENIED
         | code::RESOURCE_EXHAUSTED

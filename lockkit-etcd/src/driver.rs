@@ -9,18 +9,15 @@ use async_trait::async_trait;
 use etcd_client::Client;
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
-    Anchored, Answered, Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal,
-    Replies, SetLimit, Step, Store, StoreOutcome, Version,
+    Anchored, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
 };
-use lockkit_core::state::{
-    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
-};
+use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
 
 use crate::calls::{BACKEND, Calls};
 use crate::flight::FLIGHTS;
-use crate::inner::Inner;
 use crate::keys::Root;
+use crate::locks::Locks;
 use crate::url;
 use crate::version;
 
@@ -43,7 +40,7 @@ use crate::version;
 /// ```
 #[derive(Clone)]
 pub struct EtcdDriver {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) locks: Arc<Locks>,
     capabilities: &'static Capabilities,
 }
 
@@ -106,9 +103,9 @@ impl EtcdDriver {
         let calls = Calls::to(target.endpoints, &target.options);
         let mut driver = Self::over(calls, &target.root);
         // Anything that needs the leader and the right to read.
-        driver.inner.token_base(&Namespace::default()).await?;
+        driver.locks.token_base(&Namespace::default()).await?;
         driver.capabilities =
-            Self::capabilities_with(&driver.inner.version().await.unwrap_or_default());
+            Self::capabilities_with(&driver.locks.version().await.unwrap_or_default());
         Ok(driver)
     }
 
@@ -137,14 +134,14 @@ impl EtcdDriver {
     }
 
     fn over(calls: Calls, root: &str) -> Self {
-        let inner = Arc::new(Inner::new(calls, Root::new(root)));
-        Self { inner, capabilities: &CAPABILITIES }
+        let locks = Arc::new(Locks::new(calls, Root::new(root)));
+        Self { locks, capabilities: &CAPABILITIES }
     }
 }
 
 impl fmt::Debug for EtcdDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdDriver").field("calls", &self.inner.calls).finish_non_exhaustive()
+        f.debug_struct("EtcdDriver").field("calls", &self.locks.calls).finish_non_exhaustive()
     }
 }
 
@@ -159,19 +156,19 @@ impl LockDriver for EtcdDriver {
     }
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        self.inner.carry(steps).await
+        self.locks.carry(steps).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        self.inner.granted(claim).await
+        self.locks.granted(claim).await
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        self.inner.renew(claims).await
+        self.locks.renew(claims).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.inner.downgrade(claim).await
+        self.locks.downgrade(claim).await
     }
 
     async fn break_claim(
@@ -181,15 +178,15 @@ impl LockDriver for EtcdDriver {
         force: Force,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        self.inner.break_claim(key, token, force, record).await
+        self.locks.break_claim(key, token, force, record).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.inner.inspect(key).await
+        self.locks.inspect(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.inner.list(request).await
+        self.locks.list(request).await
     }
 
     async fn namespaces(
@@ -197,70 +194,35 @@ impl LockDriver for EtcdDriver {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
-        self.inner.namespaces(after, limit).await
+        self.locks.namespaces(after, limit).await
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
-        self.inner.changed(key, seen).await
+        self.locks.changed(key, seen).await
     }
 
     async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
-        let key = self.inner.place(claim.id).map(|place| place.entry.key);
+        let key = self.locks.place(claim.id).map(|place| place.entry.key);
         key.map(Anchored::At).ok_or(Error::Lost { reason: LossReason::Vanished })
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.inner.resize(key, limit).await
+        self.locks.resize(key, limit).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.inner.token_base(namespace).await
+        self.locks.token_base(namespace).await
     }
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.inner.raise_token_base(namespace, base).await
+        self.locks.raise_token_base(namespace, base).await
     }
 
     async fn health(&self) -> Result<Health, Error> {
-        self.inner.health().await
+        self.locks.health().await
     }
 
     async fn close(&self) {
-        self.inner.leases.close();
-    }
-}
-
-#[async_trait]
-impl Registers for EtcdDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        self.inner.load(at).await
-    }
-
-    async fn store(
-        &self,
-        at: &RegisterKey,
-        store: &Store,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.inner.store(at, store).await
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.inner.delete(at, delete).await
-    }
-
-    async fn changed(
-        &self,
-        at: &RegisterKey,
-        after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
-        self.inner.register_changed(at, after).await
-    }
-
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.inner.page_of_registers(request).await
+        self.locks.leases.close();
     }
 }

@@ -33,7 +33,7 @@ use lockkit_core::{Error, Fence, Lease};
 
 use crate::calls::BACKEND;
 use crate::driver::EtcdDriver;
-use crate::inner::created;
+use crate::requests::created;
 
 #[async_trait]
 impl Fence<Vec<Compare>, EtcdDriver> for Lease {

@@ -19,10 +19,11 @@ use lockkit_core::driver::{Answered, Flights, Replies, Reply, Step};
 use tokio::sync::oneshot;
 
 use crate::acquire::Entering;
-use crate::calls::{self, BACKEND, Failure, revision};
-use crate::inner::{Inner, odd};
+use crate::calls::{self, ATTEMPT, BACKEND, Failure, revision};
 use crate::leases::Lease;
+use crate::locks::Locks;
 use crate::release::Leaving;
+use crate::requests::odd;
 
 /// etcd takes 128 operations in a transaction unless it is told otherwise, those within others
 /// counted along by their depth, of which a step has up to 11; and 1.5 MiB, of which the longest
@@ -84,14 +85,14 @@ impl Plan {
     }
 }
 
-impl Inner {
+impl Locks {
     /// Whoever drops this does not end what was sent: that goes on until it is answered, so that it
     /// is known what became of it. Nothing else is sent then.
     pub(crate) async fn carry(self: &Arc<Self>, steps: &[Step]) -> Result<Replies, Error> {
         let (to, replies) = oneshot::channel();
-        let (inner, steps) = (self.clone(), steps.to_vec());
+        let (locks, steps) = (self.clone(), steps.to_vec());
         tokio::spawn(async move {
-            let replies = inner.fly(&steps, &to).await;
+            let replies = locks.fly(&steps, &to).await;
             let _ = to.send(replies);
         });
         let ended = |_| Err(Error::retryable(BACKEND, "the runtime of a flight has ended"));
@@ -176,7 +177,7 @@ impl Inner {
                 named.extend(entering.leases().map(|lease| (lease.id, lease.clone())));
             }
         }
-        let mut unanswered = Unanswered { inner: self, named };
+        let mut unanswered = Unanswered { locks: self, named };
         let fresh = join_all(unanswered.named.values().map(|lease| self.leases.freshen(lease)));
         let together = || match plans {
             [(_, one)] => one.txn(),
@@ -190,7 +191,7 @@ impl Inner {
                 Txn::new().when(many.iter().map(there).collect::<Vec<_>>()).and_then(steps)
             }
         };
-        let (reply, _) = join(self.calls.txn_by(together), fresh).await;
+        let (reply, _) = join(self.calls.txn_within(ATTEMPT, together), fresh).await;
         match &reply {
             Ok(reply) if !reply.is_repeated() => unanswered.named.clear(),
             // Refused as a whole. One of them has ended, which etcd does not tell.
@@ -230,14 +231,14 @@ fn parts(answer: TxnResponse, steps: usize) -> Result<Vec<TxnResponse>, Failure>
 
 /// A request that may put in claims. Dropped unanswered, it retires the leases that it names.
 struct Unanswered<'a> {
-    inner: &'a Inner,
+    locks: &'a Locks,
     named: HashMap<i64, Arc<Lease>>,
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         for lease in self.named.values() {
-            self.inner.leases.retire(lease);
+            self.locks.leases.retire(lease);
         }
     }
 }

@@ -127,6 +127,11 @@ pub(crate) fn tail_of(key: &[u8]) -> String {
     String::from_utf8_lossy(tail).into_owned()
 }
 
+/// The first key that may stand behind this one.
+pub(crate) fn after(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
 /// The end of the range of all keys that begin with `prefix`.
 pub(crate) fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();

@@ -6,15 +6,16 @@
 //! or hand an [`EtcdDriver`] over a client of their own to a `LockManager`.
 //!
 //! **Building it needs `protoc`**, because etcd's client library does: on Debian that is
-//! `protobuf-compiler` and `libprotobuf-dev`.
+//! `protobuf-compiler` and `libprotobuf-dev`. In a clone of lockkit's repository it does not.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `driver.rs` `fence.rs` | the outside |
-//! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `show.rs` `registers.rs` `admin.rs` | the verbs |
+//! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `resize.rs` `show.rs` `listing.rs` `registers.rs` `admin.rs` | the verbs |
+//! | `locks.rs` `place.rs` `tails.rs` | what they share, and what this process knows of its claims |
 //! | `flight.rs` | acquires and releases that travel together |
-//! | `moves.rs` `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` | what they share of etcd |
-//! | `keys.rs` `tails.rs` `value.rs` `line.rs` `url.rs` `version.rs` | what has no I/O |
+//! | `look.rs` `moves.rs` `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` | what they share of etcd |
+//! | `keys.rs` `value.rs` `line.rs` `requests.rs` `url.rs` `version.rs` | what has no I/O |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -25,17 +26,19 @@ mod calls;
 mod driver;
 pub mod fence;
 mod flight;
-mod given;
-mod inner;
 mod keepalive;
 mod keys;
 mod leases;
 mod line;
 mod listing;
+mod locks;
+mod look;
 mod moves;
+mod place;
 mod registers;
 mod release;
 mod renew;
+mod requests;
 mod resize;
 mod show;
 mod tails;

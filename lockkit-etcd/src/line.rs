@@ -5,9 +5,8 @@ use etcd_client::KeyValue;
 use lockkit_core::queue::{Ahead, Member, Queue, Verdict};
 use lockkit_core::{Claim, Error, Mode};
 
-use crate::given::LimitKey;
 use crate::keys::given_limit;
-use crate::value::Value;
+use crate::value::{Value, given_by};
 
 /// A key of a list.
 #[derive(Clone, Debug)]
@@ -62,21 +61,21 @@ impl Member for Entry {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Line {
     queue: Queue<Entry>,
-    /// The limit that it was given, if it was.
-    pub(crate) given: Option<LimitKey>,
+    /// The revision at which its limit was written last; 0 when it was given none.
+    pub(crate) limit_modified: i64,
     /// The revision at which it was so.
     pub(crate) revision: i64,
 }
 
 impl Line {
     pub(crate) fn of(kvs: &[KeyValue], count: i64, revision: i64) -> Self {
-        let given = kvs.iter().find_map(LimitKey::of);
+        let given = kvs.iter().find_map(|kv| Some((given_by(kv)?, kv.mod_revision())));
         let claims = kvs.iter().filter(|kv| given_limit(kv.key()).is_none());
         let mut entries: Vec<_> = claims.map(Entry::of).collect();
         entries.sort_by_key(|entry| entry.created);
         let hidden = usize::try_from(count).unwrap_or(0).saturating_sub(kvs.len());
-        let queue = Queue::new(entries, given.as_ref().map(|given| given.limit), hidden);
-        Self { queue, given, revision }
+        let queue = Queue::new(entries, given.map(|(limit, _)| limit), hidden);
+        Self { queue, limit_modified: given.map_or(0, |(_, modified)| modified), revision }
     }
 
     pub(crate) fn queue(&self) -> &Queue<Entry> {

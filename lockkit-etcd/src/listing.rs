@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use etcd_client::{GetOptions, GetResponse, Txn, TxnOp};
+use etcd_client::{GetOptions, Txn, TxnOp};
 use lockkit_core::driver::Version;
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Name, Namespace, Token};
 
 use crate::calls::{BACKEND, ranges};
-use crate::inner::{Inner, odd};
-use crate::keys::{end_of, folder, namespace_of};
+use crate::keys::{after, end_of, folder, namespace_of};
+use crate::locks::Locks;
 use crate::registers::token_in;
 
 /// Keys of registers that are fetched at once: with their values, since etcd does not tell how long
@@ -18,7 +18,7 @@ const REGISTERS: i64 = 64;
 /// Keys that are fetched at once, of each kind, to find namespaces.
 const KEYS: i64 = 500;
 
-impl Inner {
+impl Locks {
     pub(crate) async fn page_of_registers(
         &self,
         request: &RegisterRequest,
@@ -37,8 +37,7 @@ impl Inner {
         let mut remembered: Option<(Name, Option<Token>)> = None;
         loop {
             let range = GetOptions::new().with_range(end_of(&all)).with_limit(REGISTERS);
-            let answer = self.calls.txn(Txn::new().and_then([TxnOp::get(&*from, Some(range))]));
-            let shown = ranges(&answer.await?.answer).pop().ok_or_else(odd)?;
+            let shown = self.range(&from, range).await?;
             for kv in shown.kvs() {
                 let Some((name, is_value)) = self.root.register_of(&request.namespace, kv.key())
                 else {
@@ -56,7 +55,7 @@ impl Inner {
                 items.push(RegisterState { name, version, token, bytes: kv.value().len() });
             }
             match shown.kvs().last() {
-                Some(last) if shown.more() => from = [last.key(), &[0]].concat(),
+                Some(last) if shown.more() => from = after(last.key()),
                 _ => return Ok(Listed { items, more: false }),
             }
         }
@@ -71,17 +70,17 @@ impl Inner {
         let mut from = after.map_or_else(Vec::new, |after| end_of(&folder(after)));
         let mut found = Vec::new();
         loop {
-            let (some, end) = self.folders(&from).await.map_err(|error| self.needs_all(error))?;
+            let (some, next) = self.folders(&from).await.map_err(|error| self.needs_all(error))?;
             found.extend(some.iter().filter_map(|folder| namespace_of(folder)));
-            match end {
-                Some(last) if found.len() <= limit => from = end_of(&last),
+            match next {
+                Some(next) if found.len() <= limit => from = next,
                 _ => return Ok(Listed::first(limit, found)),
             }
         }
     }
 
     /// Some of the namespaces from here on, as they stand in keys, with the slash that is behind them:
-    /// it counts in their order. And the last of them; no last one when these were all.
+    /// it counts in their order. And where to go on, if these were not all.
     async fn folders(&self, from: &[u8]) -> Result<(BTreeSet<Vec<u8>>, Option<Vec<u8>>), Error> {
         let kinds = self.root.kinds();
         let get = |kind: &Vec<u8>| {
@@ -91,19 +90,21 @@ impl Inner {
         let txn = Txn::new().and_then(kinds.iter().map(get).collect::<Vec<_>>());
         let answer = self.calls.txn(txn).await?.answer;
         let mut all = BTreeSet::new();
-        let mut end: Option<Vec<u8>> = None;
+        let mut next: Option<Vec<u8>> = None;
         for (kind, shown) in kinds.iter().zip(ranges(&answer)) {
-            let folders = folders(kind, &shown);
-            // Behind the last one of a range that was cut, others may be missing.
-            if let (true, Some(last)) = (shown.more(), folders.last()) {
-                end = Some(end.map_or(last.clone(), |end| end.min(last.clone())));
+            if let (true, Some(last)) = (shown.more(), shown.kvs().last()) {
+                let rest = last.key().strip_prefix(&**kind).unwrap_or_default();
+                let unseen = folder_of(rest).map_or_else(|| after(rest), end_of);
+                next = Some(next.map_or(unseen.clone(), |next| next.min(unseen)));
             }
-            all.extend(folders);
+            let rests = shown.kvs().iter().filter_map(|kv| kv.key().strip_prefix(&**kind));
+            all.extend(rests.filter_map(folder_of).map(<[u8]>::to_vec));
         }
-        if let Some(end) = &end {
-            all.retain(|folder| folder <= end);
+        // Behind the last one of a range that was cut, others may be missing.
+        if let Some(next) = &next {
+            all.retain(|folder| folder < next);
         }
-        Ok((all, end))
+        Ok((all, next))
     }
 
     /// The error for a user that may not read all namespaces.
@@ -119,11 +120,7 @@ impl Inner {
     }
 }
 
-fn folders(kind: &[u8], shown: &GetResponse) -> BTreeSet<Vec<u8>> {
-    let folder = |key: &[u8]| {
-        let rest = key.strip_prefix(kind)?;
-        let slash = rest.iter().position(|b| *b == b'/')?;
-        Some(rest[..=slash].to_vec())
-    };
-    shown.kvs().iter().filter_map(|kv| folder(kv.key())).collect()
+/// What stands before the first slash, and the slash.
+fn folder_of(rest: &[u8]) -> Option<&[u8]> {
+    Some(&rest[..=rest.iter().position(|b| *b == b'/')?])
 }

@@ -14,10 +14,12 @@ use lockkit_core::Claim;
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::ClaimId;
 
-use crate::calls::{Failure, ranges, revision};
-use crate::inner::{Inner, Move, Place, odd, put, put_lease, unchanged};
+use crate::calls::{ATTEMPT, Failure, ranges, revision};
 use crate::leases::Lease;
 use crate::line::Entry;
+use crate::locks::Locks;
+use crate::place::{Move, Place};
+use crate::requests::{odd, put, put_lease, unchanged};
 use crate::value::Value;
 
 /// Keys that are moved by one transaction. (etcd takes 128 operations in one, unless it is told
@@ -63,7 +65,7 @@ pub(crate) enum Moved {
     Gone,
 }
 
-impl Inner {
+impl Locks {
     /// Moves keys of claims to this lease, and notes where they are; says for each what became of
     /// it.
     pub(crate) async fn relocate(
@@ -104,7 +106,7 @@ impl Inner {
         let (number, sent) = (noted.sent(), BootClock.now());
         let step = |moving: &Moving| TxnOp::txn(step(moving, target.id));
         let txn = || Txn::new().and_then(moving.iter().map(step).collect::<Vec<_>>());
-        let answer = match self.calls.txn_by(txn).await {
+        let answer = match self.calls.txn_within(ATTEMPT, txn).await {
             Ok(reply) => reply.answer,
             Err(failure) => return all(failure),
         };
@@ -138,13 +140,13 @@ impl Inner {
                 place.moves.push(Move { number, begun, target: target.clone() });
             }
         }
-        (Noted { inner: self, moving: Some(moving), number }, is_young)
+        (Noted { locks: self, moving: Some(moving), number }, is_young)
     }
 }
 
 /// Moves that are noted and not sent. Dropped before that, they are noted no more.
 struct Noted<'a> {
-    inner: &'a Inner,
+    locks: &'a Locks,
     moving: Option<&'a [Moving]>,
     number: u64,
 }
@@ -161,7 +163,7 @@ impl Drop for Noted<'_> {
         let Some(moving) = self.moving else {
             return;
         };
-        let mut places = self.inner.places();
+        let mut places = self.locks.places();
         for Moving { id, .. } in moving {
             if let Some(place) = places.get_mut(id) {
                 place.moves.retain(|m| m.number != self.number);

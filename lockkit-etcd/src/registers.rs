@@ -10,49 +10,30 @@
 //! etcd said. A value with a ttl has a lease of its own: to get that is a round trip before. It goes
 //! with the value: when another one is written it is revoked, in the background.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp};
 use lockkit_core::driver::{
-    Answered, Delete, Entry, Found, MAX_REGISTER_BYTES, RegisterKey, Store, StoreOutcome, Version,
-    Write, WriteId,
+    Answered, ClaimId, Entry, Found, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId,
 };
+use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::calls::{BACKEND, Failure, Reply, ranges, revision};
-use crate::inner::{Inner, delete, pair, written};
+use crate::driver::EtcdDriver;
 use crate::leases::{Lease, seconds};
+use crate::locks::Locks;
+use crate::requests::{delete, pair, written};
 use crate::watches::WatchRange;
 
 /// How long the id of a deletion is remembered at least where no token is.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
 /// How often a write begins anew because another came in between.
 const ATTEMPTS: usize = 256;
-/// Of how many registers a driver remembers how they were.
-const KNOWN: usize = 4_096;
-
-/// How registers were when they were used last, by the keys of their values.
-#[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<HashMap<Vec<u8>, State>>);
-
-impl Known {
-    fn of(&self, key: &[u8]) -> State {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(key).cloned().unwrap_or_default()
-    }
-
-    fn note(&self, key: Vec<u8>, state: &State) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KNOWN && !known.contains_key(&key) {
-            known.clear(); // each costs its next write a round trip
-        }
-        known.insert(key, state.clone());
-    }
-}
 
 /// What is remembered about the writes of a register.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -65,7 +46,7 @@ struct Meta {
 
 /// How a register is, but for its value. By default as one that was never written.
 #[derive(Clone, Debug, Default)]
-struct State {
+pub(crate) struct State {
     /// The revision of the value; 0 when there is none.
     stood: i64,
     /// The lease of the value, which nothing else stands on; 0 for a value that stays.
@@ -83,78 +64,64 @@ struct ReadRegister {
     revision: i64,
 }
 
-/// What is to be written, and under which rule.
-struct Writing<'a> {
-    /// `None` deletes.
-    value: Option<&'a [u8]>,
-    ttl: Option<Duration>,
-    rule: Write,
-}
-
-impl Inner {
-    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        Ok(self.seen(at).await?.entry())
+#[async_trait]
+impl Registers for EtcdDriver {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        Ok(self.locks.seen(at).await?.entry())
     }
 
-    pub(crate) async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        if store.value.len() > MAX_REGISTER_BYTES {
-            let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
-            return Err(Error::config(message));
-        }
-        let (value, rule) = (Some(&*store.value), Write::from(store));
-        self.write(at, Writing { value, ttl: store.ttl, rule }).await
+        self.locks.write(at, write.clone()).await
     }
 
-    pub(crate) async fn delete(
+    async fn changed(
         &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.write(at, Writing { value: None, ttl: None, rule: Write::from(delete) }).await
-    }
-
-    pub(crate) async fn register_changed(
-        self: &Arc<Self>,
         at: &RegisterKey,
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
         loop {
-            let seen = self.seen(at).await?;
+            let seen = self.locks.seen(at).await?;
             let entry = seen.entry();
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
             }
-            let (key, _) = self.root.register(at);
+            let (key, _) = self.locks.root.register(at);
             let (to, mut news) = mpsc::unbounded_channel();
-            let sight = WatchRange { key, end: Vec::new(), from: seen.revision + 1, changes: true };
-            let _watching = self.watches.watch(sight, to);
+            let range = WatchRange { key, end: Vec::new(), from: seen.revision + 1, changes: true };
+            let _watching = self.locks.watches.watch(range, to);
             news.recv().await;
         }
     }
 
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.locks.page_of_registers(request).await
+    }
+}
+
+impl Locks {
     async fn seen(&self, at: &RegisterKey) -> Result<ReadRegister, Failure> {
         let (value, meta) = self.root.register(at);
         let txn = Txn::new().and_then(show(&value, &meta));
         let answer = self.calls.txn(txn).await?.answer;
         let seen = ReadRegister::of(pair(ranges(&answer))?, revision(&answer));
-        self.registers.note(value, &seen.state);
+        self.registers.saw(value, seen.state.clone());
         Ok(seen)
     }
 
     async fn write(
         &self,
         at: &RegisterKey,
-        mut write: Writing<'_>,
+        mut write: Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let mut state = self.registers.of(&self.root.register(at).0);
+        let mut state = self.registers.last(&self.root.register(at).0).unwrap_or_default();
         let mut is_told = false; // by etcd, to this write
         let (mut lease, mut unanswered) = (None, 0);
         for _ in 0..ATTEMPTS {
-            match StoreOutcome::decide(&state.found(), &write.rule) {
+            match StoreOutcome::decide(&state.found(), &write) {
                 Some(outcome) if is_told => {
                     lease.inspect(|lease: &Arc<Lease>| lease.end());
                     return Ok(Answered::after(unanswered, outcome));
@@ -173,7 +140,7 @@ impl Inner {
                         }
                         Err(now) => {
                             // Where nobody has written since, no attempt was applied.
-                            write.rule.repeated |= unanswered > 0 && now.written != state.written;
+                            write.repeated |= unanswered > 0 && now.written != state.written;
                             state = now;
                         }
                     }
@@ -188,16 +155,16 @@ impl Inner {
     async fn attempt(
         &self,
         at: &RegisterKey,
-        write: &Writing<'_>,
+        write: &Write,
         before: &State,
         lease: Option<&Arc<Lease>>,
     ) -> Result<Reply<Result<Version, State>>, Failure> {
         let (value, meta) = self.root.register(at);
-        let token = write.rule.token.map(Token::get).max(before.meta.token);
-        let remembered = Meta { token, write: hex(write.rule.id) };
+        let token = write.token.map(Token::get).max(before.meta.token);
+        let remembered = Meta { token, write: hex(write.write_id) };
         let bytes = serde_json::to_vec(&remembered).unwrap_or_default();
         // Without a token nothing need be remembered for good of a value that is gone.
-        let brief = match (token, write.value) {
+        let brief = match (token, &write.value) {
             (None, None) => Some(self.leases.lasting(REMEMBERED).await?),
             (None, Some(_)) => lease.cloned(),
             _ => None,
@@ -206,8 +173,8 @@ impl Inner {
             let put = PutOptions::new();
             Some(lease.map_or(put.clone(), |lease| put.with_lease(lease.id)))
         };
-        let put = match write.value {
-            Some(bytes) => TxnOp::put(&*value, bytes, on(lease)),
+        let put = match &write.value {
+            Some(bytes) => TxnOp::put(&*value, bytes.as_slice(), on(lease)),
             None => delete(&value),
         };
         let txn = Txn::new()
@@ -218,16 +185,16 @@ impl Inner {
         let revision = revision(&reply.answer);
         if !reply.answer.succeeded() {
             let now = ReadRegister::of(pair(ranges(&reply.answer))?, revision).state;
-            self.registers.note(value, &now);
+            self.registers.saw(value, now.clone());
             return Ok(reply.with(Err(now)));
         }
         if before.lease != 0 {
             self.leases.known_or(before.lease).end(); // nothing stands on it any more
         }
-        let stood = write.value.map_or(0, |_| revision);
+        let stood = write.value.as_ref().map_or(0, |_| revision);
         let lease = lease.map_or(0, |lease| lease.id);
         let now = State { stood, lease, meta: remembered, written: revision };
-        self.registers.note(value, &now);
+        self.registers.saw(value, now);
         Ok(reply.with(Ok(version(revision))))
     }
 }
@@ -260,7 +227,7 @@ impl State {
     /// The same as the rule knows it.
     fn found(&self) -> Found {
         let is_known = self.written > 0;
-        let last = lockkit_core::driver::ClaimId::from_hex(&self.meta.write);
+        let last = ClaimId::from_hex(&self.meta.write);
         Found {
             version: is_known.then(|| version(self.written)),
             present: self.stood > 0,
@@ -281,5 +248,5 @@ fn version(revision: i64) -> Version {
 }
 
 fn hex(id: WriteId) -> String {
-    lockkit_core::driver::ClaimId::from_bytes(id.0).to_hex()
+    ClaimId::from_bytes(id.0).to_hex()
 }

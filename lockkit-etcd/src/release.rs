@@ -10,11 +10,13 @@ use lockkit_core::{Claim, Error, Lifetime, Mode};
 
 use crate::calls::{Failure, ranges};
 use crate::flight::{Next, Said};
-use crate::inner::{Inner, Place, created, delete, odd, written};
 use crate::keys::end_of_claims;
 use crate::leases::Lease;
 use crate::line::Entry;
+use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
+use crate::place::Place;
+use crate::requests::{created, delete, odd, written};
 use crate::value::Value;
 
 /// How often a downgrade looks again while others write the key.
@@ -58,7 +60,7 @@ impl Leaving {
     }
 }
 
-impl Inner {
+impl Locks {
     /// A claim that is to be taken out, as far as it is known.
     pub(crate) fn leaving_of(&self, claim: &Arc<Claim>) -> Leaving {
         let (list, claim) = (self.root.list(&claim.key), claim.clone());

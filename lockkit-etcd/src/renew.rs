@@ -20,10 +20,12 @@ use lockkit_core::{Claim, Error, Key, Lifetime};
 use tokio::time::{Instant, timeout_at};
 
 use crate::calls::{BACKEND, Failure, ranges, revision};
-use crate::inner::{Inner, Place, created, delete, get_list};
 use crate::leases::{Lease, patience};
 use crate::line::{Entry, Line};
+use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
+use crate::place::Place;
+use crate::requests::{created, delete, get_list};
 
 /// How often a claim is looked at while others write its key.
 const LOOKS: usize = 3;
@@ -41,7 +43,7 @@ struct Findings {
 }
 
 /// What is to be done about a claim.
-enum Next {
+enum Due {
     Tell(Renewal),
     /// Its turn has come: it gets the lease of a holder.
     Promote(Place),
@@ -54,7 +56,7 @@ type Keys = HashSet<Vec<u8>>;
 /// A lease, and the claims that are to live on it, with what is to be moved.
 type Group = (Arc<Lease>, Vec<Arc<Claim>>, Vec<Moving>);
 
-impl Inner {
+impl Locks {
     pub(crate) async fn renew(
         self: &Arc<Self>,
         claims: &[Arc<Claim>],
@@ -85,14 +87,14 @@ impl Inner {
         for (claim, place) in claims.iter().zip(places) {
             let retired = place.as_ref().is_some_and(|place| place.lease.is_retired());
             match self.judge(claim, place, &seen) {
-                Ok(Next::Tell(renewal)) => {
+                Ok(Due::Tell(renewal)) => {
                     answers.insert(claim.id, Ok(renewal));
                     if retired && claim.lifetime == Lifetime::Renewed {
                         leaving.push(claim.clone());
                     }
                 }
-                Ok(Next::Promote(place)) => promoted.push((claim.clone(), place)),
-                Ok(Next::Look) => alone.push(claim.clone()),
+                Ok(Due::Promote(place)) => promoted.push((claim.clone(), place)),
+                Ok(Due::Look) => alone.push(claim.clone()),
                 Err(failure) => drop(answers.insert(claim.id, Err(failure))),
             }
         }
@@ -167,50 +169,50 @@ impl Inner {
         let list = self.root.list(key);
         let txn = || Txn::new().and_then([get_list(&list)]);
         let answer = self.calls.txn_within(patience, txn).await?.answer;
-        let shown = ranges(&answer).pop().ok_or_else(crate::inner::odd)?;
+        let shown = ranges(&answer).pop().ok_or_else(crate::requests::odd)?;
         Ok(Line::of(shown.kvs(), shown.count(), revision(&answer)))
     }
 
     /// What the flight says of a claim.
-    fn judge(&self, claim: &Claim, place: Option<Place>, seen: &Findings) -> Result<Next, Failure> {
+    fn judge(&self, claim: &Claim, place: Option<Place>, seen: &Findings) -> Result<Due, Failure> {
         let Some(place) = place else {
-            return Ok(Next::Look);
+            return Ok(Due::Look);
         };
         let may_share = claim.lifetime == Lifetime::Renewed;
         if place.has_turn() {
-            return Ok(if may_share { Next::Promote(place) } else { Next::Look });
+            return Ok(if may_share { Due::Promote(place) } else { Due::Look });
         }
         let keys = match seen.keys.get(&place.lease.id) {
             Some(Ok(Some(keys))) => keys,
             Some(Err(failure)) => return Err(failure.clone()),
-            _ => return Ok(Next::Look),
+            _ => return Ok(Due::Look),
         };
         if !keys.contains(&place.entry.key) {
-            return Ok(Next::Look);
+            return Ok(Due::Look);
         }
         if place.entry.is_holding() {
             self.is_there(claim.id, &place, seen.sent);
             return match self.grant_of(claim) {
-                Ok(grant) => Ok(Next::Tell(Renewal::Holds(grant))),
+                Ok(grant) => Ok(Due::Tell(Renewal::Holds(grant))),
                 // It was released while the flight was under way.
-                Err(Failure::LeaseGone) => Ok(Next::Look),
+                Err(Failure::LeaseGone) => Ok(Due::Look),
                 Err(failure) => Err(failure),
             };
         }
         let line = match seen.lines.get(&claim.key) {
             Some(Ok(line)) => line,
             Some(Err(failure)) => return Err(failure.clone()),
-            None => return Ok(Next::Look),
+            None => return Ok(Due::Look),
         };
         let own = line.own(&place.entry.key, Some(place.entry.created));
         let Some(own) = own.filter(|own| own.lease == place.lease.id) else {
-            return Ok(Next::Look);
+            return Ok(Due::Look);
         };
         self.is_there(claim.id, &place, seen.sent);
         if !line.holds(own.created) {
-            return Ok(Next::Tell(Renewal::Waits { ahead: line.ahead(own.created) }));
+            return Ok(Due::Tell(Renewal::Waits { ahead: line.ahead(own.created) }));
         }
-        Ok(if may_share { Next::Promote(place) } else { Next::Look })
+        Ok(if may_share { Due::Promote(place) } else { Due::Look })
     }
 
     /// Notes that the key of a claim was seen on its lease by what was sent then.
@@ -287,8 +289,8 @@ impl Inner {
         limit: Duration,
     ) -> Vec<(ClaimId, Answer)> {
         let each = claims.into_iter().map(|claim| {
-            let inner = self.clone();
-            async move { (claim.id, inner.renew_alone(&claim).await) }
+            let locks = self.clone();
+            async move { (claim.id, locks.renew_alone(&claim).await) }
         });
         let over = Box::pin(tokio::time::sleep(limit));
         stream::iter(each).buffer_unordered(AT_ONCE).take_until(over).collect().await
@@ -303,16 +305,16 @@ impl Inner {
         let Ok(alone) = self.leaving.clone().try_lock_owned() else {
             return;
         };
-        let inner = self.clone();
+        let locks = self.clone();
         tokio::spawn(async move {
             let _alone = alone;
             let leaves = |claim: Arc<Claim>| {
-                let moving = Moving::as_it_is(&claim, inner.place(claim.id)?.entry);
+                let moving = Moving::as_it_is(&claim, locks.place(claim.id)?.entry);
                 Some((claim, moving))
             };
             let leaving = claims.into_iter().filter_map(leaves).collect();
-            for (lease, _, moving) in inner.by_target(leaving, &mut Vec::new()).await {
-                inner.relocate(&lease, moving).await;
+            for (lease, _, moving) in locks.by_target(leaving, &mut Vec::new()).await {
+                locks.relocate(&lease, moving).await;
             }
         });
     }
@@ -381,11 +383,11 @@ impl Inner {
         if over.is_empty() {
             return;
         }
-        let inner = self.clone();
+        let locks = self.clone();
         tokio::spawn(async move {
             join_all(over.iter().map(|entry| {
                 let gone = Txn::new().when([created(&entry.key, entry.created)]);
-                inner.calls.txn(gone.and_then([delete(&entry.key)]))
+                locks.calls.txn(gone.and_then([delete(&entry.key)]))
             }))
             .await;
         });
@@ -395,22 +397,22 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inner::tests::{at, nobody, waiter};
+    use crate::place::tests::{at, nobody, waiter};
     use crate::value::Value;
 
     #[tokio::test]
     async fn a_claim_that_is_released_while_it_is_asked_about_is_looked_at() {
-        let inner = nobody();
-        let (claim, mut place) = waiter(&inner, 100);
+        let locks = nobody();
+        let (claim, mut place) = waiter(&locks, 100);
         place.entry.value = place.entry.value.map(Value::holding);
         let keys = HashSet::from([place.entry.key.clone()]);
         let keys = HashMap::from([(place.lease.id, Ok(Some(keys)))]);
         let seen = Findings { sent: at(101), keys, lines: HashMap::new() };
-        inner.note(claim.id, place.clone());
-        let next = inner.judge(&claim, Some(place.clone()), &seen).unwrap();
-        assert!(matches!(next, Next::Tell(Renewal::Holds(_))));
-        inner.forget(claim.id);
-        let next = inner.judge(&claim, Some(place), &seen).unwrap();
-        assert!(matches!(next, Next::Look));
+        locks.note(claim.id, place.clone());
+        let next = locks.judge(&claim, Some(place.clone()), &seen).unwrap();
+        assert!(matches!(next, Due::Tell(Renewal::Holds(_))));
+        locks.forget(claim.id);
+        let next = locks.judge(&claim, Some(place), &seen).unwrap();
+        assert!(matches!(next, Due::Look));
     }
 }

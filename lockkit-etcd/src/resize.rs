@@ -16,14 +16,15 @@
 
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
 use lockkit_core::driver::SetLimit;
-use lockkit_core::queue::Resizing;
+use lockkit_core::queue::{GivenLimit, Resizing};
 use lockkit_core::{Error, Key};
 
 use crate::calls::{BACKEND, Failure, ranges, revision};
-use crate::given::LimitKey;
-use crate::inner::{Inner, created, delete, get_list, none_in, odd};
 use crate::keys::{any_given, end_of_claims, given, other_limits};
 use crate::line::{Entry, Line};
+use crate::locks::Locks;
+use crate::requests::{created, delete, get_list, none_in, odd, written};
+use crate::value::until_bytes;
 
 /// How often it begins anew because others changed the limit, or the list.
 const ATTEMPTS: usize = 256;
@@ -33,7 +34,7 @@ const EXACT_ATTEMPTS: usize = 16;
 /// at most, unless etcd is told otherwise.)
 const ASKED_FOR: usize = 100;
 
-impl Inner {
+impl Locks {
     pub(crate) async fn resize(&self, key: &Key, to: SetLimit) -> Result<u32, Error> {
         let (SetLimit::IfUnset(wanted) | SetLimit::To(wanted)) = to;
         let list = self.root.list(key);
@@ -45,14 +46,14 @@ impl Inner {
                 None if matches!(to, SetLimit::To(limit) if limit != first) => continue,
                 None => return Ok(first),
             };
-            let Some(now) = &line.given else {
+            let Some(now) = line.queue().given() else {
                 // The first limit is the one that it is in use with.
                 first = line.queue().limit().unwrap_or(wanted);
                 continue;
             };
             match to {
-                SetLimit::IfUnset(_) => return Ok(now.limit.limit),
-                SetLimit::To(limit) if now.limit.limit == limit => return Ok(limit),
+                SetLimit::IfUnset(_) => return Ok(now.limit),
+                SetLimit::To(limit) if now.limit == limit => return Ok(limit),
                 SetLimit::To(limit) => {
                     let exact = attempt < EXACT_ATTEMPTS;
                     if self.change(&list, &line, now, limit, exact).await? {
@@ -84,21 +85,22 @@ impl Inner {
         &self,
         list: &[u8],
         line: &Line,
-        now: &LimitKey,
+        now: GivenLimit,
         limit: u32,
         exact: bool,
     ) -> Result<bool, Failure> {
-        let mut still = vec![Compare::mod_revision(&*now.key, CompareOp::Equal, now.modified)];
+        let key = given(list, now.limit);
+        let mut still = vec![written(&key, line.limit_modified)];
         let tokens: Vec<_> = line.entries().iter().map(Entry::token).collect();
-        let Resizing { given, rests_on } = line.queue().resizing(limit, &tokens);
-        if exact && limit < now.limit.limit {
+        let Resizing { given: to, rests_on } = line.queue().resizing(limit, &tokens);
+        if exact && limit < now.limit {
             still.push(nobody_came(list, line.revision));
             let matter = &line.entries()[..rests_on];
             if rests_on <= ASKED_FOR {
                 still.extend(matter.iter().map(|entry| created(&entry.key, entry.created)));
             }
         }
-        let steps = [delete(&now.key), stays(list, limit, given.until)];
+        let steps = [delete(&key), stays(list, limit, to.until)];
         let answer = self.calls.txn(Txn::new().when(still).and_then(steps)).await?.answer;
         Ok(answer.succeeded())
     }
@@ -106,7 +108,7 @@ impl Inner {
 
 /// A limit is put, for good.
 fn stays(list: &[u8], limit: u32, until: u64) -> TxnOp {
-    TxnOp::put(given(list, limit), LimitKey::value(until), None::<PutOptions>)
+    TxnOp::put(given(list, limit), until_bytes(until), None::<PutOptions>)
 }
 
 /// "All claims of this list were there at this revision."

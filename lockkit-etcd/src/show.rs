@@ -10,16 +10,16 @@ use lockkit_core::state::{Cursor, ListRequest, LockState, Page, Standing};
 use lockkit_core::{BreakRecord, Error, Identity, Key, Space};
 use tokio::sync::mpsc;
 
-use crate::calls::{BACKEND, Failure, ranges, revision};
-use crate::inner::{Inner, get_list, odd, pair, record, token_of};
-use crate::keys::{end_of, given_limit};
+use crate::calls::{Failure, ranges, revision};
+use crate::keys::{after, end_of, given_limit};
 use crate::line::{Entry, Line};
+use crate::locks::Locks;
+use crate::look::record;
+use crate::requests::{get_list, odd, pair, token_of};
 use crate::watches::WatchRange;
 
 /// Keys that are fetched at once.
 const KEYS: i64 = 500;
-/// How often a page is begun anew because its revision was compacted away meanwhile.
-const ATTEMPTS: usize = 3;
 const SPACES: [Space; 2] = [Space::Lock, Space::Semaphore];
 
 /// Words of breaks by their key, and when each was left.
@@ -27,14 +27,14 @@ type Words = HashMap<Vec<u8>, (BreakRecord, i64)>;
 /// What is left of leases.
 type Left = HashMap<i64, Duration>;
 
-/// Where a page ended: in which space, at which revision, before which key.
+/// Where a page ended: in which space, before which key. (A list that is in use all the time keeps
+/// its place between the keys, so it is neither missed nor shown twice.)
 struct Position {
     space: usize,
-    revision: i64,
     key: Vec<u8>,
 }
 
-impl Inner {
+impl Locks {
     pub(crate) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
         Ok(self.state(key).await?.0)
     }
@@ -64,32 +64,19 @@ impl Inner {
             let list = self.root.list(key);
             let end = end_of(&list);
             let (to, mut news) = mpsc::unbounded_channel();
-            let sight = WatchRange { key: list, end, from: revision + 1, changes: true };
-            let _watching = self.watches.watch(sight, to);
+            let range = WatchRange { key: list, end, from: revision + 1, changes: true };
+            let _watching = self.watches.watch(range, to);
             news.recv().await;
         }
     }
 
     pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let mut place = match &request.after {
+        let from = match &request.after {
             Some(cursor) => Position::parse(cursor)?,
-            None => Position { space: 0, revision: 0, key: Vec::new() },
+            None => Position { space: 0, key: Vec::new() },
         };
-        for _ in 0..ATTEMPTS {
-            match self.page(request, &place).await {
-                // From here on at a newer revision. A list that is in use all the time keeps its
-                // place between the keys, so it is neither missed nor shown twice.
-                Err(Failure::Compacted) => place.revision = 0,
-                page => return Ok(page?),
-            }
-        }
-        Err(Error::retryable(BACKEND, "etcd compacts its revisions faster than they are listed"))
-    }
-
-    async fn page(&self, request: &ListRequest, from: &Position) -> Result<Page, Failure> {
         let limit = request.limit.max(1);
         let mut states = Vec::new();
-        let mut revision = from.revision;
         for (number, space) in SPACES.into_iter().enumerate().skip(from.space) {
             if request.space.is_some_and(|only| only != space) {
                 continue;
@@ -99,13 +86,12 @@ impl Inner {
             let mut key = if number == from.space { from.key.clone() } else { Vec::new() };
             key = key.max(begin);
             loop {
-                let (kvs, more, at) = self.keys(&key, &end, revision).await?;
-                revision = at;
+                let (kvs, more) = self.keys(&key, &end).await?;
                 let mut lists = self.group(space, request, &kvs);
                 if more && lists.len() > 1 {
                     lists.pop(); // perhaps not all of it is here
                 } else if more && let Some((list, all)) = lists.first_mut() {
-                    *all = self.whole(list, revision).await?;
+                    *all = self.whole(list).await?;
                 }
                 // Where nobody is but a limit that was given, nobody is.
                 let mut seen = lists.last().map(|(list, _)| list.clone());
@@ -116,12 +102,14 @@ impl Inner {
                     lists.truncate(room);
                     seen = lists.last().map(|(list, _)| list.clone());
                 }
-                if let Some(list) = seen {
-                    key = end_of(&self.root.list(&list));
-                }
-                states.extend(self.show_all(&lists, revision).await?);
+                key = match (seen, kvs.last()) {
+                    (Some(list), _) => end_of(&self.root.list(&list)),
+                    (None, Some(other)) => after(other.key()),
+                    (None, None) => key,
+                };
+                states.extend(self.show_all(&lists).await?);
                 if full && (rest || number + 1 < SPACES.len()) {
-                    let next = Position { space: number, revision, key }.to_cursor();
+                    let next = Position { space: number, key }.to_cursor();
                     return Ok(Page { states, next: Some(next) });
                 }
                 if !more || full {
@@ -132,34 +120,30 @@ impl Inner {
         Ok(Page { states, next: None })
     }
 
-    /// Some keys of a range at a revision (0: the present one, which is then told).
-    async fn keys(
-        &self,
-        from: &[u8],
-        end: &[u8],
-        at: i64,
-    ) -> Result<(Vec<KeyValue>, bool, i64), Failure> {
+    /// Some keys of a range, and whether there are more.
+    async fn keys(&self, from: &[u8], end: &[u8]) -> Result<(Vec<KeyValue>, bool), Failure> {
         if from >= end {
-            return Ok((Vec::new(), false, at));
+            return Ok((Vec::new(), false));
         }
-        let range = GetOptions::new().with_range(end).with_limit(KEYS).with_revision(at);
-        let (mut shown, now) = self.range(from, range).await?;
+        let mut shown =
+            self.range(from, GetOptions::new().with_range(end).with_limit(KEYS)).await?;
         let more = shown.more();
-        Ok((shown.take_kvs(), more, if at == 0 { now } else { at }))
+        Ok((shown.take_kvs(), more))
     }
 
     /// All of one list that is longer than what is fetched at once.
-    async fn whole(&self, list: &Key, at: i64) -> Result<Vec<KeyValue>, Failure> {
-        let range = GetOptions::new().with_prefix().with_revision(at);
-        let (mut shown, _) = self.range(&self.root.list(list), range).await?;
-        Ok(shown.take_kvs())
+    async fn whole(&self, list: &Key) -> Result<Vec<KeyValue>, Failure> {
+        Ok(self.range(&self.root.list(list), GetOptions::new().with_prefix()).await?.take_kvs())
     }
 
-    /// A range, and the revision of the answer. By a transaction, whose answers may be long.
-    async fn range(&self, from: &[u8], range: GetOptions) -> Result<(GetResponse, i64), Failure> {
+    /// A range. By a transaction, whose answers may be long.
+    pub(crate) async fn range(
+        &self,
+        from: &[u8],
+        range: GetOptions,
+    ) -> Result<GetResponse, Failure> {
         let txn = Txn::new().and_then([TxnOp::get(from, Some(range))]);
-        let answer = self.calls.txn(txn).await?.answer;
-        Ok((ranges(&answer).pop().ok_or_else(odd)?, revision(&answer)))
+        ranges(&self.calls.txn(txn).await?.answer).pop().ok_or_else(odd)
     }
 
     fn group(
@@ -181,23 +165,14 @@ impl Inner {
         lists
     }
 
-    async fn show_all(
-        &self,
-        lists: &[(Key, Vec<KeyValue>)],
-        revision: i64,
-    ) -> Result<Vec<LockState>, Failure> {
+    async fn show_all(&self, lists: &[(Key, Vec<KeyValue>)]) -> Result<Vec<LockState>, Failure> {
         let (Some((first, _)), Some((last, _))) = (lists.first(), lists.last()) else {
             return Ok(Vec::new());
         };
         let (from, to) = (self.root.breaks(first), end_of(&self.root.breaks(last)));
-        let range = GetOptions::new().with_range(to);
-        let txn = Txn::new().and_then([TxnOp::get(from, Some(range))]);
-        let answer = self.calls.txn(txn).await?.answer;
-        let words = ranges(&answer).first().map(words).unwrap_or_default();
-        let lines: Vec<_> = lists
-            .iter()
-            .map(|(key, kvs)| (key, Line::of(kvs, kvs.len() as i64, revision)))
-            .collect();
+        let words = words(&self.range(&from, GetOptions::new().with_range(to)).await?);
+        let lines: Vec<_> =
+            lists.iter().map(|(key, kvs)| (key, Line::of(kvs, kvs.len() as i64, 0))).collect();
         let entries: Vec<_> = lines.iter().flat_map(|(_, line)| line.entries().to_vec()).collect();
         let left = self.left(&entries).await;
         lines.iter().map(|(key, line)| Ok(self.show(key, line, &words, &left)?)).collect()
@@ -263,17 +238,14 @@ fn words(breaks: &GetResponse) -> Words {
 impl Position {
     fn to_cursor(&self) -> Cursor {
         let mut bytes = vec![u8::try_from(self.space).unwrap_or(0)];
-        bytes.extend(self.revision.to_be_bytes());
         bytes.extend(&self.key);
         Cursor(bytes)
     }
 
     fn parse(cursor: &Cursor) -> Result<Self, Error> {
-        let parsed = cursor.0.split_first().and_then(|(space, rest)| {
-            let (revision, key) = rest.split_first_chunk::<8>()?;
-            let (space, revision) = (usize::from(*space), i64::from_be_bytes(*revision));
-            Some(Self { space, revision, key: key.to_vec() })
-        });
+        let parsed = cursor.0.split_first();
+        let parsed =
+            parsed.map(|(space, key)| Self { space: usize::from(*space), key: key.to_vec() });
         parsed.ok_or_else(|| Error::config("this cursor is not one of an etcd listing"))
     }
 }

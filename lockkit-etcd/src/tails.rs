@@ -19,7 +19,7 @@
 //!
 //! What else is sent about a claim names its create revision or its last one, which no other claim
 //! has, and may come as late as it likes. What comes in is compared with the create revision too
-//! (`Inner::look`), since the question may be from before the tail was given on. Others, of
+//! (`Locks::look`), since the question may be from before the tail was given on. Others, of
 //! whatever version, see a key that goes, and later another one of the same name with a greater
 //! create revision; they watch from a revision on, so that they miss neither.
 //!

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use lockkit_core::Error;
-use lockkit_core::driver::{UrlOption, split_query};
+use lockkit_core::driver::{PemFiles, UrlOption, split_query};
 use percent_encoding::percent_decode_str;
 
 const PORT: &str = "2379";
@@ -51,9 +51,9 @@ pub(crate) fn parse(url: &str) -> Result<Target, Error> {
         let (user, password) = (decoded(user)?, decoded(password)?);
         options = options.with_user(user, password).with_auto_token_refresh(true);
     }
-    let files = Files::of(query)?;
-    options = match (tls, files.is_empty()) {
-        (true, _) => options.with_tls(files.tls()?),
+    let asked = Tls::of(query)?;
+    options = match (tls, asked.is_empty()) {
+        (true, _) => options.with_tls(asked.options()?),
         (false, true) => options,
         (false, false) => return Err(wrong("has certificates with etcds:// only")),
     };
@@ -74,59 +74,43 @@ fn endpoint(scheme: &str, host: &str) -> Result<String, Error> {
 
 /// The options about TLS.
 #[derive(Default)]
-struct Files {
-    ca: Option<String>,
-    cert: Option<String>,
-    key: Option<String>,
+struct Tls {
+    files: PemFiles,
     domain: Option<String>,
 }
 
-impl Files {
+impl Tls {
     fn of<'a>(options: impl Iterator<Item = UrlOption<'a>>) -> Result<Self, Error> {
-        let mut files = Self::default();
+        let mut tls = Self::default();
         for option in options {
-            let place = match option.name {
-                "ca" => &mut files.ca,
-                "cert" => &mut files.cert,
-                "key" => &mut files.key,
-                "domain" => &mut files.domain,
+            match option.name {
+                "domain" => tls.domain = Some(option.decoded()?.into_owned()),
+                _ if tls.files.take(&option)? => {}
                 other => {
-                    let message = format!(
-                        "an etcd URL has no option {other:?} (there are ca, cert, key, domain)"
-                    );
-                    return Err(Error::Config(message));
+                    return Err(wrong(&format!(
+                        "has no option {other:?} (there are ca, cert, key, domain)"
+                    )));
                 }
-            };
-            *place = Some(option.decoded()?.into_owned());
+            }
         }
-        Ok(files)
+        Ok(tls)
     }
 
     fn is_empty(&self) -> bool {
-        self.ca.is_none() && self.cert.is_none() && self.key.is_none() && self.domain.is_none()
+        self.files.is_empty() && self.domain.is_none()
     }
 
-    fn tls(&self) -> Result<TlsOptions, Error> {
-        let Some(ca) = &self.ca else {
-            return Err(wrong("with etcds:// names the file of the authority: ?ca=FILE"));
-        };
-        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(ca)?));
-        match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => {
-                tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
-            }
-            (None, None) => {}
-            _ => return Err(wrong("has both cert=FILE and key=FILE, or none")),
+    fn options(self) -> Result<TlsOptions, Error> {
+        let pem = self.files.read()?;
+        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(pem.ca));
+        if let Some((cert, key)) = pem.identity {
+            tls = tls.identity(Identity::from_pem(cert, key));
         }
-        if let Some(domain) = &self.domain {
+        if let Some(domain) = self.domain {
             tls = tls.domain_name(domain);
         }
         Ok(tls)
     }
-}
-
-fn read(file: &str) -> Result<Vec<u8>, Error> {
-    std::fs::read(file).map_err(|e| Error::Config(format!("{file} cannot be read: {e}")))
 }
 
 fn decoded(text: &str) -> Result<String, Error> {

@@ -1,10 +1,14 @@
-//! What stands behind the key of a claim: who, why, how, as JSON that people can read with etcdctl.
-//! Never the claim's id.
+//! What stands under the key of a claim: who, why, how, as JSON that people can read with etcdctl.
+//! Never the claim's id. And what stands under that of a limit.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use etcd_client::KeyValue;
+use lockkit_core::queue::GivenLimit;
 use lockkit_core::{Claim, Identity, Mode};
 use serde::{Deserialize, Serialize};
+
+use crate::keys::given_limit;
 
 /// The value of a claim's key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -97,6 +101,24 @@ impl Value {
     pub(crate) fn held_for(&self) -> Option<Duration> {
         Some(Duration::from_millis(unix_ms().saturating_sub(self.held_at_ms?)))
     }
+}
+
+/// What stands under the key of a limit; the limit is in the key itself.
+#[derive(Default, Serialize, Deserialize)]
+struct Until {
+    until: u64,
+}
+
+/// The limit that a list was given, if that is what this key says.
+pub(crate) fn given_by(kv: &KeyValue) -> Option<GivenLimit> {
+    let limit = given_limit(kv.key())?;
+    let Until { until } = serde_json::from_slice(kv.value()).unwrap_or_default();
+    Some(GivenLimit { limit, until })
+}
+
+/// The value for the key of a limit below which the claims up to this token hold on.
+pub(crate) fn until_bytes(until: u64) -> Vec<u8> {
+    serde_json::to_vec(&Until { until }).unwrap_or_default()
 }
 
 fn unix_ms() -> u64 {

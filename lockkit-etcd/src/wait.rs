@@ -21,10 +21,11 @@ use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 use tokio::sync::mpsc;
 
 use crate::calls::Failure;
-use crate::inner::{Inner, Place};
 use crate::keys::{end_of, given_limit};
 use crate::line::{Entry, Line};
+use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
+use crate::place::Place;
 use crate::watches::{News, WatchRange, Watching};
 
 /// What a piece of news means to a waiter.
@@ -34,7 +35,7 @@ enum Turn {
     Look,
 }
 
-impl Inner {
+impl Locks {
     /// Returns once the claim holds.
     pub(crate) async fn granted(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant, Error> {
         loop {
@@ -174,9 +175,9 @@ impl Inner {
             return self.grant_of(claim);
         }
         let grant = self.grant_of(claim)?;
-        let (inner, claim) = (self.clone(), claim.clone());
+        let (locks, claim) = (self.clone(), claim.clone());
         // When it fails, the next renewal does it.
-        tokio::spawn(async move { inner.promote(&claim).await });
+        tokio::spawn(async move { locks.promote(&claim).await });
         Ok(grant)
     }
 

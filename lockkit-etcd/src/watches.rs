@@ -89,11 +89,11 @@ impl Watches {
         Self { calls, orders: Mutex::new(None), next: AtomicU64::new(1) }
     }
 
-    /// Watches from `sight.from` on, and tells `to`.
-    pub(crate) fn watch(&self, sight: WatchRange, to: mpsc::UnboundedSender<News>) -> Watching {
+    /// Watches from `range.from` on, and tells `to`.
+    pub(crate) fn watch(&self, range: WatchRange, to: mpsc::UnboundedSender<News>) -> Watching {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let orders = self.orders();
-        let _ = orders.send(Order::Watch(id, sight, to));
+        let _ = orders.send(Order::Watch(id, range, to));
         Watching { id, orders }
     }
 
@@ -119,7 +119,7 @@ struct Watchers {
     /// The watches at etcd, by the number that etcd knows them by.
     watches: HashMap<i64, Watch>,
     /// The same by what they show.
-    by_sight: HashMap<Shown, i64>,
+    by_range: HashMap<Shown, i64>,
     /// The watch of everybody who is told something.
     of: HashMap<u64, i64>,
     last: i64,
@@ -131,7 +131,7 @@ type Shown = (Vec<u8>, Vec<u8>, bool);
 /// A watch at etcd.
 struct Watch {
     /// `from` is the next revision of which nothing has come yet.
-    sight: WatchRange,
+    range: WatchRange,
     /// Who is told, and from which revision on.
     told: HashMap<u64, (i64, mpsc::UnboundedSender<News>)>,
 }
@@ -146,27 +146,27 @@ impl Watchers {
     /// Takes an order in; says what etcd must be told of it.
     fn note(&mut self, order: Order) -> Option<Word> {
         match order {
-            Order::Watch(id, sight, to) => self.add(id, sight, to),
+            Order::Watch(id, range, to) => self.add(id, range, to),
             Order::Stop(id) => self.remove(id),
         }
     }
 
-    fn add(&mut self, id: u64, sight: WatchRange, to: mpsc::UnboundedSender<News>) -> Option<Word> {
-        let shared = self.by_sight.get(&sight.shown());
+    fn add(&mut self, id: u64, range: WatchRange, to: mpsc::UnboundedSender<News>) -> Option<Word> {
+        let shared = self.by_range.get(&range.shown());
         if let Some((number, watch)) = shared.and_then(|n| Some((*n, self.watches.get_mut(n)?))) {
-            if sight.from < watch.sight.from {
+            if range.from < watch.range.from {
                 // What came before is gone from here.
                 let _ = to.send(News::Missed);
                 return None;
             }
-            watch.told.insert(id, (sight.from, to));
+            watch.told.insert(id, (range.from, to));
             self.of.insert(id, number);
             return None;
         }
         self.last += 1;
-        self.by_sight.insert(sight.shown(), self.last);
-        let told = HashMap::from([(id, (sight.from, to))]);
-        self.watches.insert(self.last, Watch { sight, told });
+        self.by_range.insert(range.shown(), self.last);
+        let told = HashMap::from([(id, (range.from, to))]);
+        self.watches.insert(self.last, Watch { range, told });
         self.of.insert(id, self.last);
         Some(Word::Watch(self.last))
     }
@@ -194,7 +194,7 @@ impl Watchers {
 
     fn forget(&mut self, number: i64) -> Option<Watch> {
         let watch = self.watches.remove(&number)?;
-        self.by_sight.remove(&watch.sight.shown());
+        self.by_range.remove(&watch.range.shown());
         Some(watch)
     }
 
@@ -215,7 +215,7 @@ impl Watchers {
             };
             watch.tell(event.event_type(), kv);
             // (The header's revision may be that of changes which a later message brings.)
-            watch.sight.from = watch.sight.from.max(kv.mod_revision() + 1);
+            watch.range.from = watch.range.from.max(kv.mod_revision() + 1);
         }
         true
     }
@@ -277,11 +277,11 @@ struct Stream {
 /// Sees to it that the client has a login, which it renews with usual calls alone. Where that is in
 /// vain, those who watch are told, so that they look and hear the reason.
 async fn log_in(calls: &Calls, watchers: &mut Watchers) {
-    let Some(sight) = watchers.watches.values().next().map(|watch| watch.sight.clone()) else {
+    let Some(range) = watchers.watches.values().next().map(|watch| watch.range.clone()) else {
         return;
     };
     let any = GetOptions::new().with_count_only().with_limit(1);
-    let read = Txn::new().and_then([TxnOp::get(sight.key, Some(any))]);
+    let read = Txn::new().and_then([TxnOp::get(range.key, Some(any))]);
     if calls.txn(read).await.is_err() {
         let all: Vec<_> = watchers.watches.keys().copied().collect();
         all.into_iter().for_each(|number| watchers.miss(number));
@@ -292,9 +292,9 @@ async fn log_in(calls: &Calls, watchers: &mut Watchers) {
 async fn open(calls: &Calls, watchers: &Watchers) -> Option<Stream> {
     let mut all = watchers.watches.iter();
     let (number, first) = all.next()?;
-    let sight = &first.sight;
+    let range = &first.range;
     let opened = calls.call(|mut client| async move {
-        client.watch(sight.key.clone(), Some(options(*number, sight))).await
+        client.watch(range.key.clone(), Some(options(*number, range))).await
     });
     let (send, messages) = opened.await.ok()?.answer.split();
     Some(Stream { send, messages, unsaid: all.map(|(number, _)| Word::Watch(*number)).collect() })
@@ -354,8 +354,8 @@ async fn say(
         None => std::future::pending().await,
         Some(Word::Cancel(number)) => timeout(SILENCE, send.cancel(*number)).await.ok()?.ok(),
         Some(Word::Watch(number)) => match watchers.watches.get(number) {
-            Some(Watch { sight, .. }) => {
-                let asked = send.watch(sight.key.clone(), Some(options(*number, sight)));
+            Some(Watch { range, .. }) => {
+                let asked = send.watch(range.key.clone(), Some(options(*number, range)));
                 timeout(SILENCE, asked).await.ok()?.ok()
             }
             None => Some(()), // nobody wants it any more
@@ -363,12 +363,12 @@ async fn say(
     }
 }
 
-fn options(number: i64, sight: &WatchRange) -> WatchOptions {
-    let mut options = WatchOptions::new().with_watch_id(number).with_start_revision(sight.from);
-    if !sight.end.is_empty() {
-        options = options.with_range(sight.end.clone());
+fn options(number: i64, range: &WatchRange) -> WatchOptions {
+    let mut options = WatchOptions::new().with_watch_id(number).with_start_revision(range.from);
+    if !range.end.is_empty() {
+        options = options.with_range(range.end.clone());
     }
-    if !sight.changes {
+    if !range.changes {
         options = options.with_filters([WatchFilterType::NoPut]);
     }
     options

@@ -12,6 +12,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 /// A bearer token. `Debug` does not show it.
+///
+/// ```
+/// use lockkit_http::Secret;
+///
+/// let secret = Secret::new("correct-horse\n");
+/// assert_eq!(secret, Secret::new("correct-horse"));
+/// assert_eq!(format!("{secret:?}"), "***");
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

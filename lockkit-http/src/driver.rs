@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::Answered;
 use lockkit_core::driver::{
-    Delete, Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies, SetLimit,
-    Step, Store, StoreOutcome, Version,
+    Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies, SetLimit, Step,
+    StoreOutcome, Version, Write,
 };
 use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
@@ -236,23 +236,18 @@ impl Registers for HttpDriver {
         loaded.for_driver()
     }
 
-    async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let body = wire::Store::of(at, store);
-        let outcome: wire::Outcome = self.transport.post("/v1/registers/store", &body).await?;
-        Ok(outcome.for_driver())
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        let body = wire::Delete::of(at, delete);
-        let outcome: wire::Outcome = self.transport.post("/v1/registers/delete", &body).await?;
+        let outcome: wire::Outcome = match wire::Store::of(at, write) {
+            Some(store) => self.transport.post("/v1/registers/store", &store).await?,
+            None => {
+                let delete = wire::Delete::of(at, write);
+                self.transport.post("/v1/registers/delete", &delete).await?
+            }
+        };
         Ok(outcome.for_driver())
     }
 

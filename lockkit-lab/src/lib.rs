@@ -38,6 +38,7 @@
 //! | Redis Cluster | if asked for | each | empty, but keeps its place and slots |
 //! | ZooKeeper ensemble | no | each | empty, then follows its leader |
 
+mod browser;
 mod clock;
 mod divisible;
 mod division;
@@ -65,6 +66,7 @@ mod tls;
 pub mod trials;
 pub mod worker;
 
+pub use browser::Browser;
 pub(crate) use clock::Clock;
 pub use clock::Shift;
 pub use division::Rift;

@@ -148,6 +148,16 @@ fn tale() -> Tale {
     Tale::default()
 }
 
+#[test]
+fn a_drawing_says_whose_lock_was_lost() {
+    let drawn = |tale: Tale| draw::svg(&History::new(tale.0), &[]);
+    let lost = tale().asks(10, 1, 1, X).granted(11, 1, 1, 7, 500).loses(500, 1, 1);
+    assert!(drawn(lost).contains(">lost</text>"));
+    assert!(!drawn(tale().holds(1, 1, X, 7, 11, 500)).contains(">lost</text>"));
+    let refused = tale().asks(10, 1, 1, X).tell(20, 1, What::Refused { op: 1 });
+    assert!(!drawn(refused).contains(">lost</text>"));
+}
+
 macro_rules! convicted {
     ($($name:ident: $rule:ident, $tale:expr;)*) => { $(
         #[test]

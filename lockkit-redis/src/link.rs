@@ -4,8 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use redis::aio::ConnectionManager;
-use redis::{Cmd, Value};
+use redis::aio::{ConnectionLike, ConnectionManager};
+use redis::{Cmd, Pipeline, Value};
 
 use crate::cluster::Cluster;
 use crate::failure::{Again, Failed, bounded};
@@ -42,6 +42,24 @@ impl Link {
             }
             // Boxed: all that single servers do not need.
             Self::Cluster(cluster) => Box::pin(cluster.send(cmd, key, turn)).await,
+        }
+    }
+
+    /// Sends so many commands in one flight, all to the server that has `key`.
+    pub(crate) async fn send_all(
+        &self,
+        pipe: &Pipeline,
+        count: usize,
+        key: &str,
+    ) -> Result<Vec<Value>, Failed> {
+        match self {
+            Self::Own(own) => own.send_all(pipe, count).await,
+            Self::Manager(manager, limit) => {
+                let mut connection = manager.clone();
+                let answers = connection.req_packed_commands(pipe, 0, count);
+                bounded(*limit, answers).await.map_err(Failed::for_good)
+            }
+            Self::Cluster(cluster) => cluster.send_all(pipe, count, key).await,
         }
     }
 

@@ -119,8 +119,8 @@ impl RedisOptions {
     ) -> Result<RedisDriver, Error> {
         let link = Link::Manager(manager, self.timeout);
         let source = Arc::new(Source::Client(client));
-        let replicas = self.replicas_of(&source);
-        self.finish(link, source, replicas).await
+        let apart = self.link_to(&source);
+        self.finish(link, source, apart).await
     }
 
     /// A driver over the cluster that these nodes are in; the others are found, and logged in at as
@@ -133,31 +133,29 @@ impl RedisOptions {
         if nodes.is_empty() {
             return Err(Error::config("a cluster needs at least one node to ask for the others"));
         }
-        let replicas = Some(self.min_replicas).filter(|least| *least > 0).map(|least| {
-            Replicas::of_cluster(least, Cluster::new(&nodes, self.timeout), self.timeout)
-        });
         let link = Link::Cluster(Cluster::new(&nodes, self.timeout));
-        self.finish(link, Arc::new(Source::Any(Nodes::new(nodes))), replicas).await
+        let apart = Link::Cluster(Cluster::new(&nodes, self.timeout));
+        self.finish(link, Arc::new(Source::Any(Nodes::new(nodes))), apart).await
     }
 
     async fn own(self, source: Source) -> Result<RedisDriver, Error> {
         let source = Arc::new(source);
-        let link = Link::Own(Box::new(Own::new(source.clone(), self.timeout)));
-        let replicas = self.replicas_of(&source);
-        self.finish(link, source, replicas).await
+        let (link, apart) = (self.link_to(&source), self.link_to(&source));
+        self.finish(link, source, apart).await
     }
 
-    fn replicas_of(&self, source: &Arc<Source>) -> Option<Replicas> {
-        let least = Some(self.min_replicas).filter(|least| *least > 0)?;
-        Some(Replicas::new(least, source.clone(), self.timeout))
+    fn link_to(&self, source: &Arc<Source>) -> Link {
+        Link::Own(Box::new(Own::new(source.clone(), self.timeout)))
     }
 
     async fn finish(
         self,
         link: Link,
         source: Arc<Source>,
-        replicas: Option<Replicas>,
+        apart: Link,
     ) -> Result<RedisDriver, Error> {
+        let least = Some(self.min_replicas).filter(|least| *least > 0);
+        let replicas = least.map(|least| Replicas::new(least, apart, self.timeout));
         let driver = RedisDriver::start(link, source, replicas, self.timeout);
         let health = health::examine(&driver.shared).await?;
         for finding in &health.findings {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::Error;
 use lockkit_core::driver::{
-    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
+    Answered, Entry, Expect, RegisterKey, Registers, StoreOutcome, Version, Write,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use redis::Value;
@@ -27,22 +27,42 @@ impl Registers for RedisDriver {
         Ok(entry)
     }
 
-    async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let ttl = store.ttl.map(|ttl| keys::millis(ttl).to_string()).unwrap_or_default();
-        let what = What { verb: b"store", ttl: ttl.as_bytes(), value: &store.value };
-        self.write(at, store.into(), what).await
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.write(at, delete.into(), What { verb: b"delete", ttl: b"", value: b"" }).await
+        let (verb, value): (&[u8], &[u8]) = match &write.value {
+            Some(value) => (b"store", value),
+            None => (b"delete", b""),
+        };
+        let ttl = write.ttl.map(|ttl| keys::millis(ttl).to_string()).unwrap_or_default();
+        let expect = match write.expect {
+            Expect::Anything => "any".to_owned(),
+            Expect::Absent => "absent".to_owned(),
+            Expect::Version(version) => version.0.to_string(),
+        };
+        let token = write.token.map(|token| token.to_string()).unwrap_or_default();
+        let mut args: Vec<&[u8]> = vec![verb, expect.as_bytes(), token.as_bytes()];
+        args.extend([&write.write_id.0, ttl.as_bytes(), value]);
+        if write.repeated {
+            args.push(REPEATED);
+        }
+        let key = keys::register(at);
+        let sent = self.shared.run_counting(&script::STORE, &[&key], &args, Some(REPEATED)).await?;
+        let items = reply::array(sent.answer)?;
+        let outcome = match (items.first().and_then(reply::text), items.get(1)) {
+            (Some("stored"), Some(version)) => reply::number(version)
+                .and_then(|n| u64::try_from(n).ok())
+                .map(|n| StoreOutcome::Stored(Version(n))),
+            (Some("conflict"), None) => Some(StoreOutcome::Conflict),
+            (Some("stale"), Some(highest)) => {
+                reply::token(highest).map(|highest| StoreOutcome::Stale { highest })
+            }
+            _ => None,
+        };
+        let outcome = outcome.ok_or_else(|| reply::unexpected(&Value::Array(items)))?;
+        Ok(Answered::after(sent.unanswered, outcome))
     }
 
     async fn changed(
@@ -64,13 +84,6 @@ impl Registers for RedisDriver {
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
         self.shared.page_of_registers(request).await
     }
-}
-
-/// What a write does.
-struct What<'a> {
-    verb: &'static [u8],
-    ttl: &'a [u8],
-    value: &'a [u8],
 }
 
 impl RedisDriver {
@@ -97,39 +110,5 @@ impl RedisDriver {
             }
             _ => Err(reply::unexpected(&Value::Array(items))),
         }
-    }
-
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: Write,
-        what: What<'_>,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        let expect = match write.expect {
-            Expect::Anything => "any".to_owned(),
-            Expect::Absent => "absent".to_owned(),
-            Expect::Version(version) => version.0.to_string(),
-        };
-        let token = write.token.map(|token| token.to_string()).unwrap_or_default();
-        let mut args: Vec<&[u8]> = vec![what.verb, expect.as_bytes(), token.as_bytes()];
-        args.extend([&write.id.0, what.ttl, what.value]);
-        if write.repeated {
-            args.push(REPEATED);
-        }
-        let key = keys::register(at);
-        let sent = self.shared.run_counting(&script::STORE, &[&key], &args, Some(REPEATED)).await?;
-        let items = reply::array(sent.answer)?;
-        let outcome = match (items.first().and_then(reply::text), items.get(1)) {
-            (Some("stored"), Some(version)) => reply::number(version)
-                .and_then(|n| u64::try_from(n).ok())
-                .map(|n| StoreOutcome::Stored(Version(n))),
-            (Some("conflict"), None) => Some(StoreOutcome::Conflict),
-            (Some("stale"), Some(highest)) => {
-                reply::token(highest).map(|highest| StoreOutcome::Stale { highest })
-            }
-            _ => None,
-        };
-        let outcome = outcome.ok_or_else(|| reply::unexpected(&Value::Array(items)))?;
-        Ok(Answered::after(sent.unanswered, outcome))
     }
 }

@@ -9,32 +9,22 @@ use lockkit_core::driver::{Grant, Renewal};
 use lockkit_core::{Claim, Error};
 use redis::Value;
 
-use crate::cluster::Cluster;
 use crate::driver::Shared;
-use crate::failure::{Failed, to_error};
-use crate::own::Own;
-use crate::source::Source;
+use crate::failure::to_error;
+use crate::link::Link;
 use crate::{BACKEND, keys, reply};
 
 /// Waits for replicas.
 pub(crate) struct Replicas {
     least: u32,
-    way: Way,
+    link: Link,
     limit: Duration,
 }
 
-enum Way {
-    One(Box<Own>),
-    Cluster(Cluster),
-}
-
 impl Replicas {
-    pub(crate) fn new(least: u32, source: Arc<Source>, limit: Duration) -> Self {
-        Self { least, way: Way::One(Box::new(Own::new(source, limit))), limit }
-    }
-
-    pub(crate) fn of_cluster(least: u32, cluster: Cluster, limit: Duration) -> Self {
-        Self { least, way: Way::Cluster(cluster), limit }
+    /// `link` is for nothing else: what goes over it may be held up.
+    pub(crate) fn new(least: u32, link: Link, limit: Duration) -> Self {
+        Self { least, link, limit }
     }
 
     /// Says of each claim whether it is there and enough replicas have everything that was written
@@ -52,7 +42,7 @@ impl Replicas {
         }
         pipe.cmd("WAIT").arg(self.least).arg((self.limit / 2).as_millis() as u64);
         let commands = 2 * claims.len() + 1;
-        let mut answers = self.ask(&pipe, commands, &keys::lock(&first.key).0).await?;
+        let mut answers = self.link.send_all(&pipe, commands, &keys::lock(&first.key).0).await?;
         if answers.len() != commands {
             return Err(reply::unexpected(&Value::Array(answers)));
         }
@@ -75,18 +65,6 @@ impl Replicas {
             Err(Error::retryable(BACKEND, message.to_owned()))
         });
         Ok(each.collect())
-    }
-
-    async fn ask(
-        &self,
-        pipe: &redis::Pipeline,
-        commands: usize,
-        key: &str,
-    ) -> Result<Vec<Value>, Failed> {
-        match &self.way {
-            Way::One(own) => own.send_all(pipe, commands).await,
-            Way::Cluster(cluster) => cluster.send_all(pipe, commands, key).await,
-        }
     }
 }
 

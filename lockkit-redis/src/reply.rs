@@ -128,7 +128,10 @@ pub(crate) fn acquisition(
             waits(ahead, lease).map(|(ahead, lease)| (Acquisition::Queued { ahead }, lease))
         }
         (Some("busy"), []) => Some((Acquisition::Busy, None)),
-        (Some("limit"), [in_use]) => return Err(limit_mismatch(claim, in_use)),
+        (Some("limit"), [in_use]) => {
+            let in_use = number(in_use).and_then(|n| n.try_into().ok()).unwrap_or_default();
+            return Err(claim.other_limit(in_use));
+        }
         (Some("broken"), [record]) => {
             let reason = LossReason::Broken(break_record(record));
             return Err(Error::Lost { reason });
@@ -146,14 +149,6 @@ pub(crate) fn server_time(value: &Value) -> Option<u64> {
             _ => None,
         },
         _ => None,
-    }
-}
-
-fn limit_mismatch(claim: &Claim, in_use: &Value) -> Error {
-    Error::LimitMismatch {
-        name: claim.key.name.as_str().to_owned(),
-        in_use: number(in_use).and_then(|n| n.try_into().ok()).unwrap_or_default(),
-        asked: claim.mode.capacity(),
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Answered, Delete, Expect, Force, LockDriver, Patience, RegisterKey, Registers,
-    Released, Store, StoreOutcome, WriteId,
+    Acquisition, Answered, Expect, Force, LockDriver, Patience, RegisterKey, Registers, Released,
+    StoreOutcome, Write, WriteId,
 };
 use lockkit_core::{
     BreakRecord, Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space, Token,
@@ -54,8 +54,8 @@ async fn scene(
         let claim = claim("a");
         take(driver, &claim, 0).await;
         driver.release(&claim).await.unwrap();
-        driver.store(&at(), &store(Expect::Anything, None)).await.unwrap();
-        driver.delete(&at(), &delete()).await.unwrap();
+        driver.write(&at(), &store(Expect::Anything, None)).await.unwrap();
+        driver.write(&at(), &delete()).await.unwrap();
     }
     Scene { _servers: servers, proxy, through, past }
 }
@@ -96,14 +96,13 @@ fn at() -> RegisterKey {
     RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() }
 }
 
-fn store(expect: Expect, token: Option<Token>) -> Store {
+fn store(expect: Expect, token: Option<Token>) -> Write {
     let write_id = WriteId::random();
-    Store { value: b"1".to_vec(), expect, token, write_id, repeated: false, ttl: None }
+    Write { value: Some(b"1".to_vec()), expect, token, write_id, repeated: false, ttl: None }
 }
 
-fn delete() -> Delete {
-    let write_id = WriteId::random();
-    Delete { expect: Expect::Anything, token: None, write_id, repeated: false }
+fn delete() -> Write {
+    Write::of(None)
 }
 
 #[tokio::test]
@@ -171,12 +170,12 @@ async fn a_write_that_was_applied_is_not_applied_again_over_a_later_one() {
                 // On its way for long: there is a new connection to be made, too.
                 let mut theirs = delete();
                 theirs.token = mine.token;
-                let deleted = scene.past.delete(&at(), &theirs).await.unwrap();
+                let deleted = scene.past.write(&at(), &theirs).await.unwrap();
                 assert!(matches!(deleted.answer, StoreOutcome::Stored(_)), "{deleted:?}");
             };
             scene.proxy.latency(Duration::from_millis(300));
             let at = at();
-            let (answered, ()) = tokio::join!(scene.through.store(&at, &mine), between);
+            let (answered, ()) = tokio::join!(scene.through.write(&at, &mine), between);
             scene.proxy.latency(Duration::ZERO);
             assert_eq!(answered.unwrap(), Answered::after(1, StoreOutcome::Conflict));
             assert!(scene.past.load(&at).await.unwrap().is_none(), "the deletion stays");

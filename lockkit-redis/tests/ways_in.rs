@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{
     Acquisition, Expect, Force, LockDriver, Patience, RegisterKey, Registers, Released, Renewal,
-    Store, StoreOutcome, WriteId,
+    StoreOutcome, Write, WriteId,
 };
 use lockkit_core::state::ListRequest;
 use lockkit_core::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space, Token};
@@ -119,15 +119,15 @@ async fn a_user_with_the_rights_that_the_docs_name_can_do_everything_in_the_data
     assert!(broken.unwrap());
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
     let (value, write_id) = (b"1".to_vec(), WriteId::random());
-    let store = Store {
-        value,
+    let store = Write {
+        value: Some(value),
         expect: Expect::Absent,
         token: Some(raised),
         write_id,
         ttl: None,
         repeated: false,
     };
-    assert!(matches!(driver.store(&at, &store).await.unwrap().answer, StoreOutcome::Stored(_)));
+    assert!(matches!(driver.write(&at, &store).await.unwrap().answer, StoreOutcome::Stored(_)));
     assert!(driver.load(&at).await.unwrap().is_some());
     driver.raise_token_base(&Namespace::default(), 1).await.unwrap();
     assert_eq!(driver.token_base(&Namespace::default()).await.unwrap(), 1);

@@ -17,6 +17,13 @@ use crate::caller::Peer;
 use crate::tls::Tls;
 
 /// A place to listen at.
+///
+/// ```
+/// use lockkit_server::Listen;
+///
+/// assert!(matches!("127.0.0.1:7411".parse(), Ok(Listen::Tcp(_))));
+/// assert!(matches!("unix:/run/lockkit.sock".parse(), Ok(Listen::Unix(_))));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// An address. Other hosts reach it unless it is of the loopback interface.

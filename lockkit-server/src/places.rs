@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The places. Cheap to clone.
 #[derive(Debug)]
-pub(crate) struct Places<K>(Arc<Inner<K>>);
+pub(crate) struct Places<K>(Arc<Shared<K>>);
 
 #[derive(Debug)]
-struct Inner<K> {
+struct Shared<K> {
     /// In all, and of one.
     most: (usize, usize),
     taken: Mutex<Taken<K>>,
@@ -24,7 +24,7 @@ struct Taken<K> {
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place<K: Eq + Hash>(Arc<Inner<K>>, K);
+pub(crate) struct Place<K: Eq + Hash>(Arc<Shared<K>>, K);
 
 /// Why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
     /// So many in all, and of one.
     pub(crate) fn new(all: usize, of_one: usize) -> Self {
         let taken = Mutex::new(Taken { all: 0, by: HashMap::new() });
-        Self(Arc::new(Inner { most: (all, of_one), taken }))
+        Self(Arc::new(Shared { most: (all, of_one), taken }))
     }
 
     /// How many are taken.
@@ -64,7 +64,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
     }
 }
 
-impl<K> Inner<K> {
+impl<K> Shared<K> {
     fn taken(&self) -> MutexGuard<'_, Taken<K>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -21,11 +21,21 @@ use crate::settings::{Limits, Settings};
 use crate::tokens::{Tokens, Verb};
 
 /// A lock service on a backend. Cheap to clone.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// use std::sync::Arc;
+/// use lockkit_core::MemoryDriver;
+/// use lockkit_server::Service;
+///
+/// let service = Service::new(Arc::new(MemoryDriver::new()))?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
-pub struct Service(Arc<Inner>);
+pub struct Service(Arc<Parts>);
 
 #[derive(Debug)]
-struct Inner {
+struct Parts {
     driver: Arc<dyn LockDriver>,
     /// The steps of all clients share flights.
     gather: Gather,
@@ -67,7 +77,7 @@ impl Service {
         }
         let Limits { connections, connections_per_peer, waiting, waiting_per_caller, .. } =
             settings.limits;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(Parts {
             gather: Gather::new(driver.clone()),
             driver,
             bases: Mutex::default(),

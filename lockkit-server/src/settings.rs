@@ -17,6 +17,13 @@ pub struct Settings {
 
 /// How much a service takes on. What is beyond is refused with status 429 or 413, or waits to be
 /// accepted.
+///
+/// ```
+/// use lockkit_server::{Limits, Settings};
+///
+/// let limits = Limits { connections_per_peer: 100, ..Limits::default() };
+/// let settings = Settings::new().limits(limits);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Open connections, over all listeners. Further ones wait to be accepted.

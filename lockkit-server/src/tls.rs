@@ -13,10 +13,10 @@ use tokio_rustls::TlsAcceptor;
 
 /// A certificate with its key. Cheap to clone; all clones are reloaded together.
 #[derive(Clone, Debug)]
-pub struct Tls(Arc<Inner>);
+pub struct Tls(Arc<Files>);
 
 #[derive(Debug)]
-struct Inner {
+struct Files {
     certificate: PathBuf,
     key: PathBuf,
     client_ca: Option<PathBuf>,
@@ -34,12 +34,12 @@ impl Tls {
     ) -> Result<Self, Error> {
         let (certificate, key) = (certificate.into(), key.into());
         let now = RwLock::new(read(&certificate, &key, client_ca.as_deref())?);
-        Ok(Self(Arc::new(Inner { certificate, key, client_ca, now })))
+        Ok(Self(Arc::new(Files { certificate, key, client_ca, now })))
     }
 
     /// Reads the files again, for new connections. Files that do not fit together change nothing.
     pub fn reload(&self) -> Result<(), Error> {
-        let Inner { certificate, key, client_ca, now } = &*self.0;
+        let Files { certificate, key, client_ca, now } = &*self.0;
         let new = read(certificate, key, client_ca.as_deref())?;
         *now.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())

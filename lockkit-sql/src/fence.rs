@@ -6,6 +6,17 @@ use lockkit_core::{Error, Lease, LossReason, Token};
 
 /// For data in *another* database than the lock's: a table there remembers the highest token that
 /// wrote to each resource.
+///
+/// ```
+/// use lockkit_core::{Error, Lease};
+/// use lockkit_sql::{Fenced, FencedWrite};
+///
+/// /// Whether this holder may write to the invoice; the transaction rolls back otherwise.
+/// async fn may_write(tx: &mut impl FencedWrite, lease: &Lease) -> Result<bool, Error> {
+///     let found = tx.fenced_write("invoice/42", lease.token()?).await?;
+///     Ok(found == Fenced::Admitted)
+/// }
+/// ```
 #[async_trait]
 pub trait FencedWrite: Send {
     /// Admits `token` to `resource` for the rest of this transaction, or says that a later holder has

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use lockkit_core::driver::{LockDriver, Patience, Registers, Store, WriteId};
+use lockkit_core::driver::{LockDriver, Patience, Registers, Write, WriteId};
 use lockkit_sql::SqliteDriver;
 use support::*;
 
@@ -100,18 +100,19 @@ async fn a_store_dropped_anywhere_was_made_or_not_and_can_be_repeated() {
     let at = register("a");
     for pendings in 0..12 {
         let driver = open(&folder).await;
-        let store = Store {
-            value: vec![pendings as u8],
+        let store = Write {
+            value: Some(vec![pendings as u8]),
             expect: lockkit_core::driver::Expect::Anything,
             token: None,
             write_id: WriteId::random(),
             ttl: None,
             repeated: false,
         };
-        drop_after(pendings, driver.store(&at, &store)).await;
-        let repeated = driver.store(&at, &store).await.unwrap().answer;
+        drop_after(pendings, driver.write(&at, &store)).await;
+        let repeated = driver.write(&at, &store).await.unwrap().answer;
         assert!(matches!(repeated, lockkit_core::driver::StoreOutcome::Stored(_)));
-        assert_eq!(driver.load(&at).await.unwrap().unwrap().value, store.value);
+        let loaded = driver.load(&at).await.unwrap().unwrap();
+        assert_eq!(Some(loaded.value), store.value);
     }
 }
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Acquisition, Answered, Delete, Expect, LockDriver, Patience, RegisterKey, Registers, Released,
-    Store, StoreOutcome, WriteId,
+    Acquisition, Answered, Expect, LockDriver, Patience, RegisterKey, Registers, Released,
+    StoreOutcome, Write, WriteId,
 };
 use lockkit_core::{
     Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space, Token,
@@ -39,7 +39,7 @@ impl Scene {
         let warm = claim("warm");
         scene.ours.acquire(&warm, Patience::Try).await.unwrap();
         scene.ours.release(&warm).await.unwrap();
-        scene.registers().store(&at("warm"), &write(b"", Expect::Anything, None)).await.unwrap();
+        scene.registers().write(&at("warm"), &write(b"", Expect::Anything, None)).await.unwrap();
         scene
     }
 
@@ -55,7 +55,7 @@ impl Scene {
     async fn unanswered(
         &self,
         at: &RegisterKey,
-        mine: &Store,
+        mine: &Write,
         meanwhile: impl Future<Output = ()>,
     ) -> Answered<StoreOutcome> {
         let mut cut = self.proxy.fault(Fault::Cut, When::Answer(1));
@@ -66,7 +66,7 @@ impl Scene {
             meanwhile.await;
             self.proxy.heal().await.unwrap();
         };
-        let (outcome, ()) = tokio::join!(self.registers().store(at, mine), elsewhere);
+        let (outcome, ()) = tokio::join!(self.registers().write(at, mine), elsewhere);
         outcome.unwrap()
     }
 }
@@ -89,9 +89,9 @@ fn at(name: &str) -> RegisterKey {
     RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
 }
 
-fn write(value: &[u8], expect: Expect, token: Option<u64>) -> Store {
-    Store {
-        value: value.to_vec(),
+fn write(value: &[u8], expect: Expect, token: Option<u64>) -> Write {
+    Write {
+        value: Some(value.to_vec()),
         expect,
         token: token.and_then(Token::new),
         write_id: WriteId::random(),
@@ -127,16 +127,11 @@ async fn a_write_that_was_applied_and_deleted_by_another_does_not_come_back() {
     for kind in KINDS {
         let scene = Scene::on(kind).await;
         let mine = write(b"mine", Expect::Absent, None);
-        let deletion = Delete {
-            expect: Expect::Anything,
-            token: None,
-            write_id: WriteId::random(),
-            repeated: false,
-        };
+        let deletion = Write::of(None);
         let meanwhile = async {
             let seen = scene.theirs().load(&at("r")).await.unwrap().expect("it was applied");
             assert_eq!(seen.value, b"mine", "{kind:?}");
-            let deleted = scene.theirs().delete(&at("r"), &deletion).await.unwrap();
+            let deleted = scene.theirs().write(&at("r"), &deletion).await.unwrap();
             assert!(is_stored(&deleted.answer), "{kind:?}: {deleted:?}");
         };
         let outcome = scene.unanswered(&at("r"), &mine, meanwhile).await;
@@ -152,7 +147,7 @@ async fn a_fenced_write_that_was_applied_and_overwritten_does_not_come_back() {
         let mine = write(b"mine", Expect::Anything, Some(7));
         let meanwhile = async {
             let later = write(b"later", Expect::Anything, Some(7));
-            let stored = scene.theirs().store(&at("r"), &later).await.unwrap();
+            let stored = scene.theirs().write(&at("r"), &later).await.unwrap();
             assert!(is_stored(&stored.answer), "{kind:?}: {stored:?}");
         };
         let outcome = scene.unanswered(&at("r"), &mine, meanwhile).await;
@@ -189,7 +184,7 @@ async fn a_conflict_with_what_came_after_ones_own_write_says_that_it_may_have_be
             cut.struck().await;
             held_up.struck().await;
             let later = write(b"later", Expect::Anything, None);
-            scene.theirs().store(&at("r"), &later).await.unwrap();
+            scene.theirs().write(&at("r"), &later).await.unwrap();
             scene.proxy.heal().await.unwrap();
         };
         let (told, ()) =

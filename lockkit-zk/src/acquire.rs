@@ -7,16 +7,15 @@ use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode, Token};
 use zookeeper_client::{Error as ZkError, Stat};
 
-use crate::driver::Inner;
-use crate::enter::Entered;
+use crate::enter::{Entered, FolderState};
 use crate::failure::{BACKEND, failed};
-use crate::folders::FolderState;
 use crate::line::Line;
-use crate::paths::{Child, Tag};
+use crate::locks::Locks;
+use crate::paths::{Child, Tag, is_downgraded};
 use crate::places::{Node, Place};
 use crate::session::Session;
 
-impl Inner {
+impl Locks {
     pub(crate) async fn acquire(
         &self,
         claim: &Claim,
@@ -47,7 +46,7 @@ impl Inner {
                 return Ok(answer);
             }
         }
-        let line = self.synced_line(&session, &self.layout.list(&claim.key)).await?;
+        let line = self.read_list(&session, &self.layout.list(&claim.key)).await?.line;
         match line.queue().verdict_at_end(claim.mode) {
             Verdict::OtherLimit(limit) => Err(claim.other_limit(limit)),
             _ => Err(Error::retryable(BACKEND, "claims with other limits come and go")),
@@ -153,7 +152,7 @@ impl Inner {
         place: &Place,
     ) -> Result<Option<Acquisition>, Error> {
         let folder = self.layout.list(&claim.key);
-        let line = self.synced_line(session, &folder).await?;
+        let line = self.read_list(session, &folder).await?.line;
         let mut found = line.find(&place.tag).into_iter().map(|child| child.name.clone());
         let Some(name) = found.next() else {
             self.places.forget(claim.id);
@@ -202,13 +201,13 @@ impl Inner {
         {
             let folder = self.layout.list(&claim.key);
             if self.folders.last(&folder) == Some(FolderState::InUse) {
-                self.folders.saw(&folder, FolderState::There);
+                self.folders.saw(folder, FolderState::There);
             }
             return Ok(Released::Removed);
         }
         // Whether there is a node, and where, is not known: look.
         let folder = self.layout.list(&claim.key);
-        let line = self.synced_line(&session, &folder).await?;
+        let line = self.read_list(&session, &folder).await?.line;
         let mut released = match line.claims().is_empty() {
             true => Released::NoSuchLock,
             false => Released::NotInLine,
@@ -227,7 +226,7 @@ impl Inner {
         folder: &str,
         tag: &Tag,
     ) -> Result<(), Error> {
-        let line = self.synced_line(session, folder).await?;
+        let line = self.read_list(session, folder).await?.line;
         self.remove_found(session, folder, &line, tag).await.map(drop)
     }
 
@@ -240,56 +239,44 @@ impl Inner {
     ) -> Result<bool, Error> {
         let mut removed = false;
         for child in line.find(tag) {
-            removed |= self.delete(session, &format!("{folder}/{}", child.name)).await?;
-            if child.mode == Mode::Shared && child.name.starts_with("x-") {
-                self.delete(session, &format!("{folder}/{}", tag.marker())).await?;
-            }
+            removed |= self.take_out(session, folder, &child.name, tag, child.mode).await?;
         }
         Ok(removed)
     }
 
-    /// Deletes the node of a claim, with the marker if it was downgraded; says whether it was there.
+    /// Deletes the node of a claim of this process; says whether it was there.
     async fn remove(&self, session: &Session, claim: &Claim, node: &Node) -> Result<bool, Error> {
-        let deleted = session.client.delete(&node.path, None);
-        let downgraded = claim.mode == Mode::Shared && node.name.starts_with("x-");
-        let marker = format!("{}/{}", self.layout.list(&claim.key), Tag::of(claim.id).marker());
-        let unmarked = downgraded.then(|| session.client.delete(&marker, None));
-        let deleted = session.answer(deleted).await;
-        if let Some(unmarked) = unmarked {
-            let _ = session.answer(unmarked).await; // it says nothing without its claim
+        let (folder, tag) = (self.layout.list(&claim.key), Tag::of(claim.id));
+        let removed = self.take_out(session, &folder, &node.name, &tag, claim.mode).await?;
+        if removed {
+            self.places.forget(claim.id);
         }
-        match deleted {
-            Ok(()) => {
-                self.places.forget(claim.id);
-                Ok(true)
-            }
-            Err(ZkError::NoNode) => Ok(false),
-            Err(error) => Err(failed(error)),
+        Ok(removed)
+    }
+
+    /// Deletes the node of a claim that is of this mode now, with the marker if it was downgraded, in
+    /// one flight; says whether the node was there.
+    pub(crate) async fn take_out(
+        &self,
+        session: &Session,
+        folder: &str,
+        name: &str,
+        tag: &Tag,
+        mode: Mode,
+    ) -> Result<bool, Error> {
+        let (path, marker) = (format!("{folder}/{name}"), format!("{folder}/{}", tag.marker()));
+        // Both requests go out here. A marker says nothing without its claim, so nobody waits for the
+        // second answer.
+        let deleted = session.client.delete(&path, None);
+        if is_downgraded(name, mode) {
+            drop(session.client.delete(&marker, None));
         }
+        was_there(session.answer(deleted).await)
     }
 
     /// Deletes a node; says whether it was there.
     pub(crate) async fn delete(&self, session: &Session, path: &str) -> Result<bool, Error> {
-        match session.answer(session.client.delete(path, None)).await {
-            Ok(()) => Ok(true),
-            Err(ZkError::NoNode) => Ok(false),
-            Err(error) => Err(failed(error)),
-        }
-    }
-
-    /// The list as the leader has it, with everything that this session sent before.
-    async fn synced_line(&self, session: &Session, folder: &str) -> Result<Line, Error> {
-        let synced = session.catch_up(self.layout.root());
-        let listed = session.client.list_children(folder);
-        let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
-        match listed {
-            Err(ZkError::NoNode) => Ok(Line::default()),
-            Ok(names) => {
-                synced.map_err(failed)?;
-                self.line_of(session, folder, names).await
-            }
-            Err(error) => Err(failed(error)),
-        }
+        was_there(session.answer(session.client.delete(path, None)).await)
     }
 }
 
@@ -298,6 +285,14 @@ pub(crate) fn owned(session: &Session, stat: &Stat) -> Result<Token, Error> {
     match Token::new(stat.czxid as u64) {
         Some(token) if stat.ephemeral_owner == session.id() => Ok(token),
         _ => Err(Error::retryable(BACKEND, "the node of the claim is not this session's")),
+    }
+}
+
+fn was_there(deleted: Result<(), ZkError>) -> Result<bool, Error> {
+    match deleted {
+        Ok(()) => Ok(true),
+        Err(ZkError::NoNode) => Ok(false),
+        Err(error) => Err(failed(error)),
     }
 }
 

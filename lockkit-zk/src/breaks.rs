@@ -6,8 +6,8 @@ use lockkit_core::driver::Force;
 use lockkit_core::{BreakRecord, Error, Key, Token};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
-use crate::driver::Inner;
 use crate::failure::failed;
+use crate::locks::Locks;
 use crate::node::{read_record, record_bytes};
 use crate::paths::{Child, break_name, breaks_of};
 use crate::session::Session;
@@ -15,7 +15,7 @@ use crate::session::Session;
 /// How long a record is kept at least.
 const KEPT_MS: i64 = 15 * 60 * 1000;
 
-impl Inner {
+impl Locks {
     pub(crate) async fn break_claim(
         &self,
         key: &Key,
@@ -23,8 +23,7 @@ impl Inner {
         force: Force,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        let session = self.sessions.get().await?;
-        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
+        let session = self.synced().await?;
         let Some(child) = self.child_of(&session, key, token).await? else {
             return Ok(false);
         };
@@ -38,8 +37,8 @@ impl Inner {
         }
         let folder = self.layout.list(key);
         // The node goes after its record is there: whoever misses it then learns why.
-        let broken = self.delete(&session, &format!("{folder}/{}", child.name)).await?;
-        self.delete(&session, &format!("{folder}/{}", child.tag.marker())).await?;
+        let Child { name, tag, mode, .. } = &child;
+        let broken = self.take_out(&session, &folder, name, tag, *mode).await?;
         self.drop_old_records(&session, &breaks, &path).await?;
         Ok(broken)
     }
@@ -53,9 +52,7 @@ impl Inner {
     ) -> Result<Option<Child>, Error> {
         let folder = self.layout.list(key);
         let line = self.line(session, &folder).await?;
-        let paths: Vec<_> = line.claims().iter().map(|c| format!("{folder}/{}", c.name)).collect();
-        let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
-        let stats = session.answers(join_all(stats)).await?;
+        let stats = session.stats(&line.paths(&folder)).await?;
         for (child, stat) in line.claims().iter().zip(stats) {
             let stat = stat.map_err(failed)?;
             if stat.is_some_and(|stat| stat.czxid as u64 == token.get()) {
@@ -96,8 +93,7 @@ impl Inner {
         };
         let names = self.children(session, breaks).await?;
         let paths: Vec<_> = names.iter().map(|name| format!("{breaks}/{name}")).collect();
-        let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
-        let stats = session.answers(join_all(stats)).await?;
+        let stats = session.stats(&paths).await?;
         let old = paths.iter().zip(stats).filter(|(_, stat)| {
             let stat = stat.as_ref().ok().and_then(Option::as_ref);
             stat.is_some_and(|stat| now.mtime - stat.mtime > KEPT_MS)
@@ -132,8 +128,7 @@ impl Inner {
         let mut names = self.children(session, &folder).await?;
         names.retain(|name| name.starts_with(&breaks_of(key)));
         let paths: Vec<_> = names.iter().map(|name| format!("{folder}/{name}")).collect();
-        let read: Vec<_> = paths.iter().map(|path| session.client.get_data(path)).collect();
-        let read = session.answers(join_all(read)).await?;
+        let read = session.contents(&paths).await?;
         let last = read.into_iter().flatten().max_by_key(|(_, stat)| stat.mzxid);
         Ok((names, last.and_then(|(data, _)| read_record(&data))))
     }

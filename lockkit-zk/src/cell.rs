@@ -58,6 +58,21 @@ impl Cell {
         Self { value: self.value.map(|_| Vec::new()), ..self }
     }
 
+    /// Whether its value goes by itself.
+    pub(crate) fn ends(&self) -> bool {
+        self.ttl_ms > 0 && self.value.is_some()
+    }
+
+    /// What is left of its value's time, so many milliseconds after the write. At the end of it
+    /// there is no value.
+    pub(crate) fn lapse(&mut self, age_ms: i64) -> Duration {
+        let left = self.ttl_ms.saturating_sub(u64::try_from(age_ms).unwrap_or(0));
+        if left == 0 {
+            self.value = None;
+        }
+        Duration::from_millis(left)
+    }
+
     fn found(&self) -> Found {
         Found {
             version: (self.version > 0).then_some(Version(self.version)),
@@ -67,33 +82,23 @@ impl Cell {
         }
     }
 
-    pub(crate) fn entry(self) -> Option<Entry> {
-        let token = Token::new(self.highest);
-        self.value.map(|value| Entry { value, version: Version(self.version), token })
-    }
-}
-
-/// A change of a register.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Change<'a> {
-    pub(crate) value: Option<&'a [u8]>,
-    pub(crate) write: Write,
-    pub(crate) ttl: Option<Duration>,
-}
-
-impl Change<'_> {
-    /// What the cell becomes, or why it does not.
-    pub(crate) fn judge(&self, cell: &Cell) -> Result<Cell, StoreOutcome> {
-        if let Some(outcome) = StoreOutcome::decide(&cell.found(), &self.write) {
+    /// What the cell becomes by a write, or why it does not.
+    pub(crate) fn after(&self, write: &Write) -> Result<Cell, StoreOutcome> {
+        if let Some(outcome) = StoreOutcome::decide(&self.found(), write) {
             return Err(outcome);
         }
         Ok(Cell {
-            version: cell.version + 1,
-            highest: self.write.token.map_or(cell.highest, Token::get),
-            write_id: self.write.id.0,
-            ttl_ms: self.ttl.map_or(0, whole_ms),
-            value: self.value.map(<[u8]>::to_vec),
+            version: self.version + 1,
+            highest: write.token.map_or(self.highest, Token::get),
+            write_id: write.write_id.0,
+            ttl_ms: write.ttl.map_or(0, whole_ms),
+            value: write.value.clone(),
         })
+    }
+
+    pub(crate) fn entry(self) -> Option<Entry> {
+        let token = Token::new(self.highest);
+        self.value.map(|value| Entry { value, version: Version(self.version), token })
     }
 }
 

@@ -17,11 +17,10 @@ use lockkit_core::queue::{GivenLimit, Verdict};
 use lockkit_core::{Claim, Error, Token};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult, Stat};
 
-use crate::driver::Inner;
 use crate::failure::{BACKEND, failed, not_done};
-use crate::folders::FolderState;
 use crate::given::{NODES, admits_first, limit_at};
 use crate::line::Line;
+use crate::locks::Locks;
 use crate::node::Label;
 use crate::paths::{Kind, Tag};
 use crate::places::Node;
@@ -29,6 +28,19 @@ use crate::session::Session;
 
 /// How often one is surprised by folders that come and go before the backend is said to fail.
 const TRIES: usize = 8;
+
+/// How the folder of a list was when it was last seen. It only chooses which request is tried first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FolderState {
+    /// It is there; nobody may be in it.
+    There,
+    /// Somebody is in it.
+    InUse,
+    /// It was given this limit; nobody may be in it.
+    Limited(GivenLimit),
+    /// It has seen so many claims that their numbers come to an end.
+    Worn,
+}
 
 /// Under which condition a node is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +73,7 @@ enum Attempt {
     Refused(ZkError),
 }
 
-impl Inner {
+impl Locks {
     /// Creates the node of a claim, whoever else is there.
     pub(crate) async fn enter(
         &self,
@@ -210,12 +222,12 @@ impl Inner {
     fn saw_claim(&self, folder: &str, name: &str) {
         let kind = Kind::of(name.to_owned());
         let is_worn = matches!(kind, Kind::Claim(child) if child.is_near_the_end());
-        let sight = match self.folders.last(folder) {
+        let state = match self.folders.last(folder) {
             Some(limited @ FolderState::Limited(_)) => limited,
             _ if is_worn => FolderState::Worn,
             _ => FolderState::InUse,
         };
-        self.folders.saw(folder, sight);
+        self.folders.saw(folder, state);
     }
 
     /// Takes note of the limit that a list was given.

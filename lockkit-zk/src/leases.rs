@@ -5,13 +5,13 @@
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, sleep_until};
+use lockkit_core::{Error, Mode};
 
-use crate::driver::Inner;
+use crate::locks::Locks;
 use crate::places::Place;
 
-impl Inner {
+impl Locks {
     /// Starts the task unless it runs. (It ends when its runtime does.)
     pub(crate) fn watch_leases(self: &Arc<Self>) {
         let mut task = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
@@ -26,12 +26,9 @@ impl Inner {
         while !place.session.has_ended() {
             let ended: Result<(), Error> = match &place.node {
                 Some(node) => {
-                    // What was downgraded has a marker; most have none.
-                    let marker = place.marker();
-                    if node.name.starts_with("x-") {
-                        drop(place.session.client.delete(&marker, None));
-                    }
-                    self.delete(&place.session, &node.path).await.map(drop)
+                    // Whether it was downgraded is not known here.
+                    let Place { session, folder, tag, .. } = place;
+                    self.take_out(session, folder, &node.name, tag, Mode::Shared).await.map(drop)
                 }
                 None => self.remove_all(&place.session, &place.folder, &place.tag).await,
             };
@@ -46,9 +43,9 @@ impl Inner {
     }
 }
 
-async fn run(inner: Weak<Inner>) {
+async fn run(locks: Weak<Locks>) {
     loop {
-        let Some(strong) = inner.upgrade() else {
+        let Some(strong) = locks.upgrade() else {
             return;
         };
         // Looks up now and then, to see whether the driver is still there.
@@ -56,8 +53,8 @@ async fn run(inner: Weak<Inner>) {
         let (over, next) = strong.places.take_over(latest);
         strong.sessions.close_idle();
         for place in over {
-            let inner = strong.clone();
-            tokio::spawn(async move { inner.end(&place).await });
+            let locks = strong.clone();
+            tokio::spawn(async move { locks.end(&place).await });
         }
         let earlier = strong.places.earlier.clone();
         drop(strong);

@@ -72,6 +72,11 @@ impl Line {
         self.queue.members()
     }
 
+    /// The paths of their nodes in this folder.
+    pub(crate) fn paths(&self, folder: &str) -> Vec<String> {
+        self.claims().iter().map(|child| format!("{folder}/{}", child.name)).collect()
+    }
+
     /// The nodes of a claim, first the one that counts. More than one there are only when a create
     /// was repeated whose first attempt came late.
     pub(crate) fn find(&self, tag: &Tag) -> Vec<&Child> {

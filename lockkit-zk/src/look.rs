@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use lockkit_core::state::{
     Cursor, Finding, Health, ListRequest, Listed, LockState, Page, Severity,
 };
 use lockkit_core::{Error, Key, Name, Namespace, Space, Token};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
-use crate::driver::Inner;
 use crate::failure::{BACKEND, failed};
+use crate::locks::Locks;
 use crate::node::Label;
 use crate::paths::{NAMESPACE, break_name, decode_name};
 use crate::registers::ATTEMPTS;
@@ -23,21 +23,17 @@ const AT_ONCE: usize = 64;
 /// How long a change may go unnoticed that moves no child: a polite break.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-impl Inner {
-    /// One list, as the leader has it: a follower that is cut off shows what was.
+impl Locks {
+    /// One list, as the leader has it.
     pub(crate) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        let session = self.sessions.get().await?;
-        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
+        let session = self.synced().await?;
         self.state(&session, key).await
     }
 
     async fn state(&self, session: &Session, key: &Key) -> Result<LockState, Error> {
         let folder = self.layout.list(key);
         let line = self.line(session, &folder).await?;
-        let paths: Vec<_> =
-            line.claims().iter().map(|child| format!("{folder}/{}", child.name)).collect();
-        let read: Vec<_> = paths.iter().map(|path| session.client.get_data(path)).collect();
-        let read = session.answers(join_all(read)).await?;
+        let read = session.contents(&line.paths(&folder)).await?;
         let (broken, last_break) = self.records_of(session, key).await?;
         // What left while we looked has a greater token than the one before it.
         let tokens = read.iter().scan(0, |last, read| {
@@ -65,8 +61,7 @@ impl Inner {
     }
 
     pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let session = self.sessions.get().await?;
-        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
+        let session = self.synced().await?;
         let mut keys = Vec::new();
         for space in [Space::Lock, Space::Semaphore] {
             if request.space.is_none_or(|asked| asked == space) {
@@ -117,8 +112,7 @@ impl Inner {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
-        let session = self.sessions.get().await?;
-        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
+        let session = self.synced().await?;
         let folders = self.children(&session, self.layout.root()).await?;
         let names = folders.iter().filter_map(|f| decode_name(f.strip_prefix(NAMESPACE)?));
         let all: BTreeSet<_> = names.filter_map(|name| Namespace::new(name).ok()).collect();
@@ -156,8 +150,7 @@ impl Inner {
     }
 
     pub(crate) async fn health(&self) -> Result<Health, Error> {
-        let session = self.sessions.get().await?;
-        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
+        let session = self.synced().await?;
         let servers = match session.answer(session.client.get_config()).await {
             Ok((config, _)) => {
                 let config = String::from_utf8_lossy(&config).into_owned();
@@ -184,9 +177,8 @@ impl Inner {
     }
 
     pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let session = self.sessions.get().await?;
         // An old base would make tokens that are lower than those of others.
-        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
+        let session = self.synced().await?;
         Ok(self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base))
     }
 

@@ -45,6 +45,12 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 const IMPOSSIBLE: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
 
 /// A library whose locks are shared; see [`ZkOptions::neighbours`](crate::ZkOptions::neighbours).
+///
+/// ```
+/// use lockkit_zk::{Neighbours, ZkOptions};
+///
+/// let options = ZkOptions::default().neighbours(Neighbours::Curator);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Neighbours {
@@ -309,6 +315,12 @@ fn parse_neighbour(name: &str) -> Option<(Mode, Tag, i64)> {
 
 fn is_tag(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether the node of this name has a marker, if its claim is of this mode now: a writer that became
+/// a reader.
+pub(crate) fn is_downgraded(name: &str, mode: Mode) -> bool {
+    mode == Mode::Shared && name.starts_with("x-")
 }
 
 /// The name of the record that says who broke this claim. It tells the list, for whoever looks at

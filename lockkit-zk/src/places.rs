@@ -90,11 +90,6 @@ impl Place {
         let was = if fresh || holds != self.holds() { now } else { self.ends };
         self.ends = was.max(now.after(if holds { claim.hold_ttl } else { claim.wait_ttl }));
     }
-
-    /// Where the marker lies that says that this claim was downgraded.
-    pub(crate) fn marker(&self) -> String {
-        format!("{}/{}", self.folder, self.tag.marker())
-    }
 }
 
 /// The places of all claims of a driver.

@@ -7,30 +7,23 @@
 //! remembers, and judges by that first: a write that would be refused by it looks, and what is
 //! refused is judged by what the leader has.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
-use lockkit_core::driver::{
-    Answered, Delete, Entry, RegisterKey, Registers, Store, StoreOutcome, Version,
-};
+use lockkit_core::driver::{Answered, Entry, RegisterKey, Registers, StoreOutcome, Version, Write};
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Name, Namespace};
 use zookeeper_client::Error as ZkError;
 
 use crate::ZkDriver;
-use crate::cell::{Cell, Change};
-use crate::driver::Inner;
+use crate::cell::Cell;
 use crate::failure::{BACKEND, failed};
+use crate::locks::Locks;
 use crate::paths::decode_name;
 use crate::session::Session;
 
 /// How often a write is judged anew because others write as well.
 pub(crate) const ATTEMPTS: usize = 256;
-/// Of how many registers it is remembered how they were.
-const REMEMBERED: usize = 1024;
 
 /// A register as it was read.
 #[derive(Clone, Debug)]
@@ -42,39 +35,7 @@ struct ReadRegister {
     left: Option<Duration>,
 }
 
-/// Registers as this process saw them last: the version of the node, and the cell without its value
-/// (but for whether there is one). Of bounded size, and may be old.
-#[derive(Debug, Default)]
-pub(crate) struct Memory(Mutex<HashMap<String, (i32, Cell)>>);
-
-impl Memory {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, (i32, Cell)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn last(&self, path: &str) -> Option<(i32, Cell)> {
-        self.all().get(path).cloned()
-    }
-
-    /// Whether a value's time is over only the server can say, so one with an end is not remembered.
-    fn saw(&self, path: &str, version: i32, cell: Cell) {
-        let mut all = self.all();
-        if cell.ttl_ms > 0 {
-            all.remove(path);
-            return;
-        }
-        if all.len() >= REMEMBERED && !all.contains_key(path) {
-            all.clear();
-        }
-        all.insert(path.to_owned(), (version, cell.without_value()));
-    }
-
-    fn forget(&self, path: &str) {
-        self.all().remove(path);
-    }
-}
-
-impl Inner {
+impl Locks {
     /// The register as the leader has it, in one flight.
     async fn seen(&self, session: &Session, path: &str) -> Result<ReadRegister, Error> {
         let synced = session.ask_majority(path);
@@ -91,17 +52,20 @@ impl Inner {
         synced.map_err(failed)?;
         let what = "a node in the place of a register is not one";
         let mut cell = Cell::read(&data).ok_or_else(|| Error::permanent(BACKEND, what))?;
-        self.registers.saw(path, stat.version, cell.clone());
+        self.remember(path, stat.version, cell.clone());
         let mut left = None;
-        if cell.ttl_ms > 0 && cell.value.is_some() {
-            let age = self.server_ms(session).await?.saturating_sub(stat.mtime);
-            let age = u64::try_from(age).unwrap_or(0);
-            left = Some(Duration::from_millis(cell.ttl_ms.saturating_sub(age)));
-            if age >= cell.ttl_ms {
-                cell.value = None;
-            }
+        if cell.ends() {
+            left = Some(cell.lapse(self.server_ms(session).await? - stat.mtime));
         }
         Ok(ReadRegister { cell, node: Some(stat.version), left })
+    }
+
+    /// Whether a value's time is over only the server can say, so one with an end is not remembered.
+    fn remember(&self, path: &str, version: i32, cell: Cell) {
+        match cell.ttl_ms > 0 {
+            true => self.registers.forget(path),
+            false => self.registers.saw(path, (version, cell.without_value())),
+        }
     }
 
     /// The leader's clock: ZooKeeper shows it only in the time of a change, so one is made.
@@ -126,8 +90,7 @@ impl Inner {
         &self,
         request: &RegisterRequest,
     ) -> Result<Listed<RegisterState>, Error> {
-        let session = self.sessions.get().await?;
-        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
+        let session = self.synced().await?;
         let folder = self.layout.registers(&request.namespace);
         let nodes = self.children(&session, &folder).await?;
         let names = nodes.iter().filter_map(|node| decode_name(node));
@@ -159,41 +122,38 @@ impl Inner {
     ) -> Result<Vec<(Name, Cell)>, Error> {
         let path = |name: &Name| self.layout.register(namespace, name.as_str());
         let paths: Vec<_> = names.iter().map(path).collect();
-        let reads: Vec<_> = paths.iter().map(|path| session.client.get_data(path)).collect();
         let (mut cells, mut now) = (Vec::new(), None);
-        for (name, read) in names.iter().zip(session.answers(join_all(reads)).await?) {
+        for (name, read) in names.iter().zip(session.contents(&paths).await?) {
             let (data, stat) = match read {
                 Err(ZkError::NoNode) => continue,
                 read => read.map_err(failed)?,
             };
             let Some(mut cell) = Cell::read(&data) else { continue };
-            if cell.ttl_ms > 0 && cell.value.is_some() {
+            if cell.ends() {
                 let now = match now {
                     Some(now) => now,
                     None => *now.insert(self.server_ms(session).await?),
                 };
-                if u64::try_from(now - stat.mtime).unwrap_or(0) >= cell.ttl_ms {
-                    cell.value = None;
-                }
+                cell.lapse(now - stat.mtime);
             }
             cells.push((name.clone(), cell));
         }
         Ok(cells)
     }
 
-    async fn change(&self, at: &RegisterKey, change: Change<'_>) -> Result<StoreOutcome, Error> {
+    async fn change(&self, at: &RegisterKey, write: &Write) -> Result<StoreOutcome, Error> {
         let session = self.sessions.get().await?;
         let path = self.layout.register(&at.namespace, at.name.as_str());
         let mut remembered = self.registers.last(&path);
         for _ in 0..ATTEMPTS {
             let judged = remembered.take().and_then(|(version, cell)| {
-                change.judge(&cell).ok().map(|next| (Some(version), next))
+                cell.after(write).ok().map(|next| (Some(version), next))
             });
             let (node, next) = match judged {
                 Some(judged) => judged,
                 None => {
                     let ReadRegister { cell, node, .. } = self.seen(&session, &path).await?;
-                    match change.judge(&cell) {
+                    match cell.after(write) {
                         Ok(next) => (node, next),
                         Err(outcome) => return Ok(outcome),
                     }
@@ -202,7 +162,7 @@ impl Inner {
             match self.write(&session, &path, node, &next).await {
                 Ok(version) => {
                     let stored = StoreOutcome::Stored(Version(next.version));
-                    self.registers.saw(&path, version, next);
+                    self.remember(&path, version, next);
                     return Ok(stored);
                 }
                 // Somebody else was faster: judge anew.
@@ -238,27 +198,17 @@ impl Inner {
 #[async_trait]
 impl Registers for ZkDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        let session = self.inner.sessions.get().await?;
-        let path = self.inner.layout.register(&at.namespace, at.name.as_str());
-        Ok(self.inner.seen(&session, &path).await?.cell.entry())
+        let session = self.locks.sessions.get().await?;
+        let path = self.locks.layout.register(&at.namespace, at.name.as_str());
+        Ok(self.locks.seen(&session, &path).await?.cell.entry())
     }
 
-    async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let change = Change { value: Some(&store.value), write: store.into(), ttl: store.ttl };
-        self.inner.change(at, change).await.map(Answered::from)
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        let change = Change { value: None, write: delete.into(), ttl: None };
-        self.inner.change(at, change).await.map(Answered::from)
+        self.locks.change(at, write).await.map(Answered::from)
     }
 
     async fn changed(
@@ -266,9 +216,9 @@ impl Registers for ZkDriver {
         at: &RegisterKey,
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
-        let path = self.inner.layout.register(&at.namespace, at.name.as_str());
+        let path = self.locks.layout.register(&at.namespace, at.name.as_str());
         loop {
-            let session = self.inner.sessions.get().await?;
+            let session = self.locks.sessions.get().await?;
             let room = session.room(&[&path]);
             // The watch is set before the look, so that no change falls between them. It also
             // waits for a node that is not there yet.
@@ -279,7 +229,7 @@ impl Registers for ZkDriver {
                 }
                 false => None,
             };
-            let ReadRegister { cell, left, .. } = self.inner.seen(&session, &path).await?;
+            let ReadRegister { cell, left, .. } = self.locks.seen(&session, &path).await?;
             let entry = cell.entry();
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
@@ -297,7 +247,7 @@ impl Registers for ZkDriver {
     }
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.inner.page_of_registers(request).await
+        self.locks.page_of_registers(request).await
     }
 }
 

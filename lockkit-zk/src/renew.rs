@@ -11,9 +11,9 @@ use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, Mode};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 
-use crate::driver::Inner;
 use crate::failure::failed;
 use crate::line::Line;
+use crate::locks::Locks;
 use crate::node::Label;
 use crate::paths::{Kind, Tag, broken_tag};
 use crate::places::Place;
@@ -37,7 +37,7 @@ struct News {
     lines: HashMap<String, Result<Line, Error>>,
 }
 
-impl Inner {
+impl Locks {
     /// One flight for each session that claims live in, all at once. What fails in one says nothing
     /// of the others.
     pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
@@ -203,7 +203,7 @@ impl Inner {
             return self.renewed_alone(claim).await;
         }
         let acls = self.sessions.options().acls();
-        let marker = place.marker();
+        let marker = format!("{}/{}", place.folder, place.tag.marker());
         let sent = BootClock.now();
         let label = Label::of_downgraded(claim, session.lease(claim.hold_ttl));
         let mut multi = session.client.new_multi_writer();

@@ -13,17 +13,16 @@
 //! force then for all who come, and nobody is evicted; but one who began to hold in that moment, by
 //! the old limit, may be shown as waiting until there is room.
 
-use futures_util::future::join_all;
 use lockkit_core::driver::SetLimit;
 use lockkit_core::queue::{GivenLimit, Resizing};
 use lockkit_core::{Error, Key};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriter};
 
-use crate::driver::Inner;
+use crate::enter::FolderState;
 use crate::failure::{BACKEND, failed};
-use crate::folders::FolderState;
 use crate::given::{MARK, limit_at};
 use crate::line::Line;
+use crate::locks::{Locks, ReadList};
 use crate::session::Session;
 
 /// How often it begins anew because others changed the limit, or the list.
@@ -34,13 +33,6 @@ const EXACT_ATTEMPTS: usize = 16;
 /// and the path of a claim up to three kilobytes.)
 const ASKED_FOR: usize = 200;
 
-/// A list as it was read.
-struct ReadList {
-    line: Line,
-    /// The version of its folder; none when there is no folder.
-    version: Option<i32>,
-}
-
 /// What is to be written, and on what it rests.
 struct Change {
     given: GivenLimit,
@@ -48,12 +40,12 @@ struct Change {
     rests_on: Vec<(String, i32)>,
 }
 
-impl Inner {
+impl Locks {
     pub(crate) async fn resize(&self, key: &Key, to: SetLimit) -> Result<u32, Error> {
         let session = self.sessions.get().await?;
         let folder = self.layout.list(key);
         for attempt in 0..ATTEMPTS {
-            let seen = self.seen_list(&session, &folder).await?;
+            let seen = self.read_list(&session, &folder).await?;
             let limit = match (to, seen.line.queue().given()) {
                 (SetLimit::IfUnset(_), Some(given)) => return Ok(given.limit),
                 (SetLimit::To(limit), Some(given)) if given.limit == limit => return Ok(limit),
@@ -71,23 +63,6 @@ impl Inner {
         Err(Error::retryable(BACKEND, "others keep resizing this semaphore"))
     }
 
-    /// The list as the leader has it.
-    async fn seen_list(&self, session: &Session, folder: &str) -> Result<ReadList, Error> {
-        let synced = session.ask_majority(self.layout.root());
-        let listed = session.client.get_children(folder);
-        let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
-        match listed {
-            // There may be no root to be synchronized, but then nor are there folders.
-            Err(ZkError::NoNode) => Ok(ReadList { line: Line::default(), version: None }),
-            Ok((names, stat)) => {
-                synced.map_err(failed)?;
-                let line = self.line_of(session, folder, names).await?;
-                Ok(ReadList { line, version: Some(stat.version) })
-            }
-            Err(error) => Err(failed(error)),
-        }
-    }
-
     /// What has to be written so that this list has this limit and nobody is evicted; `None` when
     /// somebody has left while that was asked for.
     async fn change_to(
@@ -101,9 +76,8 @@ impl Inner {
             let Resizing { given, .. } = line.queue().resizing(limit, &[]);
             return Ok(Some(Change { given, rests_on: Vec::new() }));
         }
-        let paths: Vec<_> = line.claims().iter().map(|c| format!("{folder}/{}", c.name)).collect();
-        let stats: Vec<_> = paths.iter().map(|path| session.client.check_stat(path)).collect();
-        let stats = session.answers(join_all(stats)).await?;
+        let paths = line.paths(folder);
+        let stats = session.stats(&paths).await?;
         let mut tokens = Vec::with_capacity(paths.len());
         let mut nodes = Vec::with_capacity(paths.len());
         for (path, stat) in paths.into_iter().zip(stats) {

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::no_answer;
 use tokio::task::JoinHandle;
-use zookeeper_client::{Client, Error as ZkError, MultiWriteError, SessionState};
+use zookeeper_client::{Client, Error as ZkError, MultiWriteError, SessionState, Stat};
 
 use crate::ZkOptions;
 use crate::failure::BACKEND;
@@ -110,6 +111,24 @@ impl Session {
     /// Waits for the answers to several requests, in bounded time.
     pub(crate) async fn answers<T>(&self, answers: impl Future<Output = T>) -> Result<T, Error> {
         tokio::time::timeout(self.patience, answers).await.map_err(|_| no_answer(BACKEND))
+    }
+
+    /// The stats of these nodes, asked for in one flight; `None` of one that is not there.
+    pub(crate) async fn stats(
+        &self,
+        paths: &[String],
+    ) -> Result<Vec<Result<Option<Stat>, ZkError>>, Error> {
+        let asked: Vec<_> = paths.iter().map(|path| self.client.check_stat(path)).collect();
+        self.answers(join_all(asked)).await
+    }
+
+    /// What these nodes contain, asked for in one flight.
+    pub(crate) async fn contents(
+        &self,
+        paths: &[String],
+    ) -> Result<Vec<Result<(Vec<u8>, Stat), ZkError>>, Error> {
+        let asked: Vec<_> = paths.iter().map(|path| self.client.get_data(path)).collect();
+        self.answers(join_all(asked)).await
     }
 
     /// Asks the leader and a majority for a sign of life, and has the server catch up with them

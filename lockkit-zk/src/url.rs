@@ -1,6 +1,6 @@
 //! The URL of an ensemble, taken apart. No I/O but the reading of certificates.
 
-use lockkit_core::driver::{UrlOption, split_query};
+use lockkit_core::driver::{PemFiles, UrlOption, split_query};
 use lockkit_core::{Error, parse_duration, without_password};
 use percent_encoding::percent_decode_str;
 
@@ -60,9 +60,7 @@ impl ZkOptions {
 #[derive(Default)]
 struct Query {
     sasl: Option<bool>,
-    ca: Option<String>,
-    cert: Option<String>,
-    key: Option<String>,
+    files: PemFiles,
 }
 
 impl Query {
@@ -73,7 +71,8 @@ impl Query {
     ) -> Result<Self, String> {
         let mut read = Self::default();
         let time = |value| parse_duration(value).map_err(|e| e.to_string());
-        for UrlOption { name, value, .. } in query {
+        for option in query {
+            let UrlOption { name, value, .. } = option;
             match name {
                 "ttl" => options.ttl = time(value)?,
                 "session_timeout" => options.session_timeout = Some(time(value)?),
@@ -92,9 +91,7 @@ impl Query {
                         _ => return Err("a login is one of digest or sasl".into()),
                     });
                 }
-                "ca" => read.ca = Some(decoded(value)?),
-                "cert" => read.cert = Some(decoded(value)?),
-                "key" => read.key = Some(decoded(value)?),
+                _ if read.files.take(&option).map_err(|e| e.to_string())? => {}
                 _ => return Err(format!("there is no option {name:?}")),
             }
         }
@@ -117,41 +114,33 @@ impl Query {
     }
 
     fn secure(&self, options: ZkOptions, secure: bool) -> Result<ZkOptions, String> {
-        let files = self.ca.is_some() || self.cert.is_some() || self.key.is_some();
-        match (secure, files, &self.ca) {
-            (false, false, _) => Ok(options),
-            (false, true, _) => Err("certificates are for zks:// only".into()),
-            (true, _, Some(ca)) => self.with_tls(options, ca),
-            (true, _, None) => Err("zks:// names the file of the authority: ?ca=FILE".into()),
+        match secure {
+            true => {
+                self.files.check().map_err(|e| e.to_string())?;
+                self.with_tls(options)
+            }
+            false if self.files.is_empty() => Ok(options),
+            false => Err("certificates are for zks:// only".into()),
         }
     }
 
     #[cfg(feature = "tls")]
-    fn with_tls(&self, options: ZkOptions, ca: &str) -> Result<ZkOptions, String> {
-        let tls = zookeeper_client::TlsOptions::new();
-        let mut tls = tls.with_pem_ca(&read(ca)?).map_err(|e| format!("{ca}: {e}"))?;
-        match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => {
-                let identity = tls.with_pem_identity(&read(cert)?, &read(key)?);
-                tls = identity.map_err(|e| format!("{cert}, {key}: {e}"))?;
-            }
-            (None, None) => {}
-            _ => return Err("cert=FILE and key=FILE belong together".into()),
+    fn with_tls(&self, options: ZkOptions) -> Result<ZkOptions, String> {
+        let pem = self.files.read().map_err(|e| e.to_string())?;
+        let tls = zookeeper_client::TlsOptions::new().with_pem_ca(&pem.ca);
+        let mut tls = tls.map_err(|e| format!("ca: {e}"))?;
+        if let Some((cert, key)) = pem.identity {
+            tls = tls.with_pem_identity(&cert, &key).map_err(|e| format!("cert, key: {e}"))?;
         }
         Ok(options.tls(tls))
     }
 
     #[cfg(not(feature = "tls"))]
-    fn with_tls(&self, _: ZkOptions, _: &str) -> Result<ZkOptions, String> {
+    fn with_tls(&self, _: ZkOptions) -> Result<ZkOptions, String> {
         Err("zks:// needs the cargo feature \"tls\" of lockkit-zk (\"zk-tls\" of lockkit), which \
              is not compiled in"
             .into())
     }
-}
-
-#[cfg(feature = "tls")]
-fn read(file: &str) -> Result<String, String> {
-    std::fs::read_to_string(file).map_err(|e| format!("{file} cannot be read: {e}"))
 }
 
 fn decoded(text: &str) -> Result<String, String> {
@@ -201,13 +190,6 @@ mod tests {
             let message = ZkOptions::parse(bad).unwrap_err().to_string();
             assert!(message.contains(why) && !message.contains("secret"), "{bad}: {message}");
         }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[test]
-    fn tls_that_is_not_compiled_in_says_how_it_would_be() {
-        let message = ZkOptions::parse("zks://a?ca=/x").unwrap_err().to_string();
-        assert!(message.contains("cargo feature \"tls\""), "{message}");
     }
 
     #[cfg(feature = "tls")]

@@ -10,8 +10,8 @@ use lockkit_core::{Claim, Error, LossReason, Mode};
 use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher};
 
 use crate::acquire::owned;
-use crate::driver::Inner;
 use crate::failure::failed;
+use crate::locks::Locks;
 use crate::node::Label;
 use crate::paths::{Tag, break_name};
 use crate::places::{Node, Obstacle, Place};
@@ -29,7 +29,7 @@ enum Blocker {
     Changed,
 }
 
-impl Inner {
+impl Locks {
     pub(crate) async fn granted(&self, claim: &Claim) -> Result<Grant, Error> {
         let Some(place) = self.places.of(claim.id) else {
             return Err(Error::Lost { reason: LossReason::Expired });

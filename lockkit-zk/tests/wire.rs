@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Delete, Ended, Expect, LockDriver, Patience, RegisterKey, Registers, Released,
-    Renewal, SetLimit, Store, StoreOutcome, Version, WriteId,
+    Acquisition, Ended, Expect, LockDriver, Patience, RegisterKey, Registers, Released, Renewal,
+    SetLimit, StoreOutcome, Version, Write, WriteId,
 };
 use lockkit_core::{
     Claim, Error, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
@@ -328,14 +328,14 @@ fn register(key: &Key, name: &str) -> RegisterKey {
     RegisterKey { namespace: key.namespace.clone(), name: Name::new(name).unwrap() }
 }
 
-fn write(expect: Expect, token: Option<u64>) -> Store {
+fn write(expect: Expect, token: Option<u64>) -> Write {
     let token = token.and_then(Token::new);
     let write_id = WriteId::random();
-    Store { value: b"value".to_vec(), expect, token, write_id, repeated: false, ttl: None }
+    Write { value: Some(b"value".to_vec()), expect, token, write_id, repeated: false, ttl: None }
 }
 
-async fn stored(driver: &ZkDriver, at: &RegisterKey, store: Store) -> Version {
-    match driver.store(at, &store).await.unwrap().answer {
+async fn stored(driver: &ZkDriver, at: &RegisterKey, store: Write) -> Version {
+    match driver.write(at, &store).await.unwrap().answer {
         StoreOutcome::Stored(version) => version,
         other => panic!("it should have been stored: {other:?}"),
     }
@@ -365,13 +365,9 @@ async fn a_register_costs_one_request_to_write_again_and_two_to_read() {
     // They leave at once, but the client does not set TCP_NODELAY.
     assert!(requests == 2 && round_trips <= 2, "{requests} in {round_trips}");
     proxy.reset();
-    let deletion = Delete {
-        expect: Expect::Version(entry.version),
-        token: Token::new(8),
-        write_id: WriteId::random(),
-        repeated: false,
-    };
-    let deleted = driver.delete(&at, &deletion).await.unwrap().answer;
+    let deletion =
+        Write { expect: Expect::Version(entry.version), token: Token::new(8), ..Write::of(None) };
+    let deleted = driver.write(&at, &deletion).await.unwrap().answer;
     assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
     assert_eq!(brief(proxy.counts()), [1, 1]);
     // What another client wrote in between is seen, and costs a look.
@@ -391,12 +387,12 @@ async fn a_write_never_goes_over_one_that_came_since_the_last_look() {
     let first = stored(&ours, &at, write(Expect::Anything, Some(5))).await;
     let second = stored(&theirs, &at, write(Expect::Version(first), Some(6))).await;
     let late = write(Expect::Version(first), Some(6));
-    assert_eq!(ours.store(&at, &late).await.unwrap().answer, StoreOutcome::Conflict);
+    assert_eq!(ours.write(&at, &late).await.unwrap().answer, StoreOutcome::Conflict);
     let first = stored(&ours, &at, write(Expect::Version(second), None)).await;
     stored(&theirs, &at, write(Expect::Anything, Some(8))).await;
     let highest = Token::new(8).unwrap();
     let stale = write(Expect::Anything, Some(7));
-    assert_eq!(ours.store(&at, &stale).await.unwrap().answer, StoreOutcome::Stale { highest });
+    assert_eq!(ours.write(&at, &stale).await.unwrap().answer, StoreOutcome::Stale { highest });
     let entry = theirs.load(&at).await.unwrap().unwrap();
     assert_eq!((entry.version.0, entry.token), (first.0 + 1, Some(highest)));
 }

@@ -59,6 +59,15 @@ pub fn connect_with(url: &str, settings: Settings) -> Result<LockManager, Error>
 ///
 /// Cheap to clone; clones share connections and the one thread. The thread ends with the last clone,
 /// lock and guard; that waits until everything is released, for at most 5 s.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit::Error> {
+/// let locks = lockkit::blocking::connect("memory:")?;
+/// let guard = locks.mutex("invoice/42").lock()?;
+/// println!("write with {}", guard.token()?);
+/// guard.release()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct LockManager {
     engine: Arc<Engine>,

@@ -21,7 +21,7 @@
 //! | `mysql://…`, `mariadb://…` | `mysql` | a fleet |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | a fleet |
 //! | `zk://H:P,H:P/CHROOT`, `zks://…` | `zk`, for TLS `zk-tls` (not in `full`) | a fleet |
-//! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (needs `protoc` to build, and is not in `full`) | a fleet |
+//! | `etcd://H:P,H:P/ROOT`, `etcds://…` | `etcd` (may need `protoc` to build, and is not in `full`) | a fleet |
 //! | `http://HOST:PORT`, `https://HOST:PORT`, `http+unix:/PATH` | `http` | the backend of a lock service |
 //!
 //! Options of lockkit itself go into the query, whatever the backend: `?prefix=shop&ttl=10s`. The

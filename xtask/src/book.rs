@@ -11,12 +11,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::places::{self, root};
 use links::{files, flat, replaced};
 
 /// The chore. Arguments go to `mdbook build`, such as `--open`.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = target.unwrap_or_else(|| root().join("target"));
+    let target = places::target();
     let mdbook = installed(&target.join("tools"))?;
     let (source, book) = (target.join("book-source"), target.join("book"));
     copy(&root().join("docs"), &source).map_err(|error| format!("docs: {error}"))?;
@@ -27,10 +27,6 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         eprintln!("{link}");
     }
     Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/")).to_owned()
 }
 
 fn installed(tools: &Path) -> Result<PathBuf, String> {

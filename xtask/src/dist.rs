@@ -1,9 +1,11 @@
 //! `cargo xtask dist [TARGET]` and `cargo xtask dist-check ARCHIVE`: the archive that a release
 //! has for a target, and a look at it on a bare system. May not publish anything.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs};
+
+use crate::places::root;
 
 /// Shells that get completions, and the names of their files.
 const SHELLS: [(&str, &str); 3] =
@@ -123,8 +125,4 @@ fn run(command: &mut Command) -> Result<(), String> {
 
 fn cargo() -> std::ffi::OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
-}
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).with_file_name("")
 }

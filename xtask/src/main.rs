@@ -5,6 +5,8 @@ mod book;
 mod dist;
 mod install;
 mod mutants;
+mod package;
+mod places;
 mod portable;
 mod python;
 mod requirements;
@@ -73,8 +75,8 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "package",
-        does: "packs every crate as for publishing, and publishes none",
-        run: run::package,
+        does: "packs every crate as for publishing, and checks what was packed",
+        run: package::run,
     },
 ];
 

@@ -2,8 +2,10 @@
 //! runs the test that must fail for each. Says which survived. May change no file but those, and
 //! leaves them as they were.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+
+use crate::places::root;
 
 const LIST: &str = include_str!("../mutants.txt");
 
@@ -101,10 +103,6 @@ impl Drop for Restored {
             eprintln!("{} has still the change in it: {error}", self.path.display());
         }
     }
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
 /// Reads the list.

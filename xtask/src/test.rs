@@ -5,15 +5,15 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-use crate::{install, python};
+use crate::{install, places, python};
 
-/// Starts one server of each kind and names them in the environment of a command.
-const WITH_SERVERS: [&str; 8] =
-    ["run", "--quiet", "--package", "lockkit-lab", "--bin", "lockkit-lab", "--", "all"];
+/// What a run of everything builds: the lab inside the command and TLS with ZooKeeper are no default
+/// features.
+const EVERYTHING: [&str; 3] = ["--workspace", "--features", "lockkit-cli/lab,lockkit-zk/tls"];
 
-/// The same with a group of each layout: for a run of everything, whose tests share them. A test that
-/// is run by itself starts its own.
-const GROUPS: &str = "groups";
+/// The lab, which starts servers for a command and names them in its environment. Built by itself, it
+/// has features of its own, and so have the libraries that it needs.
+const LAB: [&str; 7] = ["run", "--quiet", "--package", "lockkit-lab", "--bin", "lockkit-lab", "--"];
 
 /// The chore. Arguments go to the runner: `cargo nextest run` if there is one,
 /// `cargo test` otherwise. Examples in the documentation are tested only when there
@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     if !arguments.is_empty() {
         return Ok(tested);
     }
-    let of_python = python::run(&[])?;
+    let of_python = python::check(&[])?;
     Ok(if tested == ExitCode::SUCCESS { of_python } else { tested })
 }
 
@@ -35,38 +35,35 @@ fn of_rust(arguments: &[String]) -> Result<ExitCode, String> {
     let mut documented = ExitCode::SUCCESS;
     if arguments.is_empty() {
         let mut command = cargo();
-        command.args(["test", "--workspace", "--doc", "--quiet"]);
+        command.args(["test", "--doc", "--quiet"]).args(EVERYTHING);
         documented = code(status(&mut command)?);
     }
-    let mut command = with_servers(arguments);
-    command.args(["cargo", "nextest", "run"]);
-    if !names_packages(arguments) {
-        command.arg("--workspace");
-    }
-    let tested = status(command.args(arguments))?;
+    let tested = status(&mut with_servers(&["nextest", "run"], arguments)?)?;
     Ok(if tested.success() { documented } else { code(tested) })
 }
 
-/// A command that starts servers for the one that is added to it.
-fn with_servers(arguments: &[String]) -> Command {
-    let mut command = cargo();
-    command.args(WITH_SERVERS);
-    if !names_packages(arguments) {
-        command.arg(GROUPS);
+/// A runner of tests, with servers: one of each kind, and for a run of everything a group of each
+/// layout, which its tests share. A test that is run by itself starts its own.
+fn with_servers(runner: &[&str], arguments: &[String]) -> Result<Command, String> {
+    if names_packages(arguments) {
+        let mut command = cargo();
+        command.args(LAB).args(["all", "--", "cargo"]).args(runner).args(arguments);
+        return Ok(command);
     }
-    command.arg("--");
-    command
+    let built = status(cargo().args(runner).arg("--no-run").args(EVERYTHING))?;
+    if !built.success() {
+        return Err("the tests cannot be built".to_owned());
+    }
+    let mut command = Command::new(places::target().join("debug/lockkit-lab"));
+    command.args(["all", "groups", "--", "cargo"]).args(runner).args(EVERYTHING).args(arguments);
+    Ok(command)
 }
 
 /// Runs `cargo test`, which tells the result of each program by itself, and adds
 /// them up.
 fn summed(arguments: &[String]) -> Result<ExitCode, String> {
-    let mut command = with_servers(arguments);
-    command.args(["cargo", "test", "--no-fail-fast"]);
-    if !names_packages(arguments) {
-        command.arg("--workspace");
-    }
-    command.args(arguments).stdout(Stdio::piped());
+    let mut command = with_servers(&["test", "--no-fail-fast"], arguments)?;
+    command.stdout(Stdio::piped());
     let broken = |error: std::io::Error| format!("cargo test: {error}");
     let mut child = command.spawn().map_err(broken)?;
     let mut sum = [0, 0];

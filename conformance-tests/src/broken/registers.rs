@@ -3,8 +3,7 @@
 use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{
-    Answered, Delete, Entry, Expect, Found, RegisterKey, Registers, Store, StoreOutcome, Version,
-    Write, WriteId,
+    Answered, Entry, Expect, Found, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
@@ -38,24 +37,13 @@ impl Registers for Toy {
         Ok(self.entry_of(at))
     }
 
-    async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
         yield_now().await;
-        let value = Some(store.value.clone());
-        let expires = store.ttl.map(|ttl| TokioClock.now().after(ttl));
-        Ok(self.write(at, store.into(), value, expires).into())
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        yield_now().await;
-        Ok(self.write(at, delete.into(), None, None).into())
+        Ok(self.apply(at, write.clone()).into())
     }
 
     async fn changed(
@@ -116,13 +104,7 @@ impl Toy {
         registers.get(at)?.entry()
     }
 
-    fn write(
-        &self,
-        at: &RegisterKey,
-        mut write: Write,
-        value: Option<Vec<u8>>,
-        expires: Option<Moment>,
-    ) -> StoreOutcome {
+    fn apply(&self, at: &RegisterKey, mut write: Write) -> StoreOutcome {
         let mut registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
         let register = registers.entry(at.clone()).or_default();
         let known = !self.is(Flaw::RegisterForgetsWrites);
@@ -142,9 +124,10 @@ impl Toy {
         if let Some(outcome) = StoreOutcome::decide(&found, &write) {
             return outcome;
         }
-        register.value = value;
+        register.value = write.value;
         register.version += 1;
-        register.last_write = Some(write.id);
+        register.last_write = Some(write.write_id);
+        let expires = write.ttl.map(|ttl| TokioClock.now().after(ttl));
         register.expires = expires.filter(|_| !self.is(Flaw::RegisterKeepsValues));
         register.token = match write.token {
             None if self.is(Flaw::RegisterForgetsTokens) => None,

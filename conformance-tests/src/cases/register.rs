@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
-use lockkit_core::driver::{
-    Delete, Expect, Force, MAX_REGISTER_BYTES, Store, StoreOutcome, WriteId,
-};
+use lockkit_core::driver::{Expect, Force, MAX_REGISTER_BYTES, StoreOutcome, Write};
 use lockkit_core::state::RegisterState;
 use lockkit_core::{Error, Space};
 
@@ -37,12 +35,7 @@ pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(bench: Bench) {
     let other = Register::new(&bench, "R").await;
     assert_eq!(other.load().await, None, "another name");
 
-    let deletion = Delete {
-        expect: Expect::Anything,
-        token: None,
-        write_id: WriteId::random(),
-        repeated: false,
-    };
+    let deletion = Write::of(None);
     let deleted = register.delete(deletion).await;
     assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
     assert_eq!(register.load().await, None, "deleted");
@@ -89,7 +82,7 @@ pub async fn register_02_of_16_racing_writers_one_wins(bench: Bench) {
         }
         assert_eq!(winners.len(), 1, "exactly one wins: {winners:?}");
         let entry = register.load().await.expect("it was stored");
-        assert_eq!((entry.value, entry.version), winners.remove(0), "and it is the winner's");
+        assert_eq!((Some(entry.value), entry.version), winners.remove(0), "and it is the winner's");
         version = Some(entry.version);
     }
     let mut store = write(b"x");
@@ -105,12 +98,7 @@ pub async fn register_03_a_store_with_an_older_token_is_refused(bench: Bench) {
     let stale = StoreOutcome::Stale { highest: new };
     let late = register.store(write_with(b"late", old)).await;
     assert_eq!(late, stale, "an older token is refused and told the highest");
-    let deletion = Delete {
-        expect: Expect::Anything,
-        token: Some(old),
-        write_id: WriteId::random(),
-        repeated: false,
-    };
+    let deletion = Write { token: Some(old), ..Write::of(None) };
     assert_eq!(register.delete(deletion).await, stale);
     let entry = register.load().await.expect("it was stored");
     assert_eq!((entry.value.as_slice(), entry.token), (b"new".as_slice(), Some(new)));
@@ -130,12 +118,7 @@ pub async fn register_04_tokens_are_remembered_across_overwriting(bench: Bench) 
     assert_eq!(register.store(write_with(b"late", old)).await, stale, "after overwriting");
     let entry = register.load().await.expect("it was stored");
     assert_eq!(entry.token, Some(new));
-    let deletion = Delete {
-        expect: Expect::Version(entry.version),
-        token: None,
-        write_id: WriteId::random(),
-        repeated: false,
-    };
+    let deletion = Write { expect: Expect::Version(entry.version), ..Write::of(None) };
     let deleted = register.delete(deletion).await;
     assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
     assert_eq!(register.store(write_with(b"late", old)).await, stale, "after deletion");
@@ -170,15 +153,10 @@ pub async fn register_05_changed_wakes_on_a_store_and_misses_none(bench: Bench) 
     let quiet = Duration::from_millis(300);
     let nothing = tokio::time::timeout(quiet, register.changed(seen)).await;
     assert!(nothing.is_err(), "nothing changed: {nothing:?}");
-    let deletion = Delete {
-        expect: Expect::Anything,
-        token: None,
-        write_id: WriteId::random(),
-        repeated: false,
-    };
+    let deletion = Write::of(None);
     let (told, _) = tokio::join!(
         bench.soon("the deletion is told", register.changed(seen)),
-        elsewhere.registers().delete(&elsewhere.at, &deletion)
+        elsewhere.registers().write(&elsewhere.at, &deletion)
     );
     assert_eq!(told, None);
 }
@@ -195,14 +173,9 @@ pub async fn register_06_a_lost_answer_is_told_from_a_conflict(bench: Bench) {
     let mut theirs = write(b"theirs");
     theirs.expect = Expect::Absent;
     assert_eq!(register.store(theirs).await, StoreOutcome::Conflict);
-    let deletion = Delete {
-        expect: Expect::Version(version),
-        token: None,
-        write_id: WriteId::random(),
-        repeated: false,
-    };
+    let deletion = Write { expect: Expect::Version(version), ..Write::of(None) };
     for _ in 0..2 {
-        let deleted = register.delete(deletion).await;
+        let deleted = register.delete(deletion.clone()).await;
         assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
     }
     register.must_store(write(b"later")).await;
@@ -284,18 +257,13 @@ pub async fn register_09_a_watcher_sees_what_came_last(bench: Bench) {
 }
 
 pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(bench: Bench) {
-    let again = |store: &Store| Store { repeated: true, ..store.clone() };
+    let again = |store: &Write| Write { repeated: true, ..store.clone() };
     let register = Register::new(&bench, "deleted").await;
     let mut mine = write(b"mine");
     mine.expect = Expect::Absent;
     // Its answer was lost, and so was the deletion's that somebody else made since.
     register.must_store(mine.clone()).await;
-    let deletion = Delete {
-        expect: Expect::Anything,
-        token: None,
-        write_id: WriteId::random(),
-        repeated: false,
-    };
+    let deletion = Write::of(None);
     register.delete(deletion).await;
     assert_eq!(register.store(again(&mine)).await, StoreOutcome::Conflict);
     assert_eq!(register.load().await, None, "what was deleted stays so");
@@ -337,12 +305,7 @@ pub async fn register_11_registers_with_a_value_are_listed_in_pages(bench: Bench
     // Neither of these has a value, and one with a token is remembered for good.
     let gone = Register::new(&bench, "n-deleted").await;
     gone.must_store(write_with(b"x", token)).await;
-    let deletion = Delete {
-        expect: Expect::Anything,
-        token: Some(token),
-        write_id: WriteId::random(),
-        repeated: false,
-    };
+    let deletion = Write { token: Some(token), ..Write::of(None) };
     gone.delete(deletion).await;
     let over = Register::new(&bench, "n-over").await;
     let mut brief = write(b"x");

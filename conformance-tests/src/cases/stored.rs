@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Delete, Entry, Expect, LockDriver, RegisterKey, Registers, Store, StoreOutcome, Version,
-    WriteId,
+    Entry, Expect, LockDriver, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId,
 };
 use lockkit_core::{Name, Token};
 
@@ -36,17 +35,17 @@ impl Register {
         self.registers().load(&self.at).await.expect("it can be loaded")
     }
 
-    pub(super) async fn store(&self, store: Store) -> StoreOutcome {
-        let outcome = self.registers().store(&self.at, &store).await;
+    pub(super) async fn store(&self, store: Write) -> StoreOutcome {
+        let outcome = self.registers().write(&self.at, &store).await;
         outcome.expect("a store is answered").answer
     }
 
-    pub(super) async fn delete(&self, deletion: Delete) -> StoreOutcome {
-        let outcome = self.registers().delete(&self.at, &deletion).await;
+    pub(super) async fn delete(&self, deletion: Write) -> StoreOutcome {
+        let outcome = self.registers().write(&self.at, &deletion).await;
         outcome.expect("a deletion is answered").answer
     }
 
-    pub(super) async fn must_store(&self, store: Store) -> Version {
+    pub(super) async fn must_store(&self, store: Write) -> Version {
         match self.store(store).await {
             StoreOutcome::Stored(version) => version,
             other => panic!("it should have been stored: {other:?}"),
@@ -59,9 +58,9 @@ impl Register {
     }
 }
 
-pub(super) fn write(value: &[u8]) -> Store {
-    Store {
-        value: value.to_vec(),
+pub(super) fn write(value: &[u8]) -> Write {
+    Write {
+        value: Some(value.to_vec()),
         expect: Expect::Anything,
         token: None,
         write_id: WriteId::random(),
@@ -70,7 +69,7 @@ pub(super) fn write(value: &[u8]) -> Store {
     }
 }
 
-pub(super) fn write_with(value: &[u8], token: Token) -> Store {
+pub(super) fn write_with(value: &[u8], token: Token) -> Write {
     let mut store = write(value);
     store.token = Some(token);
     store

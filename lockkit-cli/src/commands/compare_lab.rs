@@ -62,7 +62,8 @@ fn chosen(names: &[String]) -> Result<Vec<SetUp>, Failure> {
         match missing(known) {
             None => Ok(*known),
             Some(feature) => Err(Failure::usage(format!(
-                "this lockkit was built without {feature}: build it with --features {feature}"
+                "this lockkit was built without {feature}: in a clone of its repository, run \
+                 cargo install --path lockkit-cli --features lab,{feature}"
             ))),
         }
     };

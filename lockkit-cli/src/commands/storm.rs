@@ -28,8 +28,10 @@ pub(crate) async fn storm(args: &StormArgs, backend: &BackendArgs) -> Result<u8,
         ));
     }
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()) ^ unique());
-    let folder = std::env::temp_dir().join(format!("lockkit-storm-{seed}"));
-    std::fs::create_dir_all(&folder)
+    // Of this run alone: a storm of the same seed may be under way, or have left its folder behind.
+    let folder = format!("lockkit-storm-{seed}-{}", std::process::id());
+    let folder = std::env::temp_dir().join(folder);
+    std::fs::create_dir(&folder)
         .map_err(|e| Failure::os(&format!("cannot make the folder {}", folder.display()), e))?;
     let (stage, shown) = stage(args, backend, seed, &folder).await?;
     let storm = Storm {

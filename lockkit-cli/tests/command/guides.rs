@@ -85,7 +85,6 @@ async fn the_commands_of_the_page_for_zookeeper() {
     on(Kind::ZooKeeper, "zookeeper.md").await;
 }
 
-#[cfg(feature = "etcd")]
 #[tokio::test]
 async fn the_commands_of_the_page_for_etcd() {
     on(Kind::Etcd, "etcd.md").await;

@@ -1,5 +1,7 @@
 //! The real `lockkit`, as a process, against SQLite in a folder of the test's own.
 
+#[cfg(feature = "lab")]
+mod compare;
 mod counter;
 mod death;
 mod elect;

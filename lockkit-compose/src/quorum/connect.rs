@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use super::member::{Connect, LONGEST_ATTEMPT, Member};
 use super::{BACKEND, QuorumDriver, QuorumOptions};
-use crate::late::{Connect, LONGEST_ATTEMPT, LateDriver};
 use lockkit_core::Error;
 use lockkit_core::driver::{LockDriver, no_answer};
 
@@ -16,6 +16,18 @@ use lockkit_core::driver::{LockDriver, no_answer};
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A member of a quorum that is yet to be connected.
+///
+/// ```
+/// use std::sync::Arc;
+/// use lockkit_compose::QuorumMember;
+/// use lockkit_core::MemoryDriver;
+/// use lockkit_core::driver::LockDriver;
+///
+/// // A program connects to a server here.
+/// let member = QuorumMember::new("memory", || async {
+///     Ok(Arc::new(MemoryDriver::new()) as Arc<dyn LockDriver>)
+/// });
+/// ```
 #[derive(Clone)]
 pub struct QuorumMember {
     kind: String,
@@ -44,11 +56,8 @@ impl std::fmt::Debug for QuorumMember {
     }
 }
 
-/// How far a member got.
-enum Reached {
-    Here(Arc<dyn LockDriver>),
-    Away(Error),
-}
+/// A member's driver, or why it is away.
+type Reached = Result<Arc<dyn LockDriver>, Error>;
 
 impl QuorumDriver {
     /// Connects to all members at once. A majority must answer; those who do not are connected in
@@ -66,26 +75,26 @@ impl QuorumDriver {
         options: QuorumOptions,
     ) -> Result<Self, Error> {
         let reached = reach(&members).await?;
-        let mut drivers = Vec::with_capacity(members.len());
-        for (member, here) in members.iter().zip(&reached) {
-            drivers.push(match here {
-                Reached::Here(driver) => driver.clone(),
-                Reached::Away(error) => {
-                    let alike = members.iter().zip(&reached).find_map(|(other, here)| match here {
-                        Reached::Here(driver) if other.kind == member.kind => Some(driver),
-                        _ => None,
-                    });
-                    let Some(alike) = alike else {
+        let of_kind = |QuorumMember { kind, .. }: &QuorumMember| {
+            let mut here = members.iter().zip(&reached).filter(|(other, _)| other.kind == *kind);
+            here.find_map(|(_, driver)| driver.as_ref().ok())
+        };
+        let mut taken_in = Vec::with_capacity(members.len());
+        for (member, reached) in members.iter().zip(&reached) {
+            taken_in.push(match reached {
+                Ok(driver) => Member::new(driver.clone()),
+                Err(error) => {
+                    let Some(alike) = of_kind(member) else {
                         let kind = &member.kind;
                         let message = format!("no {kind} member can be reached: {error}");
                         return Err(Error::retryable(BACKEND, message));
                     };
                     tracing::warn!(%error, "a member of the quorum is away: the others do");
-                    Arc::new(LateDriver::like(alike, member.connect.clone()))
+                    Member::away(alike, member.connect.clone())
                 }
             });
         }
-        Self::new(drivers, options)
+        Self::of(taken_in, options)
     }
 }
 
@@ -99,7 +108,7 @@ async fn reach(members: &[QuorumMember]) -> Result<Vec<Reached>, Error> {
             (at, attempt.unwrap_or_else(|_| Err(no_answer(BACKEND))))
         })
         .collect();
-    let mut reached: Vec<_> = members.iter().map(|_| Reached::Away(no_answer(BACKEND))).collect();
+    let mut reached: Vec<_> = members.iter().map(|_| Err(no_answer(BACKEND))).collect();
     let mut here = 0;
     loop {
         let next = match here > members.len() / 2 {
@@ -107,20 +116,15 @@ async fn reach(members: &[QuorumMember]) -> Result<Vec<Reached>, Error> {
             true => tokio::time::timeout(GRACE, connecting.next()).await.unwrap_or(None),
         };
         let Some((at, answer)) = next else { break };
-        reached[at] = match answer {
-            Ok(driver) => {
-                here += 1;
-                Reached::Here(driver)
+        match answer {
+            Err(error) if !error.is_retryable() => return Err(error),
+            answer => {
+                here += usize::from(answer.is_ok());
+                reached[at] = answer;
             }
-            Err(error) if error.is_retryable() => Reached::Away(error),
-            Err(error) => return Err(error),
-        };
+        }
     }
-    let away = reached.iter().find_map(|one| match one {
-        Reached::Away(error) => Some(error.to_string()),
-        Reached::Here(_) => None,
-    });
-    match away {
+    match reached.iter().find_map(|one| one.as_ref().err()) {
         Some(why) if here <= members.len() / 2 => {
             let message = format!("no majority of the members can be reached; one said: {why}");
             Err(Error::retryable(BACKEND, message))

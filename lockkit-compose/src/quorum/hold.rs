@@ -79,18 +79,11 @@ impl Hold {
         self.state().seats.iter().map(|seat| seat.ghost_until).enumerate().collect()
     }
 
-    /// Remembers that the claim counts at this member, unless it is over or another by now.
-    pub(super) fn seat(&self, claim: &Claim, member: usize) {
+    /// Remembers whether the claim counts at this member, unless it is over or another by now.
+    pub(super) fn seat(&self, claim: &Claim, member: usize, counts: bool) {
         let mut state = self.state();
         if state.claim.id == claim.id {
-            state.seats[member].counts = true;
-        }
-    }
-
-    pub(super) fn unseat(&self, claim: &Claim, member: usize) {
-        let mut state = self.state();
-        if state.claim.id == claim.id {
-            state.seats[member].counts = false;
+            state.seats[member].counts = counts;
         }
     }
 }

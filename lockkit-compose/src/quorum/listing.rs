@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Shared;
-use crate::listing::all_namespaces;
+use crate::together::all_namespaces;
 use lockkit_core::clock::Moment;
 use lockkit_core::state::{Cursor, ListRequest, Listed, LockState, Page};
-use lockkit_core::{Error, Namespace, Space};
+use lockkit_core::{Error, Name, Namespace, Space};
 
 /// How many lists are asked of a member at once.
 const PAGE: usize = 1_000;
@@ -21,7 +21,7 @@ const FRESH: Duration = Duration::from_secs(3);
 /// How long a member may take for a page of locks, or for all namespaces.
 const LIMIT: Duration = Duration::from_secs(5);
 
-type ListId = (Space, String);
+type ListId = (Space, Name);
 
 /// The whole that was read last.
 #[derive(Default)]
@@ -35,7 +35,7 @@ struct Whole {
 
 impl Shared {
     pub(super) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let after = request.after.as_ref().map(read_cursor).transpose()?;
+        let after = request.after.as_ref().map(Cursor::place).transpose()?;
         let known = after.is_some().then(|| self.listing.known(self.clock.now(), request));
         let whole = match known.flatten() {
             Some(whole) => whole,
@@ -48,7 +48,7 @@ impl Shared {
         };
         let mut states = whole.states.range((from, std::ops::Bound::Unbounded)).map(|(_, s)| s);
         let shown: Vec<_> = states.by_ref().take(limit).cloned().collect();
-        let next = states.next().and(shown.last()).map(write_cursor);
+        let next = states.next().and(shown.last()).map(|last| Cursor::behind(&last.key));
         Ok(Page { states: shown, next })
     }
 
@@ -74,7 +74,7 @@ impl Shared {
         let mut by_name: BTreeMap<ListId, Vec<(usize, LockState)>> = BTreeMap::new();
         for (member, states) in self.enough(lists)? {
             for state in states {
-                let place = (state.key.space, state.key.name.as_str().to_owned());
+                let place = (state.key.space, state.key.name.clone());
                 by_name.entry(place).or_default().push((member, state));
             }
         }
@@ -120,24 +120,4 @@ impl Listing {
 
 fn of(request: &ListRequest) -> (Namespace, Option<Space>, String) {
     (request.namespace.clone(), request.space, request.prefix.clone())
-}
-
-fn write_cursor(state: &LockState) -> Cursor {
-    let space = match state.key.space {
-        Space::Lock => b'l',
-        Space::Semaphore => b's',
-    };
-    Cursor(std::iter::once(space).chain(state.key.name.as_str().bytes()).collect())
-}
-
-fn read_cursor(cursor: &Cursor) -> Result<ListId, Error> {
-    let parts = cursor.0.split_first().and_then(|(space, name)| {
-        let space = match space {
-            b'l' => Space::Lock,
-            b's' => Space::Semaphore,
-            _ => return None,
-        };
-        Some((space, String::from_utf8(name.to_vec()).ok()?))
-    });
-    parts.ok_or_else(|| Error::config("this cursor is not of a quorum's listing"))
 }

@@ -1,13 +1,13 @@
 //! What a user of a quorum decides, and what follows from its members for its capabilities.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::capabilities::{
-    Capabilities, Fault, Keeps, LeaseClock, RoundTrips, TokenSource, WakeUp,
-};
-use lockkit_core::driver::{LockDriver, backoff};
+use lockkit_core::capabilities::{Capabilities, Fault, Keeps, LeaseClock, RoundTrips, WakeUp};
+use lockkit_core::driver::backoff;
 use lockkit_core::{Error, parse_duration};
+
+use super::member::Member;
+use crate::together;
 
 pub(super) const BACKEND: &str = "quorum";
 
@@ -106,35 +106,23 @@ const FAULTS: &[(Fault, Keeps)] = &[
 
 /// Refuses members that cannot make a quorum; says what the others can do together.
 pub(super) fn capabilities_of(
-    members: &[Arc<dyn LockDriver>],
+    members: &[Member],
     options: QuorumOptions,
 ) -> Result<Capabilities, Error> {
     if members.len() < 3 {
         return Err(Error::config("a quorum has three members at least, better an odd number"));
     }
     options.check()?;
-    let all = || members.iter().map(|m| m.capabilities());
+    let all = || members.iter().map(|m| &m.capabilities);
     if let Some(member) = all().find(|c| !c.raise) {
         let message =
             format!("{} cannot raise tokens, so it cannot be in a quorum", member.backend);
         return Err(Error::Config(message));
     }
-    let mut c = Capabilities::of(BACKEND);
-    c.granularity = all().map(|m| m.granularity).max().unwrap_or_default();
-    c.least_ttl = all().map(|m| m.least_ttl).max().unwrap_or_default();
-    let slack = all().map(|m| m.expiry_slack).max().unwrap_or_default();
-    c.expiry_slack = slack + options.member_limit;
+    let mut c = together::capabilities(BACKEND, &Vec::from_iter(all()));
+    c.expiry_slack += options.member_limit;
+    c.permits = false; // majorities meet pairwise, they do not count
     c.wake_up = WakeUp::Poll { within: Duration::from_secs(1) };
-    c.fifo = false;
-    c.token_source = TokenSource::Counter;
-    c.permits = false;
-    c.shorten = all().all(|m| m.shorten);
-    c.raise = false;
-    c.detached = false;
-    c.shared_between_processes = all().all(|m| m.shared_between_processes);
-    c.registers = false;
-    c.namespaces = all().all(|m| m.namespaces);
-    c.resize = false;
     c.lease_clock = LeaseClock::Members;
     // Members are asked side by side. Who is granted raises a majority to the greatest token, also
     // when it was woken.

@@ -339,7 +339,7 @@ impl Shared {
     }
 
     fn counts_by_clock(&self) -> bool {
-        let source = |m: &super::Member| m.driver.capabilities().token_source;
+        let source = |m: &super::Member| m.capabilities.token_source;
         self.members.iter().all(|m| source(m) == TokenSource::ClockCounter)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::{Hold, Phase};
-use super::round::{Answers, Outcome};
+use super::round::Answers;
 use super::{BACKEND, Shared};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{Acquisition, Ended, Grant, LockDriver, Renewal, trusted_until};
@@ -66,7 +66,7 @@ impl Shared {
         let rounds = futures_util::future::join_all(rounds);
         let (rounds, ()) = tokio::join!(rounds, self.renew_held(held, &mut renewals));
         for (place, told) in rounds {
-            if let Ok(Outcome::Granted(grant)) = told {
+            if let Ok(Ok(Acquisition::Granted(grant))) = told {
                 renewals[place] = Ok(Renewal::Holds(grant));
             }
         }
@@ -199,7 +199,7 @@ impl Shared {
             Ok(Renewal::Ended(Ended::Broken(record))) => Vote::Broken(record),
             Err(_) => Vote::Unknown,
             _ => {
-                one.hold.unseat(&one.claim, member);
+                one.hold.seat(&one.claim, member, false);
                 let limit = self.limit(one.claim.hold_ttl);
                 if one.hold.token_of(&one.claim).is_none() || self.clock.now() >= one.until {
                     return Vote::Lost;
@@ -245,19 +245,17 @@ impl Shared {
         {
             *until = trusted_until(self.clock.now(), ttl, Margin::default()).min(*until);
         }
-        let renewal = self.at_all(claim, move |driver, claim| {
-            let (driver, claim) = (driver.clone(), claim.clone());
-            async move { driver.shorten(&claim, ttl).await }
-        });
-        renewal.await
+        let shorten = move |driver: Arc<dyn LockDriver>, claim: Arc<Claim>| async move {
+            driver.shorten(&claim, ttl).await
+        };
+        self.at_all(claim, shorten).await
     }
 
     pub(super) async fn downgrade(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        let renewal = self.at_all(claim, |driver, claim| {
-            let (driver, claim) = (driver.clone(), claim.clone());
-            async move { driver.downgrade(&claim).await }
-        });
-        let renewal = renewal.await?;
+        let downgrade = |driver: Arc<dyn LockDriver>, claim: Arc<Claim>| async move {
+            driver.downgrade(&claim).await
+        };
+        let renewal = self.at_all(claim, downgrade).await?;
         if let (Renewal::Holds(_), Some(hold)) = (&renewal, self.hold(claim)) {
             let mut state = hold.state();
             state.claim = Arc::new(Claim::clone(&state.claim).with_mode(Mode::Shared));
@@ -270,7 +268,7 @@ impl Shared {
     async fn at_all<F>(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
-        verb: impl Fn(&Arc<dyn LockDriver>, &Arc<Claim>) -> F,
+        verb: impl Fn(Arc<dyn LockDriver>, Arc<Claim>) -> F + Copy + Send + Sync + 'static,
     ) -> Result<Renewal, Error>
     where
         F: Future<Output = Result<Renewal, Error>> + Send + 'static,
@@ -283,9 +281,8 @@ impl Shared {
         };
         let limit = self.limit(one.claim.hold_ttl);
         let mut answers = Answers::of(self, 0..self.members.len(), |member| {
-            let shared = self.clone();
-            let asking = verb(&self.members[member].driver, &one.claim);
-            async move { shared.ask(member, limit, |_| asking).await }
+            let (shared, claim) = (self.clone(), one.claim.clone());
+            async move { shared.ask(member, limit, |driver| verb(driver, claim)).await }
         });
         let mut tally = Tally::default();
         while let Some((member, answer)) = answers.next(self).await {

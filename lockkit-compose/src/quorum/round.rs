@@ -17,11 +17,8 @@ use lockkit_core::driver::{
 };
 use lockkit_core::{Claim, Error, Margin, Token};
 
-pub(super) enum Outcome {
-    Granted(Grant),
-    Busy,
-    Failed(Error),
-}
+/// Granted or busy; a round never queues.
+pub(super) type Outcome = Result<Acquisition, Error>;
 
 /// What the members said to a try.
 struct Votes {
@@ -121,7 +118,7 @@ impl Shared {
         if granted.len() >= self.majority() {
             outcome = self.settle(hold, claim, since, &granted).await;
         }
-        if !matches!(outcome, Outcome::Granted(_)) {
+        if !matches!(outcome, Ok(Acquisition::Granted(_))) {
             let is_granted = |member: usize| granted.iter().any(|(other, _)| *other == member);
             let (held, others): (Vec<_>, Vec<_>) =
                 hold.ghosts().into_iter().partition(|(member, _)| is_granted(*member));
@@ -190,9 +187,9 @@ impl Shared {
         let outcome = match failed {
             Some(error) if busy + granted.len() < self.majority() => {
                 let message = format!("no majority of the members answered; one said: {error}");
-                Outcome::Failed(Error::retryable(BACKEND, message))
+                Err(Error::retryable(BACKEND, message))
             }
-            _ => Outcome::Busy,
+            _ => Ok(Acquisition::Busy),
         };
         Votes { granted, unknown, outcome }
     }
@@ -210,7 +207,7 @@ impl Shared {
             raised = self.raise_all(hold, claim, granted).await;
         }
         let Raised { token: Some(token), counted, failed, .. } = raised else {
-            return Outcome::Busy;
+            return Ok(Acquisition::Busy);
         };
         let by_counted = granted.iter().filter(|(member, _)| counted.contains(member));
         let since = by_counted
@@ -222,15 +219,15 @@ impl Shared {
         if counted.len() < self.majority() || self.clock.now() >= until {
             let why = failed.map_or("it took too long".to_owned(), |error| error.to_string());
             let message = format!("the grants of a majority did not count: {why}");
-            return Outcome::Failed(Error::retryable(BACKEND, message));
+            return Err(Error::retryable(BACKEND, message));
         }
         let grant = Grant { token, ttl, since: Some(since) };
         let mut state = hold.state();
         if !matches!(state.phase, Phase::Trying { .. }) {
-            return Outcome::Busy; // it was given back meanwhile
+            return Ok(Acquisition::Busy); // it was given back meanwhile
         }
         state.phase = Phase::Held { grant, until };
-        Outcome::Granted(grant)
+        Ok(Acquisition::Granted(grant))
     }
 
     /// Raises those who granted to the greatest token among them, and waits for a majority.
@@ -308,7 +305,7 @@ impl Shared {
         };
         let (raised, sign) = tokio::join!(raising, self.check_sign(member, claim.hold_ttl, epoch));
         raised.and(sign)?;
-        hold.seat(claim, member);
+        hold.seat(claim, member, true);
         Ok(())
     }
 

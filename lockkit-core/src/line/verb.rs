@@ -50,6 +50,38 @@ impl<W> Entry<W> {
 }
 
 /// What is to be done to a list.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// # use std::{sync::Arc, time::Duration};
+/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
+/// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
+/// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
+/// #     let me = Arc::new(Identity::of_this_process());
+/// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
+/// # }
+/// use lockkit_core::clock::Moment;
+/// use lockkit_core::driver::{Patience, Released};
+/// use lockkit_core::line::{Answer, Line, Tokens, Verb};
+///
+/// let (mut line, mut tokens) = (Line::<()>::new(), Tokens::above(0));
+/// let now = Moment::from_nanos(0);
+/// let first = claim("nightly", Mode::Exclusive)?;
+/// let second = claim("nightly", Mode::Exclusive)?;
+/// let wait = |claim| Verb::Acquire { claim, with: (), patience: Patience::Wait, given: None };
+///
+/// let applied = line.apply(&wait(&first), now, &mut tokens).expect("tokens are left");
+/// assert!(matches!(applied.answer, Answer::Holds(_)));
+/// let applied = line.apply(&wait(&second), now, &mut tokens).expect("tokens are left");
+/// assert_eq!(applied.answer, Answer::Waits(2));
+///
+/// // The release lets the second begin, and says whom to wake.
+/// let applied = line.apply(&Verb::Release(&first), now, &mut tokens).expect("tokens are left");
+/// assert_eq!(applied.answer, Answer::Released(Released::Removed));
+/// assert!(applied.changes.iter().any(|change| change.id == second.id && change.wakes()));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub enum Verb<'a, W = ()> {
     /// Nothing but what every step begins with: claims that have ended leave, and those that may

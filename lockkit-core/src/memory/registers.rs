@@ -8,8 +8,7 @@ use tokio::sync::Notify;
 use super::{MemoryDriver, Shared};
 use crate::Error;
 use crate::driver::{
-    Answered, Delete, Entry, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
-    Version,
+    Answered, Entry, MAX_REGISTER_BYTES, RegisterKey, Registers, StoreOutcome, Version, Write,
 };
 use crate::state::{Listed, RegisterRequest, RegisterState};
 
@@ -19,24 +18,16 @@ impl Registers for MemoryDriver {
         self.shared.on_shelf(|shelf, now, _| shelf.load(at, now))
     }
 
-    async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        if store.value.len() > MAX_REGISTER_BYTES {
+        if write.value.as_ref().is_some_and(|value| value.len() > MAX_REGISTER_BYTES) {
             let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
             return Err(Error::config(message));
         }
-        self.shared.on_shelf(|shelf, now, calls| shelf.store(at, store, now, calls).into())
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.shared.on_shelf(|shelf, now, calls| shelf.delete(at, delete, now, calls).into())
+        self.shared.on_shelf(|shelf, now, calls| shelf.write(at, write, now, calls).into())
     }
 
     async fn changed(

@@ -8,9 +8,7 @@ use super::bells::Calls;
 use super::show::least_name;
 use super::watchers::Watchers;
 use crate::clock::Moment;
-use crate::driver::{
-    Delete, Entry, Found, RegisterKey, Store, StoreOutcome, Version, Write, WriteId,
-};
+use crate::driver::{Entry, Found, RegisterKey, StoreOutcome, Version, Write, WriteId};
 use crate::state::{Listed, RegisterRequest, RegisterState};
 use crate::{Namespace, Token};
 
@@ -27,14 +25,6 @@ struct Register {
     last_write: WriteId,
     /// When the value ends, or, where there is none, when the register is forgotten.
     due: Option<Moment>,
-}
-
-/// A store or a deletion.
-struct Change<'a> {
-    /// `None` for a deletion.
-    value: Option<&'a [u8]>,
-    rule: Write,
-    ttl: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -109,37 +99,15 @@ impl Shelf {
         (differs, register.and_then(|r| r.due))
     }
 
-    pub(super) fn store(
-        &mut self,
-        at: &RegisterKey,
-        store: &Store,
-        now: Moment,
-        calls: &mut Calls,
-    ) -> StoreOutcome {
-        let write = Change { value: Some(&store.value), rule: store.into(), ttl: store.ttl };
-        self.write(at, &write, now, calls)
-    }
-
-    pub(super) fn delete(
-        &mut self,
-        at: &RegisterKey,
-        delete: &Delete,
-        now: Moment,
-        calls: &mut Calls,
-    ) -> StoreOutcome {
-        let write = Change { value: None, rule: delete.into(), ttl: None };
-        self.write(at, &write, now, calls)
-    }
-
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
         self.registers.len() + self.due.len() + self.watchers.len()
     }
 
-    fn write(
+    pub(super) fn write(
         &mut self,
         at: &RegisterKey,
-        write: &Change<'_>,
+        write: &Write,
         now: Moment,
         calls: &mut Calls,
     ) -> StoreOutcome {
@@ -152,16 +120,16 @@ impl Shelf {
             token: highest,
             last_write: old.map(|old| old.last_write),
         };
-        if let Some(outcome) = StoreOutcome::decide(&found, &write.rule) {
+        if let Some(outcome) = StoreOutcome::decide(&found, write) {
             return outcome;
         }
         self.last_version += 1;
         let version = Version(self.last_version);
         let mut register = Register {
-            value: write.value.map(<[u8]>::to_vec),
+            value: write.value.clone(),
             version,
-            token: write.rule.token.or(highest),
-            last_write: write.rule.id,
+            token: write.token.or(highest),
+            last_write: write.write_id,
             due: None,
         };
         register.due = match &register.value {

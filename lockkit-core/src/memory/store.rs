@@ -96,10 +96,7 @@ impl Lines {
         let acquired = match answer {
             Answer::Holds(grant) => Acquisition::Granted(grant),
             Answer::Waits(place) => Acquisition::Queued { ahead: self.ahead(&claim.key, place) },
-            Answer::OtherLimit(in_use) => {
-                let name = claim.key.name.as_str().to_owned();
-                return Err(Error::LimitMismatch { name, in_use, asked: capacity });
-            }
+            Answer::OtherLimit(in_use) => return Err(claim.other_limit(in_use)),
             Answer::Broken => return Err(self.lost(claim)),
             _ => return Ok(Acquisition::Busy),
         };

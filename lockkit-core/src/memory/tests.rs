@@ -3,7 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::driver::{Acquisition, Expect, Patience, RegisterKey, Store, WriteId};
+use crate::driver::{Acquisition, Expect, Patience, RegisterKey, Write, WriteId};
 use crate::{Identity, Mode, Name, Space};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -68,15 +68,15 @@ async fn breaks_and_deleted_registers_are_forgotten_after_their_time() {
         BreakRecord { by: Identity::of_this_process(), at_unix_ms: 0, reason: None, forced: true };
     driver.break_claim(&broken.key, grant.token, Force::Immediate, &record).await.unwrap();
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
-    let store = Store {
-        value: Vec::new(),
+    let store = Write {
+        value: Some(Vec::new()),
         expect: Expect::Anything,
         token: None,
         write_id: WriteId::random(),
         ttl: Some(TTL),
         repeated: false,
     };
-    driver.store(&at, &store).await.unwrap();
+    driver.write(&at, &store).await.unwrap();
     assert!(driver.remembered() > 0);
     tokio::time::advance(Duration::from_secs(91)).await;
     driver.release(&broken).await.unwrap();

@@ -34,6 +34,28 @@ impl GivenLimit {
 
 /// The live claims of a list, in order, as one look showed them: what the [rule](super) says about
 /// each.
+///
+/// ```
+/// use lockkit_core::Mode;
+/// use lockkit_core::queue::{Member, Queue, Verdict};
+///
+/// /// What a driver reads of a claim.
+/// struct Read { mode: Mode, token: u64 }
+///
+/// impl Member for Read {
+///     fn mode(&self) -> Mode { self.mode }
+///     fn count_as(&mut self, mode: Mode) { self.mode = mode }
+/// }
+///
+/// let read = |mode, token| Read { mode, token };
+/// let members = vec![read(Mode::Shared, 3), read(Mode::Shared, 5), read(Mode::Exclusive, 8)];
+/// let queue = Queue::new(members, None, 0);
+/// assert!(matches!(queue.verdict(1, 5), Verdict::Holds));
+/// match queue.verdict(2, 8) {
+///     Verdict::Waits(ahead) => assert_eq!(ahead.blocker.map(|claim| claim.token), Some(5)),
+///     _ => unreachable!("the writer waits for both readers"),
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Queue<C> {
     members: Vec<C>,

@@ -10,8 +10,7 @@ use tokio::time::Instant;
 
 use crate::deadline::backoff;
 use crate::driver::{
-    Delete, Entry, Expect, MAX_REGISTER_BYTES, RegisterKey, Registers, Store, StoreOutcome,
-    Version, WriteId,
+    Entry, Expect, MAX_REGISTER_BYTES, RegisterKey, Registers, StoreOutcome, Version, Write,
 };
 use crate::error::no_answer;
 use crate::name::register_name;
@@ -250,24 +249,14 @@ impl Register {
             Fence::Lock(lock) => (Some(self.token_of(lock)?), Some(lock)),
             Fence::Token(token) => (Some(token), None),
         };
-        let write_id = WriteId::random();
-        let (at, ttl) = (&at, self.ttl);
+        let value = value.map(<[u8]>::to_vec);
+        let ttl = self.ttl.filter(|_| value.is_some());
+        let write = Write { ttl, expect, token, ..Write::of(value) };
         let (answered, failures) = self
             .repeat(lock, |failures| {
-                let repeated = failures > 0;
-                Box::pin(async move {
-                    match value {
-                        Some(value) => {
-                            let value = value.to_vec();
-                            let store = Store { value, expect, token, write_id, ttl, repeated };
-                            registers.store(at, &store).await
-                        }
-                        None => {
-                            let delete = Delete { expect, token, write_id, repeated };
-                            registers.delete(at, &delete).await
-                        }
-                    }
-                })
+                let write = Write { repeated: failures > 0, ..write.clone() };
+                let at = &at;
+                Box::pin(async move { registers.write(at, &write).await })
             })
             .await?;
         let maybe_applied = failures > 0 || answered.unanswered > 0;

@@ -11,6 +11,25 @@ use crate::Error;
 use crate::driver::{Entry, Version};
 
 /// The registers that somebody waits for through one driver, by what messages call them.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use lockkit_core::driver::{Entry, Version};
+/// use lockkit_core::waiting::RegisterBells;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// let bells = RegisterBells::default();
+/// let entry = Entry { value: b"event 42".to_vec(), version: Version(2), token: None };
+/// // Stands for a request that loads the register; it is repeated at each ring, and every second.
+/// let load = || {
+///     let entry = entry.clone();
+///     async move { Ok((Some(entry), Duration::from_secs(1))) }
+/// };
+/// let changed = bells.changed("cursor", Some(Version(1)), load).await?;
+/// assert_eq!(changed, Some(entry.clone()));
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Default)]
 pub struct RegisterBells(Mutex<HashMap<String, Weak<Notify>>>);
 

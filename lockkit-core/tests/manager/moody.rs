@@ -308,30 +308,25 @@ impl Registers for Moody {
         self.call("load", 1, async move { inner.load(&at).await }).await
     }
 
-    async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let (inner, at, mut store) = (self.inner.clone(), at.clone(), store.clone());
+        if write.value.is_none() {
+            return self.inner.write(at, write).await;
+        }
+        let (inner, at, mut write) = (self.inner.clone(), at.clone(), write.clone());
         let twice = self.sends_twice();
         let act = async move {
-            let answered = inner.store(&at, &store).await?;
-            store.repeated = true;
+            let answered = inner.write(&at, &write).await?;
+            write.repeated = true;
             match twice {
-                true => Ok(Answered::after(1, inner.store(&at, &store).await?.answer)),
+                true => Ok(Answered::after(1, inner.write(&at, &write).await?.answer)),
                 false => Ok(answered),
             }
         };
         self.call("store", 1, act).await
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.inner.delete(at, delete).await
     }
 
     async fn changed(

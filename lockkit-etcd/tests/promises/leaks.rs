@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Delete, Expect, RegisterKey, Registers, Released, Store, WriteId};
+use lockkit_core::driver::{Expect, RegisterKey, Registers, Released, Write, WriteId};
 use lockkit_core::{LockManager, Name, Namespace, Settings};
 use lockkit_etcd::EtcdDriver;
 use lockkit_lab::{Kind, Server};
@@ -13,9 +13,9 @@ fn register(name: &str) -> RegisterKey {
     RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
 }
 
-fn store(value: &str, expect: Expect, ttl: Option<u64>) -> Store {
-    Store {
-        value: value.into(),
+fn store(value: &str, expect: Expect, ttl: Option<u64>) -> Write {
+    Write {
+        value: Some(value.into()),
         expect,
         token: None,
         write_id: WriteId::random(),
@@ -31,15 +31,15 @@ async fn a_value_that_is_stored_again_and_again_with_a_ttl_has_one_lease() {
     for n in 0..20 {
         let driver = if n % 3 == 0 { &theirs } else { &ours };
         let value = store("v", Expect::Anything, Some(7 * 86_400));
-        driver.store(&register("r"), &value).await.unwrap();
+        driver.write(&register("r"), &value).await.unwrap();
         // One that is refused leaves nothing, either.
         let refused = store("v", Expect::Absent, Some(7 * 86_400));
-        driver.store(&register("r"), &refused).await.unwrap();
+        driver.write(&register("r"), &refused).await.unwrap();
     }
     until("one lease", || async { leases(&server).await.len() == 1 }).await;
     assert!(ours.load(&register("r")).await.unwrap().is_some());
     // Neither has a value that stays.
-    ours.store(&register("r"), &store("w", Expect::Anything, None)).await.unwrap();
+    ours.write(&register("r"), &store("w", Expect::Anything, None)).await.unwrap();
     until("no lease", || async { leases(&server).await.is_empty() }).await;
     assert!(ours.load(&register("r")).await.unwrap().is_some());
 }
@@ -50,10 +50,9 @@ async fn deletions_share_the_lease_on_which_they_are_remembered() {
     let ours = driver(&server.url()).await;
     for n in 0..20 {
         let at = register(&format!("r{n}"));
-        ours.store(&at, &store("v", Expect::Absent, Some(60))).await.unwrap();
-        let write_id = WriteId::random();
-        let delete = Delete { expect: Expect::Anything, token: None, write_id, repeated: false };
-        ours.delete(&at, &delete).await.unwrap();
+        ours.write(&at, &store("v", Expect::Absent, Some(60))).await.unwrap();
+        let delete = Write::of(None);
+        ours.write(&at, &delete).await.unwrap();
     }
     until("one lease", || async { leases(&server).await.len() == 1 }).await;
 }

@@ -1,11 +1,12 @@
 //! Long lists.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use lockkit_core::Namespace;
 use lockkit_core::driver::{LockDriver, Patience};
 use lockkit_core::state::ListRequest;
-use lockkit_etcd::etcd_client::PutOptions;
+use lockkit_core::{LockManager, Namespace, Settings};
+use lockkit_etcd::etcd_client::{PutOptions, Txn, TxnOp};
 use lockkit_lab::{Kind, Server};
 
 use crate::stage::{client, driver, exclusive, keys};
@@ -39,4 +40,30 @@ async fn a_line_of_thousands_with_long_notes_is_shown() {
     let page = ours.list(&request).await.unwrap();
     assert_eq!(page.states.iter().map(|state| state.line.len()).collect::<Vec<_>>(), [WAITERS]);
     assert!(page.next.is_none());
+}
+
+/// More keys of others in a row than are fetched at once, where locks and namespaces stand.
+#[tokio::test]
+async fn keys_of_others_neither_end_a_listing_nor_keep_it_from_ending() {
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let ours = driver(&server.url()).await;
+    let shop = Settings::default().prefix("shop");
+    let locks = LockManager::with(ours.clone(), shop).unwrap();
+    let _held = locks.mutex("zebra").lock().await.unwrap();
+    let mut client = client(&server).await;
+    for place in ["lockkit/lock/!", "lockkit/lock/shop/!"] {
+        for some in (0..1_200).collect::<Vec<_>>().chunks(100) {
+            let puts = some.iter().map(|n| TxnOp::put(format!("{place}{n:04}"), "", None));
+            client.txn(Txn::new().and_then(puts.collect::<Vec<_>>())).await.unwrap();
+        }
+    }
+    let namespace = Namespace::new("shop").unwrap();
+    let prefix = String::new();
+    let request = ListRequest { namespace, space: None, prefix, after: None, limit: 10 };
+    let listing = async { (ours.list(&request).await, ours.namespaces(None, 10).await) };
+    let ended = tokio::time::timeout(Duration::from_secs(20), listing).await;
+    let (page, namespaces) = ended.expect("the listing ends");
+    let names = page.unwrap().states.into_iter().map(|state| state.key.name.to_string());
+    assert_eq!(names.collect::<Vec<_>>(), ["zebra"]);
+    assert_eq!(namespaces.unwrap().items, [Namespace::new("shop").unwrap()]);
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Answered, Delete, Expect, LockDriver, Patience, RegisterKey, Registers, Store,
-    StoreOutcome, WriteId,
+    Acquisition, Answered, Expect, LockDriver, Patience, RegisterKey, Registers, StoreOutcome,
+    Write, WriteId,
 };
 use lockkit_core::{Error, Name, Namespace, Token};
 use lockkit_etcd::EtcdDriver;
@@ -17,9 +17,9 @@ fn register(name: &str) -> RegisterKey {
     RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
 }
 
-fn store(value: &str, expect: Expect, token: Option<u64>) -> Store {
-    Store {
-        value: value.into(),
+fn store(value: &str, expect: Expect, token: Option<u64>) -> Write {
+    Write {
+        value: Some(value.into()),
         expect,
         token: token.and_then(Token::new),
         write_id: WriteId::random(),
@@ -28,9 +28,8 @@ fn store(value: &str, expect: Expect, token: Option<u64>) -> Store {
     }
 }
 
-fn delete() -> Delete {
-    let write_id = WriteId::random();
-    Delete { expect: Expect::Anything, token: None, write_id, repeated: false }
+fn delete() -> Write {
+    Write::of(None)
 }
 
 fn stored(answer: Result<Answered<StoreOutcome>, Error>) -> Expect {
@@ -53,12 +52,12 @@ async fn a_write_takes_one_round_trip_unless_somebody_else_wrote_since() {
     let ours = driver(&server.url_at(proxy.addr())).await;
     let near = driver(&server.url()).await;
     // Warm, the lease of what is deleted too.
-    stored(ours.store(&register("warm"), &store("v", Expect::Absent, None)).await);
-    stored(ours.delete(&register("warm"), &delete()).await);
+    stored(ours.write(&register("warm"), &store("v", Expect::Absent, None)).await);
+    stored(ours.write(&register("warm"), &delete()).await);
     proxy.latency(Duration::from_millis(10));
     let at = register("r");
-    let write = async |what: &str, trips: u64, store: Store| {
-        let (answer, cost) = counted(&proxy, ours.store(&at, &store)).await;
+    let write = async |what: &str, trips: u64, store: Write| {
+        let (answer, cost) = counted(&proxy, ours.write(&at, &store)).await;
         assert_eq!(cost.round_trips, trips, "{what}: {cost:?}");
         stored(answer)
     };
@@ -66,21 +65,21 @@ async fn a_write_takes_one_round_trip_unless_somebody_else_wrote_since() {
     let second = write("from a version", 1, store("2", first, None)).await;
     write("with a token", 1, store("3", Expect::Anything, Some(5))).await;
     write("with a greater one", 1, store("4", Expect::Anything, Some(6))).await;
-    let (answer, cost) = counted(&proxy, ours.store(&at, &store("5", second, None))).await;
+    let (answer, cost) = counted(&proxy, ours.write(&at, &store("5", second, None))).await;
     assert_eq!((answer.unwrap().answer, cost.round_trips), (StoreOutcome::Conflict, 1), "{cost:?}");
-    stored(near.store(&at, &store("6", Expect::Anything, Some(7))).await);
+    stored(near.write(&at, &store("6", Expect::Anything, Some(7))).await);
     write("after somebody else", 2, store("7", Expect::Anything, Some(8))).await;
-    stored(near.store(&at, &store("8", Expect::Anything, Some(9))).await);
+    stored(near.write(&at, &store("8", Expect::Anything, Some(9))).await);
     let entry = ours.load(&at).await.unwrap().unwrap();
     write("after a look", 1, store("9", Expect::Version(entry.version), None)).await;
-    let brief = Store { ttl: Some(Duration::from_secs(60)), ..store("b", Expect::Anything, None) };
+    let brief = Write { ttl: Some(Duration::from_secs(60)), ..store("b", Expect::Anything, None) };
     write("with a ttl", 2, brief).await;
-    let (answer, cost) = counted(&proxy, ours.delete(&at, &delete())).await;
+    let (answer, cost) = counted(&proxy, ours.write(&at, &delete())).await;
     stored(answer);
     assert_eq!(cost.round_trips, 1, "a deletion: {cost:?}");
     let entry = near.load(&at).await.unwrap();
     assert!(entry.is_none());
-    let stale = near.store(&at, &store("x", Expect::Anything, Some(8))).await.unwrap().answer;
+    let stale = near.write(&at, &store("x", Expect::Anything, Some(8))).await.unwrap().answer;
     assert_eq!(stale, StoreOutcome::Stale { highest: Token::new(9).unwrap() });
 }
 
@@ -131,23 +130,23 @@ async fn a_write_that_was_applied_and_lost_its_answer_is_not_applied_over_a_late
         let at = register("r");
         let expect = match expect {
             Expect::Version(_) => {
-                stored(fork.ours.store(&at, &store("before", Expect::Absent, None)).await)
+                stored(fork.ours.write(&at, &store("before", Expect::Absent, None)).await)
             }
             other => other,
         };
         let later = async {
             match expect {
                 Expect::Absent => {
-                    stored(fork.near.delete(&at, &delete()).await);
+                    stored(fork.near.write(&at, &delete()).await);
                 }
                 _ => {
                     let theirs = store("theirs", Expect::Anything, token);
-                    stored(fork.near.store(&at, &theirs).await);
+                    stored(fork.near.write(&at, &theirs).await);
                 }
             }
         };
         let ours = store("ours", expect, token);
-        let answer = fork.lost(fork.ours.store(&at, &ours), later).await.unwrap();
+        let answer = fork.lost(fork.ours.write(&at, &ours), later).await.unwrap();
         assert_eq!(answer.answer, StoreOutcome::Conflict, "{expect:?}");
         assert!(answer.unanswered > 0, "{expect:?}: it may have been applied");
         let value = fork.near.load(&at).await.unwrap().map(|entry| entry.value);
@@ -161,7 +160,7 @@ async fn a_write_that_was_applied_and_lost_its_answer_is_told_as_stored() {
     let fork = Fork::new().await;
     let at = register("r");
     let ours = store("ours", Expect::Absent, None);
-    let answer = fork.lost(fork.ours.store(&at, &ours), async {}).await.unwrap();
+    let answer = fork.lost(fork.ours.write(&at, &ours), async {}).await.unwrap();
     assert!(matches!(answer.answer, StoreOutcome::Stored(_)), "{answer:?}");
     assert!(answer.unanswered > 0);
 }

@@ -24,6 +24,15 @@ pub struct Replies {
 
 /// The answer to one step or claim among several. Told apart by their fields: `state`, `found`,
 /// `code`.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Reply;
+///
+/// let it: Reply = serde_json::from_str(r#"{"found": "claim"}"#)?;
+/// assert!(matches!(it, Reply::Released(_)));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Reply {
@@ -43,6 +52,19 @@ pub struct Answers {
 }
 
 /// How a claim stands.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::State;
+///
+/// let json = r#"
+///     {"state": "held", "token": "42", "ttl_ms": 30000, "remaining_ms": 30000}
+/// "#;
+/// let it: State = serde_json::from_str(json)?;
+/// let State::Held(grant) = it else { panic!("it holds") };
+/// assert_eq!(grant.token.get(), 42);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum State {
@@ -84,6 +106,15 @@ pub struct Grant {
 }
 
 /// Why a claim ended.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Loss;
+///
+/// let it: Loss = serde_json::from_str(r#"{"reason": "not_in_line"}"#)?;
+/// assert!(it.broken.is_none());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// What is known.
@@ -106,6 +137,15 @@ pub enum Reason {
 }
 
 /// What became of a release.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Released;
+///
+/// let it: Released = serde_json::from_str(r#"{"found": "nothing"}"#)?;
+/// assert_eq!(it.unanswered, 0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Released {
     /// Whether the claim was there.

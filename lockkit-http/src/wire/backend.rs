@@ -11,6 +11,15 @@ use serde::{Deserialize, Serialize};
 use super::ms_down;
 
 /// `GET /v1/health`.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Health;
+///
+/// let it: Health = serde_json::from_str(r#"{"server": "SQLite 3.50", "findings": []}"#)?;
+/// assert!(it.findings.is_empty());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// The backend and its version.

@@ -15,6 +15,16 @@ use super::{ms_up, text};
 
 /// A claim: what a client puts into the line of a lock, and what it renews and releases. The client
 /// makes it, keeps it, and sends the same with every request about it.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Claim;
+///
+/// let it: Claim = serde_json::from_str(r#"{"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"}"#)?;
+/// assert_eq!((it.ttl_ms, it.wait_ttl_ms), (30_000, 10_000));
+/// assert!(it.for_driver(|id| id).is_ok());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
@@ -136,6 +146,20 @@ impl Claim {
 }
 
 /// `POST /v1/acquire`: puts a claim in line.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Acquire;
+///
+/// let json = r#"
+///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"},
+///      "wait_ms": 5000}
+/// "#;
+/// let it: Acquire = serde_json::from_str(json)?;
+/// assert_eq!(it.wait_ms, 5000);
+/// assert!(!it.no_wait);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Acquire {
@@ -150,6 +174,19 @@ pub struct Acquire {
 }
 
 /// `POST /v1/wait`: renews a claim, and answers when it holds or when the time is over.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Wait;
+///
+/// let json = r#"
+///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"},
+///      "wait_ms": 25000}
+/// "#;
+/// let it: Wait = serde_json::from_str(json)?;
+/// assert_eq!(it.claim.name, "invoice/42");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wait {
@@ -161,6 +198,18 @@ pub struct Wait {
 }
 
 /// `POST /v1/release`, `/v1/verify`, `/v1/downgrade`.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::ClaimOnly;
+///
+/// let json = r#"
+///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"}}
+/// "#;
+/// let it: ClaimOnly = serde_json::from_str(json)?;
+/// assert_eq!(it.claim.name, "invoice/42");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimOnly {
@@ -169,6 +218,18 @@ pub struct ClaimOnly {
 }
 
 /// `POST /v1/renew`: renews many claims.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Renew;
+///
+/// let json = r#"
+///     {"claims": [{"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"}]}
+/// "#;
+/// let it: Renew = serde_json::from_str(json)?;
+/// assert_eq!(it.claims.len(), 1);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
@@ -177,6 +238,19 @@ pub struct Renew {
 }
 
 /// `POST /v1/shorten`: makes the lease of a claim end earlier.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Shorten;
+///
+/// let json = r#"
+///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"},
+///      "ttl_ms": 5000}
+/// "#;
+/// let it: Shorten = serde_json::from_str(json)?;
+/// assert_eq!(it.ttl_ms, 5000);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shorten {
@@ -187,6 +261,19 @@ pub struct Shorten {
 }
 
 /// `POST /v1/raise`: raises the token of a claim.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Raise;
+///
+/// let json = r#"
+///     {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"},
+///      "token": "41"}
+/// "#;
+/// let it: Raise = serde_json::from_str(json)?;
+/// assert_eq!(it.token.get(), 41);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Raise {
@@ -198,6 +285,21 @@ pub struct Raise {
 }
 
 /// `POST /v1/carry`: acquires and releases of different claims, each answered by itself.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Carry;
+///
+/// let json = r#"
+///     {"steps": [
+///       {"release": {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"}}},
+///       {"acquire": {"claim": {"id": "91a2b3c4f5e6d7a8f5c44b1ed0c9a2f3", "name": "invoice/43"}}}
+///     ]}
+/// "#;
+/// let it: Carry = serde_json::from_str(json)?;
+/// assert_eq!(it.steps.len(), 2);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Carry {

@@ -13,6 +13,15 @@ fn most() -> usize {
 }
 
 /// `POST /v1/registers/list`: the registers that have a value, a page at a time.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::ListRegisters;
+///
+/// let it: ListRegisters = serde_json::from_str(r#"{"prefix": "shop", "names": "cursor/"}"#)?;
+/// assert_eq!(it.limit, 1_000);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListRegisters {
@@ -53,6 +62,18 @@ impl ListRegisters {
 }
 
 /// Some of the registers.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::RegisterPage;
+///
+/// let json = r#"
+///     {"registers": [{"name": "cursor/a", "version": "7", "bytes": 8}], "more": false}
+/// "#;
+/// let it: RegisterPage = serde_json::from_str(json)?;
+/// assert_eq!(it.registers[0].version, 7);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegisterPage {
     /// The registers, without their values.
@@ -100,6 +121,15 @@ impl RegisterPage {
 }
 
 /// `POST /v1/prefixes`: the prefixes in use that the caller may read, a page at a time.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::ListPrefixes;
+///
+/// let it: ListPrefixes = serde_json::from_str(r#"{"after": "blog", "limit": 100}"#)?;
+/// assert_eq!(it.after.as_deref(), Some("blog"));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListPrefixes {
@@ -125,6 +155,15 @@ impl ListPrefixes {
 }
 
 /// Some of the prefixes.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Prefixes;
+///
+/// let it: Prefixes = serde_json::from_str(r#"{"prefixes": ["", "shop"], "more": false}"#)?;
+/// assert_eq!(it.prefixes.len(), 2);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prefixes {
     /// The prefixes; the empty one is that of locks without a prefix.

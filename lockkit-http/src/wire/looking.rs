@@ -11,6 +11,15 @@ use super::claims::Kind;
 use super::{ms_down, text};
 
 /// Which lock or semaphore.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Key;
+///
+/// let it: Key = serde_json::from_str(r#"{"name": "imports", "space": "semaphore"}"#)?;
+/// assert!(it.for_driver().is_ok());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
@@ -71,6 +80,15 @@ impl Key {
 }
 
 /// A lock as it was when the service looked: the answer to `POST /v1/inspect` and `/v1/changed`.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Lock;
+///
+/// let it: Lock = serde_json::from_str(r#"{"name": "invoice/42", "space": "lock", "line": []}"#)?;
+/// assert!(it.line.is_empty());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lock {
     /// Which one.
@@ -170,6 +188,19 @@ impl Lock {
 }
 
 /// `POST /v1/changed`: answers with the lock once its line is not this one any more.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Changed;
+///
+/// let json = r#"
+///     {"key": {"name": "invoice/42"}, "wait_ms": 25000,
+///      "seen": [{"token": "42", "mode": "exclusive", "holds": true}]}
+/// "#;
+/// let it: Changed = serde_json::from_str(json)?;
+/// assert!(it.seen[0].holds);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Changed {
@@ -241,6 +272,15 @@ pub fn standings(seen: Vec<Seen>) -> Vec<state::Standing> {
 }
 
 /// `POST /v1/list`: the locks in use, a page at a time.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::List;
+///
+/// let it: List = serde_json::from_str(r#"{"prefix": "shop", "names": "invoice/"}"#)?;
+/// assert_eq!(it.limit, List::most());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct List {
@@ -269,6 +309,15 @@ impl List {
 }
 
 /// Some of the locks in use.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Page;
+///
+/// let it: Page = serde_json::from_str(r#"{"locks": [], "next": "bGludm9pY2UvNDI"}"#)?;
+/// assert!(it.next.is_some(), "there is another page");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Page {
     /// The locks.
@@ -334,6 +383,15 @@ impl List {
 }
 
 /// `POST /v1/resize`: gives a semaphore a limit that stays.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Resize;
+///
+/// let it: Resize = serde_json::from_str(r#"{"key": {"name": "imports", "space": "semaphore"}, "limit": 8}"#)?;
+/// assert!(!it.if_unset);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
@@ -364,6 +422,18 @@ pub struct Limit {
 }
 
 /// `POST /v1/break`: breaks the claim that has this token.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Break;
+///
+/// let json = r#"
+///     {"key": {"name": "invoice/42"}, "token": "42", "reason": "the host is gone"}
+/// "#;
+/// let it: Break = serde_json::from_str(json)?;
+/// assert!(!it.force, "gracefully");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Break {

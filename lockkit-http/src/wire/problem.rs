@@ -7,6 +7,18 @@ use super::answers::{Loss, State};
 use super::text;
 
 /// An error of the service.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Problem;
+///
+/// let json = r#"
+///     {"code": "stale", "status": 409, "detail": "a greater token was seen", "highest": "43"}
+/// "#;
+/// let it: Problem = serde_json::from_str(json)?;
+/// assert_eq!(it.highest.map(|token| token.get()), Some(43));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Problem {
     /// What kind of error, for programs.

@@ -11,6 +11,15 @@ use serde::{Deserialize, Serialize};
 use super::{ms_up, text};
 
 /// Which register; `POST /v1/registers/load`.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Register;
+///
+/// let it: Register = serde_json::from_str(r#"{"prefix": "shop", "name": "cursor"}"#)?;
+/// assert!(it.for_driver().is_ok());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
@@ -34,6 +43,13 @@ impl Register {
 }
 
 /// A value: text where it is UTF-8, base64 otherwise.
+///
+/// ```
+/// use lockkit_http::wire::Value;
+///
+/// assert_eq!(Value::of(b"event 41"), Value::Text("event 41".to_owned()));
+/// assert_eq!(Value::of(&[255, 0]), Value::Base64("/wA=".to_owned()));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Value {
@@ -77,6 +93,18 @@ pub struct Entry {
 }
 
 /// The answer to a load and to [`ChangedRegister`]: absent when there is no value.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Loaded;
+///
+/// let json = r#"
+///     {"entry": {"value": {"text": "event 41"}, "version": "7", "token": "42"}}
+/// "#;
+/// let it: Loaded = serde_json::from_str(json)?;
+/// assert_eq!(it.entry.map(|entry| entry.version), Some(7));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loaded {
     /// What is there.
@@ -125,14 +153,24 @@ pub struct Write {
 }
 
 impl Write {
-    fn of(expect: Expect, token: Option<Token>, id: WriteId, repeated: bool) -> Self {
-        let (version, absent) = match expect {
+    fn of(it: &driver::Write) -> Self {
+        let (version, absent) = match it.expect {
             Expect::Anything => (None, false),
             Expect::Absent => (None, true),
             Expect::Version(version) => (Some(version.0), false),
         };
-        let write_id = driver::ClaimId::from_bytes(id.0).to_hex();
-        Self { write_id, version, absent, token, repeated }
+        let write_id = driver::ClaimId::from_bytes(it.write_id.0).to_hex();
+        Self { write_id, version, absent, token: it.token, repeated: it.repeated }
+    }
+
+    fn for_driver(
+        &self,
+        value: Option<Vec<u8>>,
+        ttl: Option<Duration>,
+    ) -> Result<driver::Write, Error> {
+        let (expect, write_id) = (self.expect()?, self.id()?);
+        let Self { token, repeated, .. } = *self;
+        Ok(driver::Write { value, ttl, expect, token, write_id, repeated })
     }
 
     fn expect(&self) -> Result<Expect, Error> {
@@ -154,6 +192,19 @@ impl Write {
 }
 
 /// `POST /v1/registers/store`.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Store;
+///
+/// let json = r#"
+///     {"register": {"name": "cursor"}, "value": {"text": "event 42"},
+///      "write": {"write_id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "version": "7", "token": "42"}}
+/// "#;
+/// let it: Store = serde_json::from_str(json)?;
+/// assert!(it.for_driver().is_ok());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Store {
@@ -169,34 +220,40 @@ pub struct Store {
 }
 
 impl Store {
-    /// What is sent.
-    pub fn of(at: &RegisterKey, it: &driver::Store) -> Self {
-        Self {
+    /// What is sent for a write that stores a value.
+    pub fn of(at: &RegisterKey, it: &driver::Write) -> Option<Self> {
+        Some(Self {
             register: Register::of(at),
-            value: Value::of(&it.value),
+            value: Value::of(it.value.as_ref()?),
             ttl_ms: it.ttl.map(ms_up),
-            write: Write::of(it.expect, it.token, it.write_id, it.repeated),
-        }
+            write: Write::of(it),
+        })
     }
 
     /// For a driver, checked.
-    pub fn for_driver(self) -> Result<(RegisterKey, driver::Store), Error> {
-        let store = driver::Store {
-            value: self.value.bytes()?,
-            expect: self.write.expect()?,
-            token: self.write.token,
-            write_id: self.write.id()?,
-            repeated: self.write.repeated,
-            ttl: self.ttl_ms.map(Duration::from_millis),
-        };
-        if store.value.len() > driver::MAX_REGISTER_BYTES {
+    pub fn for_driver(self) -> Result<(RegisterKey, driver::Write), Error> {
+        let value = self.value.bytes()?;
+        if value.len() > driver::MAX_REGISTER_BYTES {
             return Err(Error::config("a register holds 64 KiB at most"));
         }
-        Ok((self.register.for_driver()?, store))
+        let ttl = self.ttl_ms.map(Duration::from_millis);
+        Ok((self.register.for_driver()?, self.write.for_driver(Some(value), ttl)?))
     }
 }
 
 /// `POST /v1/registers/delete`.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Delete;
+///
+/// let json = r#"
+///     {"register": {"name": "cursor"}, "write": {"write_id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19"}}
+/// "#;
+/// let it: Delete = serde_json::from_str(json)?;
+/// assert!(it.for_driver().is_ok());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delete {
@@ -207,25 +264,27 @@ pub struct Delete {
 }
 
 impl Delete {
-    /// What is sent.
-    pub fn of(at: &RegisterKey, it: &driver::Delete) -> Self {
-        let write = Write::of(it.expect, it.token, it.write_id, it.repeated);
-        Self { register: Register::of(at), write }
+    /// What is sent for a write that deletes the value.
+    pub fn of(at: &RegisterKey, it: &driver::Write) -> Self {
+        Self { register: Register::of(at), write: Write::of(it) }
     }
 
     /// For a driver, checked.
-    pub fn for_driver(self) -> Result<(RegisterKey, driver::Delete), Error> {
-        let delete = driver::Delete {
-            expect: self.write.expect()?,
-            token: self.write.token,
-            write_id: self.write.id()?,
-            repeated: self.write.repeated,
-        };
-        Ok((self.register.for_driver()?, delete))
+    pub fn for_driver(self) -> Result<(RegisterKey, driver::Write), Error> {
+        Ok((self.register.for_driver()?, self.write.for_driver(None, None)?))
     }
 }
 
 /// The answer to a write.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Outcome;
+///
+/// let it: Outcome = serde_json::from_str(r#"{"outcome": "stale", "highest": "43"}"#)?;
+/// assert!(matches!(it, Outcome::Stale { .. }));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
@@ -281,6 +340,15 @@ impl Outcome {
 }
 
 /// `POST /v1/registers/changed`: answers once the version is not `after`.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::ChangedRegister;
+///
+/// let it: ChangedRegister = serde_json::from_str(r#"{"register": {"name": "cursor"}, "after": "7", "wait_ms": 25000}"#)?;
+/// assert_eq!(it.after, Some(7));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChangedRegister {

@@ -12,6 +12,15 @@ use super::text;
 /// `POST /v1/watch`: answered with a [`Line`] or a [`Loaded`](super::Loaded) for the present state,
 /// and one for each state that the service sees later, each in a line of its own. An empty line says
 /// that the stream goes on; a [`Problem`](super::Problem) is the last one.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Watch;
+///
+/// let it: Watch = serde_json::from_str(r#"{"lock": {"name": "invoice/42"}}"#)?;
+/// assert!(matches!(it, Watch::Lock(_)));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Watch {
@@ -23,6 +32,19 @@ pub enum Watch {
 
 /// Who holds a lock and who waits for it. Nothing here says for how long: that would be over by the
 /// time that it is read.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_http::wire::Line;
+///
+/// let json = r#"
+///     {"line": [{"token": "42", "mode": "exclusive", "holds": true, "broken": false,
+///       "holder": {"host": "web-1", "pid": 4711, "program": "billing"}}]}
+/// "#;
+/// let it: Line = serde_json::from_str(json)?;
+/// assert!(it.line[0].holds);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// The live claims in their order; those that hold come first.

@@ -11,8 +11,8 @@ use super::excuse::strikes;
 use super::turn::{Held, Turn, turns};
 use super::{History, Violation};
 
-const WIDTH: f64 = 1600.0;
-const LEFT: f64 = 150.0;
+const WIDTH: f64 = 1100.0;
+const LEFT: f64 = 130.0;
 const ROW: f64 = 14.0;
 /// Where the rows begin: below the headline, the names of faults and the seconds.
 const TOP: f64 = 78.0;
@@ -140,8 +140,12 @@ fn faults(out: &mut String, history: &History, window: &Window, bottom: f64) {
             (to - x).max(1.5),
             bottom - y + 8.0
         );
-        let x = x + 2.0;
-        let _ = writeln!(names, "<text x='{x:.1}' y='{y:.1}' fill='#7a1f16'>{name} ({on})</text>");
+        // At the right edge there is room on the left only.
+        let (x, anchor) = if x > WIDTH - 200.0 { (x - 2.0, "end") } else { (x + 2.0, "start") };
+        let _ = writeln!(
+            names,
+            "<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}' fill='#7a1f16'>{name} ({on})</text>"
+        );
         drawn += 1;
     }
     // On top of all stripes.
@@ -169,12 +173,14 @@ fn seconds(out: &mut String, window: &Window, bottom: f64) {
 fn legend(out: &mut String, y: f64) {
     let _ = writeln!(
         out,
-        "<text x='4' y='{y}' fill='#555'>dashed: waits; bar: its guard is valid, with its token; pink: \
-         a fault; outlined in red: took part in a violation</text>"
+        "<text x='4' y='{y}' fill='#555'>dashed: waits; bar: its guard is valid, with its token; “lost”: \
+         its guard ended without a release; pink: a fault; outlined in red: took part in a violation\
+         </text>"
     );
 }
 
-/// A thin line while it waits, a thick one while its guard is valid, outlined in red if guilty.
+/// A thin line while it waits, a thick one while its guard is valid, outlined in red if guilty, with
+/// a word behind it if the lock was lost.
 fn bar(out: &mut String, turn: &Turn, window: &Window, y: f64, guilty: bool) {
     let colour = COLOURS[turn.client as usize % COLOURS.len()];
     let waits_until = turn.answered().unwrap_or(window.to);
@@ -185,7 +191,8 @@ fn bar(out: &mut String, turn: &Turn, window: &Window, y: f64, guilty: bool) {
          stroke-dasharray='2,2'/>",
         y + 6.0
     );
-    let Some(Held { told: at, token, until, .. }) = turn.held else { return };
+    let held = turn.held.filter(|held| held.told < window.to);
+    let Some(Held { told: at, token, until, .. }) = held else { return };
     let (x, to) = (window.x(at), window.x(until));
     let outline = if guilty { "stroke='#c00' stroke-width='2'" } else { "stroke='none'" };
     let seconds = (until.saturating_sub(at)) as f64 / 1e9;
@@ -204,6 +211,14 @@ fn bar(out: &mut String, turn: &Turn, window: &Window, y: f64, guilty: bool) {
             out,
             "<text x='{:.1}' y='{:.1}' fill='white'>{token}</text>",
             x + 2.0,
+            y + 9.5
+        );
+    }
+    if turn.failed && until <= window.to {
+        let _ = writeln!(
+            out,
+            "<text x='{:.1}' y='{:.1}' fill='#111' font-style='italic'>lost</text>",
+            to + 3.0,
             y + 9.5
         );
     }

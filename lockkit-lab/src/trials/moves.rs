@@ -8,7 +8,7 @@ use std::time::Duration;
 use lockkit_core::capabilities::Keeps;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Expect, LockDriver, RegisterKey, Registers, Store, StoreOutcome, WriteId,
+    Expect, LockDriver, RegisterKey, Registers, StoreOutcome, Write, WriteId,
 };
 use lockkit_core::{Error, Guard, LockManager, Name, Token};
 
@@ -117,15 +117,15 @@ async fn write(
 ) -> Result<(), Error> {
     let next = written.last().map_or(1, |last| last + 1);
     written.push(next);
-    let store = Store {
-        value: next.to_string().into_bytes(),
+    let store = Write {
+        value: Some(next.to_string().into_bytes()),
         expect: Expect::Anything,
         token: Some(token),
         write_id: WriteId::random(),
         ttl: None,
         repeated: false,
     };
-    match registers(driver).store(at, &store).await?.answer {
+    match registers(driver).write(at, &store).await?.answer {
         StoreOutcome::Stored(_) => written.retain(|value| *value == next),
         other => panic!("nobody else writes: {other:?}"),
     }

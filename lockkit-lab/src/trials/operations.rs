@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Delete, Expect, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
-    Renewal, Store, StoreOutcome, Version, WriteId,
+    Acquisition, Expect, Force, Grant, LockDriver, Patience, RegisterKey, Registers, Renewal,
+    StoreOutcome, Version, Write, WriteId,
 };
 use lockkit_core::state::ListRequest;
 use lockkit_core::{Capabilities, Claim, Error, Mode, Name, Token};
@@ -98,7 +98,7 @@ pub(super) struct Client {
     highest: Option<Token>,
     at: RegisterKey,
     version: Option<Version>,
-    store: Store,
+    store: Write,
 }
 
 impl Client {
@@ -165,7 +165,7 @@ impl Client {
         }
         if matches!(self.operation, O::Load | O::Delete | O::Changed | O::Page) {
             let first = store(b"first", Expect::Absent);
-            let outcome = registers(&self.others).store(&self.at, &first).await;
+            let outcome = registers(&self.others).write(&self.at, &first).await;
             self.version = Some(stored(outcome.expect("it is stored").answer));
         }
     }
@@ -276,20 +276,20 @@ impl Client {
             }
             // The same write, however often: never a conflict with itself.
             Operation::Store => {
-                stored(registers.store(&self.at, &self.store).await?.answer);
+                stored(registers.write(&self.at, &self.store).await?.answer);
             }
             Operation::Delete => {
                 let expect = self.version.map_or(Expect::Absent, Expect::Version);
                 let write_id = self.store.write_id;
-                let delete = Delete { expect, token: None, write_id, repeated: false };
-                stored(registers.delete(&self.at, &delete).await?.answer);
+                let delete = Write { expect, write_id, ..Write::of(None) };
+                stored(registers.write(&self.at, &delete).await?.answer);
             }
             _ => {
                 let waiting = registers.changed(&self.at, self.version);
                 let change = async {
                     tokio::time::sleep(Duration::from_millis(50)).await;
-                    let write = Store { expect: Expect::Anything, ..self.store.clone() };
-                    self::registers(&self.others).store(&self.at, &write).await
+                    let write = Write { expect: Expect::Anything, ..self.store.clone() };
+                    self::registers(&self.others).write(&self.at, &write).await
                 };
                 let (changed, outcome) = tokio::join!(waiting, change);
                 let version = stored(outcome.expect("others can store").answer);
@@ -363,9 +363,9 @@ fn registers(driver: &Arc<dyn LockDriver>) -> &dyn Registers {
     driver.registers().expect("the driver says that it has registers")
 }
 
-fn store(value: &[u8], expect: Expect) -> Store {
-    Store {
-        value: value.to_vec(),
+fn store(value: &[u8], expect: Expect) -> Write {
+    Write {
+        value: Some(value.to_vec()),
         expect,
         token: None,
         write_id: WriteId::random(),

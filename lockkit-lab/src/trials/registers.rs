@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::{
-    Answered, Expect, LockDriver, RegisterKey, Registers, Store, StoreOutcome, Version, WriteId,
+    Answered, Expect, LockDriver, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId,
 };
 use lockkit_core::{Error, Name, Token};
 
@@ -22,7 +22,7 @@ pub async fn register_04_tokens_are_remembered_across_a_restart(stage: Stage) ->
     let at = at(bench);
     let driver = bench.driver().await;
     let (old, new) = two_tokens(bench, &driver).await;
-    let version = stored(registers(&driver).store(&at, &write(b"new", Some(new))).await);
+    let version = stored(registers(&driver).write(&at, &write(b"new", Some(new))).await);
     staged(stage.server().restart(Data::Keep).await);
     let fresh = answered(bench, "a new client connects", || bench.harness().driver()).await;
     for driver in [driver, fresh.expect("a new client connects")] {
@@ -31,7 +31,7 @@ pub async fn register_04_tokens_are_remembered_across_a_restart(stage: Stage) ->
         let entry = entry.expect("it is there still");
         assert_eq!((entry.value, entry.version), (b"new".to_vec(), version));
         assert_eq!(entry.token, Some(new), "the token is remembered");
-        let late = registers(&driver).store(&at, &write(b"late", Some(old))).await;
+        let late = registers(&driver).write(&at, &write(b"late", Some(old))).await;
         assert_eq!(late.expect("it is answered").answer, StoreOutcome::Stale { highest: new });
     }
     Ok(())
@@ -42,7 +42,7 @@ pub async fn register_05_changed_survives_a_cut_connection(stage: Stage) -> Appl
     offered(bench)?;
     let at = at(bench);
     let others = bench.driver().await;
-    let mut seen = Some(stored(registers(&others).store(&at, &write(b"0", None)).await));
+    let mut seen = Some(stored(registers(&others).write(&at, &write(b"0", None)).await));
     let proxy = stage.proxy().await;
     let driver = stage.through(&proxy).await;
     for round in 1..=3 {
@@ -56,7 +56,7 @@ pub async fn register_05_changed_survives_a_cut_connection(stage: Stage) -> Appl
         settled(&proxy).await;
         proxy.fault(Network::Cut, When::Now);
         let value = format!("{round}").into_bytes();
-        let version = stored(registers(&others).store(&at, &write(&value, None)).await);
+        let version = stored(registers(&others).write(&at, &write(&value, None)).await);
         let told = bench.soon("the change is told", waiting).await.expect("no panic");
         let entry = told.expect("it is told after all").expect("there is a value");
         assert_eq!((entry.value, entry.version), (value, version));
@@ -74,13 +74,13 @@ pub async fn register_06_a_store_whose_answer_was_lost_is_told_from_a_conflict(
     let others = bench.driver().await;
     let proxy = stage.proxy().await;
     let driver = stage.through(&proxy).await;
-    let mut seen = stored(registers(&driver).store(&at, &write(b"0", None)).await);
+    let mut seen = stored(registers(&driver).write(&at, &write(b"0", None)).await);
     for fault in [(Network::Cut, When::Answer(1)), (Network::Mute, When::Request(1))] {
         settled(&proxy).await;
         let mut strike = proxy.fault(fault.0, fault.1);
         let mut mine = write(b"mine", None);
         mine.expect = Expect::Version(seen);
-        let store = || registers(&driver).store(&at, &mine);
+        let store = || registers(&driver).write(&at, &mine);
         let outcome = answered(bench, "it is answered", store).await;
         bench.soon("the answer is lost", strike.struck()).await;
         let version = stored(outcome);
@@ -89,14 +89,14 @@ pub async fn register_06_a_store_whose_answer_was_lost_is_told_from_a_conflict(
         theirs.expect = Expect::Version(seen);
         assert_eq!(conflict(&others, &at, &theirs).await, StoreOutcome::Conflict);
         theirs.expect = Expect::Version(version);
-        seen = stored(registers(&others).store(&at, &theirs).await);
+        seen = stored(registers(&others).write(&at, &theirs).await);
         assert_eq!(conflict(&driver, &at, &mine).await, StoreOutcome::Conflict);
     }
     Ok(())
 }
 
-async fn conflict(driver: &Arc<dyn LockDriver>, at: &RegisterKey, store: &Store) -> StoreOutcome {
-    registers(driver).store(at, store).await.expect("it is answered").answer
+async fn conflict(driver: &Arc<dyn LockDriver>, at: &RegisterKey, store: &Write) -> StoreOutcome {
+    registers(driver).write(at, store).await.expect("it is answered").answer
 }
 
 fn offered(bench: &Bench) -> Applied {
@@ -115,10 +115,10 @@ fn registers(driver: &Arc<dyn LockDriver>) -> &dyn Registers {
     driver.registers().expect("the driver says that it has registers")
 }
 
-fn write(value: &[u8], token: Option<Token>) -> Store {
+fn write(value: &[u8], token: Option<Token>) -> Write {
     let value = value.to_vec();
-    Store {
-        value,
+    Write {
+        value: Some(value),
         expect: Expect::Anything,
         token,
         write_id: WriteId::random(),

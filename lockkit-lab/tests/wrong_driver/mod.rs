@@ -10,9 +10,8 @@ use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Delete, Entry, Force, Grant, LockDriver, Patience, RegisterKey,
-    Registers, Released, Renewal, Replies, SetLimit, Step, Store, StoreOutcome, Version, WriteId,
-    one_by_one,
+    Acquisition, Answered, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
+    Released, Renewal, Replies, SetLimit, Step, StoreOutcome, Version, Write, WriteId, one_by_one,
 };
 use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
@@ -233,24 +232,16 @@ impl Registers for Wrong {
         self.passed(self.registers_within().load(at)).await
     }
 
-    async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let mut store = store.clone();
-        if self.is(Flaw::ForgetsWrites) {
-            store.write_id = WriteId::random();
+        let mut write = write.clone();
+        if self.is(Flaw::ForgetsWrites) && write.value.is_some() {
+            write.write_id = WriteId::random();
         }
-        self.passed(self.registers_within().store(at, &store)).await
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.passed(self.registers_within().delete(at, delete)).await
+        self.passed(self.registers_within().write(at, &write)).await
     }
 
     async fn changed(

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Delete, Expect, Force, LockDriver, Patience, RegisterKey, Registers, Released, Renewal, Store,
-    StoreOutcome, WriteId,
+    Expect, Force, LockDriver, Patience, RegisterKey, Registers, Released, Renewal, StoreOutcome,
+    Write, WriteId,
 };
 use lockkit_core::{BreakRecord, Claim, Error, Identity, Mode, Name, Namespace, Token};
 use lockkit_lab::Server;
@@ -103,20 +103,20 @@ async fn with_full_memory_a_lock_is_broken_and_the_next_one_holds() {
 async fn with_full_memory_a_register_is_deleted_but_not_written() {
     let (server, driver) = start().await;
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
-    let store = || Store {
-        value: vec![1; 1_000],
+    let store = || Write {
+        value: Some(vec![1; 1_000]),
         expect: Expect::Anything,
         token: None,
         write_id: WriteId::random(),
         ttl: None,
         repeated: false,
     };
-    driver.store(&at, &store()).await.unwrap();
+    driver.write(&at, &store()).await.unwrap();
     fill(&server).await;
-    says_why(&driver.store(&at, &store()).await.unwrap_err());
+    says_why(&driver.write(&at, &store()).await.unwrap_err());
     assert!(driver.load(&at).await.unwrap().is_some(), "it was left as it is");
     let (expect, write_id) = (Expect::Anything, WriteId::random());
-    let delete = Delete { expect, token: None, write_id, repeated: false };
-    assert!(matches!(driver.delete(&at, &delete).await.unwrap().answer, StoreOutcome::Stored(_)));
+    let delete = Write { expect, write_id, ..Write::of(None) };
+    assert!(matches!(driver.write(&at, &delete).await.unwrap().answer, StoreOutcome::Stored(_)));
     assert!(driver.load(&at).await.unwrap().is_none());
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkit_core::driver::{Expect, RegisterKey, Registers, Store, StoreOutcome, WriteId};
+use lockkit_core::driver::{Expect, RegisterKey, Registers, StoreOutcome, Write, WriteId};
 use lockkit_core::{Name, Namespace};
 
 use super::{LONG, start};
@@ -15,8 +15,8 @@ fn at(name: &str) -> RegisterKey {
 async fn the_end_of_a_values_ttl_is_told_when_it_comes() {
     let (_server, driver) = start().await;
     let ttl = Duration::from_millis(300);
-    let store = Store {
-        value: vec![1],
+    let store = Write {
+        value: Some(vec![1]),
         expect: Expect::Anything,
         token: None,
         write_id: WriteId::random(),
@@ -24,7 +24,7 @@ async fn the_end_of_a_values_ttl_is_told_when_it_comes() {
         repeated: false,
     };
     let begun = Instant::now();
-    let StoreOutcome::Stored(version) = driver.store(&at("a"), &store).await.unwrap().answer else {
+    let StoreOutcome::Stored(version) = driver.write(&at("a"), &store).await.unwrap().answer else {
         panic!("nobody else writes")
     };
     let told = tokio::time::timeout(LONG, driver.changed(&at("a"), Some(version))).await;

@@ -30,7 +30,7 @@ pub(crate) async fn store(
 ) -> Result<wire::Outcome> {
     let (at, store) = request.for_driver()?;
     caller.check(Verb::Lock, &at.namespace, &at.name)?;
-    let outcome = registers(&service)?.store(&at, &store).await?;
+    let outcome = registers(&service)?.write(&at, &store).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
 
@@ -41,7 +41,7 @@ pub(crate) async fn delete(
 ) -> Result<wire::Outcome> {
     let (at, delete) = request.for_driver()?;
     caller.check(Verb::Lock, &at.namespace, &at.name)?;
-    let outcome = registers(&service)?.delete(&at, &delete).await?;
+    let outcome = registers(&service)?.write(&at, &delete).await?;
     Ok(came_out(wire::Outcome::of(outcome)))
 }
 

@@ -1,6 +1,5 @@
 //! The service from outside: one server over the memory driver, and whatever is sent to it.
 
-mod browser;
 mod limits;
 mod nonsense;
 mod openapi;

@@ -4,11 +4,11 @@
 
 use std::path::PathBuf;
 
+use lockkit_lab::Browser;
 use lockkit_server::{Settings, Tokens};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::browser::Browser;
 use crate::served::{Served, id};
 
 fn pictures() -> Option<PathBuf> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Answered, Delete, Entry, Expect, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
+    Answered, Entry, Expect, RegisterKey, Registers, StoreOutcome, Version, Write,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
@@ -31,21 +31,41 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         }))
     }
 
-    async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        let ttl = store.ttl.map_or(0, |ttl| micros(ttl).max(1));
-        self.write(at, Arg::Bytes(&store.value), store.into(), ttl).await
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.write(at, Arg::Null, delete.into(), 0).await
+        let (expect, expected) = match write.expect {
+            Expect::Anything => (0, 0),
+            Expect::Absent => (1, 0),
+            // What no version can be is simply not there.
+            Expect::Version(Version(v)) => (2, i64::try_from(v).unwrap_or(-1)),
+        };
+        let [namespace, name] = arguments(at);
+        let args = [
+            namespace,
+            name,
+            write.value.as_deref().map_or(Arg::Null, Arg::Bytes),
+            Arg::Int(expect),
+            Arg::Int(expected),
+            Arg::Int(write.token.map_or(0, Token::as_i64)),
+            Arg::Bytes(&write.write_id.0),
+            Arg::Int(write.ttl.map_or(0, |ttl| micros(ttl).max(1))),
+            Arg::Int(write.repeated.into()),
+        ];
+        let answer = self.shared.call(Verb::Store, &args).await?;
+        let row = answer.row::<D>()?;
+        let outcome = match (row.int(0), row.int(1)) {
+            (Some(0), _) => StoreOutcome::Conflict,
+            (Some(1), Some(number)) => {
+                Wakes::ring_registers();
+                StoreOutcome::Stored(version(number))
+            }
+            (Some(2), Some(number)) => StoreOutcome::Stale { highest: token_of(number) },
+            _ => return Err(unexpected::<D>()),
+        };
+        Ok(Answered::after(answer.unanswered, outcome))
     }
 
     async fn changed(
@@ -65,47 +85,6 @@ impl<D: Dialect> Registers for ServerDriver<D> {
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
         self.shared.registers(request).await
-    }
-}
-
-impl<D: Dialect> ServerDriver<D> {
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        value: Arg<'_>,
-        write: Write,
-        ttl: i64,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        let (expect, expected) = match write.expect {
-            Expect::Anything => (0, 0),
-            Expect::Absent => (1, 0),
-            // What no version can be is simply not there.
-            Expect::Version(Version(v)) => (2, i64::try_from(v).unwrap_or(-1)),
-        };
-        let [namespace, name] = arguments(at);
-        let args = [
-            namespace,
-            name,
-            value,
-            Arg::Int(expect),
-            Arg::Int(expected),
-            Arg::Int(write.token.map_or(0, Token::as_i64)),
-            Arg::Bytes(&write.id.0),
-            Arg::Int(ttl),
-            Arg::Int(write.repeated.into()),
-        ];
-        let answer = self.shared.call(Verb::Store, &args).await?;
-        let row = answer.row::<D>()?;
-        let outcome = match (row.int(0), row.int(1)) {
-            (Some(0), _) => StoreOutcome::Conflict,
-            (Some(1), Some(number)) => {
-                Wakes::ring_registers();
-                StoreOutcome::Stored(version(number))
-            }
-            (Some(2), Some(number)) => StoreOutcome::Stale { highest: token_of(number) },
-            _ => return Err(unexpected::<D>()),
-        };
-        Ok(Answered::after(answer.unanswered, outcome))
     }
 }
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Answered, Delete, Entry, Found, RegisterKey, Registers, Store, StoreOutcome, Version, Write,
-    WriteId,
+    Answered, Entry, Found, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
@@ -41,20 +40,18 @@ impl Registers for SqliteDriver {
         self.shared.reader.call(false, load).await
     }
 
-    async fn store(
+    async fn write(
         &self,
         at: &RegisterKey,
-        store: &Store,
+        write: &Write,
     ) -> Result<Answered<StoreOutcome>, Error> {
-        self.write(at, Some(store.value.clone()), store.into(), store.ttl).await
-    }
-
-    async fn delete(
-        &self,
-        at: &RegisterKey,
-        delete: &Delete,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.write(at, None, delete.into(), None).await
+        let (at, write) = (at.clone(), write.clone());
+        let apply = move |flight: &mut Flight<'_>| apply(flight, &at, &write);
+        let outcome = self.shared.writer.call(true, apply).await?;
+        if matches!(outcome, StoreOutcome::Stored(_)) {
+            Wakes::ring_registers();
+        }
+        Ok(outcome.into())
     }
 
     async fn changed(
@@ -71,31 +68,10 @@ impl Registers for SqliteDriver {
     }
 }
 
-impl SqliteDriver {
-    /// A store, or a deletion where there is no value.
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        value: Option<Vec<u8>>,
-        rule: Write,
-        ttl: Option<Duration>,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        let at = at.clone();
-        let write = move |flight: &mut Flight<'_>| apply(flight, &at, value.as_deref(), &rule, ttl);
-        let outcome = self.shared.writer.call(true, write).await?;
-        if matches!(outcome, StoreOutcome::Stored(_)) {
-            Wakes::ring_registers();
-        }
-        Ok(outcome.into())
-    }
-}
-
 fn apply(
     flight: &mut Flight<'_>,
     at: &RegisterKey,
-    value: Option<&[u8]>,
-    rule: &Write,
-    ttl: Option<Duration>,
+    write: &Write,
 ) -> Result<StoreOutcome, Failure> {
     let (namespace, name, now) = (at.namespace.as_str(), at.name.as_str(), flight.now());
     let found = flight.any(
@@ -113,21 +89,31 @@ fn apply(
     )?;
     let never = Found { version: None, present: false, token: None, last_write: None };
     let found = found.unwrap_or(never);
-    if let Some(outcome) = StoreOutcome::decide(&found, rule) {
+    if let Some(outcome) = StoreOutcome::decide(&found, write) {
         return Ok(outcome);
     }
     let version = flight.next_version()?;
-    let (token, ends) = (rule.token.or(found.token), ttl.map(|ttl| now + nanos(ttl)));
-    let purge_at = match value {
+    let (token, ends) = (write.token.or(found.token), write.ttl.map(|ttl| now + nanos(ttl)));
+    let purge_at = match write.value {
         Some(_) => ends,
         None => token.is_none().then_some(now + GRACE),
     };
-    let (token, ttl) = (token.map(Token::as_i64), ttl.map(nanos));
+    let (token, ttl) = (token.map(Token::as_i64), write.ttl.map(nanos));
     flight.run(
         "INSERT OR REPLACE INTO lockkit_registers
            (namespace, name, value, version, highest, write_id, ttl, expires, purge_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        params![namespace, name, value, version, token, rule.id.0, ttl, ends, purge_at],
+        params![
+            namespace,
+            name,
+            write.value,
+            version,
+            token,
+            write.write_id.0,
+            ttl,
+            ends,
+            purge_at
+        ],
     )?;
     Ok(StoreOutcome::Stored(Version(unsigned(version))))
 }

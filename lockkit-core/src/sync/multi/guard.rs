@@ -26,6 +26,16 @@ pub struct MultiGuard {
 }
 
 /// What several locks give to the work that they protect.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// let both = locks.multi(["account/7", "account/3"]).lock().await?;
+/// let lease = both.lease(); // for a task that works under both
+/// assert!(lease.is_valid());
+/// assert_eq!(lease.tokens()?.len(), 2);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct MultiLease {
     /// As the caller named them.

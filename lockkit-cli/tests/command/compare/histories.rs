@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
+use lockkit_lab::Browser;
 use lockkit_lab::history::{Event, History, How, Promises, Recorded, What};
 
-use crate::browser::Browser;
 use crate::stage::{Stage, code, stderr};
 
 fn stdout(output: &std::process::Output) -> String {
@@ -54,7 +54,7 @@ async fn a_violation_is_convicted_and_drawn_in_red() {
     assert!(said.ends_with("convicted\n"), "{said}");
 
     let mut browser = Browser::start().await;
-    crate::open(&mut browser, &stage.path("h.svg")).await;
+    super::open(&mut browser, &stage.path("h.svg")).await;
     browser.sees("document.documentElement.nodeName === 'svg'").await;
     browser.sees("document.querySelector('parsererror') === null").await;
     // Both who held, a line where it shows, and the sentence.
@@ -64,7 +64,7 @@ async fn a_violation_is_convicted_and_drawn_in_red() {
     for shown in ["lock/<0> · client 3", "7", "8", "a connection is cut (server)"] {
         browser.sees(&format!("{texts}.includes('{shown}')")).await;
     }
-    if let Some(folder) = crate::pictures() {
+    if let Some(folder) = super::pictures() {
         browser.look(1280, "light").await;
         browser.picture(&folder.join("violation.png")).await;
     }
@@ -98,6 +98,23 @@ fn a_storm_is_written_down_and_judged_again_to_the_same_end() {
     assert_eq!(stdout(&storm), format!("{verdict}the history is in h.jsonl\n"));
     assert!(verdict.contains(" granted") && verdict.contains(" faults"), "{verdict}");
     assert!(fs::read_to_string(stage.path("h.svg")).unwrap().contains("a client "));
+}
+
+#[test]
+fn two_storms_of_one_seed_do_not_mix() {
+    let storm = |stage: &Stage| {
+        let size = ["--processes", "2", "--tasks", "2", "--ttl", "1s", "--wait-ttl", "2s"];
+        let run = [&["storm", "--lasts", "5s", "--seed", "11"], &size[..]].concat();
+        stage.run(&run)
+    };
+    let (first, second) = (Stage::new(), Stage::new());
+    let (first, second) = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| storm(&first));
+        (storm(&second), beside.join().unwrap())
+    });
+    for storm in [first, second] {
+        assert_eq!(code(&storm), 0, "{}{}", stdout(&storm), stderr(&storm));
+    }
 }
 
 #[test]

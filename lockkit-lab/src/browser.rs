@@ -14,20 +14,20 @@ use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
 /// A browser with one page.
-pub(crate) struct Browser {
+pub struct Browser {
     commands: pipe::Sender,
     events: BufReader<pipe::Receiver>,
     session: Option<String>,
     last: u64,
     /// What the page complained about: errors of its script, refusals of its policy.
-    pub(crate) complaints: Vec<String>,
+    pub complaints: Vec<String>,
     _child: Child,
     _folder: TempDir,
 }
 
 impl Browser {
     /// Starts one. `cargo xtask install` installs it.
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [commands, events] = ["commands", "events"].map(|name| folder.path().join(name));
         for path in [&commands, &events] {
@@ -72,13 +72,13 @@ impl Browser {
     }
 
     /// Opens a URL.
-    pub(crate) async fn open(&mut self, url: &str) {
+    pub async fn open(&mut self, url: &str) {
         self.call("Page.navigate", json!({"url": url})).await;
         self.sees("document.readyState === 'complete'").await;
     }
 
     /// What an expression comes to, once its promise is kept.
-    pub(crate) async fn evaluate(&mut self, expression: &str) -> Value {
+    pub async fn evaluate(&mut self, expression: &str) -> Value {
         let ask = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
         let answer = self.call("Runtime.evaluate", ask).await;
         assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
@@ -86,7 +86,7 @@ impl Browser {
     }
 
     /// Waits until an expression is true: it is looked at with every frame.
-    pub(crate) async fn sees(&mut self, expression: &str) {
+    pub async fn sees(&mut self, expression: &str) {
         let wait = format!(
             "new Promise((done) => {{ const look = () => ({expression}) ? done(true) : \
              setTimeout(look, 20); look(); }})"
@@ -98,7 +98,7 @@ impl Browser {
     }
 
     /// Presses a key as a keyboard does.
-    pub(crate) async fn press(&mut self, key: &str) {
+    pub async fn press(&mut self, key: &str) {
         let (code, text) = match key {
             "Enter" => (13, "\r"),
             "Tab" => (9, ""),
@@ -114,12 +114,12 @@ impl Browser {
     }
 
     /// Types text where the focus is.
-    pub(crate) async fn write(&mut self, text: &str) {
+    pub async fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({"text": text})).await;
     }
 
     /// Makes the window so wide, in light or dark.
-    pub(crate) async fn look(&mut self, width: u32, scheme: &str) {
+    pub async fn look(&mut self, width: u32, scheme: &str) {
         let size = json!({
             "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600,
         });
@@ -129,7 +129,7 @@ impl Browser {
     }
 
     /// Writes what is seen to a file.
-    pub(crate) async fn picture(&mut self, file: &Path) {
+    pub async fn picture(&mut self, file: &Path) {
         let answer = self.call("Page.captureScreenshot", json!({"format": "png"})).await;
         let data = answer["data"].as_str().unwrap();
         let bytes = base64::engine::general_purpose::STANDARD.decode(data).unwrap();

@@ -4,10 +4,9 @@ use std::fs;
 
 use lockkit_conformance::CASES;
 use lockkit_conformance::compare::{row_titles, shows};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{Browser, Kind, Shared};
 use serde_json::Value;
 
-use crate::browser::Browser;
 use crate::stage::{Stage, code, stderr};
 
 fn stdout(output: &std::process::Output) -> String {
@@ -88,13 +87,13 @@ async fn memory_sqlite_and_redis_are_compared_in_every_form() {
     assert!(of("Clock")["change"].as_str().unwrap().contains("slew"));
 
     let mut browser = Browser::start().await;
-    crate::open(&mut browser, &stage.path("page.html")).await;
+    super::open(&mut browser, &stage.path("page.html")).await;
     let rows: usize = row_titles().iter().map(Vec::len).sum::<usize>() - row_titles()[1].len();
     browser.sees(&format!("document.querySelectorAll('tbody tr').length === {rows}")).await;
     browser.sees("document.querySelectorAll('figure svg').length === 4 + 3").await;
     browser.sees("document.querySelectorAll('rect.bar').length === 4 * 3").await;
     browser.sees("document.querySelectorAll('td.tokens').length > 0").await;
-    crate::pictures_of(&mut browser, "compare").await;
+    super::pictures_of(&mut browser, "compare").await;
     assert_eq!(browser.complaints, Vec::<String>::new());
 }
 

@@ -2,19 +2,12 @@
 //!
 //! With `LOCKKIT_PICTURES=FOLDER` it leaves pictures of the page and of a drawing there.
 
-#[path = "../../../lockkit-server/tests/service/browser.rs"]
-#[allow(dead_code, reason = "the page of the lock service needs more of it")]
-mod browser;
-#[path = "../command/stage.rs"]
-#[allow(dead_code, reason = "the other tests need more of it")]
-mod stage;
-
 mod histories;
 mod tables;
 
 use std::path::{Path, PathBuf};
 
-use browser::Browser;
+use lockkit_lab::Browser;
 
 /// Where pictures are wanted, if they are.
 fn pictures() -> Option<PathBuf> {

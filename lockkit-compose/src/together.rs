@@ -1,0 +1,62 @@
+//! What several drivers are together, whatever is made of them.
+
+use std::sync::Arc;
+
+use lockkit_core::capabilities::Capabilities;
+use lockkit_core::driver::LockDriver;
+use lockkit_core::{Error, Namespace};
+
+/// What all of these drivers can do, without an order.
+pub(crate) fn capabilities(backend: &'static str, all: &[&Capabilities]) -> Capabilities {
+    let longest = |time: fn(&Capabilities) -> _| all.iter().map(|c| time(c)).max();
+    let every = |can: fn(&Capabilities) -> bool| all.iter().all(|c| can(c));
+    let mut c = Capabilities::of(backend);
+    c.granularity = longest(|c| c.granularity).unwrap_or_default();
+    c.least_ttl = longest(|c| c.least_ttl).unwrap_or_default();
+    c.longest_ttl = all.iter().map(|c| c.longest_ttl).min().unwrap_or_default();
+    c.expiry_slack = longest(|c| c.expiry_slack).unwrap_or_default();
+    c.fifo = false;
+    c.permits = every(|c| c.permits);
+    c.shorten = every(|c| c.shorten);
+    c.namespaces = every(|c| c.namespaces);
+    c.shared_between_processes = every(|c| c.shared_between_processes);
+    c
+}
+
+/// How many namespaces are asked for at once.
+const PAGE: usize = 1_000;
+
+/// All namespaces of a driver. Drivers list in orders of their own, so only the whole of several can
+/// be put together.
+pub(crate) async fn all_namespaces(driver: &Arc<dyn LockDriver>) -> Result<Vec<Namespace>, Error> {
+    let mut all: Vec<Namespace> = Vec::new();
+    loop {
+        let page = driver.namespaces(all.last(), PAGE).await?;
+        let more = page.more && !page.items.is_empty();
+        all.extend(page.items);
+        if !more {
+            return Ok(all);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_ttl_must_suit_all_and_all_must_be_able_to_do_a_thing() {
+        let secs = Duration::from_secs;
+        let (mut a, mut b) = (Capabilities::of("a"), Capabilities::of("b"));
+        (a.least_ttl, a.longest_ttl, a.expiry_slack) = (secs(1), secs(60), secs(4));
+        (b.least_ttl, b.longest_ttl, b.expiry_slack) = (secs(2), secs(90), secs(3));
+        (a.shorten, b.shorten) = (true, false);
+        (a.permits, b.permits) = (true, true);
+        let both = capabilities("both", &[&a, &b]);
+        assert_eq!((both.least_ttl, both.longest_ttl), (secs(2), secs(60)));
+        assert_eq!(both.expiry_slack, secs(4));
+        assert!(both.permits && !both.shorten && !both.fifo);
+    }
+}

@@ -1,0 +1,84 @@
+//! Conditions and operations of which transactions are made, and what their answers have in common.
+//! No I/O.
+
+use etcd_client::{
+    Compare, CompareOp, DeleteOptions, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget,
+    TxnOp,
+};
+use lockkit_core::{Error, Token};
+
+use crate::calls::{BACKEND, Failure};
+use crate::keys::end_of_claims;
+use crate::line::Entry;
+
+/// "This key was created then", and with 0 "there is no such key".
+pub(crate) fn created(key: &[u8], revision: i64) -> Compare {
+    Compare::create_revision(key, CompareOp::Equal, revision)
+}
+
+/// "There is no key in this range."
+pub(crate) fn none_in(start: &[u8], end: &[u8]) -> Compare {
+    // Of a range, a comparison must be true for all keys, and for an empty one it is about 0.
+    created(start, 0).with_range(end)
+}
+
+/// "There is no claim in this list."
+pub(crate) fn none_of(list: &[u8]) -> Compare {
+    none_in(list, &end_of_claims(list))
+}
+
+/// "This key was written last then."
+pub(crate) fn written(key: &[u8], revision: i64) -> Compare {
+    Compare::mod_revision(key, CompareOp::Equal, revision)
+}
+
+/// "Nobody has written this key since."
+pub(crate) fn unchanged(entry: &Entry) -> Compare {
+    written(&entry.key, entry.modified)
+}
+
+pub(crate) fn put(key: &[u8], value: impl Into<Vec<u8>>, lease: i64) -> TxnOp {
+    TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)))
+}
+
+/// Moves a key to another lease, and leaves its value.
+pub(crate) fn put_lease(key: &[u8], lease: i64) -> TxnOp {
+    TxnOp::put(key, Vec::new(), Some(PutOptions::new().with_ignore_value().with_lease(lease)))
+}
+
+pub(crate) fn delete(key: &[u8]) -> TxnOp {
+    TxnOp::delete(key, None::<DeleteOptions>)
+}
+
+/// A list, with the limit that it was given.
+pub(crate) fn get_list(list: &[u8]) -> TxnOp {
+    TxnOp::get(list, Some(GetOptions::new().with_prefix()))
+}
+
+/// The last keys of a list, by their place in the line.
+pub(crate) fn get_last(list: &[u8], n: i64) -> TxnOp {
+    let last = GetOptions::new().with_prefix().with_sort(SortTarget::Create, SortOrder::Descend);
+    TxnOp::get(list, Some(last.with_limit(n)))
+}
+
+/// The last key of a list before a place in the line.
+pub(crate) fn get_last_before(list: &[u8], created: i64) -> TxnOp {
+    let last = GetOptions::new().with_range(end_of_claims(list));
+    let last = last.with_sort(SortTarget::Create, SortOrder::Descend).with_limit(1);
+    TxnOp::get(list, Some(last.with_max_create_revision(created - 1)))
+}
+
+/// Two ranges, as asked for.
+pub(crate) fn pair(ranges: Vec<GetResponse>) -> Result<[GetResponse; 2], Failure> {
+    <[GetResponse; 2]>::try_from(ranges).map_err(|_| odd())
+}
+
+/// The error for an answer that does not fit the question.
+pub(crate) fn odd() -> Failure {
+    Failure::Other(Error::permanent(BACKEND, "etcd's answer does not fit the request"))
+}
+
+pub(crate) fn token_of(created: i64) -> Result<Token, Error> {
+    let token = u64::try_from(created).ok().and_then(Token::new);
+    token.ok_or_else(|| Error::permanent(BACKEND, "a revision that is no positive number"))
+}

@@ -1,0 +1,134 @@
+//! What the verbs of the driver share: sessions, paths, and what this process remembers; and how they
+//! read folders. The verbs are in files of their own.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use lockkit_core::Error;
+use lockkit_core::driver::Recent;
+use tokio::task::JoinHandle;
+use zookeeper_client::Error as ZkError;
+
+use crate::cell::Cell;
+use crate::enter::FolderState;
+use crate::failure::failed;
+use crate::line::Line;
+use crate::paths::Layout;
+use crate::places::Places;
+use crate::session::Session;
+use crate::sessions::Sessions;
+
+/// Of how many folders, and registers, it is remembered how they were.
+const REMEMBERED: usize = 4096;
+
+/// The locks of one driver, without its outside.
+pub(crate) struct Locks {
+    pub(crate) sessions: Sessions,
+    pub(crate) layout: Layout,
+    pub(crate) places: Places,
+    /// The folders of lists.
+    pub(crate) folders: Recent<String, FolderState>,
+    /// Registers: the version of the node, and the cell without its value (but for whether there is
+    /// one).
+    pub(crate) registers: Recent<String, (i32, Cell)>,
+    pub(crate) leases: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A list as the leader has it.
+pub(crate) struct ReadList {
+    pub(crate) line: Line,
+    /// The version of its folder; none when there is no folder.
+    pub(crate) version: Option<i32>,
+}
+
+impl Locks {
+    pub(crate) fn over(sessions: Sessions) -> Self {
+        Self {
+            layout: Layout::new(&sessions.options().chroot, sessions.options().neighbours),
+            sessions,
+            places: Places::default(),
+            folders: Recent::new(REMEMBERED),
+            registers: Recent::new(REMEMBERED / 4),
+            leases: Mutex::default(),
+        }
+    }
+
+    /// The main session, whose server has caught up with the leader: a follower that is cut off shows
+    /// what was.
+    pub(crate) async fn synced(&self) -> Result<Arc<Session>, Error> {
+        let session = self.sessions.get().await?;
+        session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
+        Ok(session)
+    }
+
+    /// Makes the folder at this path, and those above it. They are containers: ZooKeeper removes
+    /// them some time after their last child is gone, so any of them can vanish at any time before
+    /// something lies in it.
+    pub(crate) async fn make_folder(&self, session: &Session, path: &str) -> Result<(), ZkError> {
+        if path.is_empty() {
+            return Ok(()); // the root is always there
+        }
+        let acls = self.sessions.options().acls();
+        let options = self.layout.folder_mode().with_acls(acls);
+        session.answer(session.client.mkdir(path, &options)).await
+    }
+
+    /// The list as the leader has it, with everything that this session sent before.
+    pub(crate) async fn read_list(
+        &self,
+        session: &Session,
+        folder: &str,
+    ) -> Result<ReadList, Error> {
+        let synced = session.ask_majority(self.layout.root());
+        let listed = session.client.get_children(folder);
+        let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
+        match listed {
+            // There may be no root to be synchronized, but then nor are there folders.
+            Err(ZkError::NoNode) => Ok(ReadList { line: Line::default(), version: None }),
+            Ok((names, stat)) => {
+                synced.map_err(failed)?;
+                let line = self.line_of(session, folder, names).await?;
+                Ok(ReadList { line, version: Some(stat.version) })
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// The claims of a folder, in order; none when it is not there.
+    pub(crate) async fn line(&self, session: &Session, folder: &str) -> Result<Line, Error> {
+        let names = self.children(session, folder).await?;
+        self.line_of(session, folder, names).await
+    }
+
+    /// The same, when its children were listed already.
+    pub(crate) async fn line_of(
+        &self,
+        session: &Session,
+        folder: &str,
+        names: Vec<String>,
+    ) -> Result<Line, Error> {
+        let mut line = Line::of(names);
+        if !line.is_unsure() {
+            return Ok(line);
+        }
+        let stats = session.stats(&line.paths(folder)).await?;
+        let mut made = HashMap::with_capacity(stats.len());
+        for (child, stat) in line.claims().iter().zip(stats) {
+            made.insert(child.name.clone(), stat.map_err(failed)?.map(|stat| stat.czxid));
+        }
+        line.settle(&made);
+        Ok(line)
+    }
+
+    /// The children of a folder; none when it is not there.
+    pub(crate) async fn children(
+        &self,
+        session: &Session,
+        path: &str,
+    ) -> Result<Vec<String>, Error> {
+        match session.answer(session.client.list_children(path)).await {
+            Err(ZkError::NoNode) => Ok(Vec::new()),
+            other => other.map_err(failed),
+        }
+    }
+}

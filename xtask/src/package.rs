@@ -1,0 +1,65 @@
+//! `cargo xtask package`: packs every crate as for publishing, and checks that what was packed builds,
+//! all together: a file that was left out is noticed. Whether each crate builds by itself takes many
+//! builds of the same libraries: `cargo publish --workspace --dry-run` tells. May not publish anything.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::places;
+
+const PACK: [&str; 6] =
+    ["publish", "--workspace", "--dry-run", "--no-verify", "--allow-dirty", "--quiet"];
+
+const CHECK: [&str; 5] = ["check", "--workspace", "--all-features", "--offline", "--quiet"];
+
+/// The chore. Arguments go to `cargo publish`.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
+    let target = places::target();
+    let (packages, unpacked) = (target.join("package"), target.join("unpacked"));
+    for old in [&packages, &unpacked] {
+        let _ = fs::remove_dir_all(old);
+    }
+    succeed(cargo(&places::root()).args(PACK).args(arguments))?;
+    let broken = |error: std::io::Error| format!("{}: {error}", unpacked.display());
+    fs::create_dir_all(&unpacked).map_err(broken)?;
+    let crates = fs::read_dir(packages.join("tmp-crate")).map_err(broken)?;
+    for packed in crates.flatten().map(|entry| entry.path()) {
+        succeed(Command::new("tar").arg("-xzf").arg(packed).arg("-C").arg(&unpacked))?;
+    }
+    let workspace = workspace(&unpacked).map_err(broken)?;
+    fs::write(unpacked.join("Cargo.toml"), workspace).map_err(broken)?;
+    fs::copy(places::root().join("Cargo.lock"), unpacked.join("Cargo.lock")).map_err(broken)?;
+    succeed(cargo(&unpacked).args(CHECK).env("CARGO_TARGET_DIR", &target))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A workspace of what was unpacked, in which each package depends on the others there, with our
+/// profiles: the libraries that are built for this one are the same.
+fn workspace(unpacked: &Path) -> std::io::Result<String> {
+    let ours = fs::read_to_string(places::root().join("Cargo.toml"))?;
+    let profiles = ours.find("[profile").map_or("", |at| &ours[at..]);
+    let mut patches = String::new();
+    for package in fs::read_dir(unpacked)?.flatten() {
+        let folder = package.file_name().to_string_lossy().into_owned();
+        let name = folder.rsplit_once('-').map_or(&*folder, |(name, _)| name);
+        patches += &format!("{name} = {{ path = \"{folder}\" }}\n");
+    }
+    Ok(format!(
+        "[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n\n[patch.crates-io]\n{patches}\n{profiles}"
+    ))
+}
+
+fn cargo(folder: &Path) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(folder);
+    cargo
+}
+
+fn succeed(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("{command:?}: {status}")),
+    }
+}

@@ -1,0 +1,14 @@
+//! Where things are.
+
+use std::path::PathBuf;
+
+/// The folder of this workspace.
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).with_file_name("")
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target() -> PathBuf {
+    let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    named.unwrap_or_else(|| root().join("target"))
+}
