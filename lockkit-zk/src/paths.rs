@@ -49,7 +49,7 @@ const IMPOSSIBLE: &AsciiSet = &CONTROLS.add(b'/').add(b'%');
 /// ```
 /// use lockkit_zk::{Neighbours, ZkOptions};
 ///
-/// let options = ZkOptions::default().neighbours(Neighbours::Curator);
+/// let options = ZkOptions::new("127.0.0.1:2181").neighbours(Neighbours::Curator);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

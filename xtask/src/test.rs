@@ -20,26 +20,47 @@ const LAB: [&str; 7] = ["run", "--quiet", "--package", "lockkit-lab", "--bin", "
 /// are no arguments, since the two runners understand different ones.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     install::ensure()?;
-    let tested = of_rust(arguments)?;
     if !arguments.is_empty() {
-        return Ok(tested);
+        return of_rust(arguments);
     }
-    let of_python = python::check(&[])?;
-    Ok(if tested == ExitCode::SUCCESS { of_python } else { tested })
+    let parts = [
+        ("the examples in the documentation", examples()),
+        ("the tests of Rust", of_rust(&[])),
+        ("the client in Python", python::check(&[])),
+    ];
+    told(parts)
+}
+
+/// Each part that failed, behind everything that the parts printed: what failed first stands
+/// thousands of lines up by then.
+fn told<const N: usize>(parts: [(&str, Result<ExitCode, String>); N]) -> Result<ExitCode, String> {
+    let failed: Vec<_> = parts
+        .into_iter()
+        .filter_map(|(what, end)| match end {
+            Ok(code) if code == ExitCode::SUCCESS => None,
+            Ok(_) => Some(format!("{what} failed")),
+            Err(why) => Some(format!("{what}: {why}")),
+        })
+        .collect();
+    if failed.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(failed.join("\n")) }
+}
+
+/// The examples in the documentation, which `cargo nextest` does not run; `cargo test` does, with
+/// the rest.
+fn examples() -> Result<ExitCode, String> {
+    if !has_nextest() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut command = cargo();
+    command.args(["test", "--doc", "--quiet", "--no-fail-fast"]).args(EVERYTHING);
+    Ok(code(status(&mut command)?))
 }
 
 fn of_rust(arguments: &[String]) -> Result<ExitCode, String> {
     if !has_nextest() {
         return summed(arguments);
     }
-    let mut documented = ExitCode::SUCCESS;
-    if arguments.is_empty() {
-        let mut command = cargo();
-        command.args(["test", "--doc", "--quiet"]).args(EVERYTHING);
-        documented = code(status(&mut command)?);
-    }
-    let tested = status(&mut with_servers(&["nextest", "run"], arguments)?)?;
-    Ok(if tested.success() { documented } else { code(tested) })
+    Ok(code(status(&mut with_servers(&["nextest", "run"], arguments)?)?))
 }
 
 /// A runner of tests, with servers: one of each kind, and for a run of everything a group of each
@@ -121,6 +142,14 @@ fn code(status: ExitStatus) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_is_said_at_the_end_and_passes_nowhere() {
+        let good = || Ok(ExitCode::SUCCESS);
+        assert!(told([("a", good()), ("b", good())]).is_ok());
+        let parts = [("a", Ok(ExitCode::from(7))), ("b", good()), ("c", Err("gone".to_owned()))];
+        assert_eq!(told(parts), Err("a failed\nc: gone".to_owned()));
+    }
 
     #[test]
     fn results_of_all_programs_are_added_up() {
