@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::{StreamExt, stream};
 use lockkit_conformance::{Report, compare};
 use lockkit_core::Error;
 use lockkit_core::driver::LockDriver;
@@ -83,6 +84,9 @@ const QUORUM: &str = "?longest_ttl=3650d&member_limit=2s";
 
 /// For trials, which ask for shorter ones, and whose members lose their data.
 const STRUCK_QUORUM: &str = "?longest_ttl=1h&member_limit=2s";
+
+/// So many trials of one set-up run at the same time.
+const AT_ONCE: usize = 4;
 
 /// A set-up that runs, until the value is dropped.
 #[derive(Debug)]
@@ -162,9 +166,9 @@ impl SetUp {
         }
     }
 
-    /// The trials that show an answer of a comparison, one after the other: they count messages, and
-    /// stage faults on servers of their own. `worker` is a program that plays [`worker`](crate::worker).
-    /// None where there is no server.
+    /// The trials that show an answer of a comparison, some at a time: they count messages, and
+    /// stage faults on servers of their own, and most of their time is waiting. `worker` is a program
+    /// that plays [`worker`](crate::worker). None where there is no server.
     pub async fn trials(
         &self,
         connect: &Connect,
@@ -175,16 +179,24 @@ impl SetUp {
             return Vec::new();
         }
         let chosen: Vec<_> = TRIALS.iter().filter(|trial| compare::shows(trial.name)).collect();
+        let total = chosen.len();
         let site: Arc<dyn Site> = Arc::new(Staged {
             set_up: *self,
             connect: connect.clone(),
             worker,
             others: OnceCell::new(),
         });
-        let mut reports = Vec::with_capacity(chosen.len());
-        for one in &chosen {
-            say(&format!("{}: trial {} of {}", self.name, reports.len() + 1, chosen.len()));
-            reports.push(trial(site.clone(), one).await);
+        let at_once = match self.place {
+            // They share the members beside their own.
+            Place::Quorum(_) => 1,
+            _ => AT_ONCE,
+        };
+        let mut running =
+            stream::iter(chosen).map(|one| trial(site.clone(), one)).buffered(at_once);
+        let mut reports = Vec::with_capacity(total);
+        while let Some(report) = running.next().await {
+            reports.push(report);
+            say(&format!("{}: trial {} of {total}", self.name, reports.len()));
         }
         reports
     }
