@@ -79,7 +79,14 @@ impl<D: Dialect> Shared<D> {
                 left.retain(|at| told[*at].is_none());
             }
             let Some(first) = left.first().copied() else { break };
-            let alone = self.alone(&steps[first]).await;
+            let mut alone = self.alone(&steps[first]).await;
+            // Who releases has nothing better to do than to ask again, and here nobody waits for it.
+            while let ([Step::Release { .. }], Err(error)) = (steps, &alone)
+                && is_held_up(error)
+                && begun.elapsed() < self.timeout
+            {
+                alone = self.alone(&steps[first]).await;
+            }
             let patience = if alone.is_ok() { self.timeout } else { PATIENCE };
             told[first] = Some(alone.map(|(row, more)| (row, unanswered + more)));
             left.remove(0);

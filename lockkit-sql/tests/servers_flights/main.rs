@@ -45,6 +45,7 @@ on_either_server! {
     a_lock_that_is_given_back_in_a_flight_may_be_taken_in_it,
     a_row_that_somebody_has_locked_holds_up_its_own_step_alone,
     a_step_that_waits_for_a_row_for_a_moment_gets_its_lock,
+    a_release_by_itself_waits_until_the_row_of_its_lock_is_free,
     a_step_that_the_table_does_not_take_leaves_no_trace_of_its_flight,
     two_processes_that_carry_flights_of_the_same_names_never_fail,
     random_flights_answer_as_their_steps_would_one_by_one,
@@ -215,6 +216,26 @@ async fn a_step_that_waits_for_a_row_for_a_moment_gets_its_lock(scene: Scene) {
     let (replies, ()) = tokio::join!(carry, let_go);
     for reply in replies {
         token(&reply.unwrap().answer);
+    }
+}
+
+/// It waits longer than a database waits for a row at once.
+async fn a_release_by_itself_waits_until_the_row_of_its_lock_is_free(scene: Scene) {
+    scene.warm().await;
+    let mut admin = scene.admin().await;
+    let claim = claim("warm/1");
+    let replies = scene.driver.carry(&[try_it(&claim)]).await.unwrap();
+    token(&replies[0].as_ref().unwrap().answer);
+    admin.run(scene.words.begin).await;
+    admin.run(scene.words.touch).await;
+    let let_go = async {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        admin.run("COMMIT").await;
+    };
+    let steps = [release(&claim)];
+    let (replies, ()) = tokio::join!(scene.driver.carry(&steps), let_go);
+    for reply in replies.unwrap() {
+        assert_eq!(reply.unwrap().answer, REMOVED);
     }
 }
 
