@@ -264,6 +264,8 @@ def test_an_interrupt_ends_a_wait_and_leaves_no_claim(connect: Connect, server: 
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # What runs in the background of a shell ignores interrupts, and so do its children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         until(lambda: locks.inspect("a").waiters or process.poll() is not None)
         process.send_signal(signal.SIGINT)
