@@ -145,12 +145,13 @@ impl Collector {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a step in line, unless nothing may depart any more.
+    /// Puts a step in line, unless nothing may depart any more; says whether a flight that lands will
+    /// take it along.
     fn enqueue(
         &self,
         step: Step,
         latest: Option<Moment>,
-    ) -> Result<(Queued, oneshot::Receiver<Told>), Error> {
+    ) -> Result<(Queued, oneshot::Receiver<Told>, bool), Error> {
         let (told, hears) = oneshot::channel();
         let mut queue = self.queue();
         let place = Queued { number: queue.next, release: matches!(step, Step::Release { .. }) };
@@ -163,7 +164,7 @@ impl Collector {
         queue.next += 1;
         let waiting = Waiting { step, latest, told };
         queue.lane(place).insert(place.number, waiting);
-        Ok((place, hears))
+        Ok((place, hears, queue.landing > 0))
     }
 
     /// Many steps are about to be asked for: the first waits for the others.

@@ -5,7 +5,8 @@
 //! no flight under way departs after one yield of the scheduler; what comes meanwhile departs with
 //! it, or with the next flight. No timer is involved, and a step that is alone waits for nobody.
 //! Flights that are answered together depart again one after the other: the backend works on one while
-//! the next is prepared.
+//! the next is prepared. Before one departs again it yields as long as steps come, eight times at most: on
+//! several threads those who were answered come back a few at a time.
 //!
 //! Renewals never wait behind other steps: all claims of a process that are due leave in one call of
 //! [`LockDriver::renew`](crate::driver::LockDriver::renew), beside whatever is under way.

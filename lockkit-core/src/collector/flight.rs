@@ -8,6 +8,9 @@ use std::task::Poll;
 use super::{Collector, HELD_UP, SLOW, Told, Waiting};
 use crate::capabilities::Flights;
 
+/// A flight that lands waits at most so many yields of the scheduler for those who come back.
+const LOOKS: usize = 8;
+
 /// From the answers of a flight to the departure of the next one.
 pub(super) struct Landing<'a> {
     collector: &'a Collector,
@@ -30,6 +33,23 @@ impl Drop for Landing<'_> {
     fn drop(&mut self) {
         if self.counted {
             self.collector.queue().landing -= 1;
+        }
+    }
+}
+
+impl Collector {
+    /// Those who were answered come back with their next steps. On several threads they do so while
+    /// this one looks: until two looks in a row have seen nobody new, more may be about to.
+    async fn boarded(&self) {
+        let (mut before, mut nobody_new) = (0, 0);
+        for _ in 0..LOOKS {
+            tokio::task::yield_now().await;
+            let boarded = self.queue().len();
+            nobody_new = if boarded == before { nobody_new + 1 } else { 0 };
+            if boarded == 0 || boarded >= self.flights.steps || nobody_new == 2 {
+                return;
+            }
+            before = boarded;
         }
     }
 }
@@ -68,8 +88,7 @@ impl Flight {
                     }
                 },
             };
-            // Those who were answered come back with their next steps.
-            tokio::task::yield_now().await;
+            collector.boarded().await;
             match self.next(landing.as_mut()) {
                 Some(next) => batch = next,
                 None => break,

@@ -42,10 +42,14 @@ impl Passenger {
             return Ok(carry_alone(&self.collector, &mut self.state, &self.step, self.latest).await);
         }
         loop {
-            let (place, mut hears) = self.collector.enqueue(self.step.clone(), self.latest)?;
+            let (place, mut hears, fetched) =
+                self.collector.enqueue(self.step.clone(), self.latest)?;
             self.state = State::InLine(place);
-            tokio::task::yield_now().await;
-            if self.collector.depart(place) {
+            let alone = !fetched && {
+                tokio::task::yield_now().await;
+                self.collector.depart(place)
+            };
+            if alone {
                 self.state = State::Ashore;
                 let _alone = Alone(&self.collector);
                 return Ok(

@@ -76,6 +76,26 @@ async fn tasks_in_step_share_every_flight() {
     assert!(sizes.len() <= 2 * 20 + 5, "{sizes:?}");
 }
 
+/// As on several threads, where those who were answered together come back one after the other.
+#[tokio::test(start_paused = true)]
+async fn a_flight_departs_again_when_those_who_come_back_late_are_there_too() {
+    let (driver, locks) = carrying(64);
+    driver.always("flight", Mood::Late(MS));
+    let mut tasks = JoinSet::new();
+    for i in 0..6 {
+        let mutex = locks.mutex(format!("a{i}"));
+        tasks.spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            for _ in 0..i % 3 {
+                tokio::task::yield_now().await;
+            }
+            guard.release().await.unwrap();
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(sizes(&driver), [6, 6]);
+}
+
 /// A program that blocks a thread of its runtime costs what runs there, and nobody else.
 #[tokio::test]
 async fn a_thread_that_is_blocked_between_two_flights_holds_up_no_other() {
