@@ -125,16 +125,11 @@ async fn attempt(
     patience: Patience,
 ) -> Result<Option<Guard>, Error> {
     renewer::ensure(&core.registry);
-    let (mut failures, mut late) = (0, 0);
+    let mut late = 0;
     loop {
-        let base = match core.token_base().await {
-            Ok(base) => base,
-            Err(error) if patience == Patience::Wait && error.is_retryable() => {
-                failures += 1;
-                tokio::time::sleep(backoff(failures)).await;
-                continue;
-            }
-            Err(error) => return Err(error),
+        let base = match patience {
+            Patience::Try => core.token_base().await?,
+            Patience::Wait => core.repeat(None, || core.token_base()).await?,
         };
         match Attempt::new(core, request, base).run(patience).await? {
             Came::Granted(guard) => return Ok(Some(guard)),
@@ -142,9 +137,8 @@ async fn attempt(
             Came::Again => late += 1,
         }
         if patience == Patience::Try && late == TRIES {
-            let backend = core.driver().capabilities().backend;
             let what = "each answer came after the lease that it granted was over";
-            return Err(Error::retryable(backend, what));
+            return Err(Error::retryable(core.backend(), what));
         }
         tokio::time::sleep(backoff(1)).await;
         core.check_open()?;

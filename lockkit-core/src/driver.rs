@@ -43,7 +43,7 @@ pub use crate::answers::{
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::deadline::{backoff, trusted_until};
-pub use crate::error::no_answer;
+pub use crate::error::{in_time, no_answer};
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
 pub use crate::gather::Gather;
 pub use crate::pem::{Pem, PemFiles};

@@ -51,7 +51,7 @@ impl Drop for Presence {
     fn drop(&mut self) {
         let held = self.0.held();
         if !held.is_empty() {
-            observe::manager_gone(self.0.driver.capabilities().backend, &held);
+            observe::manager_gone(self.0.backend(), &held);
         }
     }
 }
@@ -188,8 +188,7 @@ impl LockManager {
         let broken = driver.break_claim(&key, token, how, &record).await?
             || driver.inspect(&key).await?.last_break.as_ref() == Some(&record);
         if broken {
-            let backend = core.driver().capabilities().backend;
-            observe::broke(backend, key.name.as_str(), token, record.forced);
+            observe::broke(core.backend(), key.name.as_str(), token, record.forced);
         }
         Ok(broken)
     }

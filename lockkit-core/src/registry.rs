@@ -14,9 +14,12 @@ use tokio::task::JoinHandle;
 use crate::clock::{Clock, Moment};
 use crate::collector::Collector;
 use crate::driver::{ClaimId, LockDriver, Released};
-use crate::error::no_answer;
+use crate::error::in_time;
 use crate::record::{NEVER, Record};
 use crate::{Claim, Error, Name, observe};
+
+/// How long a release waits for its answer before it is asked for again.
+const RELEASE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Registry {
     pub(crate) driver: Arc<dyn LockDriver>,
@@ -114,6 +117,10 @@ impl Registry {
         })
     }
 
+    pub(crate) fn backend(&self) -> &'static str {
+        self.driver.capabilities().backend
+    }
+
     /// Takes care of a claim from now on. Only inside a Tokio runtime.
     ///
     /// [`Error::Closed`] after a shutdown, which ended all that it found here; [`Error::Config`]
@@ -157,9 +164,7 @@ impl Registry {
 
     /// Takes a claim out of its list, in bounded time.
     pub(crate) async fn give_back(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let limit = Duration::from_secs(5);
-        let answer = tokio::time::timeout(limit, self.collector.release(claim)).await;
-        answer.unwrap_or_else(|_| Err(no_answer(self.driver.capabilities().backend)))
+        in_time(self.backend(), RELEASE, self.collector.release(claim)).await
     }
 
     /// Cares no longer for a claim under this record. (A ticket may have been resumed under another

@@ -119,7 +119,7 @@ impl Drop for Running {
         let held = registry.held();
         let was_shut_down = registry.closed.load(Ordering::SeqCst);
         if unreleased + held.len() > 0 && !was_shut_down {
-            observe::runtime_gone(registry.driver.capabilities().backend, &held, unreleased);
+            observe::runtime_gone(registry.backend(), &held, unreleased);
         }
     }
 }
@@ -141,9 +141,8 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
     let left = left.unwrap_or(Duration::MAX);
     let claims: Vec<_> = batch.iter().map(|r| r.claim()).collect();
     let answer = tokio::time::timeout(renewal_limit(left), registry.driver.renew(&claims)).await;
-    let (backend, took) =
-        (registry.driver.capabilities().backend, registry.clock.now().since(sent));
-    observe::renewal(backend, answer.as_ref().ok(), claims.len(), left, took);
+    let took = registry.clock.now().since(sent);
+    observe::renewal(registry.backend(), answer.as_ref().ok(), claims.len(), left, took);
     match answer {
         Ok(Ok(answers)) if answers.len() == batch.len() => {
             for (record, answer) in batch.iter().zip(&answers) {

@@ -27,7 +27,6 @@ impl LockManager {
         let base = core.token_base().await?;
         renewer::ensure(&core.registry);
         let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
-        let backend = core.driver().capabilities().backend;
         for _ in 0..TRIES {
             if let Some(record) = renew(core, &claim, base).await? {
                 if let Err(error) = core.registry.insert(claim.id, &record) {
@@ -37,7 +36,8 @@ impl LockManager {
                 return Ok(Guard::new(core.clone(), record));
             }
         }
-        Err(Error::retryable(backend, "each answer came after the lease that it renewed was over"))
+        let what = "each answer came after the lease that it renewed was over";
+        Err(Error::retryable(core.backend(), what))
     }
 
     /// Releases a detached lock. A guard of this manager that resumed it is lost before that
@@ -70,8 +70,7 @@ async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<
         }
         _ => return Err(Error::Lost { reason: LossReason::Expired }),
     };
-    let backend = core.driver().capabilities().backend;
-    let labels = Labels { backend, kind: "detached", class: None };
+    let labels = Labels { backend: core.backend(), kind: "detached", class: None };
     let how = How { margin: core.settings.margin, base, renew: true, max_hold: None, labels };
     let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
     if record.grant(&grant, Some(sent)) {

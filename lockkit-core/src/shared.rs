@@ -5,14 +5,20 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use crate::clock::Clock;
+use crate::deadline::backoff;
 use crate::driver::LockDriver;
+use crate::error::in_time;
 use crate::registry::Registry;
 use crate::settings::Settings;
 use crate::state::LockState;
 use crate::ticket::Ticket;
 use crate::{Error, Identity, Key, Name, Namespace, Space, Token};
+
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// What a manager's clones, its locks and its guards share.
 pub(crate) struct Core {
@@ -65,6 +71,54 @@ impl Core {
         let (theirs, ours) = (ticket.namespace(), &self.namespace);
         let message = format!("this ticket is for the prefix {theirs:?}, not {ours:?}: set it");
         Err(Error::Config(message))
+    }
+
+    pub(crate) fn backend(&self) -> &'static str {
+        self.registry.backend()
+    }
+
+    /// Asks until there is an answer or an error that stays, for as long as this; `None`: for as
+    /// long as it takes.
+    pub(crate) async fn repeat<T, F>(
+        &self,
+        patience: Option<Duration>,
+        mut ask: impl FnMut() -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let until = patience.map(|patience| Instant::now() + patience);
+        let mut failures = 0;
+        loop {
+            self.check_open()?;
+            let error = match ask().await {
+                Err(error) if error.is_retryable() => error,
+                answer => return answer,
+            };
+            failures += 1;
+            let pause = backoff(failures);
+            if until.is_some_and(|until| Instant::now() + pause >= until) {
+                return Err(error);
+            }
+            tracing::debug!(%error, "a request failed; asking again");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// As [`repeat`](Self::repeat), but an attempt takes 10 seconds at most, and all of them no
+    /// longer than this. Without patience there is one attempt.
+    pub(crate) async fn repeat_within<T, F>(
+        &self,
+        patience: Duration,
+        mut ask: impl FnMut() -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let backend = self.backend();
+        let attempts = self.repeat(Some(patience), || in_time(backend, ATTEMPT, ask()));
+        let limit = if patience.is_zero() { ATTEMPT } else { patience };
+        in_time(backend, limit, attempts).await
     }
 
     /// What is added to the backend's tokens. One round trip the first time, at most.

@@ -157,26 +157,22 @@ impl Election {
     {
         let mut losses = 0;
         loop {
-            let leadership = match self.campaign().await {
-                Ok(leadership) => leadership,
-                // Somebody broke it in line.
-                Err(Error::Lost { .. }) => {
-                    losses += 1;
-                    tokio::time::sleep(backoff(losses)).await;
-                    continue;
+            match self.campaign().await {
+                Ok(leadership) => {
+                    let result = tokio::select! {
+                        biased;
+                        _ = leadership.lost() => None,
+                        result = work(leadership.lease()) => Some(result),
+                    };
+                    match (result, leadership.resign().await) {
+                        (None, _) => {}
+                        (Some(Ok(_)), Err(error @ Error::Lost { .. })) => return Err(error.into()),
+                        (Some(result), _) => return result,
+                    }
                 }
+                // Somebody broke it in line.
+                Err(Error::Lost { .. }) => {}
                 Err(error) => return Err(error.into()),
-            };
-            let result = tokio::select! {
-                biased;
-                _ = leadership.lost() => None,
-                result = work(leadership.lease()) => Some(result),
-            };
-            let resigned = leadership.resign().await;
-            match (result, resigned) {
-                (None, _) => {}
-                (Some(Ok(_)), Err(error @ Error::Lost { .. })) => return Err(error.into()),
-                (Some(result), _) => return result,
             }
             losses += 1;
             tokio::time::sleep(backoff(losses)).await;
@@ -207,28 +203,19 @@ impl Election {
             let base = core.token_base().await?;
             let mut last = None;
             let mut seen: Option<LockState> = None;
-            let mut failures = 0;
             loop {
-                core.check_open()?;
-                let answer = match &seen {
-                    None => core.driver().inspect(&key).await,
-                    Some(seen) => core.driver().changed(&key, seen).await,
+                let look = || async {
+                    match &seen {
+                        None => core.driver().inspect(&key).await,
+                        Some(seen) => core.driver().changed(&key, seen).await,
+                    }
                 };
-                match answer {
-                    Ok(state) => {
-                        failures = 0;
-                        let leader = leader_of(rebased(state.clone(), base));
-                        seen = Some(state);
-                        if let Some(leader) = leader.filter(|l| last.is_none_or(|t| t < l.token)) {
-                            last = Some(leader.token);
-                            yield leader;
-                        }
-                    }
-                    Err(error) if error.is_retryable() => {
-                        failures += 1;
-                        tokio::time::sleep(backoff(failures)).await;
-                    }
-                    Err(error) => Err(error)?,
+                let state = core.repeat(None, look).await?;
+                let leader = leader_of(rebased(state.clone(), base));
+                seen = Some(state);
+                if let Some(leader) = leader.filter(|l| last.is_none_or(|t| t < l.token)) {
+                    last = Some(leader.token);
+                    yield leader;
                 }
             }
         }

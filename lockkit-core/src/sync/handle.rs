@@ -87,7 +87,7 @@ impl Handle {
         if let Some(note) = &self.note {
             check_note(note)?;
         }
-        let backend = self.core.driver().capabilities().backend;
+        let backend = self.core.backend();
         let lifetime = match (self.detached, self.auto_renew) {
             (true, _) => Lifetime::Detached,
             (false, true) => Lifetime::Renewed,

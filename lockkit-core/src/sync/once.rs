@@ -116,7 +116,7 @@ impl Once {
     pub async fn decision(&self) -> Result<Option<Decision>, Error> {
         let Some(entry) = self.register.load().await? else { return Ok(None) };
         let decision = Decision::from_entry(&entry).ok_or_else(|| {
-            let backend = self.handle.core.driver().capabilities().backend;
+            let backend = self.handle.core.backend();
             Error::permanent(backend, "this decision was not written by this version of lockkit")
         });
         decision.map(Some)
