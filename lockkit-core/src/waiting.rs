@@ -24,6 +24,7 @@ use crate::{Claim, Error, LossReason};
 
 mod attend;
 mod registers;
+pub(crate) mod watchers;
 
 pub use attend::Attendant;
 pub use registers::RegisterBells;
