@@ -52,6 +52,7 @@ pub use crate::registers::{
     Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, StoreOutcome, Version, Write,
     WriteId,
 };
+pub use crate::shared::{locked, unix_ms};
 pub use crate::url::{UrlOption, join_query, split_query};
 
 /// Lists of claims, kept by a backend.

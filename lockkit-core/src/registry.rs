@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -16,6 +16,7 @@ use crate::collector::Collector;
 use crate::driver::{ClaimId, LockDriver, Released};
 use crate::error::in_time;
 use crate::record::{NEVER, Record};
+use crate::shared::{locked, once_there};
 use crate::{Claim, Error, Name, observe};
 
 /// How long a release waits for its answer before it is asked for again.
@@ -68,14 +69,7 @@ impl Open {
     /// Returns when nothing is left.
     async fn done(&self) {
         self.awaited.store(true, Ordering::SeqCst);
-        loop {
-            let mut none = std::pin::pin!(self.none.notified());
-            none.as_mut().enable();
-            if self.count.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            none.await;
-        }
+        once_there(&self.none, || (self.count.load(Ordering::SeqCst) == 0).then_some(())).await;
     }
 }
 
@@ -282,8 +276,4 @@ impl Registry {
     pub(crate) fn is_orphaned(&self) -> bool {
         self.orphaned.load(Ordering::Acquire)
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

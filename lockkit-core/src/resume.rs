@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::driver::{Ended, Released, Renewal};
+use crate::driver::{Released, Renewal};
 use crate::guard::Guard;
 use crate::observe::Labels;
 use crate::record::{How, Record};
@@ -62,13 +62,8 @@ async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<
     let sent = core.clock().now();
     let grant = match core.driver().renew_single(claim).await? {
         Renewal::Holds(grant) => grant,
-        Renewal::Ended(Ended::Broken(record)) => {
-            return Err(Error::Lost { reason: LossReason::Broken(record) });
-        }
-        Renewal::Ended(Ended::SessionEnded) => {
-            return Err(Error::Lost { reason: LossReason::SessionEnded });
-        }
-        _ => return Err(Error::Lost { reason: LossReason::Expired }),
+        Renewal::Ended(ended) => return Err(Error::Lost { reason: ended.into() }),
+        Renewal::Waits { .. } => return Err(Error::Lost { reason: LossReason::Expired }),
     };
     let labels = Labels { backend: core.backend(), kind: "detached", class: None };
     let how = How { margin: core.settings.margin, base, renew: true, max_hold: None, labels };

@@ -1,10 +1,10 @@
 //! What a manager's clones, its locks and its guards share, and what all of them ask of it.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
@@ -143,8 +143,26 @@ pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
     state
 }
 
-/// Now, for people.
-pub(crate) fn unix_ms() -> u64 {
+/// Now, in milliseconds since 1970: for people, not for decisions.
+pub fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or(Duration::ZERO).as_millis() as u64
+}
+
+/// Locks what nothing panics with: so what is poisoned is sound.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns what is there, once it is: looks at once, and whenever the bell rings for all.
+pub(crate) async fn once_there<T>(bell: &Notify, mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        // Listening begins before looking, so that nothing falls in between.
+        let mut rung = std::pin::pin!(bell.notified());
+        rung.as_mut().enable();
+        if let Some(there) = look() {
+            return there;
+        }
+        rung.await;
+    }
 }

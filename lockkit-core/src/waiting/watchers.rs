@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use super::lock;
+use crate::shared::locked;
 
 /// Bells of those who watch, by what they watch.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl<K> Default for Watchers<K> {
 impl<K: Ord + Clone> Watchers<K> {
     pub(crate) fn watch(&self, key: K) -> Watch<'_, K> {
         let bell = Arc::new(Notify::new());
-        lock(&self.0).entry(key.clone()).or_default().push(bell.clone());
+        locked(&self.0).entry(key.clone()).or_default().push(bell.clone());
         Watch { watchers: self, key, bell }
     }
 
@@ -38,23 +38,23 @@ impl<K: Ord + Clone> Watchers<K> {
     where
         K: Borrow<Q>,
     {
-        lock(&self.0).get(key).cloned().unwrap_or_default()
+        locked(&self.0).get(key).cloned().unwrap_or_default()
     }
 
     /// All bells.
     pub(crate) fn all(&self) -> Vec<Arc<Notify>> {
-        lock(&self.0).values().flatten().cloned().collect()
+        locked(&self.0).values().flatten().cloned().collect()
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        lock(&self.0).len()
+        locked(&self.0).len()
     }
 }
 
 impl<K: Ord> Drop for Watch<'_, K> {
     fn drop(&mut self) {
-        let mut watchers = lock(&self.watchers.0);
+        let mut watchers = locked(&self.watchers.0);
         if let Some(bells) = watchers.get_mut(&self.key) {
             bells.retain(|bell| !Arc::ptr_eq(bell, &self.bell));
             if bells.is_empty() {
