@@ -13,7 +13,6 @@ use crate::driver::{Released, Renewal};
 use crate::error::no_answer;
 use crate::lease::Lease;
 use crate::record::Record;
-use crate::registry::Release;
 use crate::shared::Core;
 use crate::ticket::Ticket;
 use crate::{Error, FromLock, Lifetime, LossReason, Mode, observe};
@@ -223,12 +222,8 @@ impl Drop for Holding {
         }
         let record = &self.lease.record;
         let registry = &self.core.registry;
-        let claim = record.give_back().claim;
-        registry.remove(claim.id, record);
-        let now = registry.clock.now();
-        let (under_way, until) = record.under_way();
-        let give_up = now.after(claim.hold_ttl).max(until);
-        registry.release(Release { claim, not_before: now, give_up, under_way });
+        registry.remove(record.give_back().claim.id, record);
+        registry.release_of(record);
     }
 }
 

@@ -205,12 +205,7 @@ impl Lease {
     }
 
     fn answered(&self, answer: &Renewal, sent: crate::clock::Moment) -> Result<(), Error> {
-        if self.record.renewed(answer, sent) {
-            self.registry.remove(self.record.claim().id, &self.record);
-            if let Some(why) = self.record.loss() {
-                crate::observe::lost(self.record.labels, &self.record.claim(), &why);
-            }
-        }
+        self.registry.renewed(&self.record, answer, sent);
         self.registry.sooner(self.record.next_event());
         self.token().map(drop)
     }

@@ -26,11 +26,7 @@ impl LockManager {
     pub async fn inspect(&self, space: Space, name: impl AsRef<str>) -> Result<LockState, Error> {
         let core = self.core();
         let key = core.key(space, name.as_ref())?;
-        let ask = || async {
-            let base = core.token_base().await?;
-            Ok(rebased(core.driver().inspect(&key).await?, base))
-        };
-        core.repeat(Some(PATIENCE), ask).await
+        core.repeat(Some(PATIENCE), || core.state(&key)).await
     }
 
     /// The locks and semaphores in use whose names begin with `prefix`, taken literally. Asks for

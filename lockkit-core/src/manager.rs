@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::capabilities::Capabilities;
 use crate::driver::{Force, LockDriver};
 use crate::observe;
-use crate::registry::{Registry, Release};
+use crate::registry::Registry;
 use crate::renewer;
 use crate::settings::Settings;
 use crate::shared::{Core, unix_ms};
@@ -234,13 +234,9 @@ impl LockManager {
     /// Dropping it leaves the releases to the background; the manager stays shut.
     pub async fn shutdown(&self) {
         let registry = &self.core.registry;
-        let now = registry.clock.now();
         for record in registry.close() {
             if record.lose(LossReason::ShutDown) {
-                let claim = record.claim();
-                let give_up = now.after(claim.hold_ttl);
-                let (under_way, _) = record.under_way();
-                registry.release(Release { claim, not_before: now, give_up, under_way });
+                registry.release_of(&record);
             }
         }
         renewer::ensure(registry);

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, Moment};
 use crate::collector::Collector;
-use crate::driver::{ClaimId, LockDriver, Released};
+use crate::driver::{ClaimId, LockDriver, Released, Renewal};
 use crate::error::in_time;
 use crate::record::{NEVER, Record};
 use crate::shared::{locked, once_there};
@@ -199,6 +199,24 @@ impl Registry {
         let pending = Pending::new(&self.pending);
         locked(&self.releases).push((release, pending));
         self.wake.notify_one();
+    }
+
+    /// The same at once, of a claim that was held, or waited for, under this record.
+    pub(crate) fn release_of(&self, record: &Record) {
+        let (claim, (under_way, _)) = (record.claim(), record.under_way());
+        let not_before = self.clock.now();
+        let give_up = not_before.after(claim.hold_ttl);
+        self.release(Release { claim, not_before, give_up, under_way });
+    }
+
+    /// Takes the answer to a renewal that was sent at `sent`. Cares no longer for a claim that it ended.
+    pub(crate) fn renewed(&self, record: &Arc<Record>, answer: &Renewal, sent: Moment) {
+        if record.renewed(answer, sent) {
+            self.remove(record.claim().id, record);
+            if let Some(why) = record.loss() {
+                observe::lost(record.labels, &record.claim(), &why);
+            }
+        }
     }
 
     pub(crate) fn take_releases(&self) -> Vec<(Release, Pending)> {

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::renewal_limit;
-use crate::driver::{Released, Renewal};
+use crate::driver::Released;
 use crate::observe;
 use crate::record::Record;
 use crate::registry::{Pending, Registry, Release};
@@ -147,21 +147,12 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
         Ok(Ok(answers)) if answers.len() == batch.len() => {
             for (record, answer) in batch.iter().zip(&answers) {
                 match answer {
-                    Ok(answer) => renewed(&registry, record, answer, sent),
+                    Ok(answer) => registry.renewed(record, answer, sent),
                     Err(_) => record.renewal_failed(),
                 }
             }
         }
         _ => batch.iter().for_each(|record| record.renewal_failed()),
-    }
-}
-
-fn renewed(registry: &Registry, record: &Arc<Record>, answer: &Renewal, sent: Moment) {
-    if record.renewed(answer, sent) {
-        registry.remove(record.claim().id, record);
-        if let Some(why) = record.loss() {
-            observe::lost(record.labels, &record.claim(), &why);
-        }
     }
 }
 

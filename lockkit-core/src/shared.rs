@@ -121,6 +121,18 @@ impl Core {
         in_time(backend, limit, attempts).await
     }
 
+    /// What one got who waited for as long as it takes.
+    pub(crate) fn waited<T>(&self, got: Option<T>) -> Result<T, Error> {
+        // A driver answered "busy" to a claim that would have waited.
+        got.ok_or_else(|| self.driver().unsupported("waiting in line"))
+    }
+
+    /// A list as users see it.
+    pub(crate) async fn state(&self, key: &Key) -> Result<LockState, Error> {
+        let base = self.token_base().await?;
+        Ok(rebased(self.driver().inspect(key).await?, base))
+    }
+
     /// What is added to the backend's tokens. One round trip the first time, at most.
     pub(crate) async fn token_base(&self) -> Result<u64, Error> {
         self.base.get_or_try_init(|| self.driver().token_base(&self.namespace)).await.copied()

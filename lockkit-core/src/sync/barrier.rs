@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::Register;
 use super::handle::Handle;
 use crate::driver::Entry;
-use crate::shared::{Core, rebased};
+use crate::shared::Core;
 use crate::{Error, Guard, LossReason, Mode, Space, Token};
 
 /// A point that `n` participants leave together, again and again: round after round.
@@ -60,13 +60,13 @@ impl Barrier {
     pub(crate) fn new(core: &Arc<Core>, name: &str, count: u32) -> Self {
         let register = Register::of(core, "barrier", name).ttl(FORGOTTEN_AFTER);
         let mut handle = Handle::new(core, name, None);
-        handle.note = Some(format!("barrier of {count}").into());
+        handle.options.note = Some(format!("barrier of {count}").into());
         Self { handle, register, count }
     }
 
     /// How long a participant that died still counts; the manager's ttl unless set.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.handle.ttl = ttl;
+        self.handle.options.ttl = ttl;
         self
     }
 
@@ -137,10 +137,7 @@ impl Barrier {
 
     /// The participants that stand beyond the last round, in order.
     async fn arrived(&self, through: Option<Token>) -> Result<Vec<Token>, Error> {
-        let core = &self.handle.core;
-        let key = core.key(Space::Lock, self.handle.name()?.as_str())?;
-        let base = core.token_base().await?;
-        let state = rebased(core.driver().inspect(&key).await?, base);
+        let state = self.handle.core.state(&self.handle.key(Space::Lock)?).await?;
         let there = state.holders().filter(|s| s.mode == Mode::Shared && !s.broken);
         Ok(there.map(|s| s.token).filter(|token| Some(*token) > through).collect())
     }

@@ -76,7 +76,7 @@ impl Drop for Entrance {
 pub(crate) async fn enter(
     core: &Arc<Core>,
     owner: &Owner,
-    request: &Request,
+    request: &Request<'_>,
     wait: Wait,
 ) -> Result<Option<Guard>, Error> {
     if let Wait::For(limit) = wait

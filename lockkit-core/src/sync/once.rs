@@ -67,13 +67,13 @@ impl Once {
 
     /// How long the lock stays held when who runs the job dies; the manager's unless set.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.handle.ttl = ttl;
+        self.handle.options.ttl = ttl;
         self
     }
 
     /// Says more of the job to people who look at the lock.
     pub fn note(mut self, note: impl AsRef<str>) -> Self {
-        self.handle.note = Some(note.as_ref().into());
+        self.handle.options.note = Some(note.as_ref().into());
         self
     }
 
@@ -91,9 +91,7 @@ impl Once {
         E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
-        let decision = self.attempt(work, Wait::Forever).await?;
-        // Without a limit there is no giving up.
-        decision.ok_or_else(|| self.handle.core.driver().unsupported("waiting in line").into())
+        Ok(self.handle.core.waited(self.attempt(work, Wait::Forever).await?)?)
     }
 
     /// As [`run`](Self::run), but `None` at once when another runs it now.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Semaphore;
 use crate::acquire::Wait;
 use crate::driver::SetLimit;
-use crate::{Error, Guard, Mode};
+use crate::{Error, Guard, Mode, Space};
 
 /// How long a resize is repeated while the backend does not answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
@@ -82,7 +82,7 @@ impl Semaphore {
     /// Asks the backend for the limit, until there is an answer or no patience left.
     pub(super) async fn ask(&self, to: SetLimit, patience: Duration) -> Result<u32, Error> {
         self.check()?;
-        let key = self.key()?;
+        let key = self.handle.key(Space::Semaphore)?;
         let core = &self.handle.core;
         let limit = core.repeat_within(patience, || core.driver().resize(&key, to)).await?;
         if let Some(heard) = &self.heard {
