@@ -15,25 +15,54 @@ use crate::observe::{self, Labels, Outcome};
 use crate::record::{How, Record};
 use crate::registry::{Pending, Release};
 use crate::renewer;
-use crate::settings::check_ttl;
+use crate::settings::{Settings, check_ttl};
 use crate::shared::Core;
 use crate::{Claim, Error, Key, Lifetime, LossReason, Mode, Token};
 
 /// What one lock operation asks for.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct Request<'a> {
     pub(crate) key: Key,
     pub(crate) mode: Mode,
+    pub(crate) options: &'a Options,
+    pub(crate) labels: Labels,
+}
+
+/// What can be set for each lock.
+#[derive(Clone)]
+pub(crate) struct Options {
     pub(crate) ttl: Duration,
     pub(crate) wait_ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
-    pub(crate) lifetime: Lifetime,
-    /// Whether it is renewed in the background while it is held.
-    pub(crate) renew: bool,
     pub(crate) note: Option<Arc<str>>,
-    /// Whether its limit may change while it waits.
+    /// Whether it is renewed in the background while it is held.
+    pub(crate) auto_renew: bool,
+    pub(crate) detached: bool,
+    pub(crate) class: Option<&'static str>,
+    /// Whether the limit is the backend's to say, so that any number of permits may be asked for.
     pub(crate) resizable: bool,
-    pub(crate) labels: Labels,
+}
+
+impl Options {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self {
+            ttl: settings.ttl,
+            wait_ttl: settings.wait_ttl,
+            max_hold: None,
+            note: None,
+            auto_renew: true,
+            detached: false,
+            class: None,
+            resizable: false,
+        }
+    }
+
+    fn lifetime(&self) -> Lifetime {
+        match (self.detached, self.auto_renew) {
+            (true, _) => Lifetime::Detached,
+            (false, true) => Lifetime::Renewed,
+            (false, false) => Lifetime::Fixed,
+        }
+    }
 }
 
 /// How long to wait for a lock.
@@ -47,7 +76,7 @@ pub(crate) enum Wait {
 /// Gets the lock, or `None` when it was busy for as long as the caller would wait.
 pub(crate) async fn acquire(
     core: &Arc<Core>,
-    request: &Request,
+    request: &Request<'_>,
     wait: Wait,
 ) -> Result<Option<Guard>, Error> {
     check(core, request)?;
@@ -75,7 +104,11 @@ pub(crate) async fn acquire(
     result
 }
 
-async fn within(core: &Arc<Core>, request: &Request, wait: Wait) -> Result<Option<Guard>, Error> {
+async fn within(
+    core: &Arc<Core>,
+    request: &Request<'_>,
+    wait: Wait,
+) -> Result<Option<Guard>, Error> {
     match wait {
         Wait::No | Wait::For(Duration::ZERO) => attempt(core, request, Patience::Try).await,
         Wait::Forever => attempt(core, request, Patience::Wait).await,
@@ -87,28 +120,29 @@ async fn within(core: &Arc<Core>, request: &Request, wait: Wait) -> Result<Optio
 }
 
 /// Refuses what cannot work, before any I/O.
-fn check(core: &Core, request: &Request) -> Result<(), Error> {
+fn check(core: &Core, request: &Request<'_>) -> Result<(), Error> {
+    let options = request.options;
     core.check_open()?;
     let capabilities = core.driver().capabilities();
     let margin = core.settings.margin;
-    check_ttl("ttl", request.ttl, margin, capabilities)?;
-    check_ttl("wait_ttl", request.wait_ttl, margin, capabilities)?;
-    if request.max_hold == Some(Duration::ZERO) {
+    check_ttl("ttl", options.ttl, margin, capabilities)?;
+    check_ttl("wait_ttl", options.wait_ttl, margin, capabilities)?;
+    if options.max_hold == Some(Duration::ZERO) {
         return Err(Error::config("a max_hold of zero holds nothing: use a longer one, or none"));
     }
     if let Mode::Permits { permits, limit } = request.mode {
         if !capabilities.permits {
             return Err(core.driver().unsupported("semaphores"));
         }
-        if permits == 0 || (limit == 0 && !request.resizable) {
+        if permits == 0 || (limit == 0 && !options.resizable) {
             return Err(Error::config("a semaphore has, and gives, one permit at least"));
         }
-        if permits > limit && !request.resizable {
+        if permits > limit && !options.resizable {
             let message = format!("{permits} permits of a semaphore of {limit} can never be had");
             return Err(Error::Config(message));
         }
     }
-    if request.lifetime == Lifetime::Detached && !capabilities.detached {
+    if options.detached && !capabilities.detached {
         return Err(core.driver().unsupported("claims that outlive their process"));
     }
     Ok(())
@@ -121,20 +155,15 @@ const TRIES: u32 = 3;
 /// late.
 async fn attempt(
     core: &Arc<Core>,
-    request: &Request,
+    request: &Request<'_>,
     patience: Patience,
 ) -> Result<Option<Guard>, Error> {
     renewer::ensure(&core.registry);
-    let (mut failures, mut late) = (0, 0);
+    let mut late = 0;
     loop {
-        let base = match core.token_base().await {
-            Ok(base) => base,
-            Err(error) if patience == Patience::Wait && error.is_retryable() => {
-                failures += 1;
-                tokio::time::sleep(backoff(failures)).await;
-                continue;
-            }
-            Err(error) => return Err(error),
+        let base = match patience {
+            Patience::Try => core.token_base().await?,
+            Patience::Wait => core.repeat(None, || core.token_base()).await?,
         };
         match Attempt::new(core, request, base).run(patience).await? {
             Came::Granted(guard) => return Ok(Some(guard)),
@@ -142,9 +171,8 @@ async fn attempt(
             Came::Again => late += 1,
         }
         if patience == Patience::Try && late == TRIES {
-            let backend = core.driver().capabilities().backend;
             let what = "each answer came after the lease that it granted was over";
-            return Err(Error::retryable(backend, what));
+            return Err(Error::retryable(core.backend(), what));
         }
         tokio::time::sleep(backoff(1)).await;
         core.check_open()?;
@@ -176,17 +204,18 @@ struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(core: &'a Arc<Core>, request: &Request, base: u64) -> Self {
+    fn new(core: &'a Arc<Core>, request: &Request<'_>, base: u64) -> Self {
+        let Request { options, labels, .. } = *request;
         let claim = Claim::new(
             request.key.clone(),
             request.mode,
-            request.ttl,
-            request.wait_ttl,
+            options.ttl,
+            options.wait_ttl,
             core.identity.clone(),
         );
-        let claim = claim.with_lifetime(request.lifetime).with_note(request.note.clone());
+        let claim = claim.with_lifetime(options.lifetime()).with_note(options.note.clone());
         let margin = core.settings.margin;
-        let Request { renew, max_hold, labels, .. } = *request;
+        let Options { auto_renew: renew, max_hold, .. } = *options;
         let how = How { margin, base, renew, max_hold, labels };
         let claim = Arc::new(claim);
         Self {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::{BreakRecord, Token};
+use crate::{BreakRecord, LossReason, Token};
 
 /// An answer of the backend, and how many attempts the driver made before it.
 ///
@@ -168,6 +168,17 @@ pub enum Ended {
     Broken(BreakRecord),
     /// The session or the lease that kept it alive ended.
     SessionEnded,
+}
+
+/// Why a claim was lost that is not in the list when its lease may have ended.
+impl From<Ended> for LossReason {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::NotInLine => Self::Expired,
+            Ended::Broken(record) => Self::Broken(record),
+            Ended::SessionEnded => Self::SessionEnded,
+        }
+    }
 }
 
 /// The answer to [`LockDriver::anchor`](crate::driver::LockDriver::anchor).

@@ -43,7 +43,7 @@ pub use crate::answers::{
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::deadline::{backoff, trusted_until};
-pub use crate::error::no_answer;
+pub use crate::error::{in_time, no_answer};
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
 pub use crate::gather::Gather;
 pub use crate::pem::{Pem, PemFiles};
@@ -52,6 +52,7 @@ pub use crate::registers::{
     Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, StoreOutcome, Version, Write,
     WriteId,
 };
+pub use crate::shared::{locked, unix_ms};
 pub use crate::url::{UrlOption, join_query, split_query};
 
 /// Lists of claims, kept by a backend.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -381,6 +382,18 @@ impl fmt::Display for BreakRecord {
 /// The error of a request that was given up because its answer did not come in time. Retryable.
 pub fn no_answer(backend: &'static str) -> Error {
     Error::retryable(backend, "the backend did not answer in time")
+}
+
+/// The answer to a request, or [`no_answer`] where it has not come after this time.
+///
+/// # Cancel safety
+/// That of the request.
+pub async fn in_time<T>(
+    backend: &'static str,
+    limit: Duration,
+    request: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(no_answer(backend)))
 }
 
 #[cfg(test)]

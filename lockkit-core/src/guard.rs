@@ -6,22 +6,16 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::deadline::backoff;
 use crate::driver::{Released, Renewal};
 use crate::error::no_answer;
 use crate::lease::Lease;
 use crate::record::Record;
-use crate::registry::Release;
 use crate::shared::Core;
 use crate::ticket::Ticket;
 use crate::{Error, FromLock, Lifetime, LossReason, Mode, observe};
-
-/// How long a release waits for its answer before it goes on in the background.
-const RELEASE: Duration = Duration::from_secs(5);
 
 /// A lock that is held: exclusively, shared, or as permits of a semaphore.
 ///
@@ -101,7 +95,7 @@ impl Guard {
         }
         // Its owner may come again before it has polled this to its end, and would then stand
         // behind its own claim.
-        let backend = holding.core.driver().capabilities().backend;
+        let backend = holding.core.backend();
         tokio::spawn(holding.release()).await.unwrap_or_else(|_| Err(no_answer(backend)))
     }
 
@@ -208,9 +202,7 @@ impl Holding {
         observe::released(record.labels, claim.key.name.as_str(), given.held_for);
         registry.remove(claim.id, record);
         // From here to the answer, dropping this future drops `self`, which is still armed.
-        let answer = tokio::time::timeout(RELEASE, registry.collector.release(claim));
-        let answer =
-            answer.await.unwrap_or_else(|_| Err(no_answer(registry.driver.capabilities().backend)));
+        let answer = registry.give_back(claim).await;
         let (under_way, until) = record.under_way();
         let ghost_possible = under_way > 0 && registry.clock.now() < until;
         self.armed.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
@@ -230,12 +222,8 @@ impl Drop for Holding {
         }
         let record = &self.lease.record;
         let registry = &self.core.registry;
-        let claim = record.give_back().claim;
-        registry.remove(claim.id, record);
-        let now = registry.clock.now();
-        let (under_way, until) = record.under_way();
-        let give_up = now.after(claim.hold_ttl).max(until);
-        registry.release(Release { claim, not_before: now, give_up, under_way });
+        registry.remove(record.give_back().claim.id, record);
+        registry.release_of(record);
     }
 }
 
@@ -304,32 +292,23 @@ impl WriteGuard {
         }
         let lease = &holding.lease;
         let claim = lease.record.claim();
-        let mut failures = 0;
-        loop {
-            self.guard.token()?;
+        let ask = || async {
             let sent = lease.record.now();
-            let driver = &lease.registry.driver;
-            let answer = tokio::time::timeout(lease.remaining(), driver.downgrade(&claim)).await;
-            match answer {
-                Ok(Ok(renewal @ Renewal::Holds(_))) => {
-                    let shared = (*claim).clone().with_mode(Mode::Shared);
-                    lease.record.set_claim(Arc::new(shared));
-                    lease.record.renewed(&renewal, sent);
-                    return Ok(self.guard);
-                }
-                Ok(Ok(renewal)) => {
-                    lease.record.renewed(&renewal, sent);
-                    self.guard.token()?;
-                    return Err(Error::Lost { reason: LossReason::Vanished });
-                }
-                Ok(Err(error)) if error.is_retryable() => {
-                    failures += 1;
-                    tokio::time::sleep(backoff(failures).min(lease.remaining())).await;
-                }
-                Ok(Err(error)) => return Err(error),
-                Err(_) => {}
-            }
+            Ok((lease.within(lease.registry.driver.downgrade(&claim)).await?, sent))
+        };
+        let (renewal, sent) = tokio::select! {
+            biased;
+            reason = lease.lost() => return Err(Error::Lost { reason }),
+            answer = holding.core.repeat(None, ask) => answer?,
+        };
+        if let Renewal::Holds(_) = renewal {
+            lease.record.set_claim(Arc::new((*claim).clone().with_mode(Mode::Shared)));
+            lease.record.renewed(&renewal, sent);
+            return Ok(self.guard);
         }
+        lease.record.renewed(&renewal, sent);
+        self.guard.token()?;
+        Err(Error::Lost { reason: LossReason::Vanished })
     }
 }
 

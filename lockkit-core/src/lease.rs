@@ -76,9 +76,8 @@ impl Lease {
     pub async fn anchor(&self, backend: &str) -> Result<Anchor, Error> {
         let token = self.token()?;
         let driver = &self.registry.driver;
-        if driver.capabilities().backend != backend {
-            let operation = "fencing a transaction of another backend";
-            return Err(Error::Unsupported { operation, backend: driver.capabilities().backend });
+        if self.registry.backend() != backend {
+            return Err(driver.unsupported("fencing a transaction of another backend"));
         }
         let vanished = || Error::Lost { reason: LossReason::Vanished };
         let (claim, sent) = (self.record.claim(), self.record.now());
@@ -206,21 +205,19 @@ impl Lease {
     }
 
     fn answered(&self, answer: &Renewal, sent: crate::clock::Moment) -> Result<(), Error> {
-        if self.record.renewed(answer, sent) {
-            self.registry.remove(self.record.claim().id, &self.record);
-            if let Some(why) = self.record.loss() {
-                crate::observe::lost(self.record.labels, &self.record.claim(), &why);
-            }
-        }
+        self.registry.renewed(&self.record, answer, sent);
         self.registry.sooner(self.record.next_event());
         self.token().map(drop)
     }
 
     /// No question about a lease takes longer than the lease.
-    async fn within<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    pub(crate) async fn within<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         tokio::time::timeout(self.remaining(), call).await.unwrap_or_else(|_| {
             self.token()?;
-            Err(no_answer(self.registry.driver.capabilities().backend))
+            Err(no_answer(self.registry.backend()))
         })
     }
 }

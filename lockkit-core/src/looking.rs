@@ -1,15 +1,14 @@
 //! What a manager shows: one lock, all locks, the changes of one, how the backend is. Looking
 //! disturbs nobody, so it is repeated after a failure that may pass.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::Stream;
-use tokio::time::Instant;
 
-use crate::deadline::backoff;
 use crate::name::is_reserved;
 use crate::shared::{Core, rebased};
-use crate::state::{Health, ListRequest, Listed, LockState, RegisterRequest, RegisterState};
+use crate::state::{Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState};
 use crate::{Error, LockManager, Namespace, Space};
 
 /// How long a look is repeated that fails: a restart of a server is over by then.
@@ -27,11 +26,7 @@ impl LockManager {
     pub async fn inspect(&self, space: Space, name: impl AsRef<str>) -> Result<LockState, Error> {
         let core = self.core();
         let key = core.key(space, name.as_ref())?;
-        let ask = || async {
-            let base = core.token_base().await?;
-            Ok(rebased(core.driver().inspect(&key).await?, base))
-        };
-        repeat(core, Some(PATIENCE), ask).await
+        core.repeat(Some(PATIENCE), || core.state(&key)).await
     }
 
     /// The locks and semaphores in use whose names begin with `prefix`, taken literally. Asks for
@@ -43,23 +38,17 @@ impl LockManager {
         &self,
         prefix: impl AsRef<str>,
     ) -> impl Stream<Item = Result<LockState, Error>> + Send + 'static {
-        let core = self.core().clone();
         let prefix = prefix.as_ref().to_owned();
-        async_stream::try_stream! {
-            let base = repeat(&core, Some(PATIENCE), || core.token_base()).await?;
-            let namespace = core.namespace.clone();
-            let mut request = ListRequest { namespace, space: None, prefix, after: None, limit: PAGE };
-            loop {
-                let page = repeat(&core, Some(PATIENCE), || core.driver().list(&request)).await?;
-                for state in page.states {
-                    yield rebased(state, base);
-                }
-                match page.next {
-                    Some(next) => request.after = Some(next),
-                    None => break,
-                }
+        paged(self.core(), move |core, after| {
+            let prefix = prefix.clone();
+            async move {
+                let base = core.token_base().await?;
+                let namespace = core.namespace.clone();
+                let request = ListRequest { namespace, space: None, prefix, after, limit: PAGE };
+                let Page { states, next } = core.driver().list(&request).await?;
+                Ok((states.into_iter().map(|state| rebased(state, base)).collect(), next))
             }
-        }
+        })
     }
 
     /// The registers that have a value and whose names begin with `prefix`, taken literally; not
@@ -81,27 +70,21 @@ impl LockManager {
         &self,
         prefix: impl AsRef<str>,
     ) -> impl Stream<Item = Result<RegisterState, Error>> + Send + 'static {
-        let core = self.core().clone();
         let prefix = prefix.as_ref().to_owned();
-        async_stream::try_stream! {
-            let namespace = core.namespace.clone();
-            let mut request = RegisterRequest { namespace, prefix, after: None, limit: PAGE };
-            loop {
-                let page = repeat(&core, Some(PATIENCE), || async {
-                    let driver = core.driver();
-                    let registers = driver.registers();
-                    registers.ok_or_else(|| driver.unsupported("registers"))?.page(&request).await
-                });
-                let Listed { items, more } = page.await?;
-                request.after = items.last().map(|last| last.name.clone());
-                for register in items.into_iter().filter(|it| !is_reserved(&it.name)) {
-                    yield register;
-                }
-                if !more || request.after.is_none() {
-                    break;
-                }
+        paged(self.core(), move |core, after| {
+            let prefix = prefix.clone();
+            async move {
+                let namespace = core.namespace.clone();
+                let request = RegisterRequest { namespace, prefix, after, limit: PAGE };
+                let driver = core.driver();
+                let registers = driver.registers();
+                let registers = registers.ok_or_else(|| driver.unsupported("registers"))?;
+                let Listed { mut items, more } = registers.page(&request).await?;
+                let last = items.last().filter(|_| more).map(|last| last.name.clone());
+                items.retain(|register| !is_reserved(&register.name));
+                Ok((items, last))
             }
-        }
+        })
     }
 
     /// The prefixes of this backend under which a lock is in use or a register has a value,
@@ -120,21 +103,11 @@ impl LockManager {
     ///
     /// [`Capabilities::namespaces`]: crate::Capabilities::namespaces
     pub fn prefixes(&self) -> impl Stream<Item = Result<Namespace, Error>> + Send + 'static {
-        let core = self.core().clone();
-        async_stream::try_stream! {
-            let mut after: Option<Namespace> = None;
-            loop {
-                let ask = || core.driver().namespaces(after.as_ref(), PAGE);
-                let Listed { items, more } = repeat(&core, Some(PATIENCE), ask).await?;
-                after = items.last().cloned();
-                for namespace in items {
-                    yield namespace;
-                }
-                if !more || after.is_none() {
-                    break;
-                }
-            }
-        }
+        paged(self.core(), |core: Arc<Core>, after: Option<Namespace>| async move {
+            let Listed { items, more } = core.driver().namespaces(after.as_ref(), PAGE).await?;
+            let last = items.last().filter(|_| more).cloned();
+            Ok((items, last))
+        })
     }
 
     /// The states of a lock: first as it is now, then whenever somebody comes, goes, begins to
@@ -151,11 +124,11 @@ impl LockManager {
         let key = core.key(space, name.as_ref());
         async_stream::try_stream! {
             let key = key?;
-            let base = repeat(&core, Some(PATIENCE), || core.token_base()).await?;
-            let mut seen = repeat(&core, Some(PATIENCE), || core.driver().inspect(&key)).await?;
+            let base = core.repeat(Some(PATIENCE), || core.token_base()).await?;
+            let mut seen = core.repeat(Some(PATIENCE), || core.driver().inspect(&key)).await?;
             loop {
                 yield rebased(seen.clone(), base);
-                seen = repeat(&core, None, || core.driver().changed(&key, &seen)).await?;
+                seen = core.repeat(None, || core.driver().changed(&key, &seen)).await?;
             }
         }
     }
@@ -171,30 +144,28 @@ impl LockManager {
     }
 }
 
-/// Asks until there is an answer or an error that stays, for as long as this; `None`: for as long
-/// as it takes.
-async fn repeat<T, F>(
-    core: &Core,
-    patience: Option<Duration>,
-    ask: impl Fn() -> F,
-) -> Result<T, Error>
+/// What stands in the pages of a listing: each is asked for behind the end of the one before.
+fn paged<T, K, F>(
+    core: &Arc<Core>,
+    page: impl Fn(Arc<Core>, Option<K>) -> F + Send + Sync + 'static,
+) -> impl Stream<Item = Result<T, Error>> + Send + 'static
 where
-    F: Future<Output = Result<T, Error>>,
+    T: Send + 'static,
+    K: Clone + Send + Sync + 'static,
+    F: Future<Output = Result<(Vec<T>, Option<K>), Error>> + Send,
 {
-    let until = patience.map(|patience| Instant::now() + patience);
-    let mut failures = 0;
-    loop {
-        core.check_open()?;
-        let error = match ask().await {
-            Err(error) if error.is_retryable() => error,
-            answer => return answer,
-        };
-        failures += 1;
-        let pause = backoff(failures);
-        if until.is_some_and(|until| Instant::now() + pause >= until) {
-            return Err(error);
+    let core = core.clone();
+    async_stream::try_stream! {
+        let mut after = None;
+        loop {
+            let (items, next) = core.repeat(Some(PATIENCE), || page(core.clone(), after.clone())).await?;
+            for item in items {
+                yield item;
+            }
+            if next.is_none() {
+                break;
+            }
+            after = next;
         }
-        tracing::debug!(%error, "looking failed; looking again");
-        tokio::time::sleep(pause).await;
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::capabilities::Capabilities;
 use crate::driver::{Force, LockDriver};
 use crate::observe;
-use crate::registry::{Registry, Release};
+use crate::registry::Registry;
 use crate::renewer;
 use crate::settings::Settings;
 use crate::shared::{Core, unix_ms};
@@ -51,7 +51,7 @@ impl Drop for Presence {
     fn drop(&mut self) {
         let held = self.0.held();
         if !held.is_empty() {
-            observe::manager_gone(self.0.driver.capabilities().backend, &held);
+            observe::manager_gone(self.0.backend(), &held);
         }
     }
 }
@@ -188,8 +188,7 @@ impl LockManager {
         let broken = driver.break_claim(&key, token, how, &record).await?
             || driver.inspect(&key).await?.last_break.as_ref() == Some(&record);
         if broken {
-            let backend = core.driver().capabilities().backend;
-            observe::broke(backend, key.name.as_str(), token, record.forced);
+            observe::broke(core.backend(), key.name.as_str(), token, record.forced);
         }
         Ok(broken)
     }
@@ -235,13 +234,9 @@ impl LockManager {
     /// Dropping it leaves the releases to the background; the manager stays shut.
     pub async fn shutdown(&self) {
         let registry = &self.core.registry;
-        let now = registry.clock.now();
         for record in registry.close() {
             if record.lose(LossReason::ShutDown) {
-                let claim = record.claim();
-                let give_up = now.after(claim.hold_ttl);
-                let (under_way, _) = record.under_way();
-                registry.release(Release { claim, not_before: now, give_up, under_way });
+                registry.release_of(&record);
             }
         }
         renewer::ensure(registry);

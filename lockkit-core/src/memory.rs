@@ -11,10 +11,12 @@ use tokio::sync::Notify;
 use crate::capabilities::{Capabilities, Fault, Keeps, LeaseClock, WakeUp};
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
-    Answered, Force, Grant, LockDriver, Registers, Renewal, Replies, Reply, SetLimit, Step,
+    Answered, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies, Reply, SetLimit,
+    Step,
 };
 use crate::line;
 use crate::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
+use crate::waiting::watchers::Watchers;
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 mod bells;
@@ -23,7 +25,6 @@ mod registers;
 mod shelf;
 mod show;
 mod store;
-mod watchers;
 
 use bells::Calls;
 use shelf::Shelf;
@@ -56,9 +57,15 @@ pub struct MemoryDriver {
 }
 
 struct Shared {
+    lines: Store<Lines, Key>,
+    shelf: Store<Shelf, RegisterKey>,
+}
+
+/// What is kept, under a lock, and who watches parts of it.
+struct Store<S, K> {
     clock: Arc<dyn Clock>,
-    lines: Mutex<Lines>,
-    shelf: Mutex<Shelf>,
+    state: Mutex<S>,
+    watchers: Arc<Watchers<K>>,
 }
 
 const CAPABILITIES: Capabilities = {
@@ -100,9 +107,9 @@ impl MemoryDriver {
 
     /// A store of its own, on another clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        let shared =
-            Shared { clock, lines: Mutex::new(Lines::new()), shelf: Mutex::new(Shelf::new()) };
-        Self { shared: Arc::new(shared) }
+        let lines = Store::new(&clock, Lines::new);
+        let shelf = Store::new(&clock, Shelf::new);
+        Self { shared: Arc::new(Shared { lines, shelf }) }
     }
 }
 
@@ -118,33 +125,18 @@ impl fmt::Debug for MemoryDriver {
     }
 }
 
-impl Shared {
-    /// One verb on the lists. The clock is read inside, so that time never goes back from one verb
-    /// to the next; whoever is to be woken is woken outside.
-    fn on_lines<R>(
-        &self,
-        verb: impl FnOnce(&mut Lines, Moment, &mut Calls) -> R,
-    ) -> Result<R, Error> {
-        let mut calls = Calls::default();
-        let result = {
-            let mut lines = whole(&self.lines)?;
-            verb(&mut lines, self.clock.now(), &mut calls)
-        };
-        calls.ring();
-        Ok(result)
+impl<S, K> Store<S, K> {
+    fn new(clock: &Arc<dyn Clock>, state: impl FnOnce(&Arc<Watchers<K>>) -> S) -> Self {
+        let watchers = Arc::default();
+        Self { clock: clock.clone(), state: Mutex::new(state(&watchers)), watchers }
     }
 
-    /// The same on the registers.
-    fn on_shelf<R>(
-        &self,
-        verb: impl FnOnce(&mut Shelf, Moment, &mut Calls) -> R,
-    ) -> Result<R, Error> {
-        let mut calls = Calls::default();
-        let result = {
-            let mut shelf = whole(&self.shelf)?;
-            verb(&mut shelf, self.clock.now(), &mut calls)
-        };
-        calls.ring();
+    /// One verb. The clock is read inside, so that time never goes back from one verb to the next;
+    /// whoever is to be woken is woken outside.
+    fn apply<R>(&self, verb: impl FnOnce(&mut S, Moment, &mut Calls) -> R) -> Result<R, Error> {
+        let mut calls = Calls::new();
+        let result = verb(&mut *whole(&self.state)?, self.clock.now(), &mut calls);
+        calls.iter().for_each(|bell| bell.notify_one());
         Ok(result)
     }
 
@@ -178,7 +170,7 @@ impl LockDriver for MemoryDriver {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.shared.clock.clone()
+        self.shared.lines.clock.clone()
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -186,7 +178,7 @@ impl LockDriver for MemoryDriver {
     }
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        self.shared.on_lines(|lines, now, calls| {
+        self.shared.lines.apply(|lines, now, calls| {
             let carry = |step: &Step| {
                 Ok(Answered::from(match step {
                     Step::Acquire { claim, patience } => {
@@ -204,10 +196,11 @@ impl LockDriver for MemoryDriver {
         loop {
             let turn = self
                 .shared
-                .on_lines(|lines, now, calls| lines.turn(claim, &waiting.bell, now, calls))??;
+                .lines
+                .apply(|lines, now, calls| lines.turn(claim, &waiting.bell, now, calls))??;
             match turn {
                 Turn::Holds(grant) => return Ok(grant),
-                Turn::Waits(end) => self.shared.wait(&waiting.bell, end).await,
+                Turn::Waits(end) => self.shared.lines.wait(&waiting.bell, end).await,
             }
         }
     }
@@ -215,7 +208,7 @@ impl LockDriver for MemoryDriver {
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let mut renewals = Vec::with_capacity(claims.len());
         for some in claims.chunks(RENEWED_AT_ONCE) {
-            self.shared.on_lines(|lines, now, calls| {
+            self.shared.lines.apply(|lines, now, calls| {
                 let renew = |claim: &Arc<Claim>| {
                     lines.on_claim(claim, &line::Verb::Renew(claim), now, calls)
                 };
@@ -227,12 +220,12 @@ impl LockDriver for MemoryDriver {
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
         let step = line::Verb::Shorten(claim, ttl);
-        self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
+        self.shared.lines.apply(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
         let step = line::Verb::Downgrade(claim);
-        self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
+        self.shared.lines.apply(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 
     async fn break_claim(
@@ -243,17 +236,17 @@ impl LockDriver for MemoryDriver {
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let record = record.clone();
-        self.shared.on_lines(|lines, now, calls| {
-            lines.break_claim(key, token, force, record, now, calls)
-        })?
+        self.shared
+            .lines
+            .apply(|lines, now, calls| lines.break_claim(key, token, force, record, now, calls))?
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.shared.on_lines(|lines, now, _| lines.view(key, now).0)
+        self.shared.lines.apply(|lines, now, _| lines.view(key, now).0)
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.shared.on_lines(|lines, now, _| lines.list(request, now))?
+        self.shared.lines.apply(|lines, now, _| lines.list(request, now))?
     }
 
     async fn namespaces(
@@ -261,43 +254,43 @@ impl LockDriver for MemoryDriver {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
-        let mut all = self.shared.on_shelf(|shelf, now, _| shelf.namespaces(now))?;
-        self.shared.on_lines(|lines, now, _| all.extend(lines.namespaces(now)))?;
+        let mut all = self.shared.shelf.apply(|shelf, now, _| shelf.namespaces(now))?;
+        self.shared.lines.apply(|lines, now, _| all.extend(lines.namespaces(now)))?;
         let behind = all.into_iter().filter(|namespace| after.is_none_or(|a| namespace > a));
         Ok(Listed::first(limit, behind))
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
-        let watching = LineWatch { shared: &self.shared, key, bell: Arc::new(Notify::new()) };
-        self.shared.on_lines(|lines, _, _| lines.watchers.add(key, &watching.bell))?;
+        let watching = self.shared.lines.watchers.watch(key.clone());
         loop {
-            let (state, next_end) = self.shared.on_lines(|lines, now, _| lines.view(key, now))?;
+            let (state, next_end) =
+                self.shared.lines.apply(|lines, now, _| lines.view(key, now))?;
             if !state.same_line(seen) {
                 return Ok(state);
             }
-            self.shared.wait(&watching.bell, next_end).await;
+            self.shared.lines.wait(&watching.bell, next_end).await;
         }
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         let step = line::Verb::Raise(claim, token);
-        self.shared.on_lines(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
+        self.shared.lines.apply(|lines, now, calls| lines.on_claim(claim, &step, now, calls))?
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.shared.on_lines(|lines, now, calls| lines.resize(key, limit, now, calls))?
+        self.shared.lines.apply(|lines, now, calls| lines.resize(key, limit, now, calls))?
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.shared.on_lines(|lines, _, _| lines.base(namespace))
+        self.shared.lines.apply(|lines, _, _| lines.base(namespace))
     }
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.shared.on_lines(|lines, _, _| lines.raise_base(namespace, base))
+        self.shared.lines.apply(|lines, _, _| lines.raise_base(namespace, base))
     }
 
     async fn health(&self) -> Result<Health, Error> {
-        drop(whole(&self.shared.lines)?);
+        drop(whole(&self.shared.lines.state)?);
         Ok(Health::well("memory of this process").with(Finding {
             severity: Severity::Note,
             what: "These locks keep out nobody but other tasks of this process.".to_owned(),
@@ -317,20 +310,8 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         // An error means that the store is out of use: nothing to leave then.
-        let _ = self.shared.on_lines(|lines, _, calls| lines.hush(self.claim, &self.bell, calls));
-    }
-}
-
-/// Somebody watches a list.
-struct LineWatch<'a> {
-    shared: &'a Shared,
-    key: &'a Key,
-    bell: Arc<Notify>,
-}
-
-impl Drop for LineWatch<'_> {
-    fn drop(&mut self) {
-        let _ = self.shared.on_lines(|lines, _, _| lines.watchers.remove(self.key, &self.bell));
+        let _ =
+            self.shared.lines.apply(|lines, _, calls| lines.hush(self.claim, &self.bell, calls));
     }
 }
 

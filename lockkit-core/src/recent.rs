@@ -3,7 +3,9 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::shared::locked;
 
 /// How things were when they were seen last. Others change them too, so this may be wrong: use it to
 /// choose which request to try first, and let the server's answer decide.
@@ -56,7 +58,7 @@ impl<K: Eq + Hash, V: Clone> Recent<K, V> {
     }
 
     fn seen(&self) -> MutexGuard<'_, Generations<K, V>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.seen)
     }
 }
 

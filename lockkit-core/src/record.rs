@@ -1,7 +1,7 @@
 //! What core knows of one claim of this process: its phase, its deadline, when it is to be
 //! renewed. No I/O; the renewer, the guard and the acquiring task all meet here.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -11,6 +11,7 @@ use crate::clock::{Clock, Moment, sleep_until};
 use crate::deadline::{self, Margin};
 use crate::driver::{Ended, Grant, Renewal};
 use crate::observe::{self, Labels};
+use crate::shared::{locked, once_there};
 use crate::{Claim, Error, LossReason, Token};
 
 /// A claim of this process, from the moment it is in line until it has ended.
@@ -80,7 +81,7 @@ impl Record {
     }
 
     fn term(&self) -> MutexGuard<'_, Term> {
-        self.term.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.term)
     }
 
     pub(crate) fn claim(&self) -> Arc<Claim> {
@@ -358,15 +359,8 @@ impl Record {
 
     /// Returns when the claim waits no more.
     pub(crate) async fn settled(&self) {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if !matches!(self.term().phase, Phase::Waiting) {
-                return;
-            }
-            changed.await;
-        }
+        let settled = || (!matches!(self.term().phase, Phase::Waiting)).then_some(());
+        once_there(&self.changed, settled).await;
     }
 
     /// Returns when the claim was lost; never when it was given back. Keeps its own timer, so that
@@ -432,9 +426,7 @@ fn expired_or_unreachable(term: &Term) -> LossReason {
 /// What the backend's word means for a claim that is, or is not, past its own deadline.
 fn loss_of(ended: &Ended, expired: bool) -> LossReason {
     match ended {
-        Ended::Broken(record) => LossReason::Broken(record.clone()),
-        Ended::SessionEnded => LossReason::SessionEnded,
-        Ended::NotInLine if expired => LossReason::Expired,
-        Ended::NotInLine => LossReason::Vanished,
+        Ended::NotInLine if !expired => LossReason::Vanished,
+        ended => ended.clone().into(),
     }
 }

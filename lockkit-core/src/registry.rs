@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,10 +13,14 @@ use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, Moment};
 use crate::collector::Collector;
-use crate::driver::{ClaimId, LockDriver, Released};
-use crate::error::no_answer;
+use crate::driver::{ClaimId, LockDriver, Released, Renewal};
+use crate::error::in_time;
 use crate::record::{NEVER, Record};
+use crate::shared::{locked, once_there};
 use crate::{Claim, Error, Name, observe};
+
+/// How long a release waits for its answer before it is asked for again.
+const RELEASE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Registry {
     pub(crate) driver: Arc<dyn LockDriver>,
@@ -65,14 +69,7 @@ impl Open {
     /// Returns when nothing is left.
     async fn done(&self) {
         self.awaited.store(true, Ordering::SeqCst);
-        loop {
-            let mut none = std::pin::pin!(self.none.notified());
-            none.as_mut().enable();
-            if self.count.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            none.await;
-        }
+        once_there(&self.none, || (self.count.load(Ordering::SeqCst) == 0).then_some(())).await;
     }
 }
 
@@ -112,6 +109,10 @@ impl Registry {
             orphaned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         })
+    }
+
+    pub(crate) fn backend(&self) -> &'static str {
+        self.driver.capabilities().backend
     }
 
     /// Takes care of a claim from now on. Only inside a Tokio runtime.
@@ -157,9 +158,7 @@ impl Registry {
 
     /// Takes a claim out of its list, in bounded time.
     pub(crate) async fn give_back(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        let limit = Duration::from_secs(5);
-        let answer = tokio::time::timeout(limit, self.collector.release(claim)).await;
-        answer.unwrap_or_else(|_| Err(no_answer(self.driver.capabilities().backend)))
+        in_time(self.backend(), RELEASE, self.collector.release(claim)).await
     }
 
     /// Cares no longer for a claim under this record. (A ticket may have been resumed under another
@@ -200,6 +199,24 @@ impl Registry {
         let pending = Pending::new(&self.pending);
         locked(&self.releases).push((release, pending));
         self.wake.notify_one();
+    }
+
+    /// The same at once, of a claim that was held, or waited for, under this record.
+    pub(crate) fn release_of(&self, record: &Record) {
+        let (claim, (under_way, _)) = (record.claim(), record.under_way());
+        let not_before = self.clock.now();
+        let give_up = not_before.after(claim.hold_ttl);
+        self.release(Release { claim, not_before, give_up, under_way });
+    }
+
+    /// Takes the answer to a renewal that was sent at `sent`. Cares no longer for a claim that it ended.
+    pub(crate) fn renewed(&self, record: &Arc<Record>, answer: &Renewal, sent: Moment) {
+        if record.renewed(answer, sent) {
+            self.remove(record.claim().id, record);
+            if let Some(why) = record.loss() {
+                observe::lost(record.labels, &record.claim(), &why);
+            }
+        }
     }
 
     pub(crate) fn take_releases(&self) -> Vec<(Release, Pending)> {
@@ -277,8 +294,4 @@ impl Registry {
     pub(crate) fn is_orphaned(&self) -> bool {
         self.orphaned.load(Ordering::Acquire)
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::renewal_limit;
-use crate::driver::{Released, Renewal};
+use crate::driver::Released;
 use crate::observe;
 use crate::record::Record;
 use crate::registry::{Pending, Registry, Release};
@@ -119,7 +119,7 @@ impl Drop for Running {
         let held = registry.held();
         let was_shut_down = registry.closed.load(Ordering::SeqCst);
         if unreleased + held.len() > 0 && !was_shut_down {
-            observe::runtime_gone(registry.driver.capabilities().backend, &held, unreleased);
+            observe::runtime_gone(registry.backend(), &held, unreleased);
         }
     }
 }
@@ -141,28 +141,18 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
     let left = left.unwrap_or(Duration::MAX);
     let claims: Vec<_> = batch.iter().map(|r| r.claim()).collect();
     let answer = tokio::time::timeout(renewal_limit(left), registry.driver.renew(&claims)).await;
-    let (backend, took) =
-        (registry.driver.capabilities().backend, registry.clock.now().since(sent));
-    observe::renewal(backend, answer.as_ref().ok(), claims.len(), left, took);
+    let took = registry.clock.now().since(sent);
+    observe::renewal(registry.backend(), answer.as_ref().ok(), claims.len(), left, took);
     match answer {
         Ok(Ok(answers)) if answers.len() == batch.len() => {
             for (record, answer) in batch.iter().zip(&answers) {
                 match answer {
-                    Ok(answer) => renewed(&registry, record, answer, sent),
+                    Ok(answer) => registry.renewed(record, answer, sent),
                     Err(_) => record.renewal_failed(),
                 }
             }
         }
         _ => batch.iter().for_each(|record| record.renewal_failed()),
-    }
-}
-
-fn renewed(registry: &Registry, record: &Arc<Record>, answer: &Renewal, sent: Moment) {
-    if record.renewed(answer, sent) {
-        registry.remove(record.claim().id, record);
-        if let Some(why) = record.loss() {
-            observe::lost(record.labels, &record.claim(), &why);
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::driver::{Ended, Released, Renewal};
+use crate::driver::{Released, Renewal};
 use crate::guard::Guard;
 use crate::observe::Labels;
 use crate::record::{How, Record};
@@ -27,7 +27,6 @@ impl LockManager {
         let base = core.token_base().await?;
         renewer::ensure(&core.registry);
         let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
-        let backend = core.driver().capabilities().backend;
         for _ in 0..TRIES {
             if let Some(record) = renew(core, &claim, base).await? {
                 if let Err(error) = core.registry.insert(claim.id, &record) {
@@ -37,7 +36,8 @@ impl LockManager {
                 return Ok(Guard::new(core.clone(), record));
             }
         }
-        Err(Error::retryable(backend, "each answer came after the lease that it renewed was over"))
+        let what = "each answer came after the lease that it renewed was over";
+        Err(Error::retryable(core.backend(), what))
     }
 
     /// Releases a detached lock. A guard of this manager that resumed it is lost before that
@@ -62,16 +62,10 @@ async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<
     let sent = core.clock().now();
     let grant = match core.driver().renew_single(claim).await? {
         Renewal::Holds(grant) => grant,
-        Renewal::Ended(Ended::Broken(record)) => {
-            return Err(Error::Lost { reason: LossReason::Broken(record) });
-        }
-        Renewal::Ended(Ended::SessionEnded) => {
-            return Err(Error::Lost { reason: LossReason::SessionEnded });
-        }
-        _ => return Err(Error::Lost { reason: LossReason::Expired }),
+        Renewal::Ended(ended) => return Err(Error::Lost { reason: ended.into() }),
+        Renewal::Waits { .. } => return Err(Error::Lost { reason: LossReason::Expired }),
     };
-    let backend = core.driver().capabilities().backend;
-    let labels = Labels { backend, kind: "detached", class: None };
+    let labels = Labels { backend: core.backend(), kind: "detached", class: None };
     let how = How { margin: core.settings.margin, base, renew: true, max_hold: None, labels };
     let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
     if record.grant(&grant, Some(sent)) {

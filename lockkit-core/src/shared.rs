@@ -1,18 +1,24 @@
 //! What a manager's clones, its locks and its guards share, and what all of them ask of it.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::OnceCell;
+use tokio::sync::{Notify, OnceCell};
+use tokio::time::Instant;
 
 use crate::clock::Clock;
+use crate::deadline::backoff;
 use crate::driver::LockDriver;
+use crate::error::in_time;
 use crate::registry::Registry;
 use crate::settings::Settings;
 use crate::state::LockState;
 use crate::ticket::Ticket;
 use crate::{Error, Identity, Key, Name, Namespace, Space, Token};
+
+/// How long one attempt may take.
+const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// What a manager's clones, its locks and its guards share.
 pub(crate) struct Core {
@@ -67,6 +73,66 @@ impl Core {
         Err(Error::Config(message))
     }
 
+    pub(crate) fn backend(&self) -> &'static str {
+        self.registry.backend()
+    }
+
+    /// Asks until there is an answer or an error that stays, for as long as this; `None`: for as
+    /// long as it takes.
+    pub(crate) async fn repeat<T, F>(
+        &self,
+        patience: Option<Duration>,
+        mut ask: impl FnMut() -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let until = patience.map(|patience| Instant::now() + patience);
+        let mut failures = 0;
+        loop {
+            self.check_open()?;
+            let error = match ask().await {
+                Err(error) if error.is_retryable() => error,
+                answer => return answer,
+            };
+            failures += 1;
+            let pause = backoff(failures);
+            if until.is_some_and(|until| Instant::now() + pause >= until) {
+                return Err(error);
+            }
+            tracing::debug!(%error, "a request failed; asking again");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// As [`repeat`](Self::repeat), but an attempt takes 10 seconds at most, and all of them no
+    /// longer than this. Without patience there is one attempt.
+    pub(crate) async fn repeat_within<T, F>(
+        &self,
+        patience: Duration,
+        mut ask: impl FnMut() -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let backend = self.backend();
+        let attempts = self.repeat(Some(patience), || in_time(backend, ATTEMPT, ask()));
+        let limit = if patience.is_zero() { ATTEMPT } else { patience };
+        in_time(backend, limit, attempts).await
+    }
+
+    /// What one got who waited for as long as it takes.
+    pub(crate) fn waited<T>(&self, got: Option<T>) -> Result<T, Error> {
+        // A driver answered "busy" to a claim that would have waited.
+        got.ok_or_else(|| self.driver().unsupported("waiting in line"))
+    }
+
+    /// A list as users see it.
+    pub(crate) async fn state(&self, key: &Key) -> Result<LockState, Error> {
+        let base = self.token_base().await?;
+        Ok(rebased(self.driver().inspect(key).await?, base))
+    }
+
     /// What is added to the backend's tokens. One round trip the first time, at most.
     pub(crate) async fn token_base(&self) -> Result<u64, Error> {
         self.base.get_or_try_init(|| self.driver().token_base(&self.namespace)).await.copied()
@@ -89,8 +155,26 @@ pub(crate) fn rebased(mut state: LockState, base: u64) -> LockState {
     state
 }
 
-/// Now, for people.
-pub(crate) fn unix_ms() -> u64 {
+/// Now, in milliseconds since 1970: for people, not for decisions.
+pub fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or(Duration::ZERO).as_millis() as u64
+}
+
+/// Locks what nothing panics with: so what is poisoned is sound.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns what is there, once it is: looks at once, and whenever the bell rings for all.
+pub(crate) async fn once_there<T>(bell: &Notify, mut look: impl FnMut() -> Option<T>) -> T {
+    loop {
+        // Listening begins before looking, so that nothing falls in between.
+        let mut rung = std::pin::pin!(bell.notified());
+        rung.as_mut().enable();
+        if let Some(there) = look() {
+            return there;
+        }
+        rung.await;
+    }
 }

@@ -12,18 +12,20 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::clock::{BootClock, Clock, Moment};
-use crate::driver::{Acquisition, ClaimId, Ended, Grant, Patience, Renewal, Reply, Step};
+use crate::driver::{Acquisition, ClaimId, Grant, Patience, Renewal, Reply, Step};
+use crate::shared::{locked, once_there};
 use crate::{Claim, Error, LossReason};
 
 mod attend;
 mod registers;
+pub(crate) mod watchers;
 
 pub use attend::Attendant;
 pub use registers::RegisterBells;
@@ -80,7 +82,7 @@ impl<K: Eq + Hash> Waiters<K> {
     /// These steps are about to be carried. Bells hang from before a claim is in line: a message may be
     /// faster than the answer.
     pub fn departs(&self, steps: &[Step]) {
-        let mut waiters = lock(&self.waiters);
+        let mut waiters = locked(&self.waiters);
         for step in steps {
             let name = (self.name)(&step.claim().id);
             match step {
@@ -107,7 +109,7 @@ impl<K: Eq + Hash> Waiters<K> {
 
     /// The claim does not wait any more, or never did.
     pub fn strike(&self, id: &ClaimId) {
-        lock(&self.waiters).remove(&(self.name)(id));
+        locked(&self.waiters).remove(&(self.name)(id));
     }
 
     /// Returns once a claim waits.
@@ -115,21 +117,14 @@ impl<K: Eq + Hash> Waiters<K> {
     /// # Cancel safety
     /// Dropping it does nothing.
     pub async fn somebody(&self) {
-        loop {
-            let mut came = std::pin::pin!(self.came.notified());
-            came.as_mut().enable();
-            if !lock(&self.waiters).is_empty() {
-                return;
-            }
-            came.await;
-        }
+        once_there(&self.came, || (!locked(&self.waiters).is_empty()).then_some(())).await;
     }
 
     /// An answer said that the claim is in line behind so many, and when the lease ends on which that
     /// depends: then it is asked about again, and before that where nobody tells it.
     pub fn queued(&self, id: &ClaimId, ahead: u32, lease: Option<Duration>) {
         let Some(waiter) = self.find(&(self.name)(id)) else { return };
-        let mut note = lock(&waiter.note);
+        let mut note = locked(&waiter.note);
         note.in_line = true;
         let mut after = lease.map_or(attend::SELDOM, |left| left + BEHIND);
         if !self.is_told() {
@@ -161,7 +156,7 @@ impl<K: Eq + Hash> Waiters<K> {
 
     /// All are to be asked about: messages may have been missed.
     pub fn ring_all(&self) {
-        let all: Vec<_> = lock(&self.waiters).values().cloned().collect();
+        let all: Vec<_> = locked(&self.waiters).values().cloned().collect();
         all.iter().for_each(|waiter| self.ask_at_once(waiter));
     }
 
@@ -185,7 +180,7 @@ impl<K: Eq + Hash> Waiters<K> {
         let waiter = self.waiter(claim);
         self.expect(&waiter);
         loop {
-            if let Some(outcome) = lock(&waiter.note).outcome.clone() {
+            if let Some(outcome) = locked(&waiter.note).outcome.clone() {
                 return outcome;
             }
             waiter.bell.notified().await;
@@ -194,24 +189,25 @@ impl<K: Eq + Hash> Waiters<K> {
 
     /// Ends the tasks that [attend](Self::attend) to the claims.
     pub fn close(&self) {
-        lock(&self.tasks).drain(..).for_each(|task| task.abort());
+        locked(&self.tasks).drain(..).for_each(|task| task.abort());
         self.told.store(false, Ordering::Relaxed);
     }
 
     fn waiter(&self, claim: &Arc<Claim>) -> Arc<Waiter> {
         let name = (self.name)(&claim.id);
-        let waiter = lock(&self.waiters).entry(name).or_insert_with(|| Waiter::new(claim)).clone();
+        let waiter =
+            locked(&self.waiters).entry(name).or_insert_with(|| Waiter::new(claim)).clone();
         self.came.notify_waiters();
         waiter
     }
 
     fn find(&self, name: &K) -> Option<Arc<Waiter>> {
-        lock(&self.waiters).get(name).cloned()
+        locked(&self.waiters).get(name).cloned()
     }
 
     /// It is in line. If nobody has asked or listened for it, what it may have missed is asked for.
     fn expect(&self, waiter: &Waiter) {
-        let mut note = lock(&waiter.note);
+        let mut note = locked(&waiter.note);
         note.in_line = true;
         if note.at.is_none() && note.outcome.is_none() {
             self.arm(&mut note, Duration::ZERO);
@@ -219,7 +215,7 @@ impl<K: Eq + Hash> Waiters<K> {
     }
 
     fn ask_at_once(&self, waiter: &Waiter) {
-        lock(&waiter.note).at_once = true;
+        locked(&waiter.note).at_once = true;
         self.rearmed.notify_one();
     }
 
@@ -231,8 +227,8 @@ impl<K: Eq + Hash> Waiters<K> {
     /// Those to ask about now, and when the next one is to be asked about.
     fn due(&self, now: Moment) -> (Vec<Arc<Waiter>>, Option<Moment>) {
         let (mut due, mut next) = (Vec::new(), None::<Moment>);
-        for waiter in lock(&self.waiters).values() {
-            let note = lock(&waiter.note);
+        for waiter in locked(&self.waiters).values() {
+            let note = locked(&waiter.note);
             match note.at.filter(|_| note.in_line && note.outcome.is_none()) {
                 Some(at) if note.at_once || at <= now => due.push(waiter.clone()),
                 Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
@@ -250,7 +246,7 @@ impl Waiter {
     }
 
     fn end(&self, outcome: Result<Grant, Error>) {
-        lock(&self.note).outcome = Some(outcome);
+        locked(&self.note).outcome = Some(outcome);
         self.bell.notify_one();
     }
 
@@ -262,8 +258,7 @@ impl Waiter {
                 self.end(Ok(grant));
                 return None;
             }
-            Renewal::Ended(Ended::Broken(record)) => LossReason::Broken(record),
-            Renewal::Ended(_) => LossReason::Expired,
+            Renewal::Ended(ended) => LossReason::from(ended),
         };
         self.end(Err(Error::Lost { reason }));
         None
@@ -272,7 +267,7 @@ impl Waiter {
 
 impl<K> Drop for Waiters<K> {
     fn drop(&mut self) {
-        lock(&self.tasks).iter().for_each(AbortHandle::abort);
+        locked(&self.tasks).iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -280,11 +275,6 @@ impl<K> fmt::Debug for Waiters<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waiters").field("told", &self.told).finish_non_exhaustive()
     }
-}
-
-/// Nothing panics while it holds one of these locks, so what is poisoned is sound.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

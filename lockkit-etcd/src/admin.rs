@@ -1,11 +1,12 @@
 //! What concerns the backend as a whole: the base of tokens, and how etcd is.
 
-use etcd_client::{AlarmAction, AlarmType, Compare, CompareOp, GetOptions, Txn, TxnOp};
+use etcd_client::{AlarmAction, AlarmType, GetOptions, Txn, TxnOp};
 use lockkit_core::state::{Finding, Health, Severity};
 use lockkit_core::{Error, Namespace};
 
 use crate::calls::{BACKEND, Failure, ranges};
 use crate::locks::Locks;
+use crate::requests::written;
 use crate::version::old_leaders_are_harmless;
 
 const ATTEMPTS: usize = 64;
@@ -39,9 +40,11 @@ impl Locks {
             if now >= base {
                 return Ok(());
             }
-            let txn = Txn::new()
-                .when([Compare::mod_revision(key.clone(), CompareOp::Equal, modified)])
-                .and_then([TxnOp::put(key.clone(), base.to_string(), None)]);
+            let txn = Txn::new().when([written(&key, modified)]).and_then([TxnOp::put(
+                key.clone(),
+                base.to_string(),
+                None,
+            )]);
             if self.calls.txn(txn).await?.answer.succeeded() {
                 return Ok(());
             }

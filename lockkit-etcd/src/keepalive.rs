@@ -3,7 +3,7 @@
 //! and keeps nothing alive of its own accord.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etcd_client::{LeaseKeepAliveStream, LeaseKeeper};
@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::calls::{BACKEND, Calls};
+use crate::task::Task;
 
 /// How long a question may wait for its place in the stream.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -30,6 +31,7 @@ pub(crate) struct Kept {
 /// `None`: the stream broke before the answer came.
 type Answer = Option<Kept>;
 
+#[derive(Debug)]
 enum Ask {
     Keep(Question),
     /// Nobody answered on this stream what was asked then.
@@ -37,6 +39,7 @@ enum Ask {
 }
 
 /// Whether a lease is there, and how long the answer may take.
+#[derive(Debug)]
 struct Question {
     lease: i64,
     patience: Duration,
@@ -47,12 +50,12 @@ struct Question {
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     calls: Arc<Calls>,
-    asks: Mutex<Option<mpsc::UnboundedSender<Ask>>>,
+    task: Task<Ask>,
 }
 
 impl KeepAlive {
     pub(crate) fn new(calls: Arc<Calls>) -> Self {
-        Self { calls, asks: Mutex::new(None) }
+        Self { calls, task: Task::default() }
     }
 
     /// Keeps a lease alive; says whether it is still there. The answer is one to a request that
@@ -60,7 +63,7 @@ impl KeepAlive {
     /// given up for one to another endpoint, where it is asked once more.
     pub(crate) async fn keep(&self, lease: i64, patience: Duration) -> Result<Kept, Error> {
         for _ in 0..ATTEMPTS {
-            let asks = self.asks();
+            let asks = self.task.reach(|asks| run(self.calls.clone(), asks));
             let (to, answer) = oneshot::channel();
             let asked = Instant::now();
             if asks.send(Ask::Keep(Question { lease, patience, to })).is_err() {
@@ -75,20 +78,6 @@ impl KeepAlive {
             }
         }
         Err(Error::retryable(BACKEND, "etcd did not answer a keep-alive in time"))
-    }
-
-    /// The way to the task of the stream, which ends with its runtime and is started again then.
-    fn asks(&self) -> mpsc::UnboundedSender<Ask> {
-        let mut asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*asks {
-            Some(open) if !open.is_closed() => open.clone(),
-            _ => {
-                let (to, from) = mpsc::unbounded_channel();
-                tokio::spawn(run(self.calls.clone(), from));
-                *asks = Some(to.clone());
-                to
-            }
-        }
     }
 }
 

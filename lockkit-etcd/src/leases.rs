@@ -20,12 +20,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use etcd_client::{GetOptions, Txn, TxnOp};
 use futures_util::future::join;
 use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::driver::locked;
 use lockkit_core::{Claim, Error, Lifetime};
 
 use crate::calls::{BACKEND, Calls, Failure};
@@ -131,9 +132,7 @@ impl Drop for Lease {
         // Outside a runtime it ends by itself.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (calls, id) = (self.calls.clone(), self.id);
-            runtime.spawn(async move {
-                let _ = calls.call(|mut client| async move { client.lease_revoke(id).await }).await;
-            });
+            runtime.spawn(async move { revoke(&calls, id).await });
         }
     }
 }
@@ -261,8 +260,7 @@ impl Leases {
 
     /// Revokes a lease, as far as etcd can be reached.
     pub(crate) async fn revoke(&self, lease: &Lease) {
-        let id = lease.id;
-        let _ = self.calls.call(|mut client| async move { client.lease_revoke(id).await }).await;
+        revoke(&self.calls, lease.id).await;
         lease.gone.store(true, Ordering::Release);
     }
 
@@ -352,6 +350,10 @@ impl Leases {
     }
 }
 
+async fn revoke(calls: &Calls, id: i64) {
+    let _ = calls.call(|mut client| async move { client.lease_revoke(id).await }).await;
+}
+
 /// What may be trusted of this ttl: a hundredth less, as core has it, for clocks of different rates.
 pub(crate) fn trusted(ttl: Duration) -> Duration {
     ttl - ttl / 100
@@ -366,10 +368,6 @@ pub(crate) fn patience(ttl: Duration) -> Duration {
 /// Whole seconds, rounded up.
 pub(crate) fn seconds(ttl: Duration) -> u64 {
     ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)).clamp(1, LONGEST)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

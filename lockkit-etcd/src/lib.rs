@@ -42,6 +42,7 @@ mod requests;
 mod resize;
 mod show;
 mod tails;
+mod task;
 mod url;
 mod value;
 mod version;

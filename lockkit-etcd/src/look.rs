@@ -7,7 +7,7 @@ use lockkit_core::{BreakRecord, Claim, Mode};
 use crate::calls::{Failure, ranges, revision};
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
-use crate::requests::{get_last_before, get_list, odd, pair};
+use crate::requests::{get_last_before, get_list, odd};
 
 /// What a look at a list showed to one of its claims.
 pub(crate) struct Look {
@@ -23,17 +23,8 @@ impl Locks {
     pub(crate) async fn look(&self, claim: &Claim) -> Result<Look, Failure> {
         // What was known when it was asked: the key may be another claim's when the answer comes.
         let (key, created) = self.key_of(claim);
-        let (list, sent) = (self.root.list(&claim.key), BootClock.now());
-        let broken = TxnOp::get(self.root.broken(&claim.key, &key), None);
-        let answer = self.calls.txn(Txn::new().and_then([broken, get_list(&list)])).await?.answer;
-        let [broken, shown] = pair(ranges(&answer))?;
-        let line = Line::of(shown.kvs(), shown.count(), revision(&answer));
-        Ok(Look {
-            own: line.own(&key, created).cloned(),
-            line,
-            broken: broken.kvs().first().and_then(record),
-            sent,
-        })
+        let list = get_list(&self.root.list(&claim.key));
+        self.look_at(claim, &key, created, vec![list]).await
     }
 
     /// The same for one that waits in line, where no more of the list is shown than matters to it:
@@ -42,18 +33,28 @@ impl Locks {
         let (Mode::Exclusive, (key, Some(created))) = (claim.mode, self.key_of(claim)) else {
             return self.look(claim).await;
         };
-        let (list, sent) = (self.root.list(&claim.key), BootClock.now());
-        let broken = TxnOp::get(self.root.broken(&claim.key, &key), None);
-        let own = TxnOp::get(&*key, None);
-        let txn = Txn::new().and_then([broken, own, get_last_before(&list, created)]);
-        let answer = self.calls.txn(txn).await?.answer;
-        let shown = <[GetResponse; 3]>::try_from(ranges(&answer)).map_err(|_| odd())?;
-        let [broken, own, ahead] = shown;
-        let kvs: Vec<_> = ahead.kvs().iter().chain(own.kvs()).cloned().collect();
-        let hidden = i64::from(ahead.more());
+        let ahead = get_last_before(&self.root.list(&claim.key), created);
+        self.look_at(claim, &key, Some(created), vec![ahead, TxnOp::get(&*key, None)]).await
+    }
+
+    /// One look at a claim's break, and at these ranges of its list.
+    async fn look_at(
+        &self,
+        claim: &Claim,
+        key: &[u8],
+        created: Option<i64>,
+        mut steps: Vec<TxnOp>,
+    ) -> Result<Look, Failure> {
+        let sent = BootClock.now();
+        steps.push(TxnOp::get(self.root.broken(&claim.key, key), None));
+        let answer = self.calls.txn(Txn::new().and_then(steps)).await?.answer;
+        let mut shown = ranges(&answer);
+        let broken = shown.pop().ok_or_else(odd)?;
+        let kvs: Vec<_> = shown.iter().flat_map(GetResponse::kvs).cloned().collect();
+        let hidden = i64::from(shown.iter().any(GetResponse::more));
         let line = Line::of(&kvs, kvs.len() as i64 + hidden, revision(&answer));
         Ok(Look {
-            own: line.own(&key, Some(created)).cloned(),
+            own: line.own(key, created).cloned(),
             line,
             broken: broken.kvs().first().and_then(record),
             sent,

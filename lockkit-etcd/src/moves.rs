@@ -85,8 +85,7 @@ impl Locks {
         target: &Arc<Lease>,
         moving: Moving,
     ) -> Result<Moved, Failure> {
-        self.leases.freshen(target).await;
-        self.relocate_some(target, vec![moving]).await.pop().unwrap_or_else(|| Err(odd()))
+        self.relocate(target, vec![moving]).await.pop().unwrap_or_else(|| Err(odd()))
     }
 
     async fn relocate_some(

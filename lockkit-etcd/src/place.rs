@@ -1,12 +1,12 @@
 //! Where the claims of this driver stand, and until when that can be trusted. No I/O.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use lockkit_core::Claim;
 use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::driver::{ClaimId, Grant};
+use lockkit_core::driver::{ClaimId, Grant, locked};
 
 use crate::calls::Failure;
 use crate::leases::{Lease, YOUNG, seconds, trusted};
@@ -70,7 +70,7 @@ impl Place {
 
 impl Locks {
     pub(crate) fn places(&self) -> MutexGuard<'_, HashMap<ClaimId, Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.places)
     }
 
     pub(crate) fn place(&self, id: ClaimId) -> Option<Place> {

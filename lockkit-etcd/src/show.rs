@@ -20,19 +20,11 @@ use crate::watches::WatchRange;
 
 /// Keys that are fetched at once.
 const KEYS: i64 = 500;
-const SPACES: [Space; 2] = [Space::Lock, Space::Semaphore];
 
 /// Words of breaks by their key, and when each was left.
 type Words = HashMap<Vec<u8>, (BreakRecord, i64)>;
 /// What is left of leases.
 type Left = HashMap<i64, Duration>;
-
-/// Where a page ended: in which space, before which key. (A list that is in use all the time keeps
-/// its place between the keys, so it is neither missed nor shown twice.)
-struct Position {
-    space: usize,
-    key: Vec<u8>,
-}
 
 impl Locks {
     pub(crate) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
@@ -71,20 +63,26 @@ impl Locks {
     }
 
     pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let from = match &request.after {
-            Some(cursor) => Position::parse(cursor)?,
-            None => Position { space: 0, key: Vec::new() },
-        };
+        let behind = request.after.as_ref().map(Cursor::place).transpose()?;
         let limit = request.limit.max(1);
         let mut states = Vec::new();
-        for (number, space) in SPACES.into_iter().enumerate().skip(from.space) {
-            if request.space.is_some_and(|only| only != space) {
+        for space in [Space::Lock, Space::Semaphore] {
+            if request.space.is_some_and(|only| only != space)
+                || behind.as_ref().is_some_and(|(last, _)| *last > space)
+            {
                 continue;
             }
             let begin = self.root.lists(space, &request.namespace, &request.prefix);
             let end = end_of(&begin);
-            let mut key = if number == from.space { from.key.clone() } else { Vec::new() };
-            key = key.max(begin);
+            // A list that is in use all the time keeps its place between the keys, so it is neither
+            // missed nor shown twice.
+            let mut key = match &behind {
+                Some((last, name)) if *last == space => {
+                    let last = Key::new(request.namespace.clone(), space, name.clone());
+                    begin.max(end_of(&self.root.list(&last)))
+                }
+                _ => begin,
+            };
             loop {
                 let (kvs, more) = self.keys(&key, &end).await?;
                 let mut lists = self.group(space, request, &kvs);
@@ -108,9 +106,9 @@ impl Locks {
                     (None, None) => key,
                 };
                 states.extend(self.show_all(&lists).await?);
-                if full && (rest || number + 1 < SPACES.len()) {
-                    let next = Position { space: number, key }.to_cursor();
-                    return Ok(Page { states, next: Some(next) });
+                if full && (rest || space == Space::Lock) {
+                    let next = states.last().map(|last| Cursor::behind(&last.key));
+                    return Ok(Page { states, next });
                 }
                 if !more || full {
                     break;
@@ -233,19 +231,4 @@ fn standing(entry: &Entry, holds: bool) -> Result<Standing, Error> {
 fn words(breaks: &GetResponse) -> Words {
     let word = |kv: &KeyValue| Some((kv.key().to_vec(), (record(kv)?, kv.mod_revision())));
     breaks.kvs().iter().filter_map(word).collect()
-}
-
-impl Position {
-    fn to_cursor(&self) -> Cursor {
-        let mut bytes = vec![u8::try_from(self.space).unwrap_or(0)];
-        bytes.extend(&self.key);
-        Cursor(bytes)
-    }
-
-    fn parse(cursor: &Cursor) -> Result<Self, Error> {
-        let parsed = cursor.0.split_first();
-        let parsed =
-            parsed.map(|(space, key)| Self { space: usize::from(*space), key: key.to_vec() });
-        parsed.ok_or_else(|| Error::config("this cursor is not one of an etcd listing"))
-    }
 }

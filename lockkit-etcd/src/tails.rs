@@ -29,11 +29,11 @@
 //! Claims that are not renewed, or not by this process alone, are found by their id: by its digest.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::driver::ClaimId;
+use lockkit_core::driver::{ClaimId, locked};
 use lockkit_core::{Claim, Lifetime};
 
 use crate::keys::{digest, tail_of};
@@ -146,7 +146,7 @@ impl Tails {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 

@@ -1,9 +1,10 @@
 //! What stands under the key of a claim: who, why, how, as JSON that people can read with etcdctl.
 //! Never the claim's id. And what stands under that of a limit.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use etcd_client::KeyValue;
+use lockkit_core::driver::unix_ms;
 use lockkit_core::queue::GivenLimit;
 use lockkit_core::{Claim, Identity, Mode};
 use serde::{Deserialize, Serialize};
@@ -119,9 +120,4 @@ pub(crate) fn given_by(kv: &KeyValue) -> Option<GivenLimit> {
 /// The value for the key of a limit below which the claims up to this token hold on.
 pub(crate) fn until_bytes(until: u64) -> Vec<u8> {
     serde_json::to_vec(&Until { until }).unwrap_or_default()
-}
-
-fn unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

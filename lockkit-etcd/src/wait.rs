@@ -127,7 +127,7 @@ impl Locks {
             Some(own) => Ok(self.adopt(claim, &own, look.line, look.sent).await?),
             None => {
                 let place = self.forget(claim.id);
-                Err(Error::Lost { reason: reason(self.why_gone(place.as_ref()).await) })
+                Err(Error::Lost { reason: self.why_gone(place.as_ref()).await.into() })
             }
         }
     }
@@ -147,7 +147,7 @@ impl Locks {
         let broken = self.look(claim).await.ok().and_then(|look| look.broken);
         let reason = match broken {
             Some(record) => LossReason::Broken(record),
-            None => reason(self.why_gone(Some(place)).await),
+            None => self.why_gone(Some(place)).await.into(),
         };
         Error::Lost { reason }
     }
@@ -225,13 +225,5 @@ fn changed(line: &mut Line, kv: &KeyValue, own: &Entry) -> Turn {
     match line.obstacle(own.created).is_some_and(|entry| entry.key == kv.key()) {
         true => Turn::Wait,
         false => Turn::Look,
-    }
-}
-
-fn reason(ended: Ended) -> LossReason {
-    match ended {
-        Ended::SessionEnded => LossReason::SessionEnded,
-        Ended::Broken(record) => LossReason::Broken(record),
-        _ => LossReason::Expired,
     }
 }

@@ -6,8 +6,8 @@
 //! message for each change and not a thousand.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use etcd_client::{
@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::calls::Calls;
+use crate::task::Task;
 
 /// How long a request may wait for its place in the stream.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -58,16 +59,17 @@ pub(crate) enum News {
     Missed,
 }
 
+#[derive(Debug)]
 enum Order {
     Watch(u64, WatchRange, mpsc::UnboundedSender<News>),
-    Stop(u64),
+    Stop(u64, Shown),
 }
 
 /// The stream, opened when it is first needed.
 #[derive(Debug)]
 pub(crate) struct Watches {
     calls: Arc<Calls>,
-    orders: Mutex<Option<mpsc::UnboundedSender<Order>>>,
+    task: Task<Order>,
     next: AtomicU64,
 }
 
@@ -75,41 +77,28 @@ pub(crate) struct Watches {
 #[derive(Debug)]
 pub(crate) struct Watching {
     id: u64,
+    shown: Shown,
     orders: mpsc::UnboundedSender<Order>,
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        let _ = self.orders.send(Order::Stop(self.id));
+        let _ = self.orders.send(Order::Stop(self.id, std::mem::take(&mut self.shown)));
     }
 }
 
 impl Watches {
     pub(crate) fn new(calls: Arc<Calls>) -> Self {
-        Self { calls, orders: Mutex::new(None), next: AtomicU64::new(1) }
+        Self { calls, task: Task::default(), next: AtomicU64::new(1) }
     }
 
     /// Watches from `range.from` on, and tells `to`.
     pub(crate) fn watch(&self, range: WatchRange, to: mpsc::UnboundedSender<News>) -> Watching {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let orders = self.orders();
+        let shown = range.shown();
+        let orders = self.task.reach(|orders| run(self.calls.clone(), orders));
         let _ = orders.send(Order::Watch(id, range, to));
-        Watching { id, orders }
-    }
-
-    /// The way to the task of the stream, which ends with its runtime and is started again then.
-    fn orders(&self) -> mpsc::UnboundedSender<Order> {
-        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*orders {
-            Some(open) if !open.is_closed() => open.clone(),
-            _ => {
-                let (to, from) = mpsc::unbounded_channel();
-                let watchers = Watchers::default();
-                tokio::spawn(run(self.calls.clone(), from, watchers));
-                *orders = Some(to.clone());
-                to
-            }
-        }
+        Watching { id, shown, orders }
     }
 }
 
@@ -120,8 +109,6 @@ struct Watchers {
     watches: HashMap<i64, Watch>,
     /// The same by what they show.
     by_range: HashMap<Shown, i64>,
-    /// The watch of everybody who is told something.
-    of: HashMap<u64, i64>,
     last: i64,
 }
 
@@ -147,32 +134,30 @@ impl Watchers {
     fn note(&mut self, order: Order) -> Option<Word> {
         match order {
             Order::Watch(id, range, to) => self.add(id, range, to),
-            Order::Stop(id) => self.remove(id),
+            Order::Stop(id, shown) => self.remove(id, &shown),
         }
     }
 
     fn add(&mut self, id: u64, range: WatchRange, to: mpsc::UnboundedSender<News>) -> Option<Word> {
         let shared = self.by_range.get(&range.shown());
-        if let Some((number, watch)) = shared.and_then(|n| Some((*n, self.watches.get_mut(n)?))) {
+        if let Some(watch) = shared.and_then(|number| self.watches.get_mut(number)) {
             if range.from < watch.range.from {
                 // What came before is gone from here.
                 let _ = to.send(News::Missed);
                 return None;
             }
             watch.told.insert(id, (range.from, to));
-            self.of.insert(id, number);
             return None;
         }
         self.last += 1;
         self.by_range.insert(range.shown(), self.last);
         let told = HashMap::from([(id, (range.from, to))]);
         self.watches.insert(self.last, Watch { range, told });
-        self.of.insert(id, self.last);
         Some(Word::Watch(self.last))
     }
 
-    fn remove(&mut self, id: u64) -> Option<Word> {
-        let number = self.of.remove(&id)?;
+    fn remove(&mut self, id: u64, shown: &Shown) -> Option<Word> {
+        let number = *self.by_range.get(shown)?;
         let watch = self.watches.get_mut(&number)?;
         watch.told.remove(&id);
         if !watch.told.is_empty() {
@@ -185,9 +170,8 @@ impl Watchers {
     /// Nothing more comes of this watch: whoever wants to know has to look.
     fn miss(&mut self, number: i64) {
         if let Some(watch) = self.forget(number) {
-            for (id, (_, to)) in watch.told {
+            for (_, to) in watch.told.into_values() {
                 let _ = to.send(News::Missed);
-                self.of.remove(&id);
             }
         }
     }
@@ -236,11 +220,8 @@ impl Watch {
     }
 }
 
-async fn run(
-    calls: Arc<Calls>,
-    mut orders: mpsc::UnboundedReceiver<Order>,
-    mut watchers: Watchers,
-) {
+async fn run(calls: Arc<Calls>, mut orders: mpsc::UnboundedReceiver<Order>) {
+    let mut watchers = Watchers::default();
     let mut failures = 0;
     loop {
         while let Ok(order) = orders.try_recv() {

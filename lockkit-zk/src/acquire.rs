@@ -5,10 +5,10 @@ use std::sync::Arc;
 use lockkit_core::driver::{Acquisition, Patience, Released};
 use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode, Token};
-use zookeeper_client::{Error as ZkError, Stat};
+use zookeeper_client::Stat;
 
 use crate::enter::{Entered, FolderState};
-use crate::failure::{BACKEND, failed};
+use crate::failure::{BACKEND, failed, if_there};
 use crate::line::Line;
 use crate::locks::Locks;
 use crate::paths::{Child, Tag, is_downgraded};
@@ -271,12 +271,12 @@ impl Locks {
         if is_downgraded(name, mode) {
             drop(session.client.delete(&marker, None));
         }
-        was_there(session.answer(deleted).await)
+        Ok(if_there(session.answer(deleted).await)?.is_some())
     }
 
     /// Deletes a node; says whether it was there.
     pub(crate) async fn delete(&self, session: &Session, path: &str) -> Result<bool, Error> {
-        was_there(session.answer(session.client.delete(path, None)).await)
+        Ok(if_there(session.answer(session.client.delete(path, None)).await)?.is_some())
     }
 }
 
@@ -285,14 +285,6 @@ pub(crate) fn owned(session: &Session, stat: &Stat) -> Result<Token, Error> {
     match Token::new(stat.czxid as u64) {
         Some(token) if stat.ephemeral_owner == session.id() => Ok(token),
         _ => Err(Error::retryable(BACKEND, "the node of the claim is not this session's")),
-    }
-}
-
-fn was_there(deleted: Result<(), ZkError>) -> Result<bool, Error> {
-    match deleted {
-        Ok(()) => Ok(true),
-        Err(ZkError::NoNode) => Ok(false),
-        Err(error) => Err(failed(error)),
     }
 }
 

@@ -6,7 +6,7 @@ use lockkit_core::driver::Force;
 use lockkit_core::{BreakRecord, Error, Key, Token};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
-use crate::failure::failed;
+use crate::failure::{failed, if_there};
 use crate::locks::Locks;
 use crate::node::{read_record, record_bytes};
 use crate::paths::{Child, break_name, breaks_of};
@@ -111,11 +111,8 @@ impl Locks {
         name: &str,
     ) -> Result<Option<BreakRecord>, Error> {
         let path = format!("{}/{name}", self.layout.breaks(&key.namespace));
-        match session.answer(session.client.get_data(&path)).await {
-            Ok((data, _)) => Ok(read_record(&data)),
-            Err(ZkError::NoNode) => Ok(None),
-            Err(error) => Err(failed(error)),
-        }
+        let read = if_there(session.answer(session.client.get_data(&path)).await)?;
+        Ok(read.and_then(|(data, _)| read_record(&data)))
     }
 
     /// The records about one list: by their names, and the last that was written.

@@ -247,8 +247,7 @@ impl Locks {
     ) -> Result<(), Error> {
         match (why, way) {
             (ZkError::NoNode, Way::New) => {
-                let above = folder.rsplit_once('/').map_or("", |(above, _)| above);
-                self.make_folder(session, above).await.map_err(failed)?;
+                self.make_above(session, folder).await.map_err(failed)?;
             }
             // It has another limit now.
             (ZkError::NoNode, Way::Limited(_)) => self.folders.saw(folder, FolderState::InUse),

@@ -19,6 +19,14 @@ pub(crate) fn failed(error: ZkError) -> Error {
     }
 }
 
+/// The answer about a node; `None` where there is no such node.
+pub(crate) fn if_there<T>(answer: Result<T, ZkError>) -> Result<Option<T>, Error> {
+    match answer {
+        Err(ZkError::NoNode) => Ok(None),
+        answer => answer.map(Some).map_err(failed),
+    }
+}
+
 /// The error for a session that could not be had. The client does not say why a TLS connection came
 /// to nothing: it may be that no server is there, so it may help to try again.
 pub(crate) fn unreachable(error: ZkError, tls: bool) -> Error {

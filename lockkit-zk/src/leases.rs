@@ -2,10 +2,11 @@
 //! would. And lets go of sessions in which no claim lives any more. One task for all, which ends with
 //! the driver.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lockkit_core::clock::{BootClock, Clock, sleep_until};
+use lockkit_core::driver::{backoff, locked};
 use lockkit_core::{Error, Mode};
 
 use crate::locks::Locks;
@@ -14,7 +15,7 @@ use crate::places::Place;
 impl Locks {
     /// Starts the task unless it runs. (It ends when its runtime does.)
     pub(crate) fn watch_leases(self: &Arc<Self>) {
-        let mut task = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = locked(&self.leases);
         if task.as_ref().is_none_or(|task| task.is_finished()) {
             *task = Some(tokio::spawn(run(Arc::downgrade(self))));
         }
@@ -22,7 +23,7 @@ impl Locks {
 
     /// Takes a claim out whose lease is over, however long that takes to reach the server.
     async fn end(&self, place: &Place) {
-        let mut pause = Duration::from_millis(25);
+        let mut failures = 0;
         while !place.session.has_ended() {
             let ended: Result<(), Error> = match &place.node {
                 Some(node) => {
@@ -37,8 +38,8 @@ impl Locks {
                 Err(error) => return tracing::warn!(%error, "a claim that is over stays"),
                 Ok(()) => return,
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
+            failures += 1;
+            tokio::time::sleep(backoff(failures)).await;
         }
     }
 }

@@ -11,7 +11,7 @@ use zookeeper_client::Error as ZkError;
 
 use crate::cell::Cell;
 use crate::enter::FolderState;
-use crate::failure::failed;
+use crate::failure::{failed, if_there};
 use crate::line::Line;
 use crate::paths::Layout;
 use crate::places::Places;
@@ -73,6 +73,11 @@ impl Locks {
         session.answer(session.client.mkdir(path, &options)).await
     }
 
+    /// Makes the folder in which this path lies.
+    pub(crate) async fn make_above(&self, session: &Session, path: &str) -> Result<(), ZkError> {
+        self.make_folder(session, path.rsplit_once('/').map_or("", |(above, _)| above)).await
+    }
+
     /// The list as the leader has it, with everything that this session sent before.
     pub(crate) async fn read_list(
         &self,
@@ -82,16 +87,13 @@ impl Locks {
         let synced = session.ask_majority(self.layout.root());
         let listed = session.client.get_children(folder);
         let (synced, listed) = session.answers(async { tokio::join!(synced, listed) }).await?;
-        match listed {
+        let Some((names, stat)) = if_there(listed)? else {
             // There may be no root to be synchronized, but then nor are there folders.
-            Err(ZkError::NoNode) => Ok(ReadList { line: Line::default(), version: None }),
-            Ok((names, stat)) => {
-                synced.map_err(failed)?;
-                let line = self.line_of(session, folder, names).await?;
-                Ok(ReadList { line, version: Some(stat.version) })
-            }
-            Err(error) => Err(failed(error)),
-        }
+            return Ok(ReadList { line: Line::default(), version: None });
+        };
+        synced.map_err(failed)?;
+        let line = self.line_of(session, folder, names).await?;
+        Ok(ReadList { line, version: Some(stat.version) })
     }
 
     /// The claims of a folder, in order; none when it is not there.
@@ -126,9 +128,7 @@ impl Locks {
         session: &Session,
         path: &str,
     ) -> Result<Vec<String>, Error> {
-        match session.answer(session.client.list_children(path)).await {
-            Err(ZkError::NoNode) => Ok(Vec::new()),
-            other => other.map_err(failed),
-        }
+        let listed = session.answer(session.client.list_children(path)).await;
+        Ok(if_there(listed)?.unwrap_or_default())
     }
 }

@@ -1,24 +1,25 @@
 //! Looking: one list, all lists, a change of a list, the ensemble's health. Changes nothing.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
+use lockkit_core::driver::unix_ms;
 use lockkit_core::state::{
     Cursor, Finding, Health, ListRequest, Listed, LockState, Page, Severity,
 };
 use lockkit_core::{Error, Key, Name, Namespace, Space, Token};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
-use crate::failure::{BACKEND, failed};
+use crate::failure::{BACKEND, failed, if_there};
 use crate::locks::Locks;
 use crate::node::Label;
 use crate::paths::{NAMESPACE, break_name, decode_name};
 use crate::registers::ATTEMPTS;
 use crate::session::Session;
 
-/// Lists looked at in one flight.
-const AT_ONCE: usize = 64;
+/// Lists, or registers, looked at in one flight.
+pub(crate) const AT_ONCE: usize = 64;
 
 /// How long a change may go unnoticed that moves no child: a polite break.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -43,16 +44,14 @@ impl Locks {
         let holders = line.queue().holders(tokens);
         let mut standings = Vec::with_capacity(read.len());
         for (place, (child, read)) in line.claims().iter().zip(read).enumerate() {
-            let (data, stat) = match read {
-                Err(ZkError::NoNode) => continue,
-                other => other.map_err(failed)?,
-            };
+            let Some((data, stat)) = if_there(read)? else { continue };
             let Some(token) = Token::new(stat.czxid as u64) else {
                 continue;
             };
             let mut standing = Label::standing(&data, token, child.mode);
             // The leader's clock, read with ours: for people, who forgive some milliseconds.
-            standing.queued_for = since_unix_ms(stat.ctime);
+            let queued_at = u64::try_from(stat.ctime).unwrap_or(0);
+            standing.queued_for = Duration::from_millis(unix_ms().saturating_sub(queued_at));
             standing.held_for = (place < holders).then_some(standing.queued_for);
             standing.broken = broken.contains(&break_name(key, token, &child.tag));
             standings.push(standing);
@@ -61,16 +60,18 @@ impl Locks {
     }
 
     pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        let session = self.synced().await?;
+        let (session, namespace) = (self.synced().await?, &request.namespace);
         let mut keys = Vec::new();
         for space in [Space::Lock, Space::Semaphore] {
             if request.space.is_none_or(|asked| asked == space) {
-                keys.extend(self.keys(&session, &request.namespace, space, &request.prefix).await?);
+                let folder = self.layout.space(namespace, space);
+                let names = self.names(&session, &folder, &request.prefix).await?;
+                keys.extend(names.into_iter().map(|name| Key::new(namespace.clone(), space, name)));
             }
         }
-        keys.sort_by_cached_key(cursor);
-        if let Some(Cursor(after)) = &request.after {
-            keys.retain(|key| cursor(key) > *after);
+        keys.sort();
+        if let Some((space, name)) = request.after.as_ref().map(Cursor::place).transpose()? {
+            keys.retain(|key| (key.space, &key.name) > (space, &name));
         }
         let mut page = Page { states: Vec::new(), next: None };
         let limit = request.limit.max(1);
@@ -82,7 +83,7 @@ impl Locks {
                 }
                 if page.states.len() == limit {
                     page.next =
-                        page.states.last().map(|last: &LockState| Cursor(cursor(&last.key)));
+                        page.states.last().map(|last: &LockState| Cursor::behind(&last.key));
                     return Ok(page);
                 }
                 page.states.push(state);
@@ -91,18 +92,17 @@ impl Locks {
         Ok(page)
     }
 
-    async fn keys(
+    /// The names of this folder that begin with a prefix.
+    pub(crate) async fn names(
         &self,
         session: &Session,
-        namespace: &Namespace,
-        space: Space,
+        folder: &str,
         prefix: &str,
-    ) -> Result<Vec<Key>, Error> {
-        let folders = self.children(session, &self.layout.space(namespace, space)).await?;
-        let names = folders.iter().filter_map(|folder| decode_name(folder));
+    ) -> Result<Vec<Name>, Error> {
+        let nodes = self.children(session, folder).await?;
+        let names = nodes.iter().filter_map(|node| decode_name(node));
         let names = names.filter(|name| name.starts_with(prefix));
-        let names = names.filter_map(|name| Name::new(name).ok());
-        Ok(names.map(|name| Key::new(namespace.clone(), space, name)).collect())
+        Ok(names.filter_map(|name| Name::new(name).ok()).collect())
     }
 
     /// The namespaces that have a folder. ZooKeeper removes those of locks alone some time after their
@@ -128,11 +128,7 @@ impl Locks {
             let watcher = match room.is_some() {
                 true => {
                     let watched = session.client.list_and_watch_children(&folder);
-                    match session.answer(watched).await {
-                        Ok((_, watcher)) => Some(watcher),
-                        Err(ZkError::NoNode) => None,
-                        Err(error) => return Err(failed(error)),
-                    }
+                    if_there(session.answer(watched).await)?.map(|(_, watcher)| watcher)
                 }
                 false => None,
             };
@@ -187,15 +183,11 @@ impl Locks {
         session: &Session,
         namespace: &Namespace,
     ) -> Result<Option<(u64, i32)>, Error> {
-        match session.answer(session.client.get_data(&self.layout.base(namespace))).await {
-            Ok((data, stat)) => {
-                let number = std::str::from_utf8(&data).ok().and_then(|text| text.parse().ok());
-                let wrong = || Error::permanent("zookeeper", "the token base is not a number");
-                Ok(Some((number.ok_or_else(wrong)?, stat.version)))
-            }
-            Err(ZkError::NoNode) => Ok(None),
-            Err(error) => Err(failed(error)),
-        }
+        let read = session.answer(session.client.get_data(&self.layout.base(namespace))).await;
+        let Some((data, stat)) = if_there(read)? else { return Ok(None) };
+        let number = std::str::from_utf8(&data).ok().and_then(|text| text.parse().ok());
+        let wrong = || Error::permanent(BACKEND, "the token base is not a number");
+        Ok(Some((number.ok_or_else(wrong)?, stat.version)))
     }
 
     pub(crate) async fn raise_token_base(
@@ -235,22 +227,7 @@ impl Locks {
         if created != Err(ZkError::NoNode) {
             return created.map(drop);
         }
-        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        self.make_folder(session, folder).await?;
+        self.make_above(session, path).await?;
         session.answer(session.client.create(path, data, &options)).await.map(drop)
     }
-}
-
-/// Where a list stands in the listing.
-fn cursor(key: &Key) -> Vec<u8> {
-    let space = match key.space {
-        Space::Lock => 0,
-        Space::Semaphore => 1,
-    };
-    std::iter::once(space).chain(key.name.as_str().bytes()).collect()
-}
-
-fn since_unix_ms(then: i64) -> Duration {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    now.saturating_sub(Duration::from_millis(u64::try_from(then).unwrap_or(0)))
 }

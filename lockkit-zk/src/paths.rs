@@ -24,7 +24,6 @@
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::fmt::Write;
 
 use lockkit_core::driver::ClaimId;
 use lockkit_core::queue::GivenLimit;
@@ -195,7 +194,7 @@ impl Tag {
         let mut hash = Sha256::new();
         hash.update(b"lockkit node name\0");
         hash.update(id.as_bytes());
-        Self(hex(&hash.finalize()[..16]))
+        Self(half(hash))
     }
 
     fn prefix(&self, mode: Mode, before: &str) -> String {
@@ -309,12 +308,12 @@ fn parse_neighbour(name: &str) -> Option<(Mode, Tag, i64)> {
             _ => return None,
         },
     };
-    let tag = Tag(hex(&Sha256::digest(name.as_bytes())[..16]));
+    let tag = Tag(half(Sha256::new().chain_update(name)));
     Some((mode, tag, sequence.parse().ok()?))
 }
 
 fn is_tag(text: &str) -> bool {
-    text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    ClaimId::from_hex(text).is_some()
 }
 
 /// Whether the node of this name has a marker, if its claim is of this mode now: a writer that became
@@ -341,14 +340,13 @@ pub(crate) fn breaks_of(key: &Key) -> String {
     hash.update(key.space.as_str().as_bytes());
     hash.update([0]);
     hash.update(key.name.as_str().as_bytes());
-    format!("{}-", hex(&hash.finalize()[..16]))
+    format!("{}-", half(hash))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+/// The first 128 bits, in hexadecimal.
+fn half(hash: Sha256) -> String {
+    let digest = hash.finalize();
+    ClaimId::from_bytes(std::array::from_fn(|at| digest[at])).to_hex()
 }
 
 #[cfg(test)]

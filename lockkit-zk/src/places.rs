@@ -8,11 +8,10 @@
 //! process that died.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::Grant;
+use lockkit_core::driver::{ClaimId, Grant, locked};
 use lockkit_core::queue::Ahead;
 use lockkit_core::{Claim, Token};
 use tokio::sync::Notify;
@@ -109,7 +108,7 @@ struct All {
 
 impl Places {
     fn all(&self) -> MutexGuard<'_, All> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.all)
     }
 
     pub(crate) fn of(&self, id: ClaimId) -> Option<Place> {

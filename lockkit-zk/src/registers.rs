@@ -17,10 +17,11 @@ use zookeeper_client::Error as ZkError;
 
 use crate::ZkDriver;
 use crate::cell::Cell;
-use crate::failure::{BACKEND, failed};
+use crate::failure::{BACKEND, failed, if_there};
 use crate::locks::Locks;
-use crate::paths::decode_name;
+use crate::look::AT_ONCE;
 use crate::session::Session;
+use crate::watched::LOOK_EVERY;
 
 /// How often a write is judged anew because others write as well.
 pub(crate) const ATTEMPTS: usize = 256;
@@ -41,15 +42,11 @@ impl Locks {
         let synced = session.ask_majority(path);
         let read = session.client.get_data(path);
         let (synced, read) = session.answers(async { tokio::join!(synced, read) }).await?;
-        let (data, stat) = match read {
-            Ok(read) => read,
-            Err(ZkError::NoNode) => {
-                synced.map_err(failed)?;
-                return Ok(ReadRegister { cell: Cell::empty(), node: None, left: None });
-            }
-            Err(error) => return Err(failed(error)),
-        };
+        let read = if_there(read)?;
         synced.map_err(failed)?;
+        let Some((data, stat)) = read else {
+            return Ok(ReadRegister { cell: Cell::empty(), node: None, left: None });
+        };
         let what = "a node in the place of a register is not one";
         let mut cell = Cell::read(&data).ok_or_else(|| Error::permanent(BACKEND, what))?;
         self.remember(path, stat.version, cell.clone());
@@ -72,10 +69,9 @@ impl Locks {
     async fn server_ms(&self, session: &Session) -> Result<i64, Error> {
         let path = self.layout.clock();
         for _ in 0..ATTEMPTS {
-            match session.answer(session.client.set_data(&path, b"", None)).await {
-                Ok(stat) => return Ok(stat.mtime),
-                Err(ZkError::NoNode) => {}
-                Err(error) => return Err(failed(error)),
+            let set = session.answer(session.client.set_data(&path, b"", None)).await;
+            if let Some(stat) = if_there(set)? {
+                return Ok(stat.mtime);
             }
             match self.create_kept(session, &path, b"").await {
                 Ok(()) | Err(ZkError::NodeExists) => {}
@@ -92,10 +88,7 @@ impl Locks {
     ) -> Result<Listed<RegisterState>, Error> {
         let session = self.synced().await?;
         let folder = self.layout.registers(&request.namespace);
-        let nodes = self.children(&session, &folder).await?;
-        let names = nodes.iter().filter_map(|node| decode_name(node));
-        let names = names.filter(|name| name.starts_with(&request.prefix));
-        let mut names: Vec<_> = names.filter_map(|name| Name::new(name).ok()).collect();
+        let mut names = self.names(&session, &folder, &request.prefix).await?;
         names.retain(|name| request.after.as_ref().is_none_or(|after| name > after));
         names.sort();
         let limit = request.limit.max(1);
@@ -124,10 +117,7 @@ impl Locks {
         let paths: Vec<_> = names.iter().map(path).collect();
         let (mut cells, mut now) = (Vec::new(), None);
         for (name, read) in names.iter().zip(session.contents(&paths).await?) {
-            let (data, stat) = match read {
-                Err(ZkError::NoNode) => continue,
-                read => read.map_err(failed)?,
-            };
+            let Some((data, stat)) = if_there(read)? else { continue };
             let Some(mut cell) = Cell::read(&data) else { continue };
             if cell.ends() {
                 let now = match now {
@@ -251,11 +241,5 @@ impl Registers for ZkDriver {
     }
 }
 
-/// Registers looked at in one flight.
-const AT_ONCE: usize = 64;
-
 /// As far as timers go.
 const FAR: Duration = Duration::from_secs(86_400);
-
-/// How often those look who cannot watch.
-const LOOK_EVERY: Duration = Duration::from_secs(1);

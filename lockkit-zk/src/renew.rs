@@ -11,7 +11,7 @@ use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, Mode};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 
-use crate::failure::failed;
+use crate::failure::{failed, if_there};
 use crate::line::Line;
 use crate::locks::Locks;
 use crate::node::Label;
@@ -109,15 +109,15 @@ impl Locks {
             lines: HashMap::new(),
         };
         for (folder, listed) in breaks.into_iter().zip(breaks_listed) {
-            let by_tag = or_empty(listed).map(|records| {
+            let by_tag = if_there(listed).map(|records| {
                 let tagged = |name: String| broken_tag(&name).map(|tag| (tag, name));
-                records.into_iter().filter_map(tagged).collect()
+                records.into_iter().flatten().filter_map(tagged).collect()
             });
             news.breaks.insert(folder, by_tag);
         }
         for (folder, listed) in lines.into_iter().zip(lines_listed) {
-            let line = match or_empty(listed) {
-                Ok(names) => self.line_of(session, &folder, names).await,
+            let line = match if_there(listed) {
+                Ok(names) => self.line_of(session, &folder, names.unwrap_or_default()).await,
                 Err(error) => Err(error),
             };
             news.lines.insert(folder, line);
@@ -220,10 +220,10 @@ impl Locks {
                 let gone = Renewal::Ended(Ended::NotInLine);
                 Ok(place.map_or(gone, |p| Renewal::Holds(p.grant(node.token, claim))))
             }
-            Err(MultiWriteError::OperationFailed { source: ZkError::NoNode, .. })
-            | Err(MultiWriteError::OperationFailed { source: ZkError::NodeExists, .. }) => {
-                self.renewed_alone(claim).await
-            }
+            Err(MultiWriteError::OperationFailed {
+                source: ZkError::NoNode | ZkError::NodeExists,
+                ..
+            }) => self.renewed_alone(claim).await,
             Err(error) => Err(failed(error.into())),
         }
     }
@@ -240,11 +240,4 @@ fn told<'a, T>(
     of: &str,
 ) -> Result<Option<&'a T>, Error> {
     all.get(of).map(|told| told.as_ref().map_err(Error::clone)).transpose()
-}
-
-fn or_empty(listed: Result<Vec<String>, ZkError>) -> Result<Vec<String>, Error> {
-    match listed {
-        Err(ZkError::NoNode) => Ok(Vec::new()),
-        other => other.map_err(failed),
-    }
 }

@@ -130,8 +130,7 @@ impl Locks {
             }
             Err(MultiWriteError::OperationFailed { source, .. }) => match source {
                 ZkError::NoNode if seen.version.is_none() => {
-                    let above = folder.rsplit_once('/').map_or("", |(above, _)| above);
-                    self.make_folder(session, above).await.map_err(failed)?;
+                    self.make_above(session, folder).await.map_err(failed)?;
                     Ok(false)
                 }
                 ZkError::NoNode | ZkError::NodeExists | ZkError::BadVersion => Ok(false),

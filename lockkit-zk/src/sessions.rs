@@ -4,14 +4,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkit_core::Error;
 use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::driver::no_answer;
+use lockkit_core::driver::{in_time, locked, no_answer};
 use zookeeper_client::Client;
 
 use crate::ZkOptions;
@@ -125,15 +125,14 @@ impl Sessions {
 
     /// The same if it is there, otherwise the main session.
     pub(crate) async fn there_for_ttl(&self, ttl: Duration) -> Result<Arc<Session>, Error> {
-        match self.there(ttl) {
+        let there = {
+            let others = self.others();
+            others.get(&self.key(&others, ttl)).and_then(|lane| lane.live())
+        };
+        match there {
             Some(session) => Ok(session),
             None => self.get().await,
         }
-    }
-
-    fn there(&self, ttl: Duration) -> Option<Arc<Session>> {
-        let others = self.others();
-        others.get(&self.key(&others, ttl))?.live()
     }
 
     /// Where claims of this ttl live; `None` for the main session.
@@ -161,7 +160,7 @@ impl Sessions {
     }
 
     fn others(&self) -> MutexGuard<'_, HashMap<Duration, Arc<Lane>>> {
-        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.others)
     }
 
     /// Lets go of sessions for other ttls in which no claim has lived for a while.
@@ -213,7 +212,7 @@ impl Lane {
     }
 
     fn latest(&self) -> Option<Arc<Session>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.current).clone()
     }
 
     fn live(&self) -> Option<Arc<Session>> {
@@ -221,7 +220,7 @@ impl Lane {
     }
 
     fn set(&self, session: Option<Arc<Session>>) {
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = session;
+        *locked(&self.current) = session;
     }
 
     /// Whether a claim of this ttl belongs here: it is the ttl that was asked for here, or lies
@@ -239,10 +238,8 @@ impl Lane {
 
     /// Whether claims live in its session, or did lately, or it is being made.
     fn is_needed(&self) -> bool {
-        let session = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever works with a session, and the place of each claim in it, has it as well.
-        let in_use = session.as_ref().is_some_and(|session| Arc::strong_count(session) > 1);
-        drop(session);
+        let in_use = locked(&self.current).as_ref().is_some_and(|s| Arc::strong_count(s) > 1);
         if in_use || self.making.try_lock().is_err() {
             self.used();
         }
@@ -273,8 +270,7 @@ impl Lane {
         self.set(None);
         let asked = sessions.options.asked(self.ttl);
         let sent = BootClock.now();
-        let connected = tokio::time::timeout(CONNECTING, sessions.connect(asked)).await;
-        let connected = connected.unwrap_or_else(|_| Err(no_answer(BACKEND)));
+        let connected = in_time(BACKEND, CONNECTING, sessions.connect(asked)).await;
         let client = connected.inspect_err(|_| {
             self.failures.fetch_add(1, Ordering::AcqRel);
         })?;

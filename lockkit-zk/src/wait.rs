@@ -1,27 +1,24 @@
 //! Waiting for a claim's turn: a watch on the one node that matters, and one on the own node.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use lockkit_core::driver::Grant;
 use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode};
-use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher};
+use zookeeper_client::{EventType, OneshotWatcher};
 
 use crate::acquire::owned;
-use crate::failure::failed;
+use crate::failure::if_there;
 use crate::locks::Locks;
 use crate::node::Label;
 use crate::paths::{Tag, break_name};
 use crate::places::{Node, Obstacle, Place};
 use crate::session::Session;
+use crate::watched::LOOK_EVERY;
 
 /// An event of a watch, as the session's end where there will be none.
 type Event = BoxFuture<'static, EventType>;
-
-/// How often those look who cannot watch, since very much is watched in their session.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What became of the node ahead.
 enum Blocker {
@@ -78,11 +75,10 @@ impl Locks {
                 tokio::time::sleep(LOOK_EVERY).await;
                 continue;
             }
-            let own_watched = match own.take() {
+            let mut own_event = match own.take() {
                 Some(event) => event,
                 None => self.watch_own(session, claim, node).await?,
             };
-            let mut own_event = own_watched;
             let what = tokio::select! {
                 // First the own node: it may have gone before the other did.
                 biased;
@@ -125,14 +121,12 @@ impl Locks {
         claim: &Claim,
         node: &Node,
     ) -> Result<Event, Error> {
-        match session.answer(session.client.get_and_watch_data(&node.path)).await {
-            Ok((_, stat, watcher)) => {
-                owned(session, &stat)?;
-                Ok(event(watcher))
-            }
-            Err(ZkError::NoNode) => Err(self.gone(session, claim, node).await),
-            Err(error) => Err(failed(error)),
-        }
+        let watched = session.answer(session.client.get_and_watch_data(&node.path)).await;
+        let Some((_, stat, watcher)) = if_there(watched)? else {
+            return Err(self.gone(session, claim, node).await);
+        };
+        owned(session, &stat)?;
+        Ok(event(watcher))
     }
 
     async fn own_changed(
@@ -168,10 +162,8 @@ impl Locks {
                 }
             }
             let listed = session.client.list_and_watch_children(&place.folder);
-            let (names, watcher) = match session.answer(listed).await {
-                Ok(listed) => listed,
-                Err(ZkError::NoNode) => return Err(self.gone(session, claim, node).await),
-                Err(error) => return Err(failed(error)),
+            let Some((names, watcher)) = if_there(session.answer(listed).await)? else {
+                return Err(self.gone(session, claim, node).await);
             };
             match self.line_of(session, &place.folder, names).await?.verdict(&node.name, node.token)
             {
@@ -202,15 +194,12 @@ impl Locks {
 /// Returns when the node has left or changed.
 async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<Blocker, Error> {
     // Reading rather than asking whether it exists: that leaves no watch behind when it does not.
-    let watcher = match session.answer(session.client.get_and_watch_data(path)).await {
-        // It may have been downgraded before anybody watched. (That makes no room for a writer.)
-        Ok((data, ..)) if mode == Mode::Shared && Label::says_downgraded(&data) => {
-            return Ok(Blocker::Changed);
-        }
-        Ok((_, _, watcher)) => watcher,
-        Err(ZkError::NoNode) => return Ok(Blocker::Left),
-        Err(error) => return Err(failed(error)),
-    };
+    let watched = session.answer(session.client.get_and_watch_data(path)).await;
+    let Some((data, _, watcher)) = if_there(watched)? else { return Ok(Blocker::Left) };
+    // It may have been downgraded before anybody watched. (That makes no room for a writer.)
+    if mode == Mode::Shared && Label::says_downgraded(&data) {
+        return Ok(Blocker::Changed);
+    }
     match event(watcher).await {
         EventType::NodeDeleted => Ok(Blocker::Left),
         EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),

@@ -1,7 +1,10 @@
 //! How much is watched in a session, which has a bound. It watches nothing itself.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use lockkit_core::driver::locked;
 
 /// As many bytes of paths are watched at once, at most.
 ///
@@ -9,6 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// longer than 128 KiB, then takes the second answer for a fault and cuts the connection; so with
 /// more than that a session would end with the first cut.
 const MOST: usize = 120 * 1024;
+
+/// How often those look who cannot watch, since very much is watched in their session.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The paths that are watched in a session.
 #[derive(Debug, Default)]
@@ -23,7 +29,7 @@ struct Paths {
 
 impl Watched {
     fn paths(&self) -> MutexGuard<'_, Paths> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 

@@ -8,20 +8,7 @@ use tokio::sync::Notify;
 use crate::clock::Moment;
 
 /// Whom to wake once the store is unlocked.
-#[derive(Default)]
-pub(super) struct Calls(Vec<Arc<Notify>>);
-
-impl Calls {
-    pub(super) fn add(&mut self, bell: Arc<Notify>) {
-        self.0.push(bell);
-    }
-
-    pub(super) fn ring(self) {
-        for bell in self.0 {
-            bell.notify_one();
-        }
-    }
-}
+pub(super) type Calls = Vec<Arc<Notify>>;
 
 /// Of the waiting claims those that somebody waits for, by their places. The first of them keeps
 /// the time: it looks when the next lease ends.
@@ -63,9 +50,7 @@ impl Bells {
 
     /// Wakes the owner of a claim for which something changed.
     pub(super) fn ring(&mut self, place: u64, calls: &mut Calls) {
-        if let Some(bell) = self.by_place.remove(&place) {
-            calls.add(bell);
-        }
+        calls.extend(self.by_place.remove(&place));
     }
 
     /// Sees to it that somebody keeps the time. Every verb ends so.
@@ -75,7 +60,7 @@ impl Bells {
         {
             self.timekeeper = *first;
             self.armed = earliest;
-            calls.add(bell.clone());
+            calls.push(bell.clone());
         }
     }
 }

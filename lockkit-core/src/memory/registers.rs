@@ -1,11 +1,8 @@
 //! The registers of the memory driver: the verbs of their trait, and the waiting for a change.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use tokio::sync::Notify;
 
-use super::{MemoryDriver, Shared};
+use super::MemoryDriver;
 use crate::Error;
 use crate::driver::{
     Answered, Entry, MAX_REGISTER_BYTES, RegisterKey, Registers, StoreOutcome, Version, Write,
@@ -15,7 +12,7 @@ use crate::state::{Listed, RegisterRequest, RegisterState};
 #[async_trait]
 impl Registers for MemoryDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        self.shared.on_shelf(|shelf, now, _| shelf.load(at, now))
+        self.shared.shelf.apply(|shelf, now, _| shelf.load(at, now))
     }
 
     async fn write(
@@ -27,7 +24,7 @@ impl Registers for MemoryDriver {
             let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
             return Err(Error::config(message));
         }
-        self.shared.on_shelf(|shelf, now, calls| shelf.write(at, write, now, calls).into())
+        self.shared.shelf.apply(|shelf, now, calls| shelf.write(at, write, now, calls).into())
     }
 
     async fn changed(
@@ -35,34 +32,20 @@ impl Registers for MemoryDriver {
         at: &RegisterKey,
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
-        let watching = RegisterWatch { shared: &self.shared, at, bell: Arc::new(Notify::new()) };
-        self.shared.on_shelf(|shelf, _, _| shelf.watchers.add(at, &watching.bell))?;
+        let watching = self.shared.shelf.watchers.watch(at.clone());
         loop {
-            let (seen, end) = self.shared.on_shelf(|shelf, now, _| {
+            let (seen, end) = self.shared.shelf.apply(|shelf, now, _| {
                 let (differs, end) = shelf.look(at, after, now);
                 (differs.then(|| shelf.load(at, now)), end)
             })?;
             if let Some(entry) = seen {
                 return Ok(entry);
             }
-            self.shared.wait(&watching.bell, end).await;
+            self.shared.shelf.wait(&watching.bell, end).await;
         }
     }
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.shared.on_shelf(|shelf, now, _| shelf.list(request, now))
-    }
-}
-
-/// Somebody watches a register.
-struct RegisterWatch<'a> {
-    shared: &'a Shared,
-    at: &'a RegisterKey,
-    bell: Arc<Notify>,
-}
-
-impl Drop for RegisterWatch<'_> {
-    fn drop(&mut self) {
-        let _ = self.shared.on_shelf(|shelf, _, _| shelf.watchers.remove(self.at, &self.bell));
+        self.shared.shelf.apply(|shelf, now, _| shelf.list(request, now))
     }
 }

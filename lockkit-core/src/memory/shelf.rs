@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::bells::Calls;
 use super::show::least_name;
-use super::watchers::Watchers;
 use crate::clock::Moment;
 use crate::driver::{Entry, Found, RegisterKey, StoreOutcome, Version, Write, WriteId};
 use crate::state::{Listed, RegisterRequest, RegisterState};
+use crate::waiting::watchers::Watchers;
 use crate::{Namespace, Token};
 
 /// A register without value and token is remembered for this long after its last write, so that a
@@ -33,16 +34,16 @@ pub(super) struct Shelf {
     /// Of all registers, so that versions grow where one was forgotten.
     last_version: u64,
     due: BTreeSet<(Moment, RegisterKey)>,
-    pub(super) watchers: Watchers<RegisterKey>,
+    watchers: Arc<Watchers<RegisterKey>>,
 }
 
 impl Shelf {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(watchers: &Arc<Watchers<RegisterKey>>) -> Self {
         Self {
             registers: BTreeMap::new(),
             last_version: 0,
             due: BTreeSet::new(),
-            watchers: Watchers::new(),
+            watchers: watchers.clone(),
         }
     }
 
@@ -137,7 +138,7 @@ impl Shelf {
             None => forgotten_at(&register, now),
         };
         self.put(at, register);
-        self.watchers.call(at, calls);
+        calls.extend(self.watchers.of(at));
         StoreOutcome::Stored(version)
     }
 

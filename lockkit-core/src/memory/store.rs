@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 
 use super::bells::{Bells, Calls};
 use super::fading::Fading;
-use super::watchers::Watchers;
 use super::{BACKEND, used_up};
 use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{Acquisition, Ended, Force, Grant, Patience, Released, Renewal, SetLimit};
 use crate::line::{Answer, Line, Tokens, Verb, What};
+use crate::waiting::watchers::Watchers;
 use crate::{BreakRecord, Claim, Error, Key, LossReason, Namespace, Space, Token};
 
 /// The last break of a list that is in use no more is shown for this long.
@@ -52,13 +52,13 @@ pub(super) struct Lines {
     /// The limits that semaphores were given, for good.
     limits: HashMap<Key, u32>,
     bases: HashMap<Namespace, u64>,
-    pub(super) watchers: Watchers<Key>,
+    watchers: Arc<Watchers<Key>>,
     begun: u32,
     swept_to: Option<Key>,
 }
 
 impl Lines {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(watchers: &Arc<Watchers<Key>>) -> Self {
         Self {
             by_key: BTreeMap::new(),
             tokens: Tokens::above(0),
@@ -66,7 +66,7 @@ impl Lines {
             last_breaks: Fading::new(),
             limits: HashMap::new(),
             bases: HashMap::new(),
-            watchers: Watchers::new(),
+            watchers: watchers.clone(),
             begun: 0,
             swept_to: None,
         }
@@ -121,7 +121,7 @@ impl Lines {
         }
         let last = self.last_breaks.take(key).map(|(last, _)| last);
         let last_break = last.filter(|(_, at)| now < at.after(LAST_BREAK_STAYS));
-        self.watchers.call(key, calls);
+        calls.extend(self.watchers.of(key));
         self.by_key.insert(key.clone(), Box::new(List { line, bells: Bells::new(), last_break }));
         Ok(answer)
     }
@@ -161,7 +161,7 @@ impl Lines {
         };
         if given != Some(limit) {
             self.limits.insert(key.clone(), limit);
-            self.watchers.call(key, calls);
+            calls.extend(self.watchers.of(key));
         }
         Ok(limit)
     }
@@ -288,7 +288,7 @@ impl Lines {
         }
         list.bells.wind(list.line.first_end(), calls);
         if changed {
-            self.watchers.call(key, calls);
+            calls.extend(self.watchers.of(key));
         }
         if list.line.is_empty()
             && let Some(list) = self.by_key.remove(key)

@@ -13,9 +13,8 @@ use std::time::Duration;
 
 use super::Register;
 use super::handle::Handle;
-use crate::deadline::backoff;
 use crate::driver::Entry;
-use crate::shared::{Core, rebased};
+use crate::shared::Core;
 use crate::{Error, Guard, LossReason, Mode, Space, Token};
 
 /// A point that `n` participants leave together, again and again: round after round.
@@ -61,13 +60,13 @@ impl Barrier {
     pub(crate) fn new(core: &Arc<Core>, name: &str, count: u32) -> Self {
         let register = Register::of(core, "barrier", name).ttl(FORGOTTEN_AFTER);
         let mut handle = Handle::new(core, name, None);
-        handle.note = Some(format!("barrier of {count}").into());
+        handle.options.note = Some(format!("barrier of {count}").into());
         Self { handle, register, count }
     }
 
     /// How long a participant that died still counts; the manager's ttl unless set.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.handle.ttl = ttl;
+        self.handle.options.ttl = ttl;
         self
     }
 
@@ -120,40 +119,25 @@ impl Barrier {
     /// Stands there until it was let through.
     async fn stand(&self, guard: &Guard) -> Result<(), Error> {
         let own = guard.token()?;
-        let mut failures = 0;
         let mut entry = self.now().await?;
         loop {
             let through = self.through(&entry)?;
             if through.is_some_and(|through| own <= through) {
                 return self.confirm(guard).await;
             }
-            match self.arrived(through).await {
-                Ok(arrived) if arrived.len() >= self.count as usize => {
-                    failures = 0;
-                    entry = self.open(&entry, arrived[self.count as usize - 1]).await?;
-                }
+            let arrived = self.handle.core.repeat(None, || self.arrived(through)).await?;
+            entry = match arrived.get(self.count as usize - 1) {
+                Some(last) => self.open(&entry, *last).await?,
                 // Whoever completes the round looks at the line after having entered it, and so
                 // sees all: there is nothing to do but to wait for word of the opening.
-                Ok(_) => {
-                    failures = 0;
-                    entry = self.register.changed(entry.map(|entry| entry.version)).await?;
-                }
-                Err(error) if error.is_retryable() => {
-                    failures += 1;
-                    tokio::time::sleep(backoff(failures)).await;
-                    entry = self.now().await?;
-                }
-                Err(error) => return Err(error),
-            }
+                None => self.register.changed(entry.map(|entry| entry.version)).await?,
+            };
         }
     }
 
     /// The participants that stand beyond the last round, in order.
     async fn arrived(&self, through: Option<Token>) -> Result<Vec<Token>, Error> {
-        let core = &self.handle.core;
-        let key = core.key(Space::Lock, self.handle.name()?.as_str())?;
-        let base = core.token_base().await?;
-        let state = rebased(core.driver().inspect(&key).await?, base);
+        let state = self.handle.core.state(&self.handle.key(Space::Lock)?).await?;
         let there = state.holders().filter(|s| s.mode == Mode::Shared && !s.broken);
         Ok(there.map(|s| s.token).filter(|token| Some(*token) > through).collect())
     }
@@ -162,37 +146,23 @@ impl Barrier {
     async fn open(&self, entry: &Option<Entry>, up_to: Token) -> Result<Option<Entry>, Error> {
         match self.register.compare_and_store(entry, up_to.get().to_be_bytes()).await {
             // Somebody else of this round was faster, or this is another round already.
-            Ok(_) | Err(Error::Conflict { .. }) => self.now().await,
-            Err(error) if error.is_retryable() => self.now().await,
+            Ok(_) | Err(Error::Conflict { .. } | Error::Backend { retryable: true, .. }) => {
+                self.now().await
+            }
             Err(error) => Err(error),
         }
     }
 
     /// What the register has now, however long that takes to learn.
     async fn now(&self) -> Result<Option<Entry>, Error> {
-        loop {
-            match self.register.load().await {
-                Err(error) if error.is_retryable() => {}
-                answer => return answer,
-            }
-        }
+        self.handle.core.repeat(None, || self.register.load()).await
     }
 
     /// Asks whether the claim has lived until now, so that it was one of the round.
     async fn confirm(&self, guard: &Guard) -> Result<(), Error> {
-        let mut failures = 0;
-        loop {
-            match guard.verify().await {
-                Ok(_) => return Ok(()),
-                Err(Error::Released) => {
-                    return Err(Error::Lost { reason: LossReason::Vanished });
-                }
-                Err(error) if error.is_retryable() => {
-                    failures += 1;
-                    tokio::time::sleep(backoff(failures)).await;
-                }
-                Err(error) => return Err(error),
-            }
+        match self.handle.core.repeat(None, || guard.verify()).await {
+            Err(Error::Released) => Err(Error::Lost { reason: LossReason::Vanished }),
+            verified => verified.map(drop),
         }
     }
 
@@ -201,7 +171,7 @@ impl Barrier {
         let Some(entry) = entry else { return Ok(None) };
         let number = entry.value.as_slice().try_into().ok().map(u64::from_be_bytes);
         let token = number.and_then(Token::new).ok_or_else(|| {
-            let backend = self.handle.core.driver().capabilities().backend;
+            let backend = self.handle.core.backend();
             Error::permanent(backend, "this barrier was not used by this version of lockkit")
         });
         token.map(Some)

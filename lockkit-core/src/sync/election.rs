@@ -79,31 +79,31 @@ impl Election {
 
     /// What everybody is to know of this candidate once it leads.
     pub fn value(mut self, value: impl AsRef<str>) -> Self {
-        self.handle.note = Some(value.as_ref().into());
+        self.handle.options.note = Some(value.as_ref().into());
         self
     }
 
     /// How long a leader that vanished stays the leader; the manager's unless set.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.handle.ttl = ttl;
+        self.handle.options.ttl = ttl;
         self
     }
 
     /// How long a candidate that vanished blocks those behind it; the manager's unless set.
     pub fn wait_ttl(mut self, ttl: Duration) -> Self {
-        self.handle.wait_ttl = ttl;
+        self.handle.options.wait_ttl = ttl;
         self
     }
 
     /// Leads no longer than this at a time.
     pub fn max_term(mut self, limit: Duration) -> Self {
-        self.handle.max_hold = Some(limit);
+        self.handle.options.max_hold = Some(limit);
         self
     }
 
     /// A label for metrics, such as `"shard"`. Few different ones.
     pub fn class(mut self, class: &'static str) -> Self {
-        self.handle.class = Some(class);
+        self.handle.options.class = Some(class);
         self
     }
 
@@ -157,26 +157,22 @@ impl Election {
     {
         let mut losses = 0;
         loop {
-            let leadership = match self.campaign().await {
-                Ok(leadership) => leadership,
-                // Somebody broke it in line.
-                Err(Error::Lost { .. }) => {
-                    losses += 1;
-                    tokio::time::sleep(backoff(losses)).await;
-                    continue;
+            match self.campaign().await {
+                Ok(leadership) => {
+                    let result = tokio::select! {
+                        biased;
+                        _ = leadership.lost() => None,
+                        result = work(leadership.lease()) => Some(result),
+                    };
+                    match (result, leadership.resign().await) {
+                        (None, _) => {}
+                        (Some(Ok(_)), Err(error @ Error::Lost { .. })) => return Err(error.into()),
+                        (Some(result), _) => return result,
+                    }
                 }
+                // Somebody broke it in line.
+                Err(Error::Lost { .. }) => {}
                 Err(error) => return Err(error.into()),
-            };
-            let result = tokio::select! {
-                biased;
-                _ = leadership.lost() => None,
-                result = work(leadership.lease()) => Some(result),
-            };
-            let resigned = leadership.resign().await;
-            match (result, resigned) {
-                (None, _) => {}
-                (Some(Ok(_)), Err(error @ Error::Lost { .. })) => return Err(error.into()),
-                (Some(result), _) => return result,
             }
             losses += 1;
             tokio::time::sleep(backoff(losses)).await;
@@ -190,9 +186,7 @@ impl Election {
     pub async fn leader(&self) -> Result<Option<Leader>, Error> {
         let core = &self.handle.core;
         core.check_open()?;
-        let key = core.key(Space::Lock, self.handle.name()?.as_str())?;
-        let base = core.token_base().await?;
-        Ok(leader_of(rebased(core.driver().inspect(&key).await?, base)))
+        Ok(leader_of(core.state(&self.handle.key(Space::Lock)?).await?))
     }
 
     /// The leaders: the one of now, if there is one, and then each that follows, in order. One that
@@ -201,34 +195,25 @@ impl Election {
     /// While the backend is out of reach, this goes on trying, and then tells who leads by then.
     pub fn observe(&self) -> impl Stream<Item = Result<Leader, Error>> + Send + 'static {
         let core = self.handle.core.clone();
-        let name = self.handle.name();
+        let key = self.handle.key(Space::Lock);
         async_stream::try_stream! {
-            let key = core.key(Space::Lock, name?.as_str())?;
+            let key = key?;
             let base = core.token_base().await?;
             let mut last = None;
             let mut seen: Option<LockState> = None;
-            let mut failures = 0;
             loop {
-                core.check_open()?;
-                let answer = match &seen {
-                    None => core.driver().inspect(&key).await,
-                    Some(seen) => core.driver().changed(&key, seen).await,
+                let look = || async {
+                    match &seen {
+                        None => core.driver().inspect(&key).await,
+                        Some(seen) => core.driver().changed(&key, seen).await,
+                    }
                 };
-                match answer {
-                    Ok(state) => {
-                        failures = 0;
-                        let leader = leader_of(rebased(state.clone(), base));
-                        seen = Some(state);
-                        if let Some(leader) = leader.filter(|l| last.is_none_or(|t| t < l.token)) {
-                            last = Some(leader.token);
-                            yield leader;
-                        }
-                    }
-                    Err(error) if error.is_retryable() => {
-                        failures += 1;
-                        tokio::time::sleep(backoff(failures)).await;
-                    }
-                    Err(error) => Err(error)?,
+                let state = core.repeat(None, look).await?;
+                let leader = leader_of(rebased(state.clone(), base));
+                seen = Some(state);
+                if let Some(leader) = leader.filter(|l| last.is_none_or(|t| t < l.token)) {
+                    last = Some(leader.token);
+                    yield leader;
                 }
             }
         }
@@ -289,7 +274,7 @@ impl Deref for Leadership {
 
 impl fmt::Debug for Election {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, value) = (self.handle.name().ok(), &self.handle.note);
+        let (name, value) = (self.handle.name().ok(), &self.handle.options.note);
         f.debug_struct("Election")
             .field("name", &name)
             .field("value", value)

@@ -1,13 +1,13 @@
 //! How an owner finds what it holds, to enter it again.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, Weak};
 
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::acquire::{Request, Wait, acquire};
 use crate::guard::{Guard, Holding};
-use crate::shared::Core;
+use crate::shared::{Core, locked};
 use crate::{Error, Key, Mode};
 
 /// Where owners stand that hold a lock of this manager, or are about to.
@@ -49,7 +49,7 @@ struct Entrance {
 
 impl Entrances {
     fn places(&self) -> MutexGuard<'_, Places> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 
@@ -76,7 +76,7 @@ impl Drop for Entrance {
 pub(crate) async fn enter(
     core: &Arc<Core>,
     owner: &Owner,
-    request: &Request,
+    request: &Request<'_>,
     wait: Wait,
 ) -> Result<Option<Guard>, Error> {
     if let Wait::For(limit) = wait

@@ -2,15 +2,14 @@
 //! guard. The options' methods stand here once and are given to each by a macro.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::acquire::{Request, Wait, acquire};
+use crate::acquire::{Options, Request, Wait, acquire};
 use crate::guard::Guard;
 use crate::name::check_note;
 use crate::observe::Labels;
 use crate::shared::Core;
 use crate::sync::entrance::{Owner, enter};
-use crate::{Error, Key, Lifetime, Mode, Name};
+use crate::{Error, Key, Mode, Name, Space};
 
 #[derive(Clone)]
 pub(crate) struct Handle {
@@ -18,15 +17,7 @@ pub(crate) struct Handle {
     /// As it was given when it is not a name; then the error is made when it is used.
     name: Result<Name, Arc<str>>,
     pub(crate) owner: Option<Owner>,
-    pub(crate) ttl: Duration,
-    pub(crate) wait_ttl: Duration,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) note: Option<Arc<str>>,
-    pub(crate) auto_renew: bool,
-    pub(crate) detached: bool,
-    pub(crate) class: Option<&'static str>,
-    /// Whether the limit is the backend's to say, so that any number of permits may be asked for.
-    pub(crate) resizable: bool,
+    pub(crate) options: Options,
 }
 
 impl Handle {
@@ -34,14 +25,7 @@ impl Handle {
         Self {
             name: Name::new(name).map_err(|_| name.into()),
             owner,
-            ttl: core.settings.ttl,
-            wait_ttl: core.settings.wait_ttl,
-            max_hold: None,
-            note: None,
-            auto_renew: true,
-            detached: false,
-            class: None,
-            resizable: false,
+            options: Options::of(&core.settings),
             core: core.clone(),
         }
     }
@@ -76,35 +60,19 @@ impl Handle {
 
     /// Waits for as long as it takes.
     pub(crate) async fn wait(&self, mode: Mode, kind: &'static str) -> Result<Guard, Error> {
-        match self.acquire(mode, kind, Wait::Forever).await? {
-            Some(guard) => Ok(guard),
-            // A driver answered "busy" to a claim that would have waited.
-            None => Err(self.core.driver().unsupported("waiting in line")),
-        }
+        self.core.waited(self.acquire(mode, kind, Wait::Forever).await?)
     }
 
-    fn request(&self, mode: Mode, kind: &'static str) -> Result<Request, Error> {
-        if let Some(note) = &self.note {
-            check_note(note)?;
-        }
-        let backend = self.core.driver().capabilities().backend;
-        let lifetime = match (self.detached, self.auto_renew) {
-            (true, _) => Lifetime::Detached,
-            (false, true) => Lifetime::Renewed,
-            (false, false) => Lifetime::Fixed,
-        };
-        Ok(Request {
-            key: Key::new(self.core.namespace.clone(), mode.space(), self.name()?),
-            mode,
-            ttl: self.ttl,
-            wait_ttl: self.wait_ttl,
-            max_hold: self.max_hold,
-            lifetime,
-            renew: self.auto_renew,
-            note: self.note.clone(),
-            resizable: self.resizable,
-            labels: Labels { backend, kind, class: self.class },
-        })
+    /// The list in which its claims stand.
+    pub(crate) fn key(&self, space: Space) -> Result<Key, Error> {
+        Ok(Key::new(self.core.namespace.clone(), space, self.name()?))
+    }
+
+    fn request(&self, mode: Mode, kind: &'static str) -> Result<Request<'_>, Error> {
+        let options = &self.options;
+        options.note.as_deref().map_or(Ok(()), check_note)?;
+        let labels = Labels { backend: self.core.backend(), kind, class: options.class };
+        Ok(Request { key: self.key(mode.space())?, mode, options, labels })
     }
 }
 
@@ -114,46 +82,46 @@ macro_rules! options {
         /// How long the lock stays held when its holder dies; the manager's unless set. Renewed
         /// at a third of it.
         pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
-            self.handle.ttl = ttl;
+            self.handle.options.ttl = ttl;
             self
         }
 
         /// How long this claim, when it waits and its process dies, blocks those behind it.
         pub fn wait_ttl(mut self, ttl: std::time::Duration) -> Self {
-            self.handle.wait_ttl = ttl;
+            self.handle.options.wait_ttl = ttl;
             self
         }
 
         /// Renews the lock no longer than until it was held for this long, so that a holder that
         /// hangs loses it.
         pub fn max_hold(mut self, limit: std::time::Duration) -> Self {
-            self.handle.max_hold = Some(limit);
+            self.handle.options.max_hold = Some(limit);
             self
         }
 
         /// Says why, to people who look at the lock: at most 1,000 bytes without control
         /// characters.
         pub fn note(mut self, note: impl AsRef<str>) -> Self {
-            self.handle.note = Some(note.as_ref().into());
+            self.handle.options.note = Some(note.as_ref().into());
             self
         }
 
         /// Whether the lock is renewed in the background while it is held. If not, it simply ends
         /// after its ttl, unless [renewed](crate::Lease::renew) by hand.
         pub fn auto_renew(mut self, renew: bool) -> Self {
-            self.handle.auto_renew = renew;
+            self.handle.options.auto_renew = renew;
             self
         }
 
         /// Makes a lock that can outlive this process, by [`Guard::detach`](crate::Guard::detach).
         pub fn detached(mut self) -> Self {
-            self.handle.detached = true;
+            self.handle.options.detached = true;
             self
         }
 
         /// A label for metrics, such as `"invoice"`. Few different ones.
         pub fn class(mut self, class: &'static str) -> Self {
-            self.handle.class = Some(class);
+            self.handle.options.class = Some(class);
             self
         }
     };

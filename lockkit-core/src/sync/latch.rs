@@ -219,7 +219,7 @@ impl Latch {
             return Ok(Content::new(0, self.count));
         };
         Content::from_bytes(&entry.value).ok_or_else(|| {
-            let backend = self.core.driver().capabilities().backend;
+            let backend = self.core.backend();
             let name = &self.name;
             let what = format!(
                 "the register of the latch {name:?} has not been written by a latch of this version"

@@ -67,13 +67,13 @@ impl Once {
 
     /// How long the lock stays held when who runs the job dies; the manager's unless set.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.handle.ttl = ttl;
+        self.handle.options.ttl = ttl;
         self
     }
 
     /// Says more of the job to people who look at the lock.
     pub fn note(mut self, note: impl AsRef<str>) -> Self {
-        self.handle.note = Some(note.as_ref().into());
+        self.handle.options.note = Some(note.as_ref().into());
         self
     }
 
@@ -91,9 +91,7 @@ impl Once {
         E: FromLock,
         F: AsyncFnOnce(Lease) -> Result<T, E>,
     {
-        let decision = self.attempt(work, Wait::Forever).await?;
-        // Without a limit there is no giving up.
-        decision.ok_or_else(|| self.handle.core.driver().unsupported("waiting in line").into())
+        Ok(self.handle.core.waited(self.attempt(work, Wait::Forever).await?)?)
     }
 
     /// As [`run`](Self::run), but `None` at once when another runs it now.
@@ -116,7 +114,7 @@ impl Once {
     pub async fn decision(&self) -> Result<Option<Decision>, Error> {
         let Some(entry) = self.register.load().await? else { return Ok(None) };
         let decision = Decision::from_entry(&entry).ok_or_else(|| {
-            let backend = self.handle.core.driver().capabilities().backend;
+            let backend = self.handle.core.backend();
             Error::permanent(backend, "this decision was not written by this version of lockkit")
         });
         decision.map(Some)

@@ -6,13 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::Stream;
-use tokio::time::Instant;
 
-use crate::deadline::backoff;
 use crate::driver::{
     Entry, Expect, MAX_REGISTER_BYTES, RegisterKey, Registers, StoreOutcome, Version, Write,
 };
-use crate::error::no_answer;
 use crate::name::register_name;
 use crate::settings::LONGEST_TTL;
 use crate::shared::Core;
@@ -78,9 +75,6 @@ pub struct Register {
 /// How long a call without a guard is repeated while the backend does not answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long one attempt may take.
-const ATTEMPT: Duration = Duration::from_secs(10);
-
 impl Register {
     pub(crate) fn new(core: &Arc<Core>, name: &str) -> Self {
         Self { core: core.clone(), name: name.into(), owner: None, ttl: None }
@@ -106,8 +100,7 @@ impl Register {
     pub async fn load(&self) -> Result<Option<Entry>, Error> {
         let at = self.at()?;
         let registers = self.registers()?;
-        let (entry, _) = self.repeat(None, |_| registers.load(&at)).await?;
-        Ok(entry)
+        self.core.repeat_within(PATIENCE, || registers.load(&at)).await
     }
 
     /// Stores a value over whatever is there.
@@ -210,15 +203,7 @@ impl Register {
     pub async fn changed(&self, after: Option<Version>) -> Result<Option<Entry>, Error> {
         let at = self.at()?;
         let registers = self.registers()?;
-        let mut failures = 0;
-        loop {
-            match registers.changed(&at, after).await {
-                Err(error) if error.is_retryable() => failures += 1,
-                answer => return answer,
-            }
-            tokio::time::sleep(backoff(failures)).await;
-            self.core.check_open()?;
-        }
+        self.core.repeat(None, || registers.changed(&at, after)).await
     }
 
     /// The value now, and then each time that it has changed. Values that were there for a short
@@ -252,14 +237,18 @@ impl Register {
         let value = value.map(<[u8]>::to_vec);
         let ttl = self.ttl.filter(|_| value.is_some());
         let write = Write { ttl, expect, token, ..Write::of(value) };
-        let (answered, failures) = self
-            .repeat(lock, |failures| {
-                let write = Write { repeated: failures > 0, ..write.clone() };
-                let at = &at;
-                Box::pin(async move { registers.write(at, &write).await })
-            })
-            .await?;
-        let maybe_applied = failures > 0 || answered.unanswered > 0;
+        let mut attempts = 0;
+        let ask = || {
+            attempts += 1;
+            let (at, write) = (&at, Write { repeated: attempts > 1, ..write.clone() });
+            async move {
+                let Some(lock) = lock else { return registers.write(at, &write).await };
+                lock.token()?;
+                lock.within(registers.write(at, &write)).await
+            }
+        };
+        let answered = self.core.repeat_within(PATIENCE, ask).await?;
+        let maybe_applied = attempts > 1 || answered.unanswered > 0;
         let name = || self.name.to_string();
         match (answered.answer, token) {
             (StoreOutcome::Stored(version), _) => Ok(version),
@@ -301,46 +290,14 @@ impl Register {
                  beside each other whatever their tokens",
             ));
         }
-        let theirs = lock.registry.driver.capabilities().backend;
-        let ours = self.core.driver().capabilities().backend;
-        if theirs != ours || lock.record.claim().key.namespace != self.core.namespace {
+        let same_backend = lock.registry.backend() == self.core.backend();
+        if !same_backend || lock.record.claim().key.namespace != self.core.namespace {
             return Err(Error::config(
                 "this lock is of another backend or prefix than the register: tokens of two \
                  backends do not compare",
             ));
         }
         Ok(token)
-    }
-
-    /// Asks until there is an answer, for as long as that makes sense; and how often there was none.
-    /// `call` is told how often that was so far.
-    async fn repeat<'a, T>(
-        &self,
-        lock: Option<&Lease>,
-        mut call: impl FnMut(u32) -> Asking<'a, T>,
-    ) -> Result<(T, u32), Error> {
-        let until = Instant::now() + PATIENCE;
-        let mut failures = 0;
-        loop {
-            self.core.check_open()?;
-            let mut left = until.saturating_duration_since(Instant::now());
-            if let Some(lock) = lock {
-                lock.token()?;
-                left = left.min(lock.remaining());
-            }
-            let answer = tokio::time::timeout(left.min(ATTEMPT), call(failures)).await;
-            let backend = self.core.driver().capabilities().backend;
-            let error = match answer.unwrap_or_else(|_| Err(no_answer(backend))) {
-                Ok(answer) => return Ok((answer, failures)),
-                Err(error) => error,
-            };
-            failures += 1;
-            let pause = backoff(failures);
-            if !error.is_retryable() || Instant::now() + pause >= until {
-                return Err(error);
-            }
-            tokio::time::sleep(pause).await;
-        }
     }
 
     fn at(&self) -> Result<RegisterKey, Error> {
@@ -361,9 +318,6 @@ enum Fence<'a> {
     Lock(&'a Lease),
     Token(Token),
 }
-
-/// A call of a driver.
-type Asking<'a, T> = futures_util::future::BoxFuture<'a, Result<T, Error>>;
 
 impl From<Version> for Expect {
     fn from(version: Version) -> Self {

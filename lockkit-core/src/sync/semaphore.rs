@@ -12,7 +12,7 @@ use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::driver::SetLimit;
 use crate::shared::Core;
-use crate::{Error, FromLock, Guard, Key, Lease, Space};
+use crate::{Error, FromLock, Guard, Lease, Space};
 
 /// At most `limit` permits out at a time, across all processes.
 ///
@@ -80,7 +80,7 @@ impl Semaphore {
     /// # }
     /// ```
     pub fn resizable(mut self) -> Self {
-        self.handle.resizable = true;
+        self.handle.options.resizable = true;
         self.heard.get_or_insert_default();
         self
     }
@@ -148,11 +148,7 @@ impl Semaphore {
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<Guard, Error> {
-        match self.take(permits, Wait::Forever).await? {
-            Some(guard) => Ok(guard),
-            // A driver answered "busy" to a claim that would have waited.
-            None => Err(self.handle.core.driver().unsupported("waiting in line")),
-        }
+        self.handle.core.waited(self.take(permits, Wait::Forever).await?)
     }
 
     /// Takes this many permits if there are so many and nobody waits; otherwise `None`.
@@ -182,7 +178,7 @@ impl Semaphore {
     /// Dropping it does no harm.
     pub async fn available_permits(&self) -> Result<u32, Error> {
         self.handle.core.check_open()?;
-        let key = self.key()?;
+        let key = self.handle.key(Space::Semaphore)?;
         let limit = self.limit().await?;
         let state = self.handle.core.driver().inspect(&key).await?;
         let out: u64 = state.holders().map(|s| u64::from(s.mode.weight())).sum();
@@ -229,10 +225,6 @@ impl Semaphore {
             Some(guard) => guard.run(work).await.map(Some),
             None => Ok(None),
         }
-    }
-
-    fn key(&self) -> Result<Key, Error> {
-        self.handle.core.key(Space::Semaphore, self.handle.name()?.as_str())
     }
 }
 

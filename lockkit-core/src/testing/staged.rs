@@ -1,7 +1,7 @@
 //! The memory driver behind a script: some acquires are refused, some renewals go unanswered.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +11,7 @@ use crate::clock::{Clock, Moment};
 use crate::driver::{
     Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step, no_answer, one_by_one,
 };
+use crate::shared::locked;
 use crate::state::{Health, ListRequest, Listed, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, MemoryDriver, Namespace, Token};
 
@@ -41,7 +42,7 @@ impl Staged {
     }
 
     fn script(&self) -> MutexGuard<'_, Script> {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.script)
     }
 
     fn refusal(&self, claim: &Claim) -> Option<Error> {

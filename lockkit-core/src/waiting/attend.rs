@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{Waiter, Waiters, lock};
+use super::{Waiter, Waiters};
 use crate::clock::{BootClock, Clock, sleep_until};
 use crate::driver::{Renewal, backoff};
+use crate::shared::locked;
 use crate::{Claim, Error};
 
 /// The first in line is asked about so often, where nobody tells it.
@@ -55,7 +56,7 @@ pub trait Attendant: Send + Sync + 'static {
 impl<K: Eq + Hash + Send + Sync + 'static> Waiters<K> {
     /// Has the claims of this driver attended to from now on.
     pub fn attend<D: Attendant<Name = K>>(&self, driver: &Arc<D>) {
-        let mut tasks = lock(&self.tasks);
+        let mut tasks = locked(&self.tasks);
         // They end together, with the runtime in which they were started.
         if tasks.iter().any(|task| !task.is_finished()) {
             return;
@@ -75,7 +76,9 @@ impl<K: Eq + Hash + Send + Sync + 'static> Waiters<K> {
                     self.queued(&waiter.claim.id, ahead, lease);
                 }
             }
-            Err(error) if error.is_retryable() => self.arm(&mut lock(&waiter.note), AFTER_FAILURE),
+            Err(error) if error.is_retryable() => {
+                self.arm(&mut locked(&waiter.note), AFTER_FAILURE)
+            }
             Err(error) => waiter.end(Err(error)),
         }
     }
@@ -107,7 +110,7 @@ async fn ask_when_due<D: Attendant>(driver: Weak<D>) {
             }
             continue;
         }
-        due.iter().for_each(|waiter| lock(&waiter.note).at_once = false);
+        due.iter().for_each(|waiter| locked(&waiter.note).at_once = false);
         let begun = tokio::time::Instant::now();
         let claims: Vec<_> = due.iter().map(|waiter| waiter.claim.clone()).collect();
         for (waiter, answer) in due.iter().zip(attendant.ask(&claims).await) {

@@ -1,12 +1,8 @@
 //! Bells of registers: rung when one was written.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
-use super::lock;
+use super::watchers::Watchers;
 use crate::Error;
 use crate::driver::{Entry, Version};
 
@@ -31,18 +27,13 @@ use crate::driver::{Entry, Version};
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Default)]
-pub struct RegisterBells(Mutex<HashMap<String, Weak<Notify>>>);
+pub struct RegisterBells(Watchers<String>);
 
 impl RegisterBells {
     /// Rings for a register that was written; `None`: any of them may have been.
     pub fn ring(&self, register: Option<&str>) {
-        for (name, bell) in &*lock(&self.0) {
-            if register.is_none_or(|register| register == name)
-                && let Some(bell) = bell.upgrade()
-            {
-                bell.notify_waiters();
-            }
-        }
+        let bells = register.map_or_else(|| self.0.all(), |register| self.0.of(register));
+        bells.iter().for_each(|bell| bell.notify_one());
     }
 
     /// Answers [`Registers::changed`](crate::driver::Registers::changed): loads the register until its
@@ -60,27 +51,14 @@ impl RegisterBells {
     where
         F: Future<Output = Result<(Option<Entry>, Duration), Error>>,
     {
-        let bell = self.bell(register);
+        // Listening begins before loading, so that nothing falls in between.
+        let watch = self.0.watch(register.to_owned());
         loop {
-            // Listening begins before loading, so that nothing falls in between.
-            let mut rung = std::pin::pin!(bell.notified());
-            rung.as_mut().enable();
             let (entry, pause) = load().await?;
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
             }
-            let _ = tokio::time::timeout(pause, rung).await;
+            let _ = tokio::time::timeout(pause, watch.bell.notified()).await;
         }
-    }
-
-    fn bell(&self, register: &str) -> Arc<Notify> {
-        let mut bells = lock(&self.0);
-        if let Some(bell) = bells.get(register).and_then(Weak::upgrade) {
-            return bell;
-        }
-        bells.retain(|_, bell| bell.strong_count() > 0);
-        let bell = Arc::new(Notify::new());
-        bells.insert(register.to_owned(), Arc::downgrade(&bell));
-        bell
     }
 }

@@ -30,7 +30,7 @@ fn who_is_to_ask_at_once_is_not_put_off_by_an_answer_that_was_under_way() {
     let (due, next) = waiting.due(BootClock.now());
     assert_eq!((due.len(), next), (1, None));
     // Once it is asked about, the answer to that counts.
-    lock(&due[0].note).at_once = false;
+    locked(&due[0].note).at_once = false;
     waiting.queued(&claim.id, 1, Some(LONG));
     let (due, next) = waiting.due(BootClock.now());
     assert!(due.is_empty() && next.is_some());
@@ -58,7 +58,7 @@ fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long()
     assert_eq!(waiting.due(soon).0.len(), 1);
     // From when messages arrive, the lease counts.
     waiting.is_listening();
-    lock(&waiting.due(soon).0[0].note).at_once = false;
+    locked(&waiting.due(soon).0[0].note).at_once = false;
     waiting.queued(&claim.id, 1, Some(LONG));
     assert!(waiting.due(soon).0.is_empty());
 }
@@ -73,9 +73,9 @@ fn a_bell_hangs_until_it_is_known_that_the_claim_does_not_wait() {
     for (answer, hangs) in answers {
         let (waiting, claim) = listened_to();
         waiting.answered(&claim.id, answer, Some(LONG));
-        assert_eq!(lock(&waiting.waiters).len(), hangs, "{answer:?}");
+        assert_eq!(locked(&waiting.waiters).len(), hangs, "{answer:?}");
         waiting.departs(&[Step::Release { claim }]);
-        assert!(lock(&waiting.waiters).is_empty());
+        assert!(locked(&waiting.waiters).is_empty());
     }
 }
 

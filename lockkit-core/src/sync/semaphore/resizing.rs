@@ -9,16 +9,11 @@ use tokio::time::Instant;
 
 use super::Semaphore;
 use crate::acquire::Wait;
-use crate::deadline::backoff;
 use crate::driver::SetLimit;
-use crate::error::no_answer;
-use crate::{Error, Guard, Mode};
+use crate::{Error, Guard, Mode, Space};
 
 /// How long a resize is repeated while the backend does not answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How long one attempt may take.
-const ATTEMPT: Duration = Duration::from_secs(10);
 
 /// How often in a row a limit may turn out to be old before that is taken for a fault.
 const CHANGES: u32 = 100;
@@ -80,40 +75,20 @@ impl Semaphore {
                 answer => return answer,
             }
         }
-        let backend = self.handle.core.driver().capabilities().backend;
+        let backend = self.handle.core.backend();
         Err(Error::retryable(backend, "the limit changed each time that it was asked for"))
     }
 
     /// Asks the backend for the limit, until there is an answer or no patience left.
     pub(super) async fn ask(&self, to: SetLimit, patience: Duration) -> Result<u32, Error> {
         self.check()?;
-        let key = self.key()?;
+        let key = self.handle.key(Space::Semaphore)?;
         let core = &self.handle.core;
-        let backend = core.driver().capabilities().backend;
-        let until = Instant::now() + patience;
-        let mut failures = 0;
-        loop {
-            core.check_open()?;
-            let left = until.saturating_duration_since(Instant::now());
-            // Without patience there is one attempt.
-            let time = if patience.is_zero() { ATTEMPT } else { left.min(ATTEMPT) };
-            let answer = tokio::time::timeout(time, core.driver().resize(&key, to)).await;
-            let error = match answer.unwrap_or_else(|_| Err(no_answer(backend))) {
-                Ok(limit) => {
-                    if let Some(heard) = &self.heard {
-                        heard.set(limit);
-                    }
-                    return Ok(limit);
-                }
-                Err(error) => error,
-            };
-            failures += 1;
-            let pause = backoff(failures);
-            if !error.is_retryable() || Instant::now() + pause >= until {
-                return Err(error);
-            }
-            tokio::time::sleep(pause).await;
+        let limit = core.repeat_within(patience, || core.driver().resize(&key, to)).await?;
+        if let Some(heard) = &self.heard {
+            heard.set(limit);
         }
+        Ok(limit)
     }
 
     /// Refuses what cannot work, before any I/O.
