@@ -10,17 +10,16 @@ mod statement;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
+use lockkit_core::capabilities::WakeUp;
 use lockkit_core::driver::Flights;
 use lockkit_core::{Capabilities, Error};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Postgres as Db};
 
-use crate::server::dialect::{Arg, Cell, Dialect, Heard, Row, Verb, Verdict};
-use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
+use crate::server::dialect::{Arg, Cell, Dialect, Heard, Row, Verb, Verdict, without_header};
+use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
 
 pub use fence::TOKENS_TABLE;
 
@@ -42,44 +41,6 @@ pub type PostgresDriver = ServerDriver<Postgres>;
 
 const BACKEND: &str = "postgres";
 
-const CAPABILITIES: Capabilities = {
-    let mut c = Capabilities::of(BACKEND);
-    c.least_ttl = Duration::from_millis(50);
-    c.expiry_slack = Duration::from_millis(100);
-    c.wake_up = WakeUp::Push;
-    c.token_source = TokenSource::ClockCounter;
-    c.shorten = true;
-    c.raise = true;
-    c.detached = true;
-    c.registers = true;
-    c.namespaces = true;
-    c.resize = true;
-    c.flights = Flights::of(64, 2);
-    c.flights.same_key = true;
-    c.faults = FAULTS;
-    c
-};
-
-const FAULTS: &[(Fault, Keeps)] = &[
-    (Fault::DataLost, Keeps::Tokens),
-    (Fault::Failover, Keeps::Tokens),
-    (Fault::SplitBrain, Keeps::Nothing),
-    (Fault::LeaderLost, Keeps::Impossible),
-    // Leases end early; tokens do not go back with the clock.
-    (Fault::ServerClockSteps, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
-];
-
-const FAULTS_WHEN_TRADED: &[(Fault, Keeps)] = &[
-    (Fault::WritesLost, Keeps::Tokens),
-    (Fault::DataLost, Keeps::Tokens),
-    (Fault::Failover, Keeps::Tokens),
-    (Fault::SplitBrain, Keeps::Nothing),
-    (Fault::LeaderLost, Keeps::Impossible),
-    (Fault::ServerClockSteps, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
-];
-
 /// Tables and functions, in the order in which they need each other.
 const SCHEMA: &str = concat!(
     include_str!("sql/tables.sql"),
@@ -100,7 +61,13 @@ const SCHEMA: &str = concat!(
 impl Dialect for Postgres {
     type Db = Db;
     const BACKEND: &'static str = BACKEND;
+    const TABLES_ARE: &'static str = "the schema for lockkit's tables";
     const TABLES: &'static str = "lockkit";
+    const CAPABILITIES: Capabilities = {
+        let mut c = capabilities(BACKEND, Flights::of(64, 2));
+        c.wake_up = WakeUp::Push;
+        c
+    };
     const VERSION: i64 = 4;
     const PUSHES: bool = true;
 
@@ -115,14 +82,6 @@ impl Dialect for Postgres {
         Self { place, schema, statements: statements.into(), beyond, plain }
     }
 
-    fn capabilities(durability: ServerDurability) -> Capabilities {
-        let mut capabilities = CAPABILITIES;
-        if durability == ServerDurability::Needed {
-            capabilities.faults = FAULTS_WHEN_TRADED;
-        }
-        capabilities
-    }
-
     fn parse(url: &str) -> Result<PgConnectOptions, Error> {
         let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| {
             Error::Config(format!("this is not a URL of PostgreSQL: {error}"))
@@ -132,15 +91,6 @@ impl Dialect for Postgres {
 
     fn tables(&self) -> &str {
         &self.schema
-    }
-
-    fn check(tables: &Tables) -> Result<(), Error> {
-        match is_plain(&tables.0) {
-            true => Ok(()),
-            false => Err(Error::config(
-                "the schema for lockkit's tables is made of a-z, 0-9 and _, 40 at most",
-            )),
-        }
     }
 
     fn schema(&self) -> String {
@@ -234,13 +184,7 @@ impl Dialect for Postgres {
 /// What an error of the client or the server means.
 fn judge(error: &sqlx::Error) -> Verdict {
     let Some(database) = error.as_database_error() else {
-        return match error {
-            sqlx::Error::Io(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::WorkerCrashed
-            | sqlx::Error::PoolTimedOut => Verdict::Gone,
-            _ => Verdict::Never,
-        };
+        return Verdict::of_client(error);
     };
     let code = database.code().unwrap_or_default();
     match &*code {
@@ -328,10 +272,8 @@ fn statement(
         _ => None,
     };
     if let Some(own) = own {
-        // The header is for readers.
-        let lines = own.lines().filter(|line| !line.starts_with("--"));
-        let text: Vec<_> = lines.collect();
-        return text.join("\n").replace("{p}", place).replace("{settings}", settings(durability));
+        let text = without_header(own).replace("{p}", place);
+        return text.replace("{settings}", settings(durability));
     }
     let call = call(place, function, args);
     match verb {
@@ -346,17 +288,16 @@ fn statement(
 
 /// The row of [`Verb::Acquire`] from that of its statement: a token, or the answer of `take`.
 fn taken(row: &Row, hold: i64) -> Row {
-    if let Some(token) = row.int(0) {
-        let cells = [Cell::Int(1), Cell::Int(token), Cell::Int(hold), Cell::Int(0)];
-        return Row([cells.as_slice(), &[Cell::Null, Cell::Null]].concat());
+    match row.int(0) {
+        Some(token) => Row::granted(token, hold),
+        None => Row(unpacked(row.bytes(1).unwrap_or_default(), 5)),
     }
-    Row(unpacked(row.bytes(1).unwrap_or_default(), 5))
 }
 
 /// The row of [`Verb::Release`] from that of its statement: 1, or the answer of `leave`.
 fn freed(row: &Row) -> Row {
     match row.int(0) {
-        Some(one) => Row(vec![Cell::Int(one), Cell::Null]),
+        Some(_) => Row::released(),
         None => Row(unpacked(row.bytes(1).unwrap_or_default(), 1)),
     }
 }

@@ -190,11 +190,7 @@ impl<D: Dialect> Shared<D> {
             Some(0) => Ok(Reply::Acquired(Acquisition::Busy)),
             Some(1) => Ok(Reply::Acquired(Acquisition::Granted(grant::<D>(row, 1)?))),
             Some(2) => Ok(Reply::Acquired(Acquisition::Queued { ahead: count(row.int(3)) })),
-            Some(3) => Err(Error::LimitMismatch {
-                name: claim.key.name.as_str().to_owned(),
-                in_use: count(row.int(1)),
-                asked: claim.mode.capacity(),
-            }),
+            Some(3) => Err(claim.other_limit(count(row.int(1)))),
             _ => Err(unexpected::<D>()),
         }
     }

@@ -1,5 +1,5 @@
 -- How claims stand. Changes nothing and takes no lock.
--- Parameters: the JSON of lockkit_renew, as bytes, which MySQL takes for text only when told.
+-- Parameters: ?1 the JSON of lockkit_renew, as bytes, which MySQL takes for text only when told.
 -- Rows: as of lockkit_renew; look 0: somebody ahead has ended.
 SELECT j.n - 1 AS n,
        CASE WHEN (c.token IS NULL AND l.last IS NULL) OR c.broken THEN 3
@@ -17,7 +17,7 @@ SELECT j.n - 1 AS n,
           (SELECT b.record FROM lockkit_breaks AS b WHERE b.id = UNHEX(j.id)
            ORDER BY b.n DESC LIMIT 1), NULL) AS record,
        NULL AS woken
-FROM JSON_TABLE(CONVERT(? USING utf8mb4), '$[*]' COLUMNS (
+FROM JSON_TABLE(CONVERT(?1 USING utf8mb4), '$[*]' COLUMNS (
        n FOR ORDINALITY, id CHAR(32) PATH '$[0]', namespace VARCHAR(256) PATH '$[3]',
        space TINYINT PATH '$[4]', name VARCHAR(1024) PATH '$[5]')) AS j
 LEFT JOIN lockkit_claims AS c
