@@ -51,6 +51,9 @@ const IDLE: Duration = Duration::from_secs(86_400);
 /// For how long the last write of an empty register is remembered.
 const GRACE: Duration = Duration::from_secs(600);
 
+/// The time of a statement, as the tables have it.
+const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
 /// What each verb sends; see [`Statement`].
 const STATEMENTS: [(Verb, &str); 18] = [
     (Verb::Acquire, "CALL lockkit_acquire(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?11, ?12)"),
@@ -93,7 +96,8 @@ impl Dialect for MySql {
 
     fn new(tables: &Tables, _: ServerDurability) -> Self {
         let prefix = tables.0.clone();
-        let statement = |text: &str| Statement::new(&text.replace("lockkit_", &prefix));
+        let place = |text: &str| text.replace("lockkit_", &prefix).replace("{now}", NOW);
+        let statement = |text: &str| Statement::new(&place(text));
         Self {
             statements: STATEMENTS.map(|(verb, text)| (verb, statement(text))).into(),
             swift_acquire: statement(include_str!("sql/swift_acquire.sql")),

@@ -30,8 +30,6 @@ pub struct Postgres {
     place: String,
     schema: String,
     statements: HashMap<Verb, Arc<str>>,
-    /// [`Verb::Acquire`] of more than the limit: it may wait, but never takes a free name as it is.
-    beyond: Arc<str>,
     /// Whether statements are sent as text, since a pooler was met before the server.
     plain: AtomicBool,
 }
@@ -77,9 +75,8 @@ impl Dialect for Postgres {
         let statements = FUNCTIONS.map(|(verb, name, args)| {
             (verb, statement(&place, durability, verb, name, args).into())
         });
-        let beyond = beyond(&place, durability).into();
         let plain = AtomicBool::new(false);
-        Self { place, schema, statements: statements.into(), beyond, plain }
+        Self { place, schema, statements: statements.into(), plain }
     }
 
     fn parse(url: &str) -> Result<PgConnectOptions, Error> {
@@ -141,14 +138,7 @@ impl Dialect for Postgres {
         verb: Verb,
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let text = match (verb, args) {
-            (Verb::Acquire, [_, _, _, _, Arg::Int(weight), Arg::Int(capacity), ..])
-                if weight > capacity =>
-            {
-                &self.beyond
-            }
-            _ => &self.statements[&verb],
-        };
+        let text = &self.statements[&verb];
         let rows = match self.plain.load(Ordering::Relaxed) {
             true => statement::plain(connection, &format!("{HURRY}{text}"), args).await?,
             false => statement::prepared(connection, text, args).await?,
@@ -236,23 +226,6 @@ const HURRY: &str = "SET LOCAL lock_timeout = '1s'; ";
 /// What a transaction begins with that does not wait for the disk.
 const QUICK: &str = "length(set_config('synchronous_commit', 'off', true))::bigint";
 
-fn settings(durability: ServerDurability) -> &'static str {
-    match durability {
-        ServerDurability::Needed => QUICK,
-        ServerDurability::Full => "NULL::bigint",
-    }
-}
-
-fn call(place: &str, function: &str, args: usize) -> String {
-    let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
-    format!("{place}{function}({})", args.join(", "))
-}
-
-/// The row of `swift_acquire.sql` without its swift part.
-fn beyond(place: &str, durability: ServerDurability) -> String {
-    format!("SELECT NULL::bigint, {}, {}", call(place, "take", 12), settings(durability))
-}
-
 /// The text of a verb. Where nobody is to wait for the disk, it says so for its own transaction
 /// alone, so that it works behind a pooler too.
 fn statement(
@@ -263,27 +236,22 @@ fn statement(
     args: usize,
 ) -> String {
     let is_needed = durability == ServerDurability::Needed;
-    let own = match verb {
-        Verb::Acquire => Some(include_str!("sql/swift_acquire.sql")),
-        Verb::Release => Some(include_str!("sql/swift_release.sql")),
+    let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
+    let call = format!("{{p}}{function}({})", args.join(", "));
+    let text = match verb {
+        Verb::Acquire => include_str!("sql/swift_acquire.sql"),
+        Verb::Release => include_str!("sql/swift_release.sql"),
         // Not functions, so that tables of earlier versions of lockkit have them too.
-        Verb::Registers => Some(include_str!("sql/page_of_registers.sql")),
-        Verb::Namespaces => Some(include_str!("sql/namespaces.sql")),
-        _ => None,
-    };
-    if let Some(own) = own {
-        let text = without_header(own).replace("{p}", place);
-        return text.replace("{settings}", settings(durability));
-    }
-    let call = call(place, function, args);
-    match verb {
+        Verb::Registers => include_str!("sql/page_of_registers.sql"),
+        Verb::Namespaces => include_str!("sql/namespaces.sql"),
         Verb::Renew | Verb::Carry if is_needed => {
-            format!(
-                "SELECT f.* FROM (SELECT {QUICK}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
-            )
+            "SELECT f.* FROM (SELECT {settings}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
         }
-        _ => format!("SELECT * FROM {call}"),
-    }
+        _ => "SELECT * FROM {call}",
+    };
+    let settings = if is_needed { QUICK } else { "NULL::bigint" };
+    let text = without_header(text).replace("{call}", &call).replace("{settings}", settings);
+    text.replace("{p}", place)
 }
 
 /// The row of [`Verb::Acquire`] from that of its statement: a token, or the answer of `take`.

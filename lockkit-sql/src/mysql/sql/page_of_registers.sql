@@ -3,5 +3,5 @@
 -- ?4 how many. Columns: name, version, highest token, length of the value.
 SELECT name, version, highest, LENGTH(value) FROM lockkit_registers
 WHERE namespace = ?1 AND name >= ?2 AND name <= ?3 AND value IS NOT NULL
-  AND (expires IS NULL OR expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+  AND (expires IS NULL OR expires > {now})
 ORDER BY name LIMIT ?4;

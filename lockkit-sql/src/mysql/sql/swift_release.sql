@@ -4,5 +4,4 @@
 -- The id stays, though it is nobody's now: so the row keeps its length, and InnoDB writes both this
 -- and the next acquire where it stands.
 UPDATE lockkit_names SET expires = 0
-WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND id = ?4
-  AND expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND id = ?4 AND expires > {now};
