@@ -20,7 +20,7 @@ pub(crate) fn micros(d: Duration) -> i64 {
 /// What `micros` wrote; what is negative is zero.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn from_micros(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    duration(micros.saturating_mul(1_000))
 }
 
 /// What `nanos` wrote; what is negative is zero.

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use lockkit_core::clock::Moment;
 use lockkit_core::driver::{ClaimId, Grant, Renewal};
 use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
 use lockkit_core::{Claim, Error};
@@ -12,7 +13,15 @@ use lockkit_core::{Claim, Error};
 pub(crate) type Tag = [u8; 8];
 
 /// What became of a claim; of one that waits also when the lease ends on which its turn depends.
-pub(crate) type Told = (Renewal, Option<Duration>);
+pub(crate) type Fate = (Renewal, Option<Duration>);
+
+/// The answer to a request that core did not send: what it grants counts from when it was sent.
+pub(crate) fn since(sent: Moment, (renewal, lease): Fate) -> Fate {
+    match renewal {
+        Renewal::Holds(grant) => (Renewal::Holds(Grant { since: Some(sent), ..grant }), lease),
+        other => (other, lease),
+    }
+}
 
 /// Who waits through one driver.
 #[derive(Debug)]
@@ -71,7 +80,7 @@ impl Wakes {
     pub(crate) fn renewed(
         &self,
         claims: &[Arc<Claim>],
-        told: Vec<Told>,
+        told: Vec<Fate>,
     ) -> Vec<Result<Renewal, Error>> {
         let each = claims.iter().zip(told).map(|(claim, (renewal, lease))| {
             if let Renewal::Waits { ahead } = renewal {

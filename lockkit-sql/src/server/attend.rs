@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::Shared;
 use super::dialect::{Dialect, Verb, hex};
 use crate::rows::micros;
-use crate::wake::{Tag, Told, Wakes};
+use crate::wake::{Fate, Tag, Wakes, since};
 
 /// The tag of a claim, as the database makes it from the id: others can read it, and there is no way back.
 pub(super) fn tag(id: &ClaimId) -> Tag {
@@ -27,7 +27,7 @@ impl<D: Dialect> Attendant for Shared<D> {
         &self.wakes.claims
     }
 
-    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<Told, Error>> {
+    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<Fate, Error>> {
         let answers = match self.wakes.claims.is_told() {
             // It is only asked when a lease ends: somebody has to move the line on.
             true => self.move_on(claims).await,
@@ -62,9 +62,9 @@ impl<D: Dialect> Attendant for Shared<D> {
 
 impl<D: Dialect> Shared<D> {
     /// Looks, which disturbs nobody, and moves on the lines that stand still behind what has ended.
-    async fn look(&self, claims: &[Arc<Claim>]) -> Result<Vec<Told>, Error> {
+    async fn look(&self, claims: &[Arc<Claim>]) -> Result<Vec<Fate>, Error> {
         let mut answers = self.about(Verb::Look, claims).await?;
-        let is_stuck = |(state, lease): &Told| {
+        let is_stuck = |(state, lease): &Fate| {
             matches!(state, Renewal::Waits { .. }) && *lease == Some(Duration::ZERO)
         };
         let stuck: Vec<_> = (0..claims.len()).filter(|at| is_stuck(&answers[*at])).collect();
@@ -77,15 +77,10 @@ impl<D: Dialect> Shared<D> {
     }
 
     /// Renews, which moves lines on.
-    async fn move_on(&self, claims: &[Arc<Claim>]) -> Result<Vec<Told>, Error> {
+    async fn move_on(&self, claims: &[Arc<Claim>]) -> Result<Vec<Fate>, Error> {
         let sent = BootClock.now();
-        let mut answers = self.about(Verb::Renew, claims).await?;
-        for (state, _) in &mut answers {
-            if let Renewal::Holds(grant) = state {
-                *grant = Grant { since: Some(sent), ..*grant };
-            }
-        }
-        Ok(answers)
+        let answers = self.about(Verb::Renew, claims).await?;
+        Ok(answers.into_iter().map(|told| since(sent, told)).collect())
     }
 }
 

@@ -97,9 +97,8 @@ impl<D: Dialect> Shared<D> {
                 }
                 Verdict::ReadOnly => return Err(read_only::<D>(verb, error)),
                 Verdict::Forbidden => return Err(forbidden::<D>(&error)),
-                Verdict::Later => return Err(Error::retryable(D::BACKEND, error)),
-                Verdict::Never | Verdict::NoTables => {
-                    return Err(Error::permanent(D::BACKEND, error));
+                verdict @ (Verdict::Later | Verdict::Never | Verdict::NoTables) => {
+                    return Err(verdict.told(D::BACKEND, error));
                 }
             }
             last = Some(error);
@@ -135,7 +134,7 @@ impl<D: Dialect> Shared<D> {
             Ok::<_, sqlx::Error>(())
         };
         made.await.map_err(|error| match self.dialect.verdict(&error) {
-            verdict if verdict.may_pass() => Error::retryable(D::BACKEND, error),
+            verdict if verdict.may_pass() => verdict.told(D::BACKEND, error),
             Verdict::ReadOnly => {
                 let told = "lockkit's tables are not there, or older, and the server is read-only";
                 Error::permanent(D::BACKEND, format!("{told} ({error})"))

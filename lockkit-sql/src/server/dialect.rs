@@ -270,4 +270,12 @@ impl Verdict {
     pub(crate) fn may_pass(self) -> bool {
         matches!(self, Self::Again | Self::HeldUp | Self::Gone | Self::Closed | Self::Later)
     }
+
+    /// The error for who asked, where nothing more is to be said.
+    pub(crate) fn told(self, backend: &'static str, error: sqlx::Error) -> Error {
+        match self.may_pass() {
+            true => Error::retryable(backend, error),
+            false => Error::permanent(backend, error),
+        }
+    }
 }

@@ -29,37 +29,6 @@ use pool::Connections;
 
 use crate::wake::{Tag, Wakes};
 
-/// What every server can do.
-pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Capabilities {
-    let mut c = Capabilities::of(backend);
-    c.least_ttl = Duration::from_millis(50);
-    c.token_source = TokenSource::ClockCounter;
-    c.shorten = true;
-    c.raise = true;
-    c.detached = true;
-    c.registers = true;
-    c.namespaces = true;
-    c.resize = true;
-    c.flights = flights;
-    c.flights.same_key = true;
-    c.faults = FAULTS;
-    c
-}
-
-const FAULTS: &[(Fault, Keeps)] = &[
-    (Fault::WritesLost, Keeps::Tokens),
-    (Fault::DataLost, Keeps::Tokens),
-    (Fault::Failover, Keeps::Tokens),
-    (Fault::SplitBrain, Keeps::Nothing),
-    (Fault::LeaderLost, Keeps::Impossible),
-    // Leases end early; tokens do not go back with the clock.
-    (Fault::ServerClockSteps, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
-];
-
-/// Where every operation waits for the disk, no write is lost.
-const FAULTS_ON_DISK: &[(Fault, Keeps)] = FAULTS.split_at(1).1;
-
 /// Locks and registers in a database server. Cheap to clone; clones share their connections.
 ///
 /// ```no_run
@@ -242,3 +211,34 @@ impl<D: Dialect> Shared<D> {
         }
     }
 }
+
+/// What every server can do.
+pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Capabilities {
+    let mut c = Capabilities::of(backend);
+    c.least_ttl = Duration::from_millis(50);
+    c.token_source = TokenSource::ClockCounter;
+    c.shorten = true;
+    c.raise = true;
+    c.detached = true;
+    c.registers = true;
+    c.namespaces = true;
+    c.resize = true;
+    c.flights = flights;
+    c.flights.same_key = true;
+    c.faults = FAULTS;
+    c
+}
+
+const FAULTS: &[(Fault, Keeps)] = &[
+    (Fault::WritesLost, Keeps::Tokens),
+    (Fault::DataLost, Keeps::Tokens),
+    (Fault::Failover, Keeps::Tokens),
+    (Fault::SplitBrain, Keeps::Nothing),
+    (Fault::LeaderLost, Keeps::Impossible),
+    // Leases end early; tokens do not go back with the clock.
+    (Fault::ServerClockSteps, Keeps::Tokens),
+    (Fault::BrokenByForce, Keeps::Tokens),
+];
+
+/// Where every operation waits for the disk, no write is lost.
+const FAULTS_ON_DISK: &[(Fault, Keeps)] = FAULTS.split_at(1).1;

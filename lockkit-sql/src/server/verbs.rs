@@ -15,7 +15,7 @@ use super::{ServerDriver, Shared};
 use crate::rows::{
     break_record, check_raise, from_micros, micros, space_number, to_json, token_of,
 };
-use crate::wake::{Told, Wakes};
+use crate::wake::{Fate, Wakes};
 
 /// For how long a record of a break is kept at least: its claim's owner asks for it within its ttl.
 const KEEP_BREAKS: Duration = Duration::from_secs(600);
@@ -157,7 +157,7 @@ impl<D: Dialect> Shared<D> {
         &self,
         verb: Verb,
         claims: &[Arc<Claim>],
-    ) -> Result<Vec<Told>, Error> {
+    ) -> Result<Vec<Fate>, Error> {
         // In the order of their keys, so that two who lock several lists never wait for each other.
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by_key(|i| sort_key(&claims[*i].key));
@@ -210,7 +210,7 @@ pub(super) fn sort_key(key: &Key) -> (&str, i64, &str) {
 }
 
 /// One row of [`Verb::Renew`].
-fn renewal<D: Dialect>(row: &Row) -> Result<Told, Error> {
+fn renewal<D: Dialect>(row: &Row) -> Result<Fate, Error> {
     Ok(match row.int(1) {
         Some(0) => (Renewal::Ended(Ended::NotInLine), None),
         Some(1) => (Renewal::Holds(grant::<D>(row, 2)?), None),

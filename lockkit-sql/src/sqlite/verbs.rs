@@ -18,11 +18,11 @@ use lockkit_core::{
 };
 use rusqlite::params;
 
-use super::flight::{Flight, Verb, columns, unsigned};
+use super::flight::{Flight, Verb, Wait, columns, unsigned};
 use super::worker::Failure;
 use super::{BACKEND, CAPABILITIES, Shared, SqliteDriver};
 use crate::rows::{break_record, check_raise, to_json};
-use crate::wake::Told;
+use crate::wake::Fate;
 
 /// For how long the record of a break is shown at least.
 const KEEP_BREAKS: Duration = Duration::from_secs(60);
@@ -91,7 +91,7 @@ impl LockDriver for SqliteDriver {
     ) -> Result<bool, Error> {
         let (key, record) = (key.clone(), to_json(record));
         let break_it = move |flight: &mut Flight<'_>| {
-            let answer = flight.step(&key, &Verb::Break(token, force))?;
+            let (answer, _) = flight.step(&key, &Verb::Break(token, force))?;
             let Answer::Broke(broke) = answer else {
                 return Err(unexpected(&answer));
             };
@@ -181,23 +181,21 @@ impl Shared {
         claims: &[Arc<Claim>],
         durable: bool,
         step: impl for<'a> Fn(&'a Claim) -> Verb<'a> + Send + 'static,
-    ) -> Result<Vec<Told>, Error> {
+    ) -> Result<Vec<Fate>, Error> {
         let durable = durable || claims.iter().any(|claim| outlives(claim));
         let claims = claims.to_vec();
         let amend = move |flight: &mut Flight<'_>| {
             let amend = |claim: &Arc<Claim>| {
-                let renewal = match flight.step(&claim.key, &step(claim))? {
+                let (answer, Wait { ahead, lease }) = flight.step(&claim.key, &step(claim))?;
+                let renewal = match answer {
                     Answer::Holds(grant) => Renewal::Holds(grant),
-                    Answer::Waits(place) => {
-                        let (ahead, lease) = flight.waits(&claim.key, place)?;
-                        return Ok((Renewal::Waits { ahead }, lease));
-                    }
+                    Answer::Waits(_) => Renewal::Waits { ahead },
                     _ => match broken(flight, &claim.id)? {
                         Some(record) => Renewal::Ended(Ended::Broken(record)),
                         None => Renewal::Ended(Ended::NotInLine),
                     },
                 };
-                Ok((renewal, None))
+                Ok((renewal, lease))
             };
             claims.iter().map(amend).collect()
         };
@@ -221,12 +219,12 @@ fn outlives(claim: &Claim) -> bool {
     claim.lifetime == Lifetime::Detached
 }
 
-/// The reply to a step, as `Told`.
+/// The reply to a step, with a lease as in [`Fate`].
 type Replied = Result<(Reply, Option<Duration>), Error>;
 
 fn reply(flight: &mut Flight<'_>, step: &Step) -> Result<Replied, Failure> {
     let claim = step.claim();
-    let answer = match step {
+    let (answer, Wait { ahead, lease }) = match step {
         Step::Acquire { patience, .. } => {
             let given = flight.given(&claim.key)?;
             let (weight, capacity) = (claim.mode.weight(), claim.mode.capacity());
@@ -241,14 +239,11 @@ fn reply(flight: &mut Flight<'_>, step: &Step) -> Result<Replied, Failure> {
         }
         _ => flight.step(&claim.key, &Verb::Release(claim))?,
     };
-    let (reply, lease) = match answer {
-        Answer::Released(released) => (Reply::Released(released), None),
-        Answer::Holds(grant) => (Reply::Acquired(Acquisition::Granted(grant)), None),
-        Answer::Waits(place) => {
-            let (ahead, lease) = flight.waits(&claim.key, place)?;
-            (Reply::Acquired(Acquisition::Queued { ahead }), lease)
-        }
-        Answer::Busy => (Reply::Acquired(Acquisition::Busy), None),
+    let reply = match answer {
+        Answer::Released(released) => Reply::Released(released),
+        Answer::Holds(grant) => Reply::Acquired(Acquisition::Granted(grant)),
+        Answer::Waits(_) => Reply::Acquired(Acquisition::Queued { ahead }),
+        Answer::Busy => Reply::Acquired(Acquisition::Busy),
         Answer::OtherLimit(in_use) => return Ok(Err(claim.other_limit(in_use))),
         Answer::Broken => {
             let reason = broken(flight, &claim.id)?.map_or(LossReason::Expired, LossReason::Broken);
@@ -262,8 +257,8 @@ fn reply(flight: &mut Flight<'_>, step: &Step) -> Result<Replied, Failure> {
 fn resize(flight: &mut Flight<'_>, key: &Key, limit: SetLimit) -> Result<u32, Failure> {
     let given = flight.given(key)?;
     let limit = match flight.step(key, &Verb::Resize { limit, given })? {
-        Answer::Limit(limit) => limit,
-        other => return Err(unexpected(&other)),
+        (Answer::Limit(limit), _) => limit,
+        (other, _) => return Err(unexpected(&other)),
     };
     if given != Some(limit) {
         let values = params![key.namespace.as_str(), key.name.as_str(), limit];
