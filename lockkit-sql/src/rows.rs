@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::{BreakRecord, Error, Identity, Mode, Space, Token};
+use lockkit_core::{BreakRecord, Error, Identity, Key, Mode, Name, Namespace, Space, Token};
 
 /// A stretch of time in the nanoseconds of a column. What is longer than a hundred years is a
 /// hundred years, so that sums stay far from the end of an `i64`.
@@ -44,6 +44,17 @@ pub(crate) const fn space_number(space: Space) -> i64 {
 /// The space of a number.
 pub(crate) const fn space_of(number: i64) -> Space {
     if number == 0 { Space::Lock } else { Space::Semaphore }
+}
+
+/// The columns by which a list is known, in the order in which lists are locked.
+pub(crate) fn columns(key: &Key) -> (&str, i64, &str) {
+    (key.namespace.as_str(), space_number(key.space), key.name.as_str())
+}
+
+/// The list of these columns; `None` where they are damaged.
+pub(crate) fn key_of(namespace: &str, space: i64, name: &str) -> Option<Key> {
+    let namespace = Namespace::new(namespace).ok()?;
+    Some(Key::new(namespace, space_of(space), Name::new(name).ok()?))
 }
 
 /// The mode of a row; weight and capacity are what [`lockkit_core::queue`] says.

@@ -17,7 +17,7 @@ use super::dialect::{Arg, Dialect, Row, Verb};
 use super::options::ServerDurability;
 use super::verbs::{key, unexpected};
 use crate::rows::{
-    behind, break_record, from_micros, identity_of, mode_of, space_number, space_of, token_of,
+    self, behind, break_record, from_micros, identity_of, mode_of, space_number, space_of, token_of,
 };
 
 impl<D: Dialect> Shared<D> {
@@ -140,8 +140,7 @@ fn text(row: &Row, column: usize) -> Option<String> {
 
 /// The list in which a row of a claim stands; `None` when the row is damaged.
 fn key_of(row: &Row) -> Option<Key> {
-    let namespace = Namespace::new(text(row, 0)?).ok()?;
-    Some(Key::new(namespace, space_of(row.int(1)?), Name::new(text(row, 2)?).ok()?))
+    rows::key_of(&text(row, 0)?, row.int(1)?, &text(row, 2)?)
 }
 
 /// A claim as its row shows it.

@@ -13,7 +13,7 @@ use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Spac
 use super::dialect::{Arg, Dialect, Row, Verb};
 use super::{ServerDriver, Shared};
 use crate::rows::{
-    break_record, check_raise, from_micros, micros, space_number, to_json, token_of,
+    break_record, check_raise, columns, from_micros, micros, space_number, to_json, token_of,
 };
 use crate::wake::{Fate, Wakes};
 
@@ -160,7 +160,7 @@ impl<D: Dialect> Shared<D> {
     ) -> Result<Vec<Fate>, Error> {
         // In the order of their keys, so that two who lock several lists never wait for each other.
         let mut order: Vec<usize> = (0..claims.len()).collect();
-        order.sort_by_key(|i| sort_key(&claims[*i].key));
+        order.sort_by_key(|i| columns(&claims[*i].key));
         let sorted = || order.iter().map(|i| &*claims[*i]);
         let args = [
             Arg::Many(sorted().map(|c| c.key.namespace.as_str().as_bytes()).collect()),
@@ -201,12 +201,8 @@ impl<D: Dialect> Shared<D> {
 
 /// The arguments of a key.
 pub(super) fn key(key: &Key) -> [Arg<'_>; 3] {
-    let (namespace, name) = (key.namespace.as_str().as_bytes(), key.name.as_str().as_bytes());
-    [Arg::Bytes(namespace), Arg::Int(space_number(key.space)), Arg::Bytes(name)]
-}
-
-pub(super) fn sort_key(key: &Key) -> (&str, i64, &str) {
-    (key.namespace.as_str(), space_number(key.space), key.name.as_str())
+    let (namespace, space, name) = columns(key);
+    [Arg::Bytes(namespace.as_bytes()), Arg::Int(space), Arg::Bytes(name.as_bytes())]
 }
 
 /// One row of [`Verb::Renew`].

@@ -8,14 +8,14 @@ use std::time::Duration;
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::line::{self, Answer, Applied, Stop, Tokens, What};
-use lockkit_core::{Error, Key, Name, Namespace, Space};
+use lockkit_core::{Error, Key, Space};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row, params};
 
 use super::BACKEND;
 use super::registers::GRACE;
 use super::wait::tag;
 use super::worker::{Failure, Site};
-use crate::rows::{duration, mode_of, nanos, space_number, space_of, token_of};
+use crate::rows::{self, columns, duration, mode_of, nanos, token_of};
 use crate::wake::Tag;
 
 /// How many tokens are put on disk in advance; see the guide.
@@ -442,19 +442,10 @@ pub(crate) fn batch(connection: &Connection, sql: &str, now: i64) -> rusqlite::R
     connection.execute_batch(&sql)
 }
 
-/// The columns by which a list is known.
-pub(crate) fn columns(key: &Key) -> (&str, i64, &str) {
-    (key.namespace.as_str(), space_number(key.space), key.name.as_str())
-}
-
 /// The list of these columns, the first of a row; `None` where they are damaged.
 pub(crate) fn key_of(row: &Row<'_>) -> rusqlite::Result<Option<Key>> {
     let (namespace, space, name): (String, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-    let named = (Namespace::new(&namespace), Name::new(&name));
-    Ok(match named {
-        (Ok(namespace), Ok(name)) => Some(Key::new(namespace, space_of(space), name)),
-        _ => None,
-    })
+    Ok(rows::key_of(&namespace, space, &name))
 }
 
 /// The columns of `entries.sql`.

@@ -8,9 +8,9 @@ use lockkit_core::state::{
 use lockkit_core::{Key, Name, Namespace};
 use rusqlite::params;
 
-use super::flight::{Flight, Line, columns, key_of, moment, unsigned};
+use super::flight::{Flight, Line, key_of, moment, unsigned};
 use super::worker::Failure;
-use crate::rows::{behind, break_record, identity_of, space_number, token_of};
+use crate::rows::{behind, break_record, columns, identity_of, space_number, token_of};
 
 impl Flight<'_> {
     /// A list as it is.

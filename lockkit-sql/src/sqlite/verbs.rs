@@ -18,10 +18,10 @@ use lockkit_core::{
 };
 use rusqlite::params;
 
-use super::flight::{Flight, Verb, Wait, columns, unsigned};
+use super::flight::{Flight, Verb, Wait, unsigned};
 use super::worker::Failure;
 use super::{BACKEND, CAPABILITIES, Shared, SqliteDriver};
-use crate::rows::{break_record, check_raise, to_json};
+use crate::rows::{break_record, check_raise, columns, to_json};
 use crate::wake::Fate;
 
 /// For how long the record of a break is shown at least.
