@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-use lockkit_core::state::Standing;
-use lockkit_core::{BreakRecord, Identity, Mode, Space, Token};
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-use lockkit_core::{Key, Name, Namespace};
+use lockkit_core::{BreakRecord, Error, Identity, Key, Mode, Name, Namespace, Space, Token};
 
 /// A stretch of time in the nanoseconds of a column. What is longer than a hundred years is a
 /// hundred years, so that sums stay far from the end of an `i64`.
@@ -24,7 +20,7 @@ pub(crate) fn micros(d: Duration) -> i64 {
 /// What `micros` wrote; what is negative is zero.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn from_micros(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    duration(micros.saturating_mul(1_000))
 }
 
 /// What `nanos` wrote; what is negative is zero.
@@ -50,6 +46,17 @@ pub(crate) const fn space_of(number: i64) -> Space {
     if number == 0 { Space::Lock } else { Space::Semaphore }
 }
 
+/// The columns by which a list is known, in the order in which lists are locked.
+pub(crate) fn columns(key: &Key) -> (&str, i64, &str) {
+    (key.namespace.as_str(), space_number(key.space), key.name.as_str())
+}
+
+/// The list of these columns; `None` where they are damaged.
+pub(crate) fn key_of(namespace: &str, space: i64, name: &str) -> Option<Key> {
+    let namespace = Namespace::new(namespace).ok()?;
+    Some(Key::new(namespace, space_of(space), Name::new(name).ok()?))
+}
+
 /// The mode of a row; weight and capacity are what [`lockkit_core::queue`] says.
 pub(crate) fn mode_of(space: Space, weight: i64, capacity: i64) -> Mode {
     match space {
@@ -67,48 +74,6 @@ pub(crate) fn token_of(number: i64) -> Token {
     Token::new(number.max(1) as u64).expect("a positive i64 is a token")
 }
 
-/// A row of `lockkit_claims` as people may see it, which is without its id.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-#[derive(Debug)]
-pub(crate) struct ClaimRow {
-    pub(crate) namespace: String,
-    pub(crate) space: i64,
-    pub(crate) name: String,
-    pub(crate) token: i64,
-    pub(crate) weight: i64,
-    pub(crate) capacity: i64,
-    pub(crate) hold_ttl: i64,
-    pub(crate) queued: i64,
-    pub(crate) expires: i64,
-    pub(crate) held: Option<i64>,
-    pub(crate) broken: bool,
-    pub(crate) identity: String,
-    pub(crate) note: Option<String>,
-}
-
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-impl ClaimRow {
-    /// The list it stands in; `None` when the row is damaged.
-    pub(crate) fn key(&self) -> Option<Key> {
-        let namespace = Namespace::new(&self.namespace).ok()?;
-        let name = Name::new(&self.name).ok()?;
-        Some(Key::new(namespace, space_of(self.space), name))
-    }
-
-    /// How it stands at `now`, on the clock of the row.
-    pub(crate) fn standing(self, now: i64) -> Standing {
-        let mode = mode_of(space_of(self.space), self.weight, self.capacity);
-        let mut standing = Standing::new(token_of(self.token), mode, identity_of(&self.identity));
-        standing.ttl = duration(self.hold_ttl);
-        standing.note = self.note;
-        standing.expires_in = duration(self.expires - now);
-        standing.queued_for = duration(now - self.queued);
-        standing.held_for = self.held.map(|since| duration(now - since));
-        standing.broken = self.broken;
-        standing
-    }
-}
-
 /// Whom the text of a row names.
 pub(crate) fn identity_of(json: &str) -> Identity {
     let unknown = || "unknown".to_owned();
@@ -124,6 +89,14 @@ pub(crate) fn to_json(value: &impl serde::Serialize) -> String {
 /// What `to_json` wrote.
 pub(crate) fn break_record(json: Option<String>) -> Option<BreakRecord> {
     serde_json::from_str(&json?).ok()
+}
+
+/// Whether a token, or a base of tokens, may be raised to this: half of the range is left.
+pub(crate) fn check_raise(token: u64) -> Result<(), Error> {
+    match token <= i64::MAX as u64 / 2 {
+        true => Ok(()),
+        false => Err(Error::config("this is beyond half of all tokens: too few would be left")),
+    }
 }
 
 #[cfg(test)]

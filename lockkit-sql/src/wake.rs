@@ -2,12 +2,26 @@
 //! No I/O.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
-use lockkit_core::driver::ClaimId;
-use lockkit_core::waiting::{RegisterBells, Waiters};
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::{ClaimId, Grant, Renewal};
+use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
+use lockkit_core::{Claim, Error};
 
 /// What stands for a claim in messages.
 pub(crate) type Tag = [u8; 8];
+
+/// What became of a claim; of one that waits also when the lease ends on which its turn depends.
+pub(crate) type Fate = (Renewal, Option<Duration>);
+
+/// The answer to a request that core did not send: what it grants counts from when it was sent.
+pub(crate) fn since(sent: Moment, (renewal, lease): Fate) -> Fate {
+    match renewal {
+        Renewal::Holds(grant) => (Renewal::Holds(Grant { since: Some(sent), ..grant }), lease),
+        other => (other, lease),
+    }
+}
 
 /// Who waits through one driver.
 #[derive(Debug)]
@@ -48,6 +62,33 @@ impl Wakes {
         for wakes in all.iter().filter(|wakes| !(wakes.messages && wakes.claims.is_told())) {
             woken.iter().for_each(|tag| wakes.claims.ring(tag));
         }
+    }
+
+    /// Waits until the claim holds.
+    pub(crate) async fn granted<D: Attendant<Name = Tag>>(
+        &self,
+        driver: &Arc<D>,
+        claim: &Arc<Claim>,
+    ) -> Result<Grant, Error> {
+        self.claims.attend(driver);
+        let outcome = self.claims.outcome(claim).await;
+        self.claims.strike(&claim.id);
+        outcome
+    }
+
+    /// The answers to a renewal of these claims, of which those that wait are asked about later.
+    pub(crate) fn renewed(
+        &self,
+        claims: &[Arc<Claim>],
+        told: Vec<Fate>,
+    ) -> Vec<Result<Renewal, Error>> {
+        let each = claims.iter().zip(told).map(|(claim, (renewal, lease))| {
+            if let Renewal::Waits { ahead } = renewal {
+                self.claims.queued(&claim.id, ahead, lease);
+            }
+            Ok(renewal)
+        });
+        each.collect()
     }
 
     /// A register was written by this process.

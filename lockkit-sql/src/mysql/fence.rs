@@ -51,8 +51,5 @@ impl FencedWrite for Transaction<'_, Db> {
 }
 
 fn refused(error: sqlx::Error) -> Error {
-    match judge(&error).may_pass() {
-        true => Error::retryable(BACKEND, error),
-        false => Error::permanent(BACKEND, error),
-    }
+    judge(&error).told(BACKEND, error)
 }

@@ -3,8 +3,7 @@
 use std::fmt::Write;
 
 use super::memory::Memory;
-use super::statement::hex;
-use crate::server::dialect::{Arg, Cell, Row};
+use crate::server::dialect::{Arg, Cell, Row, hex};
 
 /// What a step is to `lockkit_carry`.
 const RELEASE: i64 = 0;
@@ -162,12 +161,11 @@ impl<'a> Flight<'a> {
 impl Step<'_> {
     /// The row of a swift step.
     fn done(&self, number: usize, now: i64) -> Row {
-        let mut cells = vec![Cell::Int(number as i64), Cell::Int(1)];
-        if self.what != RELEASE {
-            cells.extend([Cell::Int(now), Cell::Int(self.hold_ttl), Cell::Int(0), Cell::Null]);
-        }
-        cells.push(Cell::Null);
-        Row(cells)
+        let done = match self.what {
+            RELEASE => Row::released(),
+            _ => Row::granted(now, self.hold_ttl),
+        };
+        Row([vec![Cell::Int(number as i64)], done.0].concat())
     }
 }
 

@@ -9,33 +9,36 @@ mod schema;
 mod statement;
 mod verbs;
 
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
+use lockkit_core::capabilities::WakeUp;
 use lockkit_core::driver::Flights;
 use lockkit_core::{Capabilities, Error};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{ConnectOptions, Executor};
 
 use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
-use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
+use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
 pub use fence::TOKENS_TABLE;
 use memory::Memory;
 use schema::Step;
-use verbs::plain;
+use statement::{Statement, text, wrong_arguments};
 
 /// The dialect of MySQL and MariaDB.
 #[derive(Debug)]
 pub struct MySql {
-    statements: Statements,
+    statements: HashMap<Verb, Statement>,
+    swift_acquire: Statement,
+    swift_release: Statement,
     /// What makes the tables and procedures, in order.
     schema: Vec<Step>,
     prefix: String,
     alone: Memory,
-    /// Where the last bite of the sweep ended.
-    swept: Mutex<(Vec<u8>, i64, Vec<u8>)>,
+    /// Where the last bite of the sweep ended: a list, or nothing.
+    swept: Mutex<Row>,
 }
 
 /// Locks and registers in a MySQL or MariaDB database.
@@ -43,129 +46,67 @@ pub type MySqlDriver = ServerDriver<MySql>;
 
 const BACKEND: &str = "mysql";
 
-const CAPABILITIES: Capabilities = {
-    let mut c = Capabilities::of(BACKEND);
-    c.granularity = Duration::from_micros(1);
-    c.least_ttl = Duration::from_millis(50);
-    c.expiry_slack = Duration::from_millis(100);
-    c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
-    c.token_source = TokenSource::ClockCounter;
-    c.shorten = true;
-    c.raise = true;
-    c.detached = true;
-    c.registers = true;
-    c.namespaces = true;
-    c.resize = true;
-    c.flights = Flights::of(128, 4);
-    c.flights.same_key = true;
-    c.faults = FAULTS;
-    c
-};
-
-const FAULTS: &[(Fault, Keeps)] = &[
-    (Fault::DataLost, Keeps::Tokens),
-    (Fault::Failover, Keeps::Tokens),
-    (Fault::SplitBrain, Keeps::Nothing),
-    (Fault::LeaderLost, Keeps::Impossible),
-    // Leases end early; tokens do not go back with the clock.
-    (Fault::ServerClockSteps, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
-];
-
-const FAULTS_WHEN_TRADED: &[(Fault, Keeps)] = &[
-    (Fault::WritesLost, Keeps::Tokens),
-    (Fault::DataLost, Keeps::Tokens),
-    (Fault::Failover, Keeps::Tokens),
-    (Fault::SplitBrain, Keeps::Nothing),
-    (Fault::LeaderLost, Keeps::Impossible),
-    (Fault::ServerClockSteps, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
-];
-
 /// Names that nobody used for so long are removed.
 const IDLE: Duration = Duration::from_secs(86_400);
 /// For how long the last write of an empty register is remembered.
 const GRACE: Duration = Duration::from_secs(600);
 
-/// The text of every verb.
-#[derive(Debug)]
-struct Statements {
-    acquire: Arc<str>,
-    swift_acquire: Arc<str>,
-    release: Arc<str>,
-    carry: Arc<str>,
-    swift_release: Arc<str>,
-    renew: Arc<str>,
-    look: Arc<str>,
-    amend: Arc<str>,
-    break_claim: Arc<str>,
-    inspect: Arc<str>,
-    page: Arc<str>,
-    load: Arc<str>,
-    resize: Arc<str>,
-    store: Arc<str>,
-    registers: Arc<str>,
-    namespaces: Arc<str>,
-    base: Arc<str>,
-    raise_base: Arc<str>,
-    health: Arc<str>,
-    sweep: Arc<str>,
-}
+/// The time of a statement, as the tables have it.
+const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-impl Statements {
-    fn new(prefix: &str) -> Self {
-        let of = |text: &str| -> Arc<str> { text.replace("lockkit_", prefix).into() };
-        Self {
-            acquire: of("CALL lockkit_acquire(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
-            swift_acquire: of(include_str!("sql/swift_acquire.sql")),
-            release: of("CALL lockkit_release(?, ?, ?, ?)"),
-            carry: of("CALL lockkit_carry(?, ?, ?, ?, ?, ?, ?)"),
-            swift_release: of(include_str!("sql/swift_release.sql")),
-            renew: of("CALL lockkit_renew(?)"),
-            look: of(include_str!("sql/look.sql")),
-            amend: of("CALL lockkit_amend(?, ?, ?, ?, ?, ?)"),
-            break_claim: of("CALL lockkit_break(?, ?, ?, ?, ?, ?, ?)"),
-            inspect: of(include_str!("sql/inspect.sql")),
-            page: of(include_str!("sql/page.sql")),
-            load: of(include_str!("sql/load.sql")),
-            resize: of("CALL lockkit_resize(?, ?, ?, ?, ?)"),
-            store: of("CALL lockkit_write(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
-            registers: of(include_str!("sql/page_of_registers.sql")),
-            namespaces: of(include_str!("sql/namespaces.sql")),
-            base: of("SELECT base FROM lockkit_bases WHERE namespace = ?"),
-            raise_base: of("INSERT INTO lockkit_bases (namespace, base) VALUES (?, ?) \
-                            ON DUPLICATE KEY UPDATE base = GREATEST(base, VALUES(base))"),
-            health: of(include_str!("sql/health.sql")),
-            sweep: of("CALL lockkit_sweep(?, ?, ?, ?, ?)"),
-        }
-    }
-}
+/// What each verb sends; see [`Statement`].
+const STATEMENTS: [(Verb, &str); 18] = [
+    (Verb::Acquire, "CALL lockkit_acquire(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?11, ?12)"),
+    (Verb::Release, "CALL lockkit_release(?1, ?2, ?3, ?4)"),
+    (Verb::Carry, "CALL lockkit_carry(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
+    (Verb::Renew, "CALL lockkit_renew(?1)"),
+    (Verb::Look, include_str!("sql/look.sql")),
+    (Verb::Amend, "CALL lockkit_amend(?1, ?2, ?3, ?4, ?5, ?6)"),
+    (Verb::Break, "CALL lockkit_break(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
+    (Verb::Resize, "CALL lockkit_resize(?1, ?2, ?3, ?4, ?5)"),
+    (Verb::Inspect, include_str!("sql/inspect.sql")),
+    (Verb::List, include_str!("sql/page.sql")),
+    (Verb::Load, include_str!("sql/load.sql")),
+    (
+        Verb::Store,
+        "CALL lockkit_write(?1, ?2, ?3, ?4, ?5, NULLIF(?6, 0), ?7, NULLIF(?8, 0), ?10, ?9)",
+    ),
+    (Verb::Registers, include_str!("sql/page_of_registers.sql")),
+    (Verb::Namespaces, include_str!("sql/namespaces.sql")),
+    (Verb::Base, "SELECT base FROM lockkit_bases WHERE namespace = ?1"),
+    (Verb::RaiseBase, include_str!("sql/raise_base.sql")),
+    (Verb::Health, include_str!("sql/health.sql")),
+    (Verb::Sweep, "CALL lockkit_sweep(?1, ?2, ?3, ?4, ?5)"),
+];
 
 #[async_trait]
 impl Dialect for MySql {
     type Db = sqlx::MySql;
     const BACKEND: &'static str = BACKEND;
+    const TABLES_ARE: &'static str = "what the names of lockkit's tables begin with";
     const TABLES: &'static str = "lockkit_";
+    const CAPABILITIES: Capabilities = {
+        let mut c = capabilities(BACKEND, Flights::of(128, 4));
+        c.granularity = Duration::from_micros(1);
+        c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
+        c
+    };
     const VERSION: i64 = 4;
     const PUSHES: bool = false;
 
     fn new(tables: &Tables, _: ServerDurability) -> Self {
         let prefix = tables.0.clone();
+        let place = |text: &str| text.replace("lockkit_", &prefix).replace("{now}", NOW);
+        let statement = |text: &str| Statement::new(&place(text));
         Self {
-            statements: Statements::new(&prefix),
+            statements: STATEMENTS.map(|(verb, text)| (verb, statement(text))).into(),
+            swift_acquire: statement(include_str!("sql/swift_acquire.sql")),
+            swift_release: statement(include_str!("sql/swift_release.sql")),
             schema: schema::steps(&prefix),
             prefix,
             alone: Memory::default(),
-            swept: Mutex::new((Vec::new(), -1, Vec::new())),
+            swept: Mutex::default(),
         }
-    }
-
-    fn capabilities(durability: ServerDurability) -> Capabilities {
-        let mut capabilities = CAPABILITIES;
-        if durability == ServerDurability::Needed {
-            capabilities.faults = FAULTS_WHEN_TRADED;
-        }
-        capabilities
     }
 
     fn parse(url: &str) -> Result<MySqlConnectOptions, Error> {
@@ -187,16 +128,6 @@ impl Dialect for MySql {
 
     fn tables(&self) -> &str {
         &self.prefix
-    }
-
-    fn check(tables: &Tables) -> Result<(), Error> {
-        match is_plain(&tables.0) {
-            true => Ok(()),
-            false => Err(Error::config(
-                "what the names of lockkit's tables begin with is made of a-z, 0-9 and _, 40 at \
-                 most",
-            )),
-        }
     }
 
     fn schema(&self) -> String {
@@ -221,35 +152,30 @@ impl Dialect for MySql {
         verb: Verb,
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let texts = &self.statements;
         match verb {
             Verb::Acquire => self.acquire(connection, args).await,
             Verb::Release => self.release(connection, args).await,
             Verb::Carry => self.carry(connection, args).await,
-            Verb::Renew => self.batch(connection, &texts.renew, args).await,
-            Verb::Look => self.batch(connection, &texts.look, args).await,
-            Verb::Amend => {
+            Verb::Renew | Verb::Look => {
+                let claims = text(args).ok_or_else(wrong_arguments)?;
+                self.ask(connection, verb, &[Arg::Bytes(claims.as_bytes())]).await
+            }
+            Verb::Amend | Verb::Resize => {
                 self.alone.forget(args);
-                plain(connection, &texts.amend, args).await
+                self.ask(connection, verb, args).await
             }
-            Verb::Break => plain(connection, &texts.break_claim, args).await,
-            Verb::Inspect => {
-                let thrice = [args, args, args].concat();
-                plain(connection, &texts.inspect, &thrice).await
+            Verb::List => {
+                let Some(Arg::Bytes(prefix)) = args.get(2) else { return Err(wrong_arguments()) };
+                // Names have 512 bytes at most, so none that has the prefix is greater.
+                let end = [prefix, [0xff; 512].as_slice()].concat();
+                self.ask(connection, verb, &[args, &[Arg::Bytes(&end)]].concat()).await
             }
-            Verb::List => self.list(connection, args).await,
-            Verb::Load => plain(connection, &texts.load, args).await,
-            Verb::Store => self.store(connection, args).await,
-            Verb::Registers => plain(connection, &texts.registers, args).await,
-            Verb::Namespaces => self.namespaces(connection, args).await,
-            Verb::Base => plain(connection, &texts.base, args).await,
-            Verb::RaiseBase => plain(connection, &texts.raise_base, args).await,
-            Verb::Health => plain(connection, &texts.health, args).await,
+            Verb::Store => {
+                let grace = Arg::Int(GRACE.as_micros() as i64);
+                self.ask(connection, verb, &[args, &[grace]].concat()).await
+            }
             Verb::Sweep => self.sweep(connection, args).await,
-            Verb::Resize => {
-                self.alone.forget(args);
-                plain(connection, &texts.resize, args).await
-            }
+            _ => self.ask(connection, verb, args).await,
         }
     }
 
@@ -265,13 +191,7 @@ impl Dialect for MySql {
 /// What an error of the client or the server means.
 fn judge(error: &sqlx::Error) -> Verdict {
     let Some(database) = error.as_database_error() else {
-        return match error {
-            sqlx::Error::Io(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::WorkerCrashed
-            | sqlx::Error::PoolTimedOut => Verdict::Gone,
-            _ => Verdict::Never,
-        };
+        return Verdict::of_client(error);
     };
     match database.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number) {
         // Deadlock, a record that changed (Galera, MariaDB's snapshots).

@@ -1,68 +1,75 @@
 //! A statement with its arguments, and its answer as rows: sqlx's types on one side, the
 //! dialect's on the other.
 
-use std::borrow::Borrow;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt;
-use sqlx::mysql::{MySqlArguments, MySqlConnection, MySqlQueryResult, MySqlRow, MySqlValueRef};
+use sqlx::mysql::{MySqlArguments, MySqlConnection, MySqlRow, MySqlValueRef};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Decode, Row as _, TypeInfo, ValueRef};
 
-use crate::server::dialect::{Arg, Cell, Row};
+use crate::rows::to_json;
+use crate::server::dialect::{Arg, Cell, Row, hex, without_header};
 
-/// A statement that is prepared when a connection first meets it.
+/// A statement that is prepared when a connection first meets it. In the text that it is made from, `?1`
+/// stands for the first argument of its verb, wherever and however often that is wanted.
+#[derive(Debug)]
 pub(super) struct Statement {
-    query: Query<'static, sqlx::MySql, MySqlArguments>,
+    text: Arc<str>,
+    /// Which argument stands at each `?` of the text.
+    order: Vec<usize>,
 }
 
 impl Statement {
-    /// Binds arguments, in their order.
-    pub(super) fn new<'a, 'b: 'a>(
-        text: &Arc<str>,
-        args: impl IntoIterator<Item = impl Borrow<Arg<'b>> + 'a>,
-    ) -> Result<Self, sqlx::Error> {
-        let mut query = sqlx::query(AssertSqlSafe(text.clone()));
-        for arg in args {
-            query = match arg.borrow() {
-                Arg::Int(number) => query.bind(*number),
-                Arg::Bytes(bytes) => query.bind(bytes.to_vec()),
-                Arg::Null => query.bind(None::<Vec<u8>>),
-                Arg::Ints(_) | Arg::Many(_) | Arg::Maybe(_) => {
-                    return Err(sqlx::Error::Protocol("MySQL has no lists of arguments".into()));
-                }
+    pub(super) fn new(text: &str) -> Self {
+        let text = without_header(text);
+        let mut words = text.split('?');
+        let mut text = words.next().unwrap_or_default().to_owned();
+        let mut order = Vec::new();
+        for word in words {
+            let rest = word.trim_start_matches(|c: char| c.is_ascii_digit());
+            let number = word[..word.len() - rest.len()].parse::<usize>();
+            order.push(number.map_or(usize::MAX, |number| number - 1));
+            text.push('?');
+            text.push_str(rest);
+        }
+        Self { text: text.into(), order }
+    }
+
+    pub(super) fn bind(
+        &self,
+        args: &[Arg<'_>],
+    ) -> Result<Query<'static, sqlx::MySql, MySqlArguments>, sqlx::Error> {
+        let mut query = sqlx::query(AssertSqlSafe(self.text.clone()));
+        for at in &self.order {
+            query = match args.get(*at) {
+                Some(Arg::Int(number)) => query.bind(*number),
+                Some(Arg::Bytes(bytes)) => query.bind(bytes.to_vec()),
+                Some(Arg::Null) => query.bind(None::<Vec<u8>>),
+                // MySQL has no lists of arguments.
+                _ => return Err(wrong_arguments()),
             };
         }
-        Ok(Self { query })
+        Ok(query)
     }
+}
 
-    /// Runs it for what it changes.
-    pub(super) async fn execute(
-        self,
-        connection: &mut MySqlConnection,
-    ) -> Result<MySqlQueryResult, sqlx::Error> {
-        self.query.execute(connection).await
-    }
+/// Runs it for its rows. Reads the answer to its end: what a procedure does behind its rows may fail
+/// too.
+pub(super) async fn fetch(
+    query: Query<'static, sqlx::MySql, MySqlArguments>,
+    connection: &mut MySqlConnection,
+) -> Result<Vec<Row>, sqlx::Error> {
+    let rows = query.fetch(connection).map_ok(|row| read(&row)).try_collect::<Vec<_>>().await?;
+    rows.into_iter().collect()
+}
 
-    /// Runs it for its rows. Reads the answer to its end: what a procedure does behind its rows
-    /// may fail too.
-    pub(super) async fn fetch(
-        self,
-        connection: &mut MySqlConnection,
-    ) -> Result<Vec<Row>, sqlx::Error> {
-        self.query
-            .fetch(connection)
-            .map_ok(|row| read(&row))
-            .try_collect::<Vec<_>>()
-            .await?
-            .into_iter()
-            .collect()
-    }
+pub(super) fn wrong_arguments() -> sqlx::Error {
+    sqlx::Error::Protocol("a verb with other arguments than the dialect knows".into())
 }
 
 /// The JSON of `lockkit_renew`, from the lists of a renewal.
 pub(super) fn text(args: &[Arg<'_>]) -> Option<String> {
-    use std::fmt::Write;
     let [Arg::Many(namespaces), Arg::Ints(spaces), Arg::Many(names), Arg::Many(ids), rest @ ..] =
         args
     else {
@@ -71,30 +78,11 @@ pub(super) fn text(args: &[Arg<'_>]) -> Option<String> {
     let [Arg::Ints(holds), Arg::Ints(waits), ..] = rest else {
         return None;
     };
-    let mut text = String::with_capacity(128 * ids.len());
-    for (i, id) in ids.iter().enumerate() {
-        text.push(if i == 0 { '[' } else { ',' });
-        write!(
-            text,
-            r#"["{}",{},{},"{}",{},"{}"]"#,
-            hex(id),
-            holds.get(i)?,
-            waits.get(i)?,
-            hex(namespaces.get(i)?),
-            spaces.get(i)?,
-            hex(names.get(i)?)
-        )
-        .ok()?;
-    }
-    text.push(']');
-    Some(text)
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits =
-        bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]);
-    digits.map(char::from).collect()
+    let claims = ids.iter().enumerate().map(|(i, id)| {
+        let (namespace, name) = (hex(namespaces.get(i)?), hex(names.get(i)?));
+        Some((hex(id), holds.get(i)?, waits.get(i)?, namespace, spaces.get(i)?, name))
+    });
+    claims.collect::<Option<Vec<_>>>().as_ref().map(to_json)
 }
 
 /// A row of sqlx's.

@@ -10,17 +10,16 @@ mod statement;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::capabilities::{Fault, Keeps, TokenSource, WakeUp};
+use lockkit_core::capabilities::WakeUp;
 use lockkit_core::driver::Flights;
 use lockkit_core::{Capabilities, Error};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Postgres as Db};
 
-use crate::server::dialect::{Arg, Cell, Dialect, Heard, Row, Verb, Verdict};
-use crate::server::{ServerDriver, ServerDurability, Tables, is_plain};
+use crate::server::dialect::{Arg, Cell, Dialect, Heard, Row, Verb, Verdict, without_header};
+use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
 
 pub use fence::TOKENS_TABLE;
 
@@ -31,8 +30,6 @@ pub struct Postgres {
     place: String,
     schema: String,
     statements: HashMap<Verb, Arc<str>>,
-    /// [`Verb::Acquire`] of more than the limit: it may wait, but never takes a free name as it is.
-    beyond: Arc<str>,
     /// Whether statements are sent as text, since a pooler was met before the server.
     plain: AtomicBool,
 }
@@ -41,44 +38,6 @@ pub struct Postgres {
 pub type PostgresDriver = ServerDriver<Postgres>;
 
 const BACKEND: &str = "postgres";
-
-const CAPABILITIES: Capabilities = {
-    let mut c = Capabilities::of(BACKEND);
-    c.least_ttl = Duration::from_millis(50);
-    c.expiry_slack = Duration::from_millis(100);
-    c.wake_up = WakeUp::Push;
-    c.token_source = TokenSource::ClockCounter;
-    c.shorten = true;
-    c.raise = true;
-    c.detached = true;
-    c.registers = true;
-    c.namespaces = true;
-    c.resize = true;
-    c.flights = Flights::of(64, 2);
-    c.flights.same_key = true;
-    c.faults = FAULTS;
-    c
-};
-
-const FAULTS: &[(Fault, Keeps)] = &[
-    (Fault::DataLost, Keeps::Tokens),
-    (Fault::Failover, Keeps::Tokens),
-    (Fault::SplitBrain, Keeps::Nothing),
-    (Fault::LeaderLost, Keeps::Impossible),
-    // Leases end early; tokens do not go back with the clock.
-    (Fault::ServerClockSteps, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
-];
-
-const FAULTS_WHEN_TRADED: &[(Fault, Keeps)] = &[
-    (Fault::WritesLost, Keeps::Tokens),
-    (Fault::DataLost, Keeps::Tokens),
-    (Fault::Failover, Keeps::Tokens),
-    (Fault::SplitBrain, Keeps::Nothing),
-    (Fault::LeaderLost, Keeps::Impossible),
-    (Fault::ServerClockSteps, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
-];
 
 /// Tables and functions, in the order in which they need each other.
 const SCHEMA: &str = concat!(
@@ -100,7 +59,13 @@ const SCHEMA: &str = concat!(
 impl Dialect for Postgres {
     type Db = Db;
     const BACKEND: &'static str = BACKEND;
+    const TABLES_ARE: &'static str = "the schema for lockkit's tables";
     const TABLES: &'static str = "lockkit";
+    const CAPABILITIES: Capabilities = {
+        let mut c = capabilities(BACKEND, Flights::of(64, 2));
+        c.wake_up = WakeUp::Push;
+        c
+    };
     const VERSION: i64 = 4;
     const PUSHES: bool = true;
 
@@ -110,17 +75,8 @@ impl Dialect for Postgres {
         let statements = FUNCTIONS.map(|(verb, name, args)| {
             (verb, statement(&place, durability, verb, name, args).into())
         });
-        let beyond = beyond(&place, durability).into();
         let plain = AtomicBool::new(false);
-        Self { place, schema, statements: statements.into(), beyond, plain }
-    }
-
-    fn capabilities(durability: ServerDurability) -> Capabilities {
-        let mut capabilities = CAPABILITIES;
-        if durability == ServerDurability::Needed {
-            capabilities.faults = FAULTS_WHEN_TRADED;
-        }
-        capabilities
+        Self { place, schema, statements: statements.into(), plain }
     }
 
     fn parse(url: &str) -> Result<PgConnectOptions, Error> {
@@ -132,15 +88,6 @@ impl Dialect for Postgres {
 
     fn tables(&self) -> &str {
         &self.schema
-    }
-
-    fn check(tables: &Tables) -> Result<(), Error> {
-        match is_plain(&tables.0) {
-            true => Ok(()),
-            false => Err(Error::config(
-                "the schema for lockkit's tables is made of a-z, 0-9 and _, 40 at most",
-            )),
-        }
     }
 
     fn schema(&self) -> String {
@@ -191,14 +138,7 @@ impl Dialect for Postgres {
         verb: Verb,
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
-        let text = match (verb, args) {
-            (Verb::Acquire, [_, _, _, _, Arg::Int(weight), Arg::Int(capacity), ..])
-                if weight > capacity =>
-            {
-                &self.beyond
-            }
-            _ => &self.statements[&verb],
-        };
+        let text = &self.statements[&verb];
         let rows = match self.plain.load(Ordering::Relaxed) {
             true => statement::plain(connection, &format!("{HURRY}{text}"), args).await?,
             false => statement::prepared(connection, text, args).await?,
@@ -234,13 +174,7 @@ impl Dialect for Postgres {
 /// What an error of the client or the server means.
 fn judge(error: &sqlx::Error) -> Verdict {
     let Some(database) = error.as_database_error() else {
-        return match error {
-            sqlx::Error::Io(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::WorkerCrashed
-            | sqlx::Error::PoolTimedOut => Verdict::Gone,
-            _ => Verdict::Never,
-        };
+        return Verdict::of_client(error);
     };
     let code = database.code().unwrap_or_default();
     match &*code {
@@ -292,23 +226,6 @@ const HURRY: &str = "SET LOCAL lock_timeout = '1s'; ";
 /// What a transaction begins with that does not wait for the disk.
 const QUICK: &str = "length(set_config('synchronous_commit', 'off', true))::bigint";
 
-fn settings(durability: ServerDurability) -> &'static str {
-    match durability {
-        ServerDurability::Needed => QUICK,
-        ServerDurability::Full => "NULL::bigint",
-    }
-}
-
-fn call(place: &str, function: &str, args: usize) -> String {
-    let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
-    format!("{place}{function}({})", args.join(", "))
-}
-
-/// The row of `swift_acquire.sql` without its swift part.
-fn beyond(place: &str, durability: ServerDurability) -> String {
-    format!("SELECT NULL::bigint, {}, {}", call(place, "take", 12), settings(durability))
-}
-
 /// The text of a verb. Where nobody is to wait for the disk, it says so for its own transaction
 /// alone, so that it works behind a pooler too.
 fn statement(
@@ -319,44 +236,36 @@ fn statement(
     args: usize,
 ) -> String {
     let is_needed = durability == ServerDurability::Needed;
-    let own = match verb {
-        Verb::Acquire => Some(include_str!("sql/swift_acquire.sql")),
-        Verb::Release => Some(include_str!("sql/swift_release.sql")),
+    let args: Vec<_> = (1..=args).map(|n| format!("${n}")).collect();
+    let call = format!("{{p}}{function}({})", args.join(", "));
+    let text = match verb {
+        Verb::Acquire => include_str!("sql/swift_acquire.sql"),
+        Verb::Release => include_str!("sql/swift_release.sql"),
         // Not functions, so that tables of earlier versions of lockkit have them too.
-        Verb::Registers => Some(include_str!("sql/page_of_registers.sql")),
-        Verb::Namespaces => Some(include_str!("sql/namespaces.sql")),
-        _ => None,
-    };
-    if let Some(own) = own {
-        // The header is for readers.
-        let lines = own.lines().filter(|line| !line.starts_with("--"));
-        let text: Vec<_> = lines.collect();
-        return text.join("\n").replace("{p}", place).replace("{settings}", settings(durability));
-    }
-    let call = call(place, function, args);
-    match verb {
+        Verb::Registers => include_str!("sql/page_of_registers.sql"),
+        Verb::Namespaces => include_str!("sql/namespaces.sql"),
         Verb::Renew | Verb::Carry if is_needed => {
-            format!(
-                "SELECT f.* FROM (SELECT {QUICK}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
-            )
+            "SELECT f.* FROM (SELECT {settings}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
         }
-        _ => format!("SELECT * FROM {call}"),
-    }
+        _ => "SELECT * FROM {call}",
+    };
+    let settings = if is_needed { QUICK } else { "NULL::bigint" };
+    let text = without_header(text).replace("{call}", &call).replace("{settings}", settings);
+    text.replace("{p}", place)
 }
 
 /// The row of [`Verb::Acquire`] from that of its statement: a token, or the answer of `take`.
 fn taken(row: &Row, hold: i64) -> Row {
-    if let Some(token) = row.int(0) {
-        let cells = [Cell::Int(1), Cell::Int(token), Cell::Int(hold), Cell::Int(0)];
-        return Row([cells.as_slice(), &[Cell::Null, Cell::Null]].concat());
+    match row.int(0) {
+        Some(token) => Row::granted(token, hold),
+        None => Row(unpacked(row.bytes(1).unwrap_or_default(), 5)),
     }
-    Row(unpacked(row.bytes(1).unwrap_or_default(), 5))
 }
 
 /// The row of [`Verb::Release`] from that of its statement: 1, or the answer of `leave`.
 fn freed(row: &Row) -> Row {
     match row.int(0) {
-        Some(one) => Row(vec![Cell::Int(one), Cell::Null]),
+        Some(_) => Row::released(),
         None => Row(unpacked(row.bytes(1).unwrap_or_default(), 1)),
     }
 }

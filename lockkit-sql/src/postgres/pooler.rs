@@ -10,13 +10,14 @@ use lockkit_core::driver::ClaimId;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row};
 
+use crate::server::dialect::hex;
+
 /// The setting by which the server is known.
 const SETTING: &str = "lockkit.client";
 
 /// A value for one connection: letters and digits.
 pub(super) fn mark() -> String {
-    let id = ClaimId::random();
-    id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(ClaimId::random().as_bytes())
 }
 
 /// Options for a connection that begins with this mark, and that waits for nobody's transaction for long.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sqlx::postgres::{PgConnection, PgRow, PgValueFormat, PgValueRef};
 use sqlx::{AssertSqlSafe, Column, Executor, Row as _, TypeInfo, ValueRef};
 
-use crate::server::dialect::{Arg, Cell, Row};
+use crate::server::dialect::{Arg, Cell, Row, hex};
 
 /// By a statement that the connection remembers under a name. Only where the connection is the server's
 /// own.
@@ -57,32 +57,26 @@ pub(super) async fn plain(
 fn write_arg(text: &mut String, arg: &Arg<'_>) {
     let _ = match arg {
         Arg::Int(number) => write!(text, "({number})::bigint"),
-        Arg::Bytes(bytes) => write!(text, "{}::bytea", hex(bytes)),
+        Arg::Bytes(bytes) => write!(text, "{}::bytea", literal(bytes)),
         Arg::Null => write!(text, "NULL::bytea"),
         Arg::Ints(numbers) => {
             let numbers: Vec<_> = numbers.iter().map(i64::to_string).collect();
             write!(text, "'{{{}}}'::bigint[]", numbers.join(","))
         }
         Arg::Many(list) => {
-            let list: Vec<_> = list.iter().map(|bytes| hex(bytes)).collect();
+            let list: Vec<_> = list.iter().map(|bytes| literal(bytes)).collect();
             write!(text, "ARRAY[{}]::bytea[]", list.join(","))
         }
         Arg::Maybe(list) => {
             let list: Vec<_> =
-                list.iter().map(|bytes| bytes.map_or("NULL".to_owned(), hex)).collect();
+                list.iter().map(|bytes| bytes.map_or("NULL".to_owned(), literal)).collect();
             write!(text, "ARRAY[{}]::bytea[]", list.join(","))
         }
     };
 }
 
-/// A literal of bytes in hexadecimal digits.
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::from(r"E'\\x");
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text.push('\'');
-    text
+fn literal(bytes: &[u8]) -> String {
+    format!(r"E'\\x{}'", hex(bytes))
 }
 
 fn rows(rows: Vec<PgRow>) -> Result<Vec<Row>, sqlx::Error> {

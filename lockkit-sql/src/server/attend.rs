@@ -10,17 +10,15 @@ use lockkit_core::{Claim, Error, Token};
 use sha2::{Digest, Sha256};
 
 use super::Shared;
-use super::dialect::{Dialect, Verb};
+use super::dialect::{Dialect, Verb, hex};
 use crate::rows::micros;
-use crate::wake::{Tag, Wakes};
+use crate::wake::{Fate, Tag, Wakes, since};
 
 /// The tag of a claim, as the database makes it from the id: others can read it, and there is no way back.
 pub(super) fn tag(id: &ClaimId) -> Tag {
     let hash = Sha256::digest(id.as_bytes());
     std::array::from_fn(|i| hash[i])
 }
-
-type Answer = (Renewal, Option<Duration>);
 
 impl<D: Dialect> Attendant for Shared<D> {
     type Name = Tag;
@@ -29,7 +27,7 @@ impl<D: Dialect> Attendant for Shared<D> {
         &self.wakes.claims
     }
 
-    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<Answer, Error>> {
+    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<Fate, Error>> {
         let answers = match self.wakes.claims.is_told() {
             // It is only asked when a lease ends: somebody has to move the line on.
             true => self.move_on(claims).await,
@@ -49,7 +47,7 @@ impl<D: Dialect> Attendant for Shared<D> {
     async fn listen(driver: Weak<Self>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let Some(driver) = driver.upgrade() else { return Ok(()) };
         let (options, wakes) = (driver.connections.options(), driver.wakes.clone());
-        let hex: String = driver.client.iter().map(|byte| format!("{byte:02x}")).collect();
+        let channel = format!("lockkit_{}", hex(&driver.client));
         drop(driver);
         let hear = |message: Option<&str>| match message {
             Some(message) => heard(&wakes, message),
@@ -58,15 +56,15 @@ impl<D: Dialect> Attendant for Shared<D> {
                 wakes.registers.ring(None);
             }
         };
-        Ok(D::listen(&options, &format!("lockkit_{hex}"), &hear).await?)
+        Ok(D::listen(&options, &channel, &hear).await?)
     }
 }
 
 impl<D: Dialect> Shared<D> {
     /// Looks, which disturbs nobody, and moves on the lines that stand still behind what has ended.
-    async fn look(&self, claims: &[Arc<Claim>]) -> Result<Vec<Answer>, Error> {
+    async fn look(&self, claims: &[Arc<Claim>]) -> Result<Vec<Fate>, Error> {
         let mut answers = self.about(Verb::Look, claims).await?;
-        let is_stuck = |(state, lease): &Answer| {
+        let is_stuck = |(state, lease): &Fate| {
             matches!(state, Renewal::Waits { .. }) && *lease == Some(Duration::ZERO)
         };
         let stuck: Vec<_> = (0..claims.len()).filter(|at| is_stuck(&answers[*at])).collect();
@@ -79,15 +77,10 @@ impl<D: Dialect> Shared<D> {
     }
 
     /// Renews, which moves lines on.
-    async fn move_on(&self, claims: &[Arc<Claim>]) -> Result<Vec<Answer>, Error> {
+    async fn move_on(&self, claims: &[Arc<Claim>]) -> Result<Vec<Fate>, Error> {
         let sent = BootClock.now();
-        let mut answers = self.about(Verb::Renew, claims).await?;
-        for (state, _) in &mut answers {
-            if let Renewal::Holds(grant) = state {
-                *grant = Grant { since: Some(sent), ..*grant };
-            }
-        }
-        Ok(answers)
+        let answers = self.about(Verb::Renew, claims).await?;
+        Ok(answers.into_iter().map(|told| since(sent, told)).collect())
     }
 }
 

@@ -1,7 +1,6 @@
 //! One verb, asked of the database: within its time, and again where that is harmless. What an error
 //! means is the dialect's to say.
 
-use std::fmt;
 use std::time::Duration;
 
 use lockkit_core::Error;
@@ -98,9 +97,8 @@ impl<D: Dialect> Shared<D> {
                 }
                 Verdict::ReadOnly => return Err(read_only::<D>(verb, error)),
                 Verdict::Forbidden => return Err(forbidden::<D>(&error)),
-                Verdict::Later => return Err(Error::retryable(D::BACKEND, error)),
-                Verdict::Never | Verdict::NoTables => {
-                    return Err(Error::permanent(D::BACKEND, error));
+                verdict @ (Verdict::Later | Verdict::Never | Verdict::NoTables) => {
+                    return Err(verdict.told(D::BACKEND, error));
                 }
             }
             last = Some(error);
@@ -136,7 +134,7 @@ impl<D: Dialect> Shared<D> {
             Ok::<_, sqlx::Error>(())
         };
         made.await.map_err(|error| match self.dialect.verdict(&error) {
-            verdict if verdict.may_pass() => Error::retryable(D::BACKEND, error),
+            verdict if verdict.may_pass() => verdict.told(D::BACKEND, error),
             Verdict::ReadOnly => {
                 let told = "lockkit's tables are not there, or older, and the server is read-only";
                 Error::permanent(D::BACKEND, format!("{told} ({error})"))
@@ -162,32 +160,22 @@ impl<D: Dialect> Shared<D> {
 }
 
 /// Somebody else's transaction has locked what was to be written. Nothing was done.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 struct HeldUp(sqlx::Error);
-
-impl fmt::Display for HeldUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for HeldUp {}
 
 pub(super) fn is_held_up(error: &Error) -> bool {
     matches!(error, Error::Backend { cause, .. } if cause.is::<HeldUp>())
 }
 
 /// The server takes no writes.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the server is read-only, so nothing can be locked there ({0})")]
 struct ReadOnly(sqlx::Error);
 
-impl fmt::Display for ReadOnly {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the server is read-only, so nothing can be locked there ({})", self.0)
-    }
+pub(super) fn is_read_only(error: &Error) -> bool {
+    matches!(error, Error::Backend { cause, .. } if cause.is::<ReadOnly>())
 }
-
-impl std::error::Error for ReadOnly {}
 
 /// A claim that holds or is in line is kept by asking again, since the server may be read-only for a
 /// moment. Every other caller gets an error that stays.
@@ -196,11 +184,6 @@ fn read_only<D: Dialect>(verb: Verb, error: sqlx::Error) -> Error {
         Verb::Renew | Verb::Release | Verb::Amend => Error::retryable(D::BACKEND, ReadOnly(error)),
         _ => Error::permanent(D::BACKEND, ReadOnly(error)),
     }
-}
-
-/// Whether the server takes no writes.
-pub(super) fn is_read_only(error: &Error) -> bool {
-    matches!(error, Error::Backend { cause, .. } if cause.is::<ReadOnly>())
 }
 
 fn forbidden<D: Dialect>(error: &sqlx::Error) -> Error {

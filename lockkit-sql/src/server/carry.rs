@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::Shared;
 use super::call::{Answer, is_held_up, is_read_only};
 use super::dialect::{Arg, Cell, Dialect, Row, Verb};
-use super::verbs::{count, grant, key, ring, sort_key, unexpected};
-use crate::rows::{from_micros, micros, space_number, to_json};
+use super::verbs::{count, grant, key, ring, unexpected};
+use crate::rows::{columns, from_micros, micros, space_number, to_json};
 
 /// A step that was left out and waits in vain holds up the others no longer than this.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ impl<D: Dialect> Shared<D> {
         let mut told: Vec<Option<Told>> = steps.iter().map(|_| None).collect();
         // In the order of their keys, those of one key as they came.
         let mut left: Vec<usize> = (0..steps.len()).collect();
-        left.sort_by_key(|at| sort_key(&steps[*at].claim().key));
+        left.sort_by_key(|at| columns(&steps[*at].claim().key));
         let mut unanswered = 0;
         loop {
             if left.len() > 1 {
@@ -197,11 +197,7 @@ impl<D: Dialect> Shared<D> {
             Some(0) => Ok(Reply::Acquired(Acquisition::Busy)),
             Some(1) => Ok(Reply::Acquired(Acquisition::Granted(grant::<D>(row, 1)?))),
             Some(2) => Ok(Reply::Acquired(Acquisition::Queued { ahead: count(row.int(3)) })),
-            Some(3) => Err(Error::LimitMismatch {
-                name: claim.key.name.as_str().to_owned(),
-                in_use: count(row.int(1)),
-                asked: claim.mode.capacity(),
-            }),
+            Some(3) => Err(claim.other_limit(count(row.int(1)))),
             _ => Err(unexpected::<D>()),
         }
     }

@@ -26,6 +26,12 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Where the tables are unless the user says otherwise.
     const TABLES: &'static str;
 
+    /// What [`TABLES`](Self::TABLES) is.
+    const TABLES_ARE: &'static str;
+
+    /// What it can do, apart from what its durability changes.
+    const CAPABILITIES: Capabilities;
+
     /// The version of the tables and functions that this version of lockkit uses.
     const VERSION: i64;
 
@@ -38,14 +44,8 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// Where the tables are: what [`new`](Self::new) was told.
     fn tables(&self) -> &str;
 
-    /// What it can do.
-    fn capabilities(durability: ServerDurability) -> Capabilities;
-
     /// Reads a URL without lockkit's options. The error does not contain the password.
     fn parse(url: &str) -> Result<OptionsOf<Self>, Error>;
-
-    /// Checks where the tables are to be.
-    fn check(tables: &Tables) -> Result<(), Error>;
 
     /// The statements that make or upgrade the tables and functions, for people.
     fn schema(&self) -> String;
@@ -82,6 +82,20 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         channel: &str,
         heard: &Heard<'_>,
     ) -> Result<(), sqlx::Error>;
+}
+
+/// Bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits =
+        bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]);
+    digits.map(char::from).collect()
+}
+
+/// A statement as it is sent: its header is for readers.
+pub(crate) fn without_header(text: &str) -> String {
+    let lines: Vec<_> = text.lines().filter(|line| !line.starts_with("--")).collect();
+    lines.join("\n")
 }
 
 /// What [`Dialect::listen`] calls.
@@ -188,6 +202,17 @@ pub enum Cell {
 pub struct Row(pub Vec<Cell>);
 
 impl Row {
+    /// Of [`Verb::Acquire`], by a claim that found nobody.
+    pub(crate) fn granted(token: i64, hold_ttl: i64) -> Self {
+        let cells = [1, token, hold_ttl, 0].map(Cell::Int);
+        Self(cells.into_iter().chain([Cell::Null, Cell::Null]).collect())
+    }
+
+    /// Of [`Verb::Release`], of a claim that was alone.
+    pub(crate) fn released() -> Self {
+        Self(vec![Cell::Int(1), Cell::Null])
+    }
+
     /// The number in this column, if there is one.
     pub(crate) fn int(&self, column: usize) -> Option<i64> {
         match self.0.get(column) {
@@ -230,8 +255,27 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// What an error means that is the client's, not the server's.
+    pub(crate) fn of_client(error: &sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Io(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::PoolTimedOut => Self::Gone,
+            _ => Self::Never,
+        }
+    }
+
     /// Whether the same may work when it is asked again.
     pub(crate) fn may_pass(self) -> bool {
         matches!(self, Self::Again | Self::HeldUp | Self::Gone | Self::Closed | Self::Later)
+    }
+
+    /// The error for who asked, where nothing more is to be said.
+    pub(crate) fn told(self, backend: &'static str, error: sqlx::Error) -> Error {
+        match self.may_pass() {
+            true => Error::retryable(backend, error),
+            false => Error::permanent(backend, error),
+        }
     }
 }

@@ -16,18 +16,16 @@ use super::Shared;
 use super::dialect::{Arg, Dialect, Row, Verb};
 use super::options::ServerDurability;
 use super::verbs::{key, unexpected};
-use crate::rows::{ClaimRow, behind, break_record, space_number, token_of};
+use crate::rows::{
+    self, behind, break_record, from_micros, identity_of, mode_of, space_number, space_of, token_of,
+};
 
 impl<D: Dialect> Shared<D> {
     pub(super) async fn look_at(&self, at: &Key) -> Result<LockState, Error> {
         let answer = self.call(Verb::Inspect, &key(at)).await?;
         let last = answer.rows.first().and_then(|row| text(row, 13));
-        let line: Result<Vec<Standing>, Error> = answer
-            .rows
-            .iter()
-            .filter(|row| row.int(3).is_some())
-            .map(|row| Ok(claim_row(row).ok_or_else(unexpected::<D>)?.standing(0)))
-            .collect();
+        let line: Result<Vec<Standing>, Error> =
+            answer.rows.iter().filter(|row| row.int(3).is_some()).map(standing::<D>).collect();
         Ok(LockState::new(at.clone(), line?, break_record(last)))
     }
 
@@ -51,13 +49,13 @@ impl<D: Dialect> Shared<D> {
         let rows = self.call(Verb::List, &args).await?.rows;
         let mut states: Vec<LockState> = Vec::new();
         for row in &rows {
-            let claim = claim_row(row).ok_or_else(unexpected::<D>)?;
-            let Some(key) = claim.key() else { continue };
+            let standing = standing::<D>(row)?;
+            let Some(key) = key_of(row) else { continue };
             if states.last().is_none_or(|last| last.key != key) {
                 states.push(LockState::new(key, Vec::new(), break_record(text(row, 13))));
             }
             if let Some(state) = states.last_mut() {
-                state.line.push(claim.standing(0));
+                state.line.push(standing);
             }
         }
         let next =
@@ -140,22 +138,23 @@ fn text(row: &Row, column: usize) -> Option<String> {
     row.bytes(column).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
-/// Times are told as stretches from now, so now is 0 here.
-fn claim_row(row: &Row) -> Option<ClaimRow> {
-    const NANOS: i64 = 1_000;
-    Some(ClaimRow {
-        namespace: text(row, 0)?,
-        space: row.int(1)?,
-        name: text(row, 2)?,
-        token: row.int(3)?,
-        weight: row.int(4)?,
-        capacity: row.int(5)?,
-        hold_ttl: row.int(6)?.saturating_mul(NANOS),
-        queued: -row.int(7)?.saturating_mul(NANOS),
-        expires: row.int(8)?.saturating_mul(NANOS),
-        held: row.int(9).map(|since| -since.saturating_mul(NANOS)),
-        broken: row.int(10)? != 0,
-        identity: text(row, 11)?,
-        note: text(row, 12),
-    })
+/// The list in which a row of a claim stands; `None` when the row is damaged.
+fn key_of(row: &Row) -> Option<Key> {
+    rows::key_of(&text(row, 0)?, row.int(1)?, &text(row, 2)?)
+}
+
+/// A claim as its row shows it.
+fn standing<D: Dialect>(row: &Row) -> Result<Standing, Error> {
+    let read = || {
+        let mode = mode_of(space_of(row.int(1)?), row.int(4)?, row.int(5)?);
+        let mut standing = Standing::new(token_of(row.int(3)?), mode, identity_of(&text(row, 11)?));
+        standing.ttl = from_micros(row.int(6)?);
+        standing.queued_for = from_micros(row.int(7)?);
+        standing.expires_in = from_micros(row.int(8)?);
+        standing.held_for = row.int(9).map(from_micros);
+        standing.broken = row.int(10)? != 0;
+        standing.note = text(row, 12);
+        Some(standing)
+    };
+    read().ok_or_else(unexpected::<D>)
 }

@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkit_core::driver::ClaimId;
+use lockkit_core::capabilities::{Fault, Keeps, TokenSource};
+use lockkit_core::driver::{ClaimId, Flights};
 use lockkit_core::{Capabilities, Error};
 use sqlx::Pool;
 
 use dialect::{Dialect, Verb};
-pub(crate) use options::is_plain;
+use options::is_plain;
 pub use options::{ServerDurability, ServerOptions, Tables};
 use pool::Connections;
 
@@ -125,12 +126,19 @@ impl<D: Dialect> ServerDriver<D> {
 
     fn dialect(options: &ServerOptions) -> Result<D, Error> {
         let tables = options.tables.clone().unwrap_or_else(|| Tables(D::TABLES.to_owned()));
-        D::check(&tables)?;
+        if !is_plain(&tables.0) {
+            let named = D::TABLES_ARE;
+            let rule = format!("{named} is made of a-z, 0-9 and _, 40 at most");
+            return Err(Error::Config(rule));
+        }
         Ok(D::new(&tables, options.durability))
     }
 
     async fn start(connections: Connections<D>, options: ServerOptions) -> Result<Self, Error> {
-        let mut capabilities = D::capabilities(options.durability);
+        let mut capabilities = D::CAPABILITIES;
+        if options.durability == ServerDurability::Full {
+            capabilities.faults = FAULTS_ON_DISK;
+        }
         // One connection is left for renewals.
         let flights = connections.most().saturating_sub(1).max(1);
         capabilities.flights.at_once = capabilities.flights.at_once.min(flights);
@@ -203,3 +211,34 @@ impl<D: Dialect> Shared<D> {
         }
     }
 }
+
+/// What every server can do.
+pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Capabilities {
+    let mut c = Capabilities::of(backend);
+    c.least_ttl = Duration::from_millis(50);
+    c.token_source = TokenSource::ClockCounter;
+    c.shorten = true;
+    c.raise = true;
+    c.detached = true;
+    c.registers = true;
+    c.namespaces = true;
+    c.resize = true;
+    c.flights = flights;
+    c.flights.same_key = true;
+    c.faults = FAULTS;
+    c
+}
+
+const FAULTS: &[(Fault, Keeps)] = &[
+    (Fault::WritesLost, Keeps::Tokens),
+    (Fault::DataLost, Keeps::Tokens),
+    (Fault::Failover, Keeps::Tokens),
+    (Fault::SplitBrain, Keeps::Nothing),
+    (Fault::LeaderLost, Keeps::Impossible),
+    // Leases end early; tokens do not go back with the clock.
+    (Fault::ServerClockSteps, Keeps::Tokens),
+    (Fault::BrokenByForce, Keeps::Tokens),
+];
+
+/// Where every operation waits for the disk, no write is lost.
+const FAULTS_ON_DISK: &[(Fault, Keeps)] = FAULTS.split_at(1).1;

@@ -3,7 +3,6 @@
 //! by using it. No statements here.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ const IDLE: Duration = Duration::from_secs(300);
 
 /// Where connections come from.
 pub(crate) enum Connections<D: Dialect> {
-    Own(Own<D>),
+    Own(Arc<Own<D>>),
     /// The user's.
     Pool(Pool<D::Db>),
 }
@@ -26,60 +25,49 @@ pub(crate) enum Connections<D: Dialect> {
 /// Connections of our own.
 pub(crate) struct Own<D: Dialect> {
     options: OptionsOf<D>,
-    idle: Arc<Idle<D>>,
+    idle: Mutex<Vec<(ConnectionOf<D>, Instant)>>,
+    /// How many more may be in use; closed with the driver.
     free: Arc<Semaphore>,
     most: usize,
 }
 
-struct Idle<D: Dialect> {
-    connections: Mutex<Vec<(ConnectionOf<D>, Instant)>>,
-    closed: AtomicBool,
-}
-
-impl<D: Dialect> Idle<D> {
-    fn connections(&self) -> MutexGuard<'_, Vec<(ConnectionOf<D>, Instant)>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+impl<D: Dialect> Own<D> {
+    fn idle(&self) -> MutexGuard<'_, Vec<(ConnectionOf<D>, Instant)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<D: Dialect> Connections<D> {
     pub(crate) fn own(options: OptionsOf<D>, most: usize) -> Self {
-        let idle = Idle { connections: Mutex::default(), closed: AtomicBool::new(false) };
-        Self::Own(Own {
-            options: options.disable_statement_logging(),
-            idle: Arc::new(idle),
-            free: Arc::new(Semaphore::new(most)),
-            most,
-        })
+        let (idle, free) = (Mutex::default(), Arc::new(Semaphore::new(most)));
+        let options = options.disable_statement_logging();
+        Self::Own(Arc::new(Own { options, idle, free, most }))
     }
 
     /// A connection that may be dead: the last one that was given back, or a new one.
     pub(crate) async fn lease(&self, dialect: &D) -> Result<Lease<D>, sqlx::Error> {
         let own = match self {
             Self::Own(own) => own,
-            Self::Pool(pool) => return Ok(Lease::pooled(pool.acquire().await?)),
+            Self::Pool(pool) => return Ok(Lease(Some(Held::Pool(pool.acquire().await?)))),
         };
         let permit = own.free.clone().acquire_owned().await;
         let permit = permit.map_err(|_| sqlx::Error::PoolClosed)?;
-        let kept = own.idle.connections().pop();
+        let kept = own.idle().pop();
         let connection = match kept {
             Some((connection, since)) if since.elapsed() < IDLE => connection,
             _ => {
                 // Whatever lies below has been idle for longer.
-                own.idle.connections().clear();
+                own.idle().clear();
                 dialect.open(&own.options).await?
             }
         };
-        Ok(Lease {
-            connection: Some(Held::Own(connection, own.idle.clone())),
-            _permit: Some(permit),
-        })
+        Ok(Lease(Some(Held::Own(connection, own.clone(), permit))))
     }
 
     /// A connection was found dead: the others, that have been idle for longer, are likely to be.
     pub(crate) fn forget(&self) {
         if let Self::Own(own) = self {
-            own.idle.connections().clear();
+            own.idle().clear();
         }
     }
 
@@ -102,8 +90,7 @@ impl<D: Dialect> Connections<D> {
     pub(crate) async fn close(&self) {
         if let Self::Own(own) = self {
             own.free.close();
-            own.idle.closed.store(true, Ordering::Relaxed);
-            let connections = std::mem::take(&mut *own.idle.connections());
+            let connections = std::mem::take(&mut *own.idle());
             for (connection, _) in connections {
                 let _ = tokio::time::timeout(Duration::from_secs(1), connection.close()).await;
             }
@@ -122,33 +109,26 @@ impl<D: Dialect> fmt::Debug for Connections<D> {
 
 /// A connection for one operation. Unless it is [given back](Self::give_back) it is closed: what
 /// was dropped in the middle of an answer would hold up the next one to use it.
-pub(crate) struct Lease<D: Dialect> {
-    connection: Option<Held<D>>,
-    _permit: Option<OwnedSemaphorePermit>,
-}
+pub(crate) struct Lease<D: Dialect>(Option<Held<D>>);
 
 enum Held<D: Dialect> {
-    Own(ConnectionOf<D>, Arc<Idle<D>>),
+    Own(ConnectionOf<D>, Arc<Own<D>>, OwnedSemaphorePermit),
     Pool(PoolConnection<D::Db>),
 }
 
 impl<D: Dialect> Lease<D> {
-    fn pooled(connection: PoolConnection<D::Db>) -> Self {
-        Self { connection: Some(Held::Pool(connection)), _permit: None }
-    }
-
     pub(crate) fn connection(&mut self) -> &mut ConnectionOf<D> {
-        match self.connection.as_mut().expect("it is taken only when the lease ends") {
-            Held::Own(connection, _) => connection,
+        match self.0.as_mut().expect("it is taken only when the lease ends") {
+            Held::Own(connection, ..) => connection,
             Held::Pool(connection) => connection,
         }
     }
 
     /// The answer came in full: the next one may use it.
     pub(crate) fn give_back(mut self) {
-        match self.connection.take() {
-            Some(Held::Own(connection, idle)) if !idle.closed.load(Ordering::Relaxed) => {
-                idle.connections().push((connection, Instant::now()));
+        match self.0.take() {
+            Some(Held::Own(connection, own, _permit)) if !own.free.is_closed() => {
+                own.idle().push((connection, Instant::now()));
             }
             // A pool takes its connection back when it is dropped.
             _ => {}
@@ -158,7 +138,7 @@ impl<D: Dialect> Lease<D> {
 
 impl<D: Dialect> Drop for Lease<D> {
     fn drop(&mut self) {
-        if let Some(Held::Pool(connection)) = self.connection.take() {
+        if let Some(Held::Pool(connection)) = self.0.take() {
             drop(connection.detach());
         }
     }

@@ -12,13 +12,13 @@ use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Spac
 
 use super::dialect::{Arg, Dialect, Row, Verb};
 use super::{ServerDriver, Shared};
-use crate::rows::{break_record, from_micros, micros, space_number, to_json, token_of};
-use crate::wake::Wakes;
+use crate::rows::{
+    break_record, check_raise, columns, from_micros, micros, space_number, to_json, token_of,
+};
+use crate::wake::{Fate, Wakes};
 
 /// For how long a record of a break is kept at least: its claim's owner asks for it within its ttl.
 const KEEP_BREAKS: Duration = Duration::from_secs(600);
-/// The highest token, and base, that can be raised to: half of the range is left.
-const HIGHEST_RAISE: u64 = i64::MAX as u64 / 2;
 
 #[async_trait]
 impl<D: Dialect> LockDriver for ServerDriver<D> {
@@ -35,26 +35,15 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let claims = &self.shared.wakes.claims;
-        claims.attend(&self.shared);
-        let outcome = claims.outcome(claim).await;
-        claims.strike(&claim.id);
-        outcome
+        self.shared.wakes.granted(&self.shared, claim).await
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        let renewed = self.shared.about(Verb::Renew, claims).await?;
-        let each = claims.iter().zip(renewed);
-        let each = each.map(|(claim, (renewal, lease))| {
-            if let Renewal::Waits { ahead } = &renewal {
-                self.shared.wakes.claims.queued(&claim.id, *ahead, lease);
-            }
-            Ok(renewal)
-        });
-        Ok(each.collect())
+        let told = self.shared.about(Verb::Renew, claims).await?;
+        Ok(self.shared.wakes.renewed(claims, told))
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
@@ -110,11 +99,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        if token.get() > HIGHEST_RAISE {
-            return Err(Error::config(
-                "a token beyond half of the range cannot be raised to: it would leave too few",
-            ));
-        }
+        check_raise(token.get())?;
         self.shared.amend(claim, 2, token.as_i64()).await
     }
 
@@ -151,9 +136,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        if base > HIGHEST_RAISE {
-            return Err(Error::config("this token base would leave too few tokens"));
-        }
+        check_raise(base)?;
         let args = [Arg::Bytes(namespace.as_str().as_bytes()), Arg::Int(base as i64)];
         self.shared.call(Verb::RaiseBase, &args).await.map(drop)
     }
@@ -174,10 +157,10 @@ impl<D: Dialect> Shared<D> {
         &self,
         verb: Verb,
         claims: &[Arc<Claim>],
-    ) -> Result<Vec<(Renewal, Option<Duration>)>, Error> {
+    ) -> Result<Vec<Fate>, Error> {
         // In the order of their keys, so that two who lock several lists never wait for each other.
         let mut order: Vec<usize> = (0..claims.len()).collect();
-        order.sort_by_key(|i| sort_key(&claims[*i].key));
+        order.sort_by_key(|i| columns(&claims[*i].key));
         let sorted = || order.iter().map(|i| &*claims[*i]);
         let args = [
             Arg::Many(sorted().map(|c| c.key.namespace.as_str().as_bytes()).collect()),
@@ -218,16 +201,12 @@ impl<D: Dialect> Shared<D> {
 
 /// The arguments of a key.
 pub(super) fn key(key: &Key) -> [Arg<'_>; 3] {
-    let (namespace, name) = (key.namespace.as_str().as_bytes(), key.name.as_str().as_bytes());
-    [Arg::Bytes(namespace), Arg::Int(space_number(key.space)), Arg::Bytes(name)]
-}
-
-pub(super) fn sort_key(key: &Key) -> (&str, i64, &str) {
-    (key.namespace.as_str(), space_number(key.space), key.name.as_str())
+    let (namespace, space, name) = columns(key);
+    [Arg::Bytes(namespace.as_bytes()), Arg::Int(space), Arg::Bytes(name.as_bytes())]
 }
 
 /// One row of [`Verb::Renew`].
-fn renewal<D: Dialect>(row: &Row) -> Result<(Renewal, Option<Duration>), Error> {
+fn renewal<D: Dialect>(row: &Row) -> Result<Fate, Error> {
     Ok(match row.int(1) {
         Some(0) => (Renewal::Ended(Ended::NotInLine), None),
         Some(1) => (Renewal::Holds(grant::<D>(row, 2)?), None),

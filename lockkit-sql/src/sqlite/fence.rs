@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use lockkit_core::{Error, Fence, Lease, Token};
 use sqlx::{Sqlite, Transaction};
 
-use super::flight::columns;
 use super::{BACKEND, SqliteDriver};
 use crate::fence::{Fenced, FencedWrite, lost};
+use crate::rows::columns;
 
 /// Makes the table for [`FencedWrite`].
 pub const TOKENS_TABLE: &str = "CREATE TABLE IF NOT EXISTS lockkit_tokens (\

@@ -8,14 +8,14 @@ use std::time::Duration;
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::line::{self, Answer, Applied, Stop, Tokens, What};
-use lockkit_core::{Error, Key, Name, Namespace, Space};
+use lockkit_core::{Error, Key, Space};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row, params};
 
 use super::BACKEND;
 use super::registers::GRACE;
 use super::wait::tag;
 use super::worker::{Failure, Site};
-use crate::rows::{duration, mode_of, nanos, space_number, space_of, token_of};
+use crate::rows::{self, columns, duration, mode_of, nanos, token_of};
 use crate::wake::Tag;
 
 /// How many tokens are put on disk in advance; see the guide.
@@ -70,6 +70,13 @@ struct List {
     places: Vec<u64>,
 }
 
+/// What a claim waits for.
+#[derive(Default)]
+pub(crate) struct Wait {
+    pub(super) ahead: u32,
+    pub(super) lease: Option<Duration>,
+}
+
 impl<'c> Flight<'c> {
     /// In a transaction that has begun, and that has the file's write lock if it `writes`.
     pub(super) fn begin(
@@ -109,7 +116,7 @@ impl<'c> Flight<'c> {
         self.now
     }
 
-    pub(super) fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
+    fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
         self.connection.prepare_cached(sql)
     }
 
@@ -140,8 +147,9 @@ impl<'c> Flight<'c> {
         batch(self.connection, sql, self.now)
     }
 
-    /// Applies a step to a list, and writes what changed.
-    pub(crate) fn step(&mut self, key: &Key, step: &Verb<'_>) -> Result<Answer, Failure> {
+    /// Applies a step to a list, and writes what changed. Of a claim that waits it says as well how
+    /// many live claims stand before it, and when the lease ends on which its turn depends.
+    pub(crate) fn step(&mut self, key: &Key, step: &Verb<'_>) -> Result<(Answer, Wait), Failure> {
         self.steps += 1;
         // Out of the map while it is worked on: a failure ends the transaction, and what is known.
         let (key, mut list) = match self.known.lists.remove_entry(key) {
@@ -161,46 +169,34 @@ impl<'c> Flight<'c> {
         if !list.line.is_empty() && (news || matches!(step, Verb::Shorten(..))) {
             self.tell_others(&key)?;
         }
+        let wait = match applied.answer {
+            Answer::Waits(place) => self.wait(&key, &mut list, place)?,
+            _ => Wait::default(),
+        };
         self.known.lists.insert(key, list);
-        Ok(applied.answer)
+        Ok((applied.answer, wait))
     }
 
-    /// How many live claims stand before a place of a list that a step was applied to.
-    fn ahead(&mut self, key: &Key, place: u64) -> Result<u32, Failure> {
-        let list = self.known.lists.get(key);
-        if let Some(list) = list.filter(|list| list.line.known_to().is_none()) {
-            return Ok(list.line.ahead(place));
-        }
-        if list.is_none_or(|list| list.places.is_empty()) {
+    fn wait(&self, key: &Key, list: &mut List, place: u64) -> rusqlite::Result<Wait> {
+        let line = &list.line;
+        if line.known_to().is_some() && list.places.is_empty() {
             let (namespace, space, name) = columns(key);
             let text = "SELECT place FROM lockkit_claims
                 WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND expires > ?4 ORDER BY place";
             let values = params![namespace, space, name, self.now];
-            let places = self.all(text, values, |row| row.get(0).map(unsigned))?;
-            if let Some(list) = self.known.lists.get_mut(key) {
-                list.places = places;
-            }
+            list.places = self.all(text, values, |row| row.get(0).map(unsigned))?;
         }
-        let places = self.known.lists.get(key).map_or(&[][..], |list| &list.places);
-        let ahead = places.partition_point(|other| *other < place);
-        Ok(u32::try_from(ahead).unwrap_or(u32::MAX))
-    }
-
-    /// How many live claims stand before a place, and when the lease ends on which its turn depends: for
-    /// the first to wait any of the list, for others that of the claim right before it.
-    pub(super) fn waits(
-        &mut self,
-        key: &Key,
-        place: u64,
-    ) -> Result<(u32, Option<Duration>), Failure> {
-        let ahead = self.ahead(key, place)?;
-        let Some(List { line, .. }) = self.known.lists.get(key) else { return Ok((ahead, None)) };
+        let ahead = match line.known_to() {
+            None => line.ahead(place),
+            Some(_) => list.places.partition_point(|other| *other < place) as u32,
+        };
+        // For the first to wait it is any of the list, for others that of the claim right before it.
         let before = line.entries().take_while(|entry| entry.place < place).last();
         let end = match before.filter(|before| !before.holds()) {
             Some(before) => Some(before.expires),
             None => line.first_end(),
         };
-        Ok((ahead, end.map(|end| end.since(moment(self.now)))))
+        Ok(Wait { ahead, lease: end.map(|end| end.since(moment(self.now))) })
     }
 
     /// The limit that a semaphore was given.
@@ -446,19 +442,10 @@ pub(crate) fn batch(connection: &Connection, sql: &str, now: i64) -> rusqlite::R
     connection.execute_batch(&sql)
 }
 
-/// The columns by which a list is known.
-pub(crate) fn columns(key: &Key) -> (&str, i64, &str) {
-    (key.namespace.as_str(), space_number(key.space), key.name.as_str())
-}
-
 /// The list of these columns, the first of a row; `None` where they are damaged.
 pub(crate) fn key_of(row: &Row<'_>) -> rusqlite::Result<Option<Key>> {
     let (namespace, space, name): (String, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-    let named = (Namespace::new(&namespace), Name::new(&name));
-    Ok(match named {
-        (Ok(namespace), Ok(name)) => Some(Key::new(namespace, space_of(space), name)),
-        _ => None,
-    })
+    Ok(rows::key_of(&namespace, space, &name))
 }
 
 /// The columns of `entries.sql`.

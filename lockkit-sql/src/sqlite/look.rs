@@ -5,12 +5,12 @@ use lockkit_core::state::{
     Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
     Severity,
 };
-use lockkit_core::{Error, Key, Name, Namespace};
+use lockkit_core::{Key, Name, Namespace};
 use rusqlite::params;
 
-use super::Shared;
-use super::flight::{Flight, Line, columns, key_of, moment, unsigned};
-use crate::rows::{behind, break_record, identity_of, space_number, token_of};
+use super::flight::{Flight, Line, key_of, moment, unsigned};
+use super::worker::Failure;
+use crate::rows::{behind, break_record, columns, identity_of, space_number, token_of};
 
 impl Flight<'_> {
     /// A list as it is.
@@ -24,95 +24,73 @@ impl Flight<'_> {
         let last = self.any(text, columns(key), |row| row.get(0))?;
         Ok(LockState::new(key.clone(), standings, break_record(last)))
     }
-}
 
-impl Shared {
-    pub(super) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+    pub(super) fn list(&self, request: &ListRequest) -> Result<Page, Failure> {
         let limit = request.limit.clamp(1, 10_000);
-        let end = beyond(&request.prefix);
         let after = request.after.as_ref().map(Cursor::place).transpose()?;
-        let request = request.clone();
-        let page = move |flight: &mut Flight<'_>| {
-            let keys = flight.all(
-                include_str!("sql/keys.sql"),
-                params![
-                    request.namespace.as_str(),
-                    request.space.map(space_number),
-                    request.prefix,
-                    end,
-                    after.as_ref().map_or(-1, |(space, _)| space_number(*space)),
-                    after.as_ref().map_or("", |(_, name)| name.as_str()),
-                    limit as i64,
-                    flight.now()
-                ],
-                key_of,
-            )?;
-            let whole = keys.len() == limit;
-            let next = keys.last().filter(|_| whole).and_then(Option::as_ref).map(Cursor::behind);
-            let states = keys.iter().flatten().map(|key| flight.inspect(key));
-            Ok(Page { states: states.collect::<Result<_, _>>()?, next })
-        };
-        self.reader.call(false, page).await
+        let keys = self.all(
+            include_str!("sql/keys.sql"),
+            params![
+                request.namespace.as_str(),
+                request.space.map(space_number),
+                request.prefix,
+                beyond(&request.prefix),
+                after.as_ref().map_or(-1, |(space, _)| space_number(*space)),
+                after.as_ref().map_or("", |(_, name)| name.as_str()),
+                limit as i64,
+                self.now()
+            ],
+            key_of,
+        )?;
+        let whole = keys.len() == limit;
+        let next = keys.last().filter(|_| whole).and_then(Option::as_ref).map(Cursor::behind);
+        let states = keys.iter().flatten().map(|key| self.inspect(key));
+        Ok(Page { states: states.collect::<Result<_, _>>()?, next })
     }
 
-    pub(super) async fn registers(
+    pub(super) fn registers(
         &self,
         request: &RegisterRequest,
-    ) -> Result<Listed<RegisterState>, Error> {
+    ) -> Result<Listed<RegisterState>, Failure> {
         let limit = request.limit.clamp(1, 10_000);
         let from = behind(request.after.as_ref().map(Name::as_str), &request.prefix);
         let end = beyond(&request.prefix);
-        let namespace = request.namespace.clone();
-        let page = move |flight: &mut Flight<'_>| {
-            let text = include_str!("sql/page_of_registers.sql");
-            let now = flight.now();
-            let rows = flight.all(
-                text,
-                params![namespace.as_str(), from, end, limit as i64, now],
-                |row| {
-                    let (version, token, bytes): (i64, Option<i64>, i64) =
-                        (row.get(1)?, row.get(2)?, row.get(3)?);
-                    Ok(Name::new(row.get::<_, String>(0)?).ok().map(|name| RegisterState {
-                        name,
-                        version: Version(unsigned(version)),
-                        token: token.map(token_of),
-                        bytes: usize::try_from(bytes).unwrap_or_default(),
-                    }))
-                },
-            )?;
-            let more = rows.len() == limit;
-            Ok(Listed { items: rows.into_iter().flatten().collect(), more })
-        };
-        self.reader.call(false, page).await
+        let values = params![request.namespace.as_str(), from, end, limit as i64, self.now()];
+        let rows = self.all(include_str!("sql/page_of_registers.sql"), values, |row| {
+            let (name, version): (String, i64) = (row.get(0)?, row.get(1)?);
+            let (token, bytes): (Option<i64>, i64) = (row.get(2)?, row.get(3)?);
+            Ok(Name::new(name).ok().map(|name| RegisterState {
+                name,
+                version: Version(unsigned(version)),
+                token: token.map(token_of),
+                bytes: usize::try_from(bytes).unwrap_or_default(),
+            }))
+        })?;
+        let more = rows.len() == limit;
+        Ok(Listed { items: rows.into_iter().flatten().collect(), more })
     }
 
-    pub(super) async fn namespaces(
+    pub(super) fn namespaces(
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<Listed<Namespace>, Failure> {
         let limit = limit.clamp(1, 10_000);
         let from = behind(after.map(Namespace::as_str), "");
-        let page = move |flight: &mut Flight<'_>| {
-            let values = params![from, limit as i64, flight.now()];
-            let text = include_str!("sql/namespaces.sql");
-            let rows = flight.all(text, values, |row| row.get::<_, String>(0))?;
-            let more = rows.len() == limit;
-            let items = rows.iter().filter_map(|namespace| Namespace::new(namespace).ok());
-            Ok(Listed { items: items.collect(), more })
-        };
-        self.reader.call(false, page).await
+        let values = params![from, limit as i64, self.now()];
+        let rows: Vec<String> =
+            self.all(include_str!("sql/namespaces.sql"), values, |row| row.get(0))?;
+        let items = rows.iter().filter_map(|namespace| Namespace::new(namespace).ok());
+        Ok(Listed { items: items.collect(), more: rows.len() == limit })
     }
 
-    pub(super) async fn health(&self) -> Result<Health, Error> {
-        let look = |flight: &mut Flight<'_>| {
-            let text = "SELECT epoch, (SELECT journal_mode FROM pragma_journal_mode) \
-                FROM lockkit_meta";
-            Ok(flight.any(text, [], |row| Ok((row.get(0)?, row.get(1)?)))?.unwrap_or_default())
-        };
-        let (epoch, journal): (i64, String) = self.reader.call(false, look).await?;
+    /// The file's, for who opened it in this epoch.
+    pub(super) fn health(&self, ours: i64) -> Result<Health, Failure> {
+        let text = "SELECT epoch, (SELECT journal_mode FROM pragma_journal_mode) FROM lockkit_meta";
+        let meta = self.any(text, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (epoch, journal): (i64, String) = meta.unwrap_or_default();
         let mut health = Health::well(format!("SQLite {}", rusqlite::version()));
-        if epoch != self.site.epoch {
+        if epoch != ours {
             health = health.with(Finding {
                 severity: Severity::Problem,
                 what: "the file was taken over by another boot or machine".to_owned(),

@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
-use lockkit_core::driver::Flights;
+use lockkit_core::driver::{Flights, split_query};
 use lockkit_core::{Capabilities, Error};
 use sqlx::sqlite::SqlitePool;
 
@@ -38,10 +38,7 @@ pub(crate) const BACKEND: &str = "sqlite";
 
 const CAPABILITIES: Capabilities = {
     let mut c = Capabilities::of(BACKEND);
-    c.lease_scope = LeaseScope::Claim;
-    c.granularity = Duration::from_millis(1);
     c.least_ttl = Duration::from_millis(50);
-    c.expiry_slack = Duration::from_millis(100);
     c.wake_up = WakeUp::Poll { within: Duration::from_millis(50) };
     c.token_source = TokenSource::ClockCounter;
     c.shorten = true;
@@ -58,13 +55,10 @@ const CAPABILITIES: Capabilities = {
         (Fault::ConnectionCut, Keeps::Impossible),
         (Fault::Partition, Keeps::Impossible),
         (Fault::ServerStandsStill, Keeps::Impossible),
-        (Fault::WritesLost, Keeps::All),
         (Fault::DataLost, Keeps::Tokens),
         (Fault::Failover, Keeps::Impossible),
         (Fault::SplitBrain, Keeps::Impossible),
         (Fault::LeaderLost, Keeps::Impossible),
-        (Fault::ServerClockSteps, Keeps::All),
-        (Fault::ClientClockSteps, Keeps::All),
         (Fault::BrokenByForce, Keeps::Tokens),
     ];
     c
@@ -240,10 +234,10 @@ impl SqliteDriver {
 
 /// The path and the options of a URL.
 fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions), Error> {
-    let rest = url.strip_prefix("sqlite:");
-    let rest =
-        rest.ok_or_else(|| Error::config(format!("{url:?} does not begin with `sqlite:`")))?;
-    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (place, query) = split_query(url);
+    let path = place.strip_prefix("sqlite:");
+    let path =
+        path.ok_or_else(|| Error::config(format!("{url:?} does not begin with `sqlite:`")))?;
     let path = percent_encoding::percent_decode_str(path.strip_prefix("//").unwrap_or(path));
     let path = path.decode_utf8();
     let path = path.map_err(|_| Error::config("the path of a `sqlite:` URL is UTF-8"))?;
@@ -260,13 +254,13 @@ fn parse_url(url: &str) -> Result<(PathBuf, SqliteOptions), Error> {
         return Err(Error::config(wrong));
     }
     let mut options = SqliteOptions::default();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        options.durability = match pair {
+    for option in query {
+        options.durability = match option.text {
             "durability=needed" => Durability::Needed,
             "durability=everything" => Durability::Everything,
-            _ => {
+            other => {
                 return Err(Error::config(format!(
-                    "`{pair}` is not known to `sqlite:` URLs; there is `durability=needed` and \
+                    "`{other}` is not known to `sqlite:` URLs; there is `durability=needed` and \
                      `durability=everything`"
                 )));
             }

@@ -64,7 +64,8 @@ impl Registers for SqliteDriver {
     }
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.shared.registers(request).await
+        let request = request.clone();
+        self.shared.reader.call(false, move |flight| flight.registers(&request)).await
     }
 }
 

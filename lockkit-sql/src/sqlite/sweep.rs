@@ -3,8 +3,9 @@
 use lockkit_core::Key;
 use rusqlite::params;
 
-use super::flight::{Flight, Verb, columns, key_of};
+use super::flight::{Flight, Verb, key_of};
 use super::worker::{Desk, Failure};
+use crate::rows::columns;
 
 /// How many steps there are for each bite.
 const EVERY: u64 = 1024;

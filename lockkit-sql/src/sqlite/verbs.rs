@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
-use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Anchored, Ended, Force, Grant, LockDriver, Patience, Registers, Renewal, Replies,
+    Acquisition, Anchored, ClaimId, Ended, Force, Grant, LockDriver, Registers, Renewal, Replies,
     Reply, SetLimit, Step,
 };
 use lockkit_core::line::Answer;
@@ -19,15 +18,14 @@ use lockkit_core::{
 };
 use rusqlite::params;
 
-use super::flight::{self, Flight, columns, unsigned};
+use super::flight::{Flight, Verb, Wait, unsigned};
 use super::worker::Failure;
 use super::{BACKEND, CAPABILITIES, Shared, SqliteDriver};
-use crate::rows::{break_record, to_json};
+use crate::rows::{break_record, check_raise, columns, to_json};
+use crate::wake::Fate;
 
 /// For how long the record of a break is shown at least.
 const KEEP_BREAKS: Duration = Duration::from_secs(60);
-/// A raise beyond this would leave too few numbers.
-const HIGHEST_RAISE: u64 = i64::MAX as u64 / 2;
 
 #[async_trait]
 impl LockDriver for SqliteDriver {
@@ -62,45 +60,26 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        let claims = &self.shared.wakes.claims;
-        claims.attend(&self.shared);
-        let outcome = claims.outcome(claim).await;
-        claims.strike(&claim.id);
-        outcome
+        self.shared.wakes.granted(&self.shared, claim).await
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let renewals = self.shared.amend(claims, false, |claim| flight::Verb::Renew(claim)).await?;
-        let each = claims.iter().zip(renewals).map(|(claim, (renewal, lease))| {
-            if let Renewal::Waits { ahead } = renewal {
-                self.shared.wakes.claims.queued(&claim.id, ahead, lease);
-            }
-            Ok(renewal)
-        });
-        Ok(each.collect())
+        let told = self.shared.amend(claims, false, |claim| Verb::Renew(claim)).await?;
+        Ok(self.shared.wakes.renewed(claims, told))
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        self.shared
-            .amend(from_ref(claim), false, move |claim| flight::Verb::Shorten(claim, ttl))
-            .await
-            .map(one)
+        self.shared.amend_one(claim, false, move |claim| Verb::Shorten(claim, ttl)).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.shared
-            .amend(from_ref(claim), false, |claim| flight::Verb::Downgrade(claim))
-            .await
-            .map(one)
+        self.shared.amend_one(claim, false, |claim| Verb::Downgrade(claim)).await
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
         check_raise(token.get())?;
         // A raised token must not go back, so this waits for the disk.
-        self.shared
-            .amend(from_ref(claim), true, move |claim| flight::Verb::Raise(claim, token))
-            .await
-            .map(one)
+        self.shared.amend_one(claim, true, move |claim| Verb::Raise(claim, token)).await
     }
 
     async fn break_claim(
@@ -112,7 +91,7 @@ impl LockDriver for SqliteDriver {
     ) -> Result<bool, Error> {
         let (key, record) = (key.clone(), to_json(record));
         let break_it = move |flight: &mut Flight<'_>| {
-            let answer = flight.step(&key, &flight::Verb::Break(token, force))?;
+            let (answer, _) = flight.step(&key, &Verb::Break(token, force))?;
             let Answer::Broke(broke) = answer else {
                 return Err(unexpected(&answer));
             };
@@ -149,7 +128,8 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.shared.list(request).await
+        let request = request.clone();
+        self.shared.reader.call(false, move |flight| flight.list(&request)).await
     }
 
     async fn namespaces(
@@ -157,7 +137,8 @@ impl LockDriver for SqliteDriver {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
-        self.shared.namespaces(after, limit).await
+        let after = after.cloned();
+        self.shared.reader.call(false, move |flight| flight.namespaces(after.as_ref(), limit)).await
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
@@ -182,7 +163,8 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn health(&self) -> Result<Health, Error> {
-        self.shared.health().await
+        let epoch = self.shared.site.epoch;
+        self.shared.reader.call(false, move |flight| flight.health(epoch)).await
     }
 
     async fn close(&self) {
@@ -198,38 +180,37 @@ impl Shared {
         &self,
         claims: &[Arc<Claim>],
         durable: bool,
-        step: impl for<'a> Fn(&'a Claim) -> flight::Verb<'a> + Send + 'static,
-    ) -> Result<Vec<Told>, Error> {
+        step: impl for<'a> Fn(&'a Claim) -> Verb<'a> + Send + 'static,
+    ) -> Result<Vec<Fate>, Error> {
         let durable = durable || claims.iter().any(|claim| outlives(claim));
         let claims = claims.to_vec();
         let amend = move |flight: &mut Flight<'_>| {
             let amend = |claim: &Arc<Claim>| {
-                let renewal = match flight.step(&claim.key, &step(claim))? {
+                let (answer, Wait { ahead, lease }) = flight.step(&claim.key, &step(claim))?;
+                let renewal = match answer {
                     Answer::Holds(grant) => Renewal::Holds(grant),
-                    Answer::Waits(place) => {
-                        let (ahead, lease) = flight.waits(&claim.key, place)?;
-                        return Ok((Renewal::Waits { ahead }, lease));
-                    }
+                    Answer::Waits(_) => Renewal::Waits { ahead },
                     _ => match broken(flight, &claim.id)? {
                         Some(record) => Renewal::Ended(Ended::Broken(record)),
                         None => Renewal::Ended(Ended::NotInLine),
                     },
                 };
-                Ok((renewal, None))
+                Ok((renewal, lease))
             };
             claims.iter().map(amend).collect()
         };
         self.writer.call(durable, amend).await
     }
-}
 
-/// What became of a claim; of one that waits also when the lease ends on which its turn depends.
-type Told = (Renewal, Option<Duration>);
-
-/// The only one.
-fn one(told: Vec<Told>) -> Renewal {
-    let first = told.into_iter().next();
-    first.map_or(Renewal::Ended(Ended::NotInLine), |(renewal, _)| renewal)
+    async fn amend_one(
+        &self,
+        claim: &Arc<Claim>,
+        durable: bool,
+        step: impl for<'a> Fn(&'a Claim) -> Verb<'a> + Send + 'static,
+    ) -> Result<Renewal, Error> {
+        let told = self.amend(from_ref(claim), durable, step).await?.into_iter().next();
+        Ok(told.map_or(Renewal::Ended(Ended::NotInLine), |(renewal, _)| renewal))
+    }
 }
 
 /// Whether what concerns a claim waits for the disk: one that outlives its process outlives a power
@@ -238,59 +219,46 @@ fn outlives(claim: &Claim) -> bool {
     claim.lifetime == Lifetime::Detached
 }
 
-fn check_raise(token: u64) -> Result<(), Error> {
-    match token <= HIGHEST_RAISE {
-        true => Ok(()),
-        false => Err(Error::config("this is beyond half of all tokens: too few would be left")),
-    }
-}
-
-/// The reply to a step, as `Told`.
+/// The reply to a step, with a lease as in [`Fate`].
 type Replied = Result<(Reply, Option<Duration>), Error>;
 
 fn reply(flight: &mut Flight<'_>, step: &Step) -> Result<Replied, Failure> {
     let claim = step.claim();
-    let answer = match step {
-        Step::Acquire { patience, .. } => return acquire(flight, claim, *patience),
-        _ => flight.step(&claim.key, &flight::Verb::Release(claim))?,
+    let (answer, Wait { ahead, lease }) = match step {
+        Step::Acquire { patience, .. } => {
+            let given = flight.given(&claim.key)?;
+            let (weight, capacity) = (claim.mode.weight(), claim.mode.capacity());
+            if weight == 0 || (weight > capacity && given.is_none()) {
+                let message = format!("{weight} permits of {capacity}: ask for 1 to {capacity}");
+                return Ok(Err(Error::config(message)));
+            }
+            let note = claim.note.as_deref().map(str::to_owned);
+            let with = Arc::new((to_json(&*claim.identity), note));
+            let acquire = Verb::Acquire { claim, with, patience: *patience, given };
+            flight.step(&claim.key, &acquire)?
+        }
+        _ => flight.step(&claim.key, &Verb::Release(claim))?,
     };
-    match answer {
-        Answer::Released(released) => Ok(Ok((Reply::Released(released), None))),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn acquire(flight: &mut Flight<'_>, claim: &Claim, patience: Patience) -> Result<Replied, Failure> {
-    let given = flight.given(&claim.key)?;
-    let (weight, capacity) = (claim.mode.weight(), claim.mode.capacity());
-    if weight == 0 || (weight > capacity && given.is_none()) {
-        let message = format!("{weight} permits of {capacity}: ask for 1 to {capacity}");
-        return Ok(Err(Error::config(message)));
-    }
-    let with = Arc::new((to_json(&*claim.identity), claim.note.as_deref().map(str::to_owned)));
-    let step = flight::Verb::Acquire { claim, with, patience, given };
-    let (acquired, lease) = match flight.step(&claim.key, &step)? {
-        Answer::Holds(grant) => (Acquisition::Granted(grant), None),
-        Answer::Waits(place) => {
-            let (ahead, lease) = flight.waits(&claim.key, place)?;
-            (Acquisition::Queued { ahead }, lease)
+    let reply = match answer {
+        Answer::Released(released) => Reply::Released(released),
+        Answer::Holds(grant) => Reply::Acquired(Acquisition::Granted(grant)),
+        Answer::Waits(_) => Reply::Acquired(Acquisition::Queued { ahead }),
+        Answer::Busy => Reply::Acquired(Acquisition::Busy),
+        Answer::OtherLimit(in_use) => return Ok(Err(claim.other_limit(in_use))),
+        Answer::Broken => {
+            let reason = broken(flight, &claim.id)?.map_or(LossReason::Expired, LossReason::Broken);
+            return Ok(Err(Error::Lost { reason }));
         }
-        Answer::Busy => (Acquisition::Busy, None),
-        Answer::OtherLimit(in_use) => {
-            let name = claim.key.name.as_str().to_owned();
-            return Ok(Err(Error::LimitMismatch { name, in_use, asked: capacity }));
-        }
-        Answer::Broken => return Ok(Err(lost(flight, &claim.id)?)),
         other => return Err(unexpected(&other)),
     };
-    Ok(Ok((Reply::Acquired(acquired), lease)))
+    Ok(Ok((reply, lease)))
 }
 
 fn resize(flight: &mut Flight<'_>, key: &Key, limit: SetLimit) -> Result<u32, Failure> {
     let given = flight.given(key)?;
-    let limit = match flight.step(key, &flight::Verb::Resize { limit, given })? {
-        Answer::Limit(limit) => limit,
-        other => return Err(unexpected(&other)),
+    let limit = match flight.step(key, &Verb::Resize { limit, given })? {
+        (Answer::Limit(limit), _) => limit,
+        (other, _) => return Err(unexpected(&other)),
     };
     if given != Some(limit) {
         let values = params![key.namespace.as_str(), key.name.as_str(), limit];
@@ -314,11 +282,6 @@ fn resize(flight: &mut Flight<'_>, key: &Key, limit: SetLimit) -> Result<u32, Fa
 fn broken(flight: &Flight<'_>, id: &ClaimId) -> rusqlite::Result<Option<BreakRecord>> {
     let text = "SELECT record FROM lockkit_breaks WHERE id = ?1 ORDER BY n DESC LIMIT 1";
     flight.any(text, [id.as_bytes()], |row| row.get(0)).map(break_record)
-}
-
-fn lost(flight: &Flight<'_>, id: &ClaimId) -> rusqlite::Result<Error> {
-    let reason = broken(flight, id)?.map_or(LossReason::Expired, LossReason::Broken);
-    Ok(Error::Lost { reason })
 }
 
 fn unexpected(answer: &Answer) -> Failure {

@@ -6,14 +6,14 @@ use std::error::Error as StdError;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lockkit_core::driver::{ClaimId, Grant, Renewal};
+use lockkit_core::driver::ClaimId;
 use lockkit_core::waiting::{Attendant, Waiters};
-use lockkit_core::{Claim, Error, Key};
+use lockkit_core::{Claim, Error};
 use tokio::time::Instant;
 
 use super::Shared;
-use super::flight::{Flight, Verb, columns, key_of};
-use crate::wake::Tag;
+use super::flight::{Flight, Verb};
+use crate::wake::{Fate, Tag, since};
 
 /// The pause between two polls. What another process did is known within this, the time of a poll
 /// and what the machine adds: 50 ms are promised.
@@ -26,15 +26,11 @@ impl Attendant for Shared {
         &self.wakes.claims
     }
 
-    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<(Renewal, Option<Duration>), Error>> {
+    async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<Fate, Error>> {
         let sent = self.site.clock.now();
         let renewed = self.amend(claims, false, |claim| Verb::Renew(claim)).await;
-        let since = |(renewal, lease)| match renewal {
-            Renewal::Holds(grant) => (Renewal::Holds(Grant { since: Some(sent), ..grant }), lease),
-            other => (other, lease),
-        };
         match renewed {
-            Ok(renewed) => renewed.into_iter().map(|answer| Ok(since(answer))).collect(),
+            Ok(renewed) => renewed.into_iter().map(|told| Ok(since(sent, told))).collect(),
             Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
         }
     }
@@ -83,31 +79,14 @@ struct News {
 
 impl Flight<'_> {
     fn news(&self, after: i64) -> rusqlite::Result<News> {
-        let text = "SELECT namespace, space, name, max(n), (SELECT min(n) FROM lockkit_news)
-            FROM lockkit_news WHERE n > ?1 GROUP BY namespace, space, name";
-        let read = |row: &rusqlite::Row<'_>| Ok((key_of(row)?, row.get(3)?, row.get(4)?));
-        let lists: Vec<(Option<Key>, i64, i64)> = self.all(text, [after], read)?;
-        let last = lists.iter().map(|(_, n, _)| *n).max().unwrap_or(after);
-        let missed = lists.first().is_some_and(|(_, _, oldest)| *oldest > after + 1);
-        let mut fronts = Vec::new();
-        for key in lists.iter().filter_map(|(key, ..)| key.as_ref()) {
-            self.front(key, &mut fronts)?;
-        }
-        Ok(News { fronts, last, missed })
-    }
-
-    fn front(&self, key: &Key, front: &mut Vec<Tag>) -> rusqlite::Result<()> {
-        let text = "SELECT id, held IS NULL FROM lockkit_claims
-            WHERE namespace = ?1 AND space = ?2 AND name = ?3 ORDER BY place";
-        let mut statement = self.prepare(text)?;
-        let mut rows = statement.query(columns(key))?;
-        while let Some(row) = rows.next()? {
+        let text = "SELECT (SELECT min(n) FROM lockkit_news), (SELECT max(n) FROM lockkit_news)";
+        let ends = self.any(text, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (oldest, newest): (Option<i64>, Option<i64>) = ends.unwrap_or_default();
+        let fronts = self.all(include_str!("sql/fronts.sql"), [after], |row| {
             let id = row.get_ref(0)?.as_blob()?.try_into().unwrap_or([0; 16]);
-            front.push(tag(&ClaimId::from_bytes(id)));
-            if row.get(1)? {
-                break;
-            }
-        }
-        Ok(())
+            Ok(tag(&ClaimId::from_bytes(id)))
+        })?;
+        let last = newest.map_or(after, |newest| newest.max(after));
+        Ok(News { fronts, last, missed: last > after && oldest > Some(after + 1) })
     }
 }

@@ -1,4 +1,4 @@
--- Parameters: namespace, name. No row, or one: value, version, highest token.
+-- Parameters: ?1 namespace, ?2 name. No row, or one: value, version, highest token.
 SELECT value, version, highest FROM lockkit_registers
-WHERE namespace = ? AND name = ? AND value IS NOT NULL
-  AND (expires IS NULL OR expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+WHERE namespace = ?1 AND name = ?2 AND value IS NOT NULL
+  AND (expires IS NULL OR expires > {now});

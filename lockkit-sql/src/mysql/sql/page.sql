@@ -1,34 +1,29 @@
 -- A page of the lists in use, claim by claim.
--- Parameters: namespace, prefix, greater than any name that has the prefix, space or -1, the same
--- again, space, the same again, name after which to begin, how many lists. Columns: as of a line.
+-- Parameters: ?1 namespace, ?2 space or -1, ?3 prefix, ?4 ?5 space and name after which to begin,
+-- ?6 how many lists, ?7 greater than any name that has the prefix. Columns: as of a line.
 WITH page AS (
   SELECT namespace, space, name FROM lockkit_names
-  WHERE namespace = ? AND name >= ? AND name <= ? AND (? = -1 OR space = ?)
-    AND (space > ? OR (space = ? AND name > ?))
+  WHERE namespace = ?1 AND name >= ?3 AND name <= ?7 AND (?2 = -1 OR space = ?2)
+    AND (space > ?4 OR (space = ?4 AND name > ?5))
     AND (crowd OR id IS NOT NULL)
-    AND (expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    AND (expires > {now}
          OR (crowd AND EXISTS (
               SELECT 1 FROM lockkit_claims AS c
               WHERE c.namespace = lockkit_names.namespace AND c.space = lockkit_names.space
-                AND c.name = lockkit_names.name
-                AND c.expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))))
-  ORDER BY space, name LIMIT ?)
+                AND c.name = lockkit_names.name AND c.expires > {now})))
+  ORDER BY space, name LIMIT ?6)
 SELECT c.namespace, c.space, c.name, c.token, c.weight, c.capacity, c.hold_ttl,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - c.queued AS queued_for,
-       c.expires - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS left_for,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - c.held AS held_for,
+       {now} - c.queued AS queued_for, c.expires - {now} AS left_for, {now} - c.held AS held_for,
        c.broken, c.identity, c.note,
        (SELECT b.record FROM lockkit_breaks AS b
         WHERE b.namespace = c.namespace AND b.space = c.space AND b.name = c.name
         ORDER BY b.n DESC LIMIT 1) AS record, c.place
 FROM page STRAIGHT_JOIN lockkit_claims AS c
   ON c.namespace = page.namespace AND c.space = page.space AND c.name = page.name
-WHERE c.expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+WHERE c.expires > {now}
 UNION ALL
 SELECT l.namespace, l.space, l.name, l.last, l.weight, l.capacity, l.hold_ttl,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - l.since,
-       l.expires - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - l.since,
+       {now} - l.since, l.expires - {now}, {now} - l.since,
        0, l.identity, l.note,
        (SELECT b.record FROM lockkit_breaks AS b
         WHERE b.namespace = l.namespace AND b.space = l.space AND b.name = l.name

@@ -1,7 +1,7 @@
 -- A page of the registers that have a value.
--- Parameters: namespace, name to begin with, greater than any name that is wanted, how many.
--- Columns: name, version, highest token, length of the value.
+-- Parameters: ?1 namespace, ?2 name to begin with, ?3 greater than any name that is wanted,
+-- ?4 how many. Columns: name, version, highest token, length of the value.
 SELECT name, version, highest, LENGTH(value) FROM lockkit_registers
-WHERE namespace = ? AND name >= ? AND name <= ? AND value IS NOT NULL
-  AND (expires IS NULL OR expires > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
-ORDER BY name LIMIT ?;
+WHERE namespace = ?1 AND name >= ?2 AND name <= ?3 AND value IS NOT NULL
+  AND (expires IS NULL OR expires > {now})
+ORDER BY name LIMIT ?4;
