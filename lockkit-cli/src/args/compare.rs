@@ -24,8 +24,9 @@ pub(crate) struct CompareArgs {
     /// Start servers on this host and compare those: all that lockkit's lab can start, or the named
     /// ones
     ///
-    /// Also counts messages, and shows by faults what each promises under them. Servers are those
-    /// of Debian's packages, in temporary folders.
+    /// Also counts messages, and shows by faults what each promises under them, which takes some ten
+    /// minutes for all of them (--verbose tells each step). Servers are those of Debian's packages, in
+    /// temporary folders.
     #[cfg(feature = "lab")]
     #[arg(long)]
     pub(crate) lab: bool,
