@@ -96,6 +96,25 @@ async fn a_flight_departs_again_when_those_who_come_back_late_are_there_too() {
     assert_eq!(sizes(&driver), [6, 6]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_comes_while_a_flight_is_under_way_departs_at_once_where_there_is_room() {
+    let driver = Moody::carrying(Flights::of(64, 2));
+    let locks = manager_of(&driver);
+    driver.always("flight", Mood::Late(MS));
+    let mut tasks = Vec::new();
+    for flight in 1..=2 {
+        tasks.push(lock_all(&locks, numbered(&format!("{flight}/"), 0, 2)));
+        // No time passes as long as there is something to do.
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(sizes(&driver), vec![2; flight]);
+    }
+    for tasks in tasks {
+        assert!(tasks.join_all().await.iter().all(Result::is_ok));
+    }
+}
+
 /// A program that blocks a thread of its runtime costs what runs there, and nobody else.
 #[tokio::test]
 async fn a_thread_that_is_blocked_between_two_flights_holds_up_no_other() {
