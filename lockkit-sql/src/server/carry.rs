@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Patience, Released, Renewal, Replies, Reply, Step,
+    Acquisition, Answered, Ended, Patience, Released, Renewal, Replies, Reply, Step, backoff,
 };
 use lockkit_core::{Claim, Error};
 use tokio::time::Instant;
@@ -80,11 +80,15 @@ impl<D: Dialect> Shared<D> {
             }
             let Some(first) = left.first().copied() else { break };
             let mut alone = self.alone(&steps[first]).await;
-            // Who releases has nothing better to do than to ask again, and here nobody waits for it.
+            // Who releases has nothing better to do than to ask again, and here nobody waits for it. A
+            // pool of the user's may refuse at once.
+            let mut failures = 0;
             while let ([Step::Release { .. }], Err(error)) = (steps, &alone)
                 && is_held_up(error)
                 && begun.elapsed() < self.timeout
             {
+                failures += 1;
+                tokio::time::sleep(backoff(failures)).await;
                 alone = self.alone(&steps[first]).await;
             }
             let patience = if alone.is_ok() { self.timeout } else { PATIENCE };
