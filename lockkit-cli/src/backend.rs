@@ -3,8 +3,9 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -187,7 +188,8 @@ impl Backend {
         let mut variables = vec![(PREFIX, Some(self.prefix().to_owned()))];
         match &self.origin {
             Origin::File(path) => {
-                variables.push((URL_FILE, path.to_str().map(str::to_owned)));
+                let file = path.to_str().map(str::to_owned);
+                variables.extend([(URL, None), (URL_FILE, file)]);
             }
             Origin::Variable => variables.push((URL, Some(self.text.clone()))),
             Origin::Told | Origin::Default(..) => {
@@ -196,6 +198,21 @@ impl Backend {
             }
         }
         variables
+    }
+
+    /// Hands a URL with a secret on in a file of this folder that only the user can read, instead of
+    /// a variable: what a script evaluates ends up in traces.
+    pub(crate) fn hand_on_by_file(&mut self, folder: &Path) -> Result<(), Failure> {
+        if !self.hides_something() {
+            return Ok(());
+        }
+        let path = folder.join("url");
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&path);
+        let written = file.and_then(|mut file| file.write_all(self.text.as_bytes()));
+        written.map_err(|e| Failure::os(&format!("cannot write {}", path.display()), e))?;
+        self.origin = Origin::File(path);
+        Ok(())
     }
 
     /// Connects, making the state folder if that is what was chosen.

@@ -19,7 +19,6 @@ mod who;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
 
 use args::{BackendArgs, Cli, Verb};
@@ -32,7 +31,7 @@ fn main() -> ExitCode {
         return done;
     }
     let holds = arguments.iter().any(|word| word == "hold");
-    let done = match Cli::try_parse_from(arguments) {
+    let done = match Cli::read(&arguments) {
         Ok(cli) => perform(cli),
         Err(error) => explain(&error).inspect_err(|failure| {
             if holds {

@@ -12,10 +12,12 @@ pub(crate) mod serve;
 pub(crate) mod sync;
 pub(crate) mod take;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use lockkit::Token;
 
@@ -90,6 +92,28 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// Reads the command line. Refuses `run -- COMMAND`, which a script makes of `run $NAME -- COMMAND`
+    /// when that variable is not set: COMMAND would become the name, and its first argument the command.
+    pub(crate) fn read(line: &[OsString]) -> Result<Self, clap::Error> {
+        let cli = Self::try_parse_from(line)?;
+        let name = match &cli.verb {
+            Verb::Run(args) => &args.name,
+            Verb::Elect(args) => &args.name,
+            _ => return Ok(cli),
+        };
+        let Some(at) = line.iter().position(|word| word == "--") else { return Ok(cli) };
+        let before = line[..at].iter().cloned().chain([OsString::from("COMMAND")]);
+        match Self::try_parse_from(before) {
+            Err(error)
+                if error.kind() == ErrorKind::MissingRequiredArgument && !name.starts_with('-') =>
+            {
+                let sentence = "NAME is missing before `--` (is a variable of the script not set?)";
+                Err(Self::command().error(ErrorKind::MissingRequiredArgument, sentence))
+            }
+            _ => Ok(cli),
+        }
+    }
+
     /// How much is to be said.
     pub(crate) fn verbosity(&self) -> Verbosity {
         match (self.quiet, self.verbose) {

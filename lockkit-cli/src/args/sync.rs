@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
 use super::take::ElectCommand;
@@ -24,7 +25,7 @@ and the candidates.
 {ELECT_EXAMPLE}"))]
 pub(crate) struct ElectArgs {
     /// What others see of this candidate while it leads, such as an address
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) value: Option<String>,
 
     /// How long a leader that vanished stays the leader [default: 30s, or that of the URL]
@@ -70,7 +71,7 @@ pub(crate) enum LatchVerb {
 
         /// The participant that counts: each counts once, however often it says so [default: this
         /// host's name]
-        #[arg(long = "as", value_name = "ID")]
+        #[arg(long = "as", value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
         participant: Option<String>,
     },
     /// Wait until none is missing
@@ -174,6 +175,10 @@ pub(crate) struct PutArgs {
     #[arg(long)]
     pub(crate) fenced: bool,
 
+    /// Store an empty value instead of refusing it
+    #[arg(long)]
+    pub(crate) allow_empty: bool,
+
     /// Forget the value after this time [default: never]
     #[arg(long, value_name = "DUR", value_parser = positive_duration)]
     pub(crate) keep: Option<Duration>,
@@ -181,7 +186,7 @@ pub(crate) struct PutArgs {
     /// The register: 1 to 512 bytes, anything but control characters
     pub(crate) name: String,
 
-    /// The value, 64 KiB at most; read from stdin when it is left out
+    /// The value, 64 KiB at most; `-` reads it from stdin
     pub(crate) value: Option<OsString>,
 }
 

@@ -37,8 +37,10 @@ fn lost(sentence: &str) -> Failure {
 fn backend(args: &BackendArgs, held: &Held) -> Result<Backend, Failure> {
     let told = args.url.is_some() || args.local;
     let of_the_lock = BackendArgs { prefix: Some(held.prefix.clone()), ..args.clone() };
-    match told || held.hidden {
-        true => Backend::choose(&of_the_lock),
-        false => Backend::of_the_lock(held, &of_the_lock),
+    if !told && !held.hidden {
+        return Backend::of_the_lock(held, &of_the_lock);
     }
+    let chosen = Backend::choose(&of_the_lock)?;
+    held.is_in(&chosen, "not")?;
+    Ok(chosen)
 }

@@ -140,12 +140,24 @@ fn surrounding_token(backend: &Backend) -> Result<Token, Failure> {
 fn value(args: &PutArgs) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     match &args.value {
-        Some(value) => bytes.extend(value.as_bytes()),
-        None => {
+        Some(value) if value == "-" => {
             let most = MAX_REGISTER_BYTES as u64 + 1;
             let read = io::stdin().lock().take(most).read_to_end(&mut bytes);
             read.map_err(|e| Failure::usage(format!("cannot read the value from stdin: {e}")))?;
         }
+        Some(value) => bytes.extend(value.as_bytes()),
+        // In a script, this is most likely a variable that is not set.
+        None => {
+            return Err(Failure::usage(format!(
+                "there is no value for {:?}: give one, or add - to read it from stdin",
+                args.name
+            )));
+        }
+    }
+    if bytes.is_empty() && !args.allow_empty {
+        return Err(Failure::usage(
+            "the value is empty: add --allow-empty if that is meant, or use `lockkit delete`",
+        ));
     }
     match bytes.len() > MAX_REGISTER_BYTES {
         true => Err(Failure::usage(format!("a register keeps {MAX_REGISTER_BYTES} bytes at most"))),
