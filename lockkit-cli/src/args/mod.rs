@@ -41,7 +41,7 @@ Exit codes:
   69       the backend cannot be reached, or failed, or takes no writes
   70, 71   lockkit itself failed; the system refused what it needs
   74       the lock was lost (of `run`: while the command ran, whatever the command returned); put
-           --fenced: a later holder has stored
+           --fenced: it is not held any more, or a later holder has stored
   75       not acquired: the lock is taken (of `run` and `acquire`: --busy-exit-code changes it);
            latch wait: the latch is still closed
   126, 127 the command cannot be run; there is no such command";

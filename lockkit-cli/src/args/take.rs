@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{duration, lease, positive_duration, term};
 use crate::exit::code;
@@ -112,6 +112,11 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "only_once", conflicts_with_all = ["keep", "command", "shell", "contain"])]
     pub(crate) forget: bool,
 
+    /// What becomes of processes that the command leaves in its process group when it ends
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Leftovers::Wait,
+        conflicts_with_all = ["contain", "forget"])]
+    pub(crate) leftovers: Leftovers,
+
     /// Run the command in a PID namespace of its own: nothing that it starts survives it
     ///
     /// Also daemons and other sessions end with the command, and all of it is killed by the kernel
@@ -125,6 +130,17 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) what: RunCommand,
+}
+
+/// What becomes of the processes that a command leaves in its process group when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Leftovers {
+    /// They work on, and the lock is held and renewed until the last of them has ended
+    Wait,
+    /// They work on; the lock is released after a second. Only the token protects from them
+    Leave,
+    /// They get SIGTERM after a second, then SIGKILL; then the lock is released
+    End,
 }
 
 /// What `run` runs; nothing with --forget.
@@ -163,8 +179,12 @@ itself. The lock is renewed while the command runs and released when it ends, ho
 The command never outlives the lease. When the lock is lost, its process group gets SIGTERM at once, \
 and SIGKILL --kill-after later at most; when the backend does not answer, SIGTERM comes --kill-after \
 before the lease ends; SIGKILL always comes before it ends. This holds also when lockkit itself \
-stands still; when it is killed, the group is killed at once. What the command leaves running in its \
-process group when it ends gets a second, then SIGTERM, then SIGKILL, before the lock is released.
+stands still; when it is killed, the group is killed at once.
+
+What the command leaves running in its process group when it ends (`job &` without `wait`) works on, \
+and the lock stays held until it has ended. --leftovers=leave releases the lock instead, as for a \
+script that starts a server; --leftovers=end ends it. A loss of the lock, --max-hold, or a signal that \
+asks lockkit to end, ends it in any case.
 
 What is left:
 - Processes that leave the group (daemons, the jobs of an interactive shell, what runs as another \

@@ -1,6 +1,7 @@
 //! `check`: asks the backend whether the lock that this command runs under still holds.
 
-use lockkit::Name;
+use lockkit::state::Standing;
+use lockkit::{LockManager, Name};
 
 use crate::args::BackendArgs;
 use crate::backend::Backend;
@@ -16,17 +17,25 @@ pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
     };
     Name::new(&held.name)?;
     let locks = backend(args, &held)?.connect().await?;
-    let state = locks.inspect(held.space(), &held.name).await;
+    let checked = still_holds(&locks, &held).await;
     take::close(&locks).await;
     let subject = phrase::subject(held.space(), &held.name);
-    match state?.holders().find(|s| s.token.get() == held.token) {
-        Some(standing) if !standing.broken => {
-            output::detail(format!("{subject} is held with token {}", held.token));
-            Ok(0)
-        }
-        Some(_) => Err(lost(&format!("{subject} was broken"))),
-        None => Err(lost(&format!("{subject} is not held with token {} any more", held.token))),
+    if checked?.broken {
+        return Err(lost(&format!("{subject} was broken")));
     }
+    output::detail(format!("{subject} is held with token {}", held.token));
+    Ok(0)
+}
+
+/// The claim of the lock, with its token; an error if it does not hold any more. One that was broken
+/// gracefully holds until its lease ends.
+pub(crate) async fn still_holds(locks: &LockManager, held: &Held) -> Result<Standing, Failure> {
+    let state = locks.inspect(held.space(), &held.name).await?;
+    let claim = state.holders().find(|claim| claim.token.get() == held.token).cloned();
+    claim.ok_or_else(|| {
+        let subject = phrase::subject(held.space(), &held.name);
+        lost(&format!("{subject} is not held with token {} any more", held.token))
+    })
 }
 
 fn lost(sentence: &str) -> Failure {

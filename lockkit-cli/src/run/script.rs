@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use super::launch::Job;
 use super::signals::Signals;
 use super::{Term, conclude, environment, nested, role, under};
-use crate::args::take::HoldArgs;
+use crate::args::take::{HoldArgs, Leftovers};
 use crate::args::{BackendArgs, Cli, Verb};
 use crate::backend::Backend;
 use crate::exit::{Ending, Failure, code};
@@ -135,7 +135,8 @@ async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<E
         let file = quoted(&folder.join(SCRIPT).to_string_lossy());
         output::print(&format!("echo $$ >{file}\n{COMPLETE}\n"))?;
         let command = role::stand_in(folder, term.kill_after);
-        let job = Job { command, environment: variables, contained: false };
+        let leftovers = Leftovers::End;
+        let job = Job { command, environment: variables, contained: false, leftovers };
         let ended = under(&guard, term, &job, &mut signals).await?;
         conclude(guard, ended, &args.name).await
     }
