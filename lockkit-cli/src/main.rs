@@ -4,6 +4,7 @@ mod args;
 mod backend;
 mod commands;
 mod exit;
+mod habit;
 mod note;
 mod output;
 mod phrase;
@@ -19,7 +20,7 @@ mod who;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use args::{BackendArgs, Cli, Verb};
 use backend::Backend;
@@ -125,6 +126,16 @@ fn located(mut failure: Failure, doing: Option<&str>, args: &BackendArgs) -> Fai
 /// Help and version go to stdout; what is wrong with a command line becomes one sentence.
 fn explain(error: &clap::Error) -> Result<Ending, Failure> {
     let text = error.render().to_string();
+    if error.kind() == ErrorKind::MissingSubcommand && !text.contains("lockkit latch") {
+        return Err(Failure::usage(
+            "say what to do, such as `lockkit run NAME -- COMMAND`; `lockkit help` lists all subcommands",
+        ));
+    }
+    if let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
+        && let Some(ours) = habit::instead_of(option)
+    {
+        return Err(Failure::usage(format!("{option} is an option of flock: {ours}")));
+    }
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         output::print(&text)?;
         return Ok(Ending::Code(0));

@@ -80,7 +80,8 @@ fn words(shell: Option<&OsString>, command: &[OsString]) -> Vec<OsString> {
 
 /// `run`.
 #[derive(Args, Debug)]
-#[command(after_help = RUN_EXAMPLES, after_long_help = format!("{RUN_HELP}\n\n{RUN_EXAMPLES}"))]
+#[command(after_help = format!("{RUN_EXAMPLES}\n\n{RUN_CODES}\n\n{DURATIONS}"),
+    after_long_help = format!("{RUN_HELP}\n\n{RUN_CODES}\n\n{DURATIONS}\n\n{RUN_EXAMPLES}"))]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) take: TakeArgs,
@@ -173,8 +174,8 @@ Examples:
 const RUN_HELP: &str = "\
 The command runs with stdin, stdout and stderr as they are, in a process group of its own, and finds \
 LOCKKIT_NAME and LOCKKIT_TOKEN in its environment, and in LOCKKIT_URL and LOCKKIT_PREFIX the backend \
-of its lock (unless the URL contains a secret and was given with --url). LOCKKIT_HELD is for lockkit \
-itself. The lock is renewed while the command runs and released when it ends, however it ends.
+of its lock (unless the URL contains a secret and was given with --url). The lock is renewed while the \
+command runs and released when it ends, however it ends.
 
 The command never outlives the lease. When the lock is lost, its process group gets SIGTERM at once, \
 and SIGKILL --kill-after later at most; when the backend does not answer, SIGTERM comes --kill-after \
@@ -189,18 +190,32 @@ asks lockkit to end, ends it in any case.
 What is left:
 - Processes that leave the group (daemons, the jobs of an interactive shell, what runs as another \
 user) are out of reach. --contain reaches them, but for what runs as another user.
-- lockkit and its supervisor, a process of its own called lk-supervisor, end the command for each \
-other. A kill by name (`pkill -f lockkit`, `killall lockkit`) misses the supervisor. When something \
-kills or stops both at one stroke (`killall /path/of/lockkit`, a kill of all processes of the user), \
-the command itself is killed with lockkit, but what it has started works on; --contain ends that too \
-when lockkit is killed, not when both are stopped.
+- When something kills or stops lockkit and its supervisor at one stroke (`killall /path/of/lockkit`, \
+a kill of all processes of the user), the command itself is killed with lockkit, but what it has \
+started works on; --contain ends that too when lockkit is killed, not when both are stopped.
 Check the token at what the command changes: that protects in these cases too.
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command. When one of the \
 first four ends it, lockkit ends by the same signal, as `sleep` would. A job that is stopped (Ctrl-Z) \
-is not renewed, and is killed when its lease ends.
+is not renewed, and is killed when its lease ends.";
 
-Durations are numbers with ms, s, m, h or d, such as 250ms or 1h30m; bare numbers are seconds.";
+const DURATIONS: &str =
+    "DUR is a number with ms, s, m, h or d, such as 250ms or 1h30m; bare numbers are seconds.";
+
+const RUN_CODES: &str = "\
+Exit codes:
+  the command's own, or 128 + n when signal n ended it; 74 the lock was lost; 75 not acquired (or
+  --busy-exit-code); 64 wrong usage; 69 the backend failed; 70, 71 lockkit or the system failed;
+  126, 127 the command cannot be run; there is no such command";
+
+/// How `run` works inside, for the manual page.
+pub(crate) const RUN_INTERNALS: &str = "\
+Three processes take part: lockkit, which holds and renews the lock; the command; and a supervisor \
+called lk-supervisor, which ends the command's process group when the lease ends or lockkit is gone. \
+lockkit and the supervisor end the command for each other. A kill by name (`pkill -f lockkit`, \
+`killall lockkit`) misses the supervisor; lockkit starts another one when that is killed. \
+LOCKKIT_HELD in the command's environment lists the locks that it runs under, for `check`, \
+`put --fenced`, and so that it does not wait for its own lock; what outlives its lock can unset it.";
 
 /// `hold`.
 #[derive(Args, Debug)]
