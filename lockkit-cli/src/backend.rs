@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use lockkit::{BackendUrl, LockManager, Namespace, Settings};
 
+use crate::advice;
 use crate::args::BackendArgs;
 use crate::exit::{Failure, code};
 use crate::output;
@@ -234,7 +235,7 @@ impl Backend {
         connected.map_err(|error| {
             let mut failure = Failure::from(error);
             if let (true, Some(sentence)) = (failure.is_of_the_backend(), &mut failure.sentence) {
-                let advice = advice(sentence);
+                let advice = advice::on_connecting(self.url.rest(), sentence);
                 *sentence = format!("while connecting to {}: {sentence}{advice}", self.shown());
             }
             failure
@@ -254,17 +255,6 @@ impl Backend {
     /// What the URL and the options say.
     pub(crate) fn settings(&self) -> Settings {
         self.settings.clone()
-    }
-}
-
-/// What to do about a database that refuses its user.
-fn advice(sentence: &str) -> &'static str {
-    let denied = ["permission denied for", "command denied to user"];
-    let denied = denied.iter().any(|words| sentence.contains(words));
-    // Where the driver knows what it is, it says so itself.
-    match denied && !sentence.contains("lockkit schema") {
-        true => "; `lockkit schema` prints the GRANTs that this user needs",
-        false => "",
     }
 }
 

@@ -1,5 +1,6 @@
 //! The `lockkit` command: reads the command line, does one verb, ends with its exit code.
 
+mod advice;
 mod args;
 mod backend;
 mod commands;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use lockkit_core::driver::{Pem, PemFiles, UrlOption};
 use lockkit_core::state::Severity;
 use lockkit_core::{Error, parse_duration};
 use redis::aio::ConnectionManager;
@@ -264,9 +265,12 @@ impl ServerUrl {
 
     fn read_query(&mut self, query: &str) -> Result<(), Error> {
         let mut others = Vec::new();
-        let (mut ca, mut cert, mut key) = (None, None, None);
+        let mut files = PemFiles::default();
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            if files.take(&UrlOption { name, value, text: option })? {
+                continue;
+            }
             match (name, value) {
                 ("strict", "" | "true") => self.options.strict = true,
                 ("strict", "false") => self.options.strict = false,
@@ -278,9 +282,6 @@ impl ServerUrl {
                         number.map_err(|_| Error::config("min_replicas is a number"))?;
                 }
                 ("sentinel_login", login) => self.sentinel_login = format!("{login}@"),
-                ("ca", file) => ca = Some(read(file)?),
-                ("cert", file) => cert = Some(read(file)?),
-                ("key", file) => key = Some(read(file)?),
                 // The client's own.
                 ("protocol" | "db" | "user" | "pass", _) => others.push(option),
                 (other, _) => {
@@ -292,15 +293,14 @@ impl ServerUrl {
             return Err(Error::config("a timeout of less than 10 ms is too short for Redis"));
         }
         self.query = others.join("&");
-        let client_tls = match (cert, key) {
-            (Some(client_cert), Some(client_key)) => {
-                Some(ClientTlsConfig { client_cert, client_key })
-            }
-            (None, None) => None,
-            _ => return Err(Error::config("cert and key belong together")),
-        };
-        if ca.is_some() || client_tls.is_some() {
-            self.options.certificates = Some(TlsCertificates { client_tls, root_cert: ca });
+        if !files.is_empty() {
+            let Pem { ca, identity, .. } = files.read()?;
+            let client_tls = identity.map(|(cert, key)| ClientTlsConfig {
+                client_cert: cert.into_bytes(),
+                client_key: key.into_bytes(),
+            });
+            let root_cert = ca.map(String::into_bytes);
+            self.options.certificates = Some(TlsCertificates { client_tls, root_cert });
         }
         match (&self.options.certificates, self.tls, self.kind) {
             (Some(_), false, _) => Err(Error::config("certificates need a URL that speaks TLS")),
@@ -377,10 +377,6 @@ impl ServerUrl {
         let nodes = infos.into_iter().map(Client::open).collect::<Result<Vec<_>, _>>();
         self.options.cluster(nodes.map_err(config_error)?).await
     }
-}
-
-fn read(file: &str) -> Result<Vec<u8>, Error> {
-    std::fs::read(file).map_err(|error| Error::Config(format!("{file} cannot be read: {error}")))
 }
 
 /// The host with a port, should it have none.
