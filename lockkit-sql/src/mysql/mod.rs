@@ -91,7 +91,7 @@ impl Dialect for MySql {
         c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
         c
     };
-    const VERSION: i64 = 4;
+    const VERSION: i64 = 5;
     const PUSHES: bool = false;
 
     fn new(tables: &Tables, _: ServerDurability) -> Self {
