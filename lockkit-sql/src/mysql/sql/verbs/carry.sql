@@ -97,11 +97,13 @@ BEGIN
     ELSE
       SELECT 1 INTO v_there FROM lockkit_names
       WHERE namespace = v_namespace AND space = v_space AND name = v_name FOR UPDATE SKIP LOCKED;
-      IF v_there IS NULL AND EXISTS (
-        SELECT 1 FROM lockkit_names
-        WHERE namespace = v_namespace AND space = v_space AND name = v_name)
-      THEN
-        SET v_outcome = 9, v_locked = SUBSTR(p_rest, v_at + 6, 7 + v_namespaces + v_names);
+      IF v_there IS NULL THEN
+        -- Not a subquery of the IF, which InnoDB would read with a lock, that is, wait.
+        SELECT 0 INTO v_there FROM lockkit_names
+        WHERE namespace = v_namespace AND space = v_space AND name = v_name;
+        IF v_there = 0 THEN
+          SET v_outcome = 9, v_locked = SUBSTR(p_rest, v_at + 6, 7 + v_namespaces + v_names);
+        END IF;
       END IF;
     END IF;
     SET v_at = v_at + 29 + v_namespaces + v_names;

@@ -23,12 +23,14 @@ BEGIN
   SET v_capacity = p_capacity;
   IF NOT p_always THEN
     -- Without a limit of its own it keeps the one that it is in use with.
-    SET v_capacity = COALESCE(
-      (SELECT capacity FROM lockkit_limits
-       WHERE namespace = p_namespace AND space = p_space AND name = p_name),
-      (SELECT capacity FROM lockkit_claims
-       WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1),
-      p_capacity);
+    SET v_capacity = NULL;
+    SELECT capacity INTO v_capacity FROM lockkit_limits
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+    IF v_capacity IS NULL THEN
+      SELECT capacity INTO v_capacity FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1;
+    END IF;
+    SET v_capacity = COALESCE(v_capacity, p_capacity);
   END IF;
   INSERT INTO lockkit_limits (namespace, space, name, capacity)
   VALUES (p_namespace, p_space, p_name, v_capacity)

@@ -44,7 +44,7 @@ BEGIN
   END IF;
   IF v_outcome = 9 THEN
     IF v_version = 0 THEN
-      SET v_version = (SELECT floor FROM lockkit_meta WHERE one = 1);
+      SELECT floor INTO v_version FROM lockkit_meta WHERE one = 1;
     END IF;
     SET v_outcome = 1, v_number = GREATEST(v_version + 1, v_now);
     UPDATE lockkit_registers
