@@ -13,10 +13,14 @@ BEGIN
   DECLARE v_inserted INT DEFAULT 0;
   DECLARE v_record BLOB DEFAULT NULL;
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-  ROLLBACK;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    RESIGNAL;
+  END;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
+  START TRANSACTION READ WRITE;
   IF p_what = 3 THEN
     -- Nobody sees the row before it is known that the claim holds: the transaction of another fence that
     -- looks for it waits for this one's end. Before the name's row is locked: a transaction that looked for
@@ -82,7 +86,7 @@ BEGIN
   IF v_inserted AND v_outcome <> 1 THEN
     DELETE FROM lockkit_fences WHERE id = p_id;
   END IF;
-  COMMIT;
+  COMMIT AND NO CHAIN NO RELEASE;
   SELECT 0 AS n, v_outcome AS state, v_token AS token, v_ttl AS ttl, COALESCE(v_ahead, 0) AS ahead,
          NULL AS look, v_record AS record, v_woken AS woken;
 END

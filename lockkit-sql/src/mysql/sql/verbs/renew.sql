@@ -12,6 +12,8 @@ BEGIN
   DECLARE v_space TINYINT;
   DECLARE v_name VARBINARY(512);
   DECLARE v_done TINYINT DEFAULT 0;
+  -- Safe updates want a key for each table, and a JSON_TABLE has none.
+  DECLARE v_safe TINYINT DEFAULT @@SESSION.sql_safe_updates;
   DECLARE v_woken BLOB DEFAULT '';
   DECLARE v_lists CURSOR FOR
     SELECT DISTINCT l.namespace, l.space, l.name
@@ -23,11 +25,17 @@ BEGIN
       ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
     WHERE l.crowd;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    SET SESSION sql_safe_updates = v_safe;
+    RESIGNAL;
+  END;
 
-  ROLLBACK;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
+  START TRANSACTION READ WRITE;
+  SET SESSION sql_safe_updates = 0;
   -- Locks the rows: MySQL has no FOR UPDATE beside a JSON_TABLE. By the index: of a small table the
   -- optimizer would read, and so lock, all rows.
   UPDATE JSON_TABLE(p_claims, '$[*]' COLUMNS (
@@ -108,7 +116,8 @@ BEGIN
   LEFT JOIN lockkit_names AS l
     ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
    AND l.id = UNHEX(j.id)
-  ORDER BY j.n;
-  COMMIT;
+  ORDER BY j.n LIMIT 18446744073709551615;
+  COMMIT AND NO CHAIN NO RELEASE;
+  SET SESSION sql_safe_updates = v_safe;
 END
 --;

@@ -12,10 +12,14 @@ BEGIN
   DECLARE v_now, v_capacity BIGINT DEFAULT NULL;
   DECLARE v_there TINYINT;
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-  ROLLBACK;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    RESIGNAL;
+  END;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
+  START TRANSACTION READ WRITE;
   INSERT INTO lockkit_names (namespace, space, name, last) VALUES (p_namespace, p_space, p_name, 0)
   ON DUPLICATE KEY UPDATE crowd = crowd;
   CALL lockkit_enter(p_namespace, p_space, p_name, v_now, v_there);
@@ -38,7 +42,7 @@ BEGIN
   UPDATE lockkit_claims SET capacity = v_capacity
   WHERE namespace = p_namespace AND space = p_space AND name = p_name;
   CALL lockkit_settle(p_namespace, p_space, p_name, v_now, v_woken);
-  COMMIT;
+  COMMIT AND NO CHAIN NO RELEASE;
   SELECT v_capacity AS capacity, v_woken AS woken;
 END
 --;
