@@ -182,6 +182,7 @@ macro_rules! __every_case {
                 token_08_the_order_of_64_clients_grants_is_that_of_their_tokens: Nothing,
                 token_09_it_fits_into_a_signed_64_bit_column: Nothing,
                 token_10_a_raise_lifts_this_token_and_all_later_ones: Raise,
+                token_11_a_raise_lifts_the_claims_that_already_wait: Raise,
             }
             reentrancy {
                 reentrancy_01_an_owner_re_enters_without_a_round_trip: Nothing,

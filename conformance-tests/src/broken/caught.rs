@@ -213,6 +213,11 @@ pub const FLAWS: &[Caught] = &[
         "token_10_a_raise_lifts_this_token_and_all_later_ones",
     ),
     caught(
+        Flaw::RaiseForgetsWaiters,
+        "a raise lifts later tokens, but not those of claims that already wait",
+        "token_11_a_raise_lifts_the_claims_that_already_wait",
+    ),
+    caught(
         Flaw::DeniesWhatItDoes,
         "says that it has no registers, and has",
         "register_01_what_is_stored_is_loaded_byte_for_byte",

@@ -45,6 +45,7 @@ pub enum Flaw {
     ReportsALongerTtl,
     CountsAPushedLeaseFromItsArrival,
     ClaimsWhatItCannot,
+    RaiseForgetsWaiters,
     DeniesWhatItDoes,
     RegisterForgetsTokens,
     RegisterIgnoresVersions,
