@@ -4,6 +4,7 @@ mod limits;
 mod nonsense;
 mod openapi;
 mod page;
+mod permits;
 mod served;
 mod slow;
 mod tls;
