@@ -9,4 +9,5 @@ mod served;
 mod slow;
 mod tls;
 mod tokens;
+mod unreachable;
 mod watch;
