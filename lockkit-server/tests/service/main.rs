@@ -5,6 +5,7 @@ mod nonsense;
 mod openapi;
 mod page;
 mod permits;
+mod refusals;
 mod served;
 mod slow;
 mod tls;
