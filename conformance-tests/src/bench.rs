@@ -146,7 +146,10 @@ impl Bench {
     pub fn claim_for(&self, name: &str, mode: Mode, ttl: Duration) -> Arc<Claim> {
         let identity = Arc::new(Identity::of_this_process());
         let key = self.key_in(mode.space(), name);
-        Arc::new(Claim::new(key, mode, ttl, LONG, identity))
+        let claim = Claim::new(key, mode, ttl, LONG, identity);
+        // As that of a resizable semaphore: cases count on it that such a claim is put in line.
+        let above_limit = matches!(mode, Mode::Permits { permits, limit } if permits > limit);
+        Arc::new(claim.with_resizable(above_limit))
     }
 
     /// An exclusive claim with long leases.

@@ -17,7 +17,7 @@ use crate::registry::{Pending, Release};
 use crate::renewer;
 use crate::settings::{Settings, check_ttl};
 use crate::shared::Core;
-use crate::{Claim, Error, Key, Lifetime, LossReason, Mode, Token};
+use crate::{Claim, Error, Key, Lifetime, LossReason, Mode, Space, Token};
 
 /// What one lock operation asks for.
 pub(crate) struct Request<'a> {
@@ -130,18 +130,10 @@ fn check(core: &Core, request: &Request<'_>) -> Result<(), Error> {
     if options.max_hold == Some(Duration::ZERO) {
         return Err(Error::config("a max_hold of zero holds nothing: use a longer one, or none"));
     }
-    if let Mode::Permits { permits, limit } = request.mode {
-        if !capabilities.permits {
-            return Err(core.driver().unsupported("semaphores"));
-        }
-        if permits == 0 || (limit == 0 && !options.resizable) {
-            return Err(Error::config("a semaphore has, and gives, one permit at least"));
-        }
-        if permits > limit && !options.resizable {
-            let message = format!("{permits} permits of a semaphore of {limit} can never be had");
-            return Err(Error::Config(message));
-        }
+    if request.mode.space() == Space::Semaphore && !capabilities.permits {
+        return Err(core.driver().unsupported("semaphores"));
     }
+    request.mode.check(options.resizable)?;
     if options.detached && !capabilities.detached {
         return Err(core.driver().unsupported("claims that outlive their process"));
     }
@@ -213,7 +205,10 @@ impl<'a> Attempt<'a> {
             options.wait_ttl,
             core.identity.clone(),
         );
-        let claim = claim.with_lifetime(options.lifetime()).with_note(options.note.clone());
+        let claim = claim
+            .with_lifetime(options.lifetime())
+            .with_note(options.note.clone())
+            .with_resizable(options.resizable);
         let margin = core.settings.margin;
         let Options { auto_renew: renew, max_hold, .. } = *options;
         let how = How { margin, base, renew, max_hold, labels };

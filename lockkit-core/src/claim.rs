@@ -122,6 +122,22 @@ impl Mode {
             _ => None,
         }
     }
+
+    /// Refuses permits that can never be had: none, or more than the limit, unless that may be
+    /// raised.
+    pub(crate) fn check(self, resizable: bool) -> Result<(), Error> {
+        let Self::Permits { permits, limit } = self else {
+            return Ok(());
+        };
+        if permits == 0 || (limit == 0 && !resizable) {
+            return Err(Error::config("a semaphore has, and gives, one permit at least"));
+        }
+        if permits > limit && !resizable {
+            let message = format!("{permits} permits of a semaphore of {limit} can never be had");
+            return Err(Error::Config(message));
+        }
+        Ok(())
+    }
 }
 
 /// What is to become of a claim when nobody renews it, and whether somebody will.
@@ -192,6 +208,9 @@ pub struct Claim {
     pub identity: Arc<Identity>,
     /// Why, for people.
     pub note: Option<Arc<str>>,
+    /// Whether the semaphore's limit may be [changed](crate::driver::LockDriver::resize), so that
+    /// a claim for more permits than the limit waits and is no mistake.
+    pub resizable: bool,
 }
 
 impl Claim {
@@ -223,6 +242,7 @@ impl Claim {
             lifetime: Lifetime::Renewed,
             identity,
             note: None,
+            resizable: false,
         }
     }
 
@@ -255,6 +275,31 @@ impl Claim {
         check_holder(program)?;
         // What a composed driver added stands behind its mark.
         self.note.iter().flat_map(|note| note.splitn(2, MARK)).try_for_each(check_note)
+    }
+
+    /// Refuses a claim that could never hold, and would keep those behind it waiting: one for more
+    /// permits than the limit of a semaphore that is not [`resizable`](Self::resizable). For an
+    /// acquire only: a claim that is in line is known by its id, and the limit may have changed.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), lockkit_core::Error> {
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+    /// let key = Key::new(Namespace::default(), Space::Semaphore, Name::new("pool")?);
+    /// let (ttl, me) = (Duration::from_secs(30), Arc::new(Identity::of_this_process()));
+    /// let claim = Claim::new(key, Mode::Permits { permits: 9, limit: 3 }, ttl, ttl, me);
+    /// assert!(claim.check_acquire().is_err());
+    /// assert!(claim.with_resizable(true).check_acquire().is_ok());
+    /// # Ok(()) }
+    /// ```
+    pub fn check_acquire(&self) -> Result<(), Error> {
+        self.mode.check(self.resizable)
+    }
+
+    /// The same claim, of a semaphore whose limit may be changed.
+    pub fn with_resizable(mut self, resizable: bool) -> Self {
+        self.resizable = resizable;
+        self
     }
 
     /// The same claim with another lifetime.

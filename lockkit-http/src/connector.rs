@@ -1,12 +1,14 @@
 //! Connections to a server: TCP, with or without TLS, or a Unix socket.
 
 use std::future::Future;
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::Uri;
+use hyper::rt::Read as _;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
@@ -14,6 +16,8 @@ use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+use crate::failure::NoHttp;
 
 /// How a server is reached.
 #[derive(Clone)]
@@ -45,7 +49,20 @@ impl Connector {
 }
 
 /// A connection to a server.
-pub(crate) enum Stream {
+pub(crate) struct Stream {
+    transport: Transport,
+    /// The first bytes that came, until they can be told from HTTP.
+    first: Option<Vec<u8>>,
+}
+
+impl Stream {
+    fn new(transport: Transport) -> Self {
+        Self { transport, first: Some(Vec::new()) }
+    }
+}
+
+/// What carries the bytes.
+enum Transport {
     Tcp(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
     Unix(TokioIo<UnixStream>),
@@ -70,7 +87,7 @@ impl tower_service::Service<Uri> for Connector {
         match self {
             Self::Tcp(tcp) => {
                 let connecting = tcp.call(uri);
-                Box::pin(async move { Ok(Stream::Tcp(connecting.await?)) })
+                Box::pin(async move { Ok(Stream::new(Transport::Tcp(connecting.await?))) })
             }
             Self::Tls(tcp, tls, patience) => {
                 let host = uri.host().unwrap_or_default();
@@ -80,14 +97,15 @@ impl tower_service::Service<Uri> for Connector {
                     let (name, stream) = (ServerName::try_from(host)?, connecting.await?);
                     let handshake = tls.connect(name, stream.into_inner());
                     let stream = tokio::time::timeout(patience, handshake).await??;
-                    Ok(Stream::Tls(Box::new(TokioIo::new(stream))))
+                    Ok(Stream::new(Transport::Tls(Box::new(TokioIo::new(stream)))))
                 })
             }
             Self::Unix(path) => {
                 let path = path.clone();
-                Box::pin(
-                    async move { Ok(Stream::Unix(TokioIo::new(UnixStream::connect(path).await?))) },
-                )
+                Box::pin(async move {
+                    let stream = TokioIo::new(UnixStream::connect(path).await?);
+                    Ok(Stream::new(Transport::Unix(stream)))
+                })
             }
         }
     }
@@ -95,10 +113,10 @@ impl tower_service::Service<Uri> for Connector {
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
-        match self {
-            Self::Tcp(tcp) => tcp.connected(),
-            Self::Tls(tls) => tls.inner().get_ref().0.connected(),
-            Self::Unix(_) => Connected::new(),
+        match &self.transport {
+            Transport::Tcp(tcp) => tcp.connected(),
+            Transport::Tls(tls) => tls.inner().get_ref().0.connected(),
+            Transport::Unix(_) => Connected::new(),
         }
     }
 }
@@ -107,9 +125,46 @@ impl hyper::rt::Read for Stream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
+        mut buffer: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let Self { transport, first } = self.get_mut();
+        let Some(seen) = first else {
+            return transport.poll_read(context, buffer);
+        };
+        // The client crate reports what is no HTTP in several ways, some of which look as if the
+        // connection had been cut: so it is recognized here.
+        let mut bytes = [0; FIRST];
+        let room = buffer.remaining().min(FIRST);
+        let mut read = hyper::rt::ReadBuf::new(&mut bytes[..room]);
+        ready!(transport.poll_read(context, read.unfilled()))?;
+        let read = read.filled();
+        seen.extend_from_slice(read);
+        let compared = seen.len().min(HTTP.len());
+        if seen[..compared] != HTTP[..compared] {
+            let no_http = NoHttp(std::mem::take(seen));
+            return Poll::Ready(Err(std::io::Error::new(ErrorKind::InvalidData, no_http)));
+        }
+        buffer.put_slice(read);
+        if compared == HTTP.len() {
+            *first = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What every answer begins with.
+const HTTP: &[u8] = b"HTTP/";
+
+/// How much is read at once before it is known to be HTTP.
+const FIRST: usize = 16;
+
+impl Transport {
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
         buffer: hyper::rt::ReadBufCursor<'_>,
     ) -> Poll<std::io::Result<()>> {
-        match self.get_mut() {
+        match self {
             Self::Tcp(tcp) => Pin::new(tcp).poll_read(context, buffer),
             Self::Tls(tls) => Pin::new(tls).poll_read(context, buffer),
             Self::Unix(unix) => Pin::new(unix).poll_read(context, buffer),
@@ -123,26 +178,26 @@ impl hyper::rt::Write for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_write(context, bytes),
-            Self::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
-            Self::Unix(unix) => Pin::new(unix).poll_write(context, bytes),
+        match &mut self.get_mut().transport {
+            Transport::Tcp(tcp) => Pin::new(tcp).poll_write(context, bytes),
+            Transport::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
+            Transport::Unix(unix) => Pin::new(unix).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_flush(context),
-            Self::Tls(tls) => Pin::new(tls).poll_flush(context),
-            Self::Unix(unix) => Pin::new(unix).poll_flush(context),
+        match &mut self.get_mut().transport {
+            Transport::Tcp(tcp) => Pin::new(tcp).poll_flush(context),
+            Transport::Tls(tls) => Pin::new(tls).poll_flush(context),
+            Transport::Unix(unix) => Pin::new(unix).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_shutdown(context),
-            Self::Tls(tls) => Pin::new(tls).poll_shutdown(context),
-            Self::Unix(unix) => Pin::new(unix).poll_shutdown(context),
+        match &mut self.get_mut().transport {
+            Transport::Tcp(tcp) => Pin::new(tcp).poll_shutdown(context),
+            Transport::Tls(tls) => Pin::new(tls).poll_shutdown(context),
+            Transport::Unix(unix) => Pin::new(unix).poll_shutdown(context),
         }
     }
 }

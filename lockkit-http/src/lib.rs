@@ -24,6 +24,7 @@
 mod access;
 mod connector;
 mod driver;
+mod failure;
 mod faults;
 mod options;
 mod transport;

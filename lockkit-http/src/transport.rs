@@ -1,6 +1,7 @@
 //! Requests to a service: one of its servers, then the next when that one does not answer.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,13 +11,15 @@ use hyper::{Method, Request, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use lockkit_core::Error;
-use lockkit_core::driver::no_answer;
+use lockkit_core::driver::locked;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::BACKEND;
 use crate::access::Secret;
 use crate::connector::Connector;
+use crate::failure::{Failure, Kind, of_all};
 use crate::options::{HttpOptions, Server, Token};
 use crate::wire::{Code, Problem};
 
@@ -26,14 +29,30 @@ const LONGEST_ANSWER: usize = 64 << 20;
 /// A service, and connections to it.
 #[derive(Debug)]
 pub(crate) struct Transport {
-    servers: Vec<(String, Client<Connector, Full<Bytes>>)>,
+    servers: Vec<Endpoint>,
     /// The one that answered last.
     current: AtomicUsize,
+    /// Whether any of them has answered: then the URL is right.
+    has_answered: AtomicBool,
+    /// When it was last said that what answers now is no longer this service.
+    warned: Mutex<Option<Instant>>,
     timeout: Duration,
     scheme: &'static str,
     /// The token, where there is one.
     authorization: Option<HeaderValue>,
 }
+
+/// One server, and connections to it.
+#[derive(Debug)]
+struct Endpoint {
+    authority: String,
+    client: Client<Connector, Full<Bytes>>,
+    /// As errors name it.
+    url: String,
+}
+
+/// How often a service that cannot be reached any more is complained of.
+const WARN_EVERY: Duration = Duration::from_secs(30);
 
 impl Transport {
     /// Reads the files that the options name.
@@ -45,22 +64,32 @@ impl Transport {
         };
         let tls = options.tls.as_ref().map(|tls| tls.config()).transpose()?;
         let patience = options.timeout.min(Duration::from_secs(2));
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
         let server = |server: &Server| {
-            let (authority, connector) = match server {
+            let (authority, connector, url) = match server {
                 Server::Tcp(authority) => {
-                    (authority.clone(), Connector::tcp(patience, tls.clone()))
+                    let url = format!("{scheme}://{authority}");
+                    (authority.clone(), Connector::tcp(patience, tls.clone()), url)
                 }
-                Server::Unix(path) => ("localhost".to_owned(), Connector::Unix(path.clone())),
+                Server::Unix(path) => {
+                    let url = format!("http+unix:{}", path.display());
+                    ("localhost".to_owned(), Connector::Unix(path.clone()), url)
+                }
             };
             let client = Client::builder(TokioExecutor::new())
                 .pool_idle_timeout(Duration::from_secs(30))
                 .build(connector);
-            (authority, client)
+            Endpoint { authority, client, url }
         };
-        let servers = options.servers.iter().map(server).collect();
-        let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let (current, timeout) = (AtomicUsize::new(0), options.timeout);
-        Ok(Self { servers, current, timeout, scheme, authorization })
+        Ok(Self {
+            servers: options.servers.iter().map(server).collect(),
+            current: AtomicUsize::new(0),
+            has_answered: AtomicBool::new(false),
+            warned: Mutex::default(),
+            timeout: options.timeout,
+            scheme,
+            authorization,
+        })
     }
 
     /// Asks for what is to be read, without a body.
@@ -99,101 +128,120 @@ impl Transport {
         wait: Duration,
     ) -> Result<A, Error> {
         let first = self.current.load(Ordering::Relaxed);
-        let mut last = None;
+        let mut failures = Vec::new();
         for turn in 0..self.servers.len() {
             let at = (first + turn) % self.servers.len();
-            let (authority, client) = &self.servers[at];
-            let uri =
-                Uri::builder().scheme(self.scheme).authority(&**authority).path_and_query(path);
-            let request = uri.build().and_then(|uri| {
-                let json = HeaderValue::from_static("application/json");
-                Request::builder()
-                    .method(&method)
-                    .uri(uri)
-                    .header(CONTENT_TYPE, json)
-                    .body(Full::new(body.clone()))
-            });
-            let mut request = request.map_err(|e| Error::permanent(BACKEND, e))?;
-            if let Some(token) = &self.authorization {
-                request.headers_mut().insert(AUTHORIZATION, token.clone());
-            }
-            let exchange = exchange(client, request);
-            let answer = tokio::time::timeout(self.timeout + wait, exchange).await;
-            match answer.unwrap_or_else(|_| Err(Failure::Unknown(no_answer(BACKEND)))) {
-                Ok((true, body)) => {
-                    self.current.store(at, Ordering::Relaxed);
-                    return read(&body);
-                }
-                Ok((false, body)) => {
+            let server = &self.servers[at];
+            let request = self.request(server, &method, path, body.clone());
+            let request = request.map_err(|e| Error::permanent(BACKEND, e))?;
+            let answer = tokio::time::timeout(self.timeout + wait, exchange(server, request)).await;
+            let no_answer = || Err(Failure::ambiguous(&server.url, "did not answer in time"));
+            let (next, result) = match answer.unwrap_or_else(|_| no_answer()) {
+                Ok(Answer::Asked(body)) => (at, read(&body)),
+                Ok(Answer::Problem(body)) => {
                     let problem: Problem = read(&body)?;
-                    if problem.code != Code::Unavailable {
-                        self.current.store(at, Ordering::Relaxed);
-                    } else {
-                        self.current.store(at + 1, Ordering::Relaxed);
-                    }
-                    return Err(problem.error());
+                    let next = if problem.code == Code::Unavailable { at + 1 } else { at };
+                    (next, Err(named(problem.error(), &server.url)))
                 }
-                Err(Failure::NotSent(error)) => last = Some(error),
-                Err(Failure::Unknown(error)) => {
+                Ok(Answer::Refused(error)) => return Err(error),
+                Err(failure) if failure.kind == Kind::Ambiguous => {
                     self.current.store(at + 1, Ordering::Relaxed);
-                    return Err(error);
+                    return Err(failure.retryable());
                 }
-            }
+                Err(failure) => {
+                    failures.push(failure);
+                    continue;
+                }
+            };
+            self.has_answered.store(true, Ordering::Relaxed);
+            self.current.store(next, Ordering::Relaxed);
+            return result;
         }
-        Err(last.unwrap_or_else(|| no_answer(BACKEND)))
+        let has_answered = self.has_answered.load(Ordering::Relaxed);
+        let misconfigured = failures.iter().any(|failure| failure.kind == Kind::Misconfigured);
+        let error = of_all(failures, has_answered);
+        if misconfigured && has_answered {
+            self.warn(&error);
+        }
+        Err(error)
+    }
+
+    fn request(
+        &self,
+        server: &Endpoint,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
+        let authority = &*server.authority;
+        let uri = Uri::builder().scheme(self.scheme).authority(authority).path_and_query(path);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri.build()?)
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
+            .body(Full::new(body))?;
+        if let Some(token) = &self.authorization {
+            request.headers_mut().insert(AUTHORIZATION, token.clone());
+        }
+        Ok(request)
+    }
+
+    /// Says that somebody has to act, once in a while: the request is repeated meanwhile.
+    fn warn(&self, error: &Error) {
+        let mut warned = locked(&self.warned);
+        if warned.is_none_or(|last| last.elapsed() >= WARN_EVERY) {
+            *warned = Some(Instant::now());
+            tracing::warn!(%error, "what answers is not the service any more; asking again");
+        }
     }
 }
 
-/// Why there is no answer.
-enum Failure {
-    /// The request certainly did not leave.
-    NotSent(Error),
-    /// It may have been carried out.
-    Unknown(Error),
+/// An error of the service's backend, with the server that told it.
+fn named(error: Error, server: &str) -> Error {
+    match error {
+        Error::Backend { backend, cause, retryable } => {
+            let cause: Box<dyn std::error::Error + Send + Sync> =
+                format!("{server}: {cause}").into();
+            Error::Backend { backend, cause: cause.into(), retryable }
+        }
+        other => other,
+    }
 }
 
-/// The body of an answer, and whether it is what was asked for and not a problem.
-async fn exchange(
-    client: &Client<Connector, Full<Bytes>>,
-    request: Request<Full<Bytes>>,
-) -> Result<(bool, Bytes), Failure> {
-    let answer = client.request(request).await.map_err(|error| {
-        let not_sent = error.is_connect();
-        let said = Error::retryable(BACKEND, chain(&error));
-        if not_sent { Failure::NotSent(said) } else { Failure::Unknown(said) }
-    })?;
+/// What a server answers.
+enum Answer {
+    /// What was asked for.
+    Asked(Bytes),
+    /// A problem.
+    Problem(Bytes),
+    /// Not the service, but something that speaks HTTP.
+    Refused(Error),
+}
+
+async fn exchange(server: &Endpoint, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
+    let url = &*server.url;
+    let answer = server.client.request(request).await;
+    let answer = answer.map_err(|error| Failure::of(url, &error))?;
     let kind = answer.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let (expected, status) = (kind == Some("application/json"), answer.status());
     let problem = kind == Some("application/problem+json");
     if !expected && !problem {
         let what = format!("{status}, and no answer of a lock service: check host and port");
-        let error = match status.as_u16() {
+        return match status.as_u16() {
             // A proxy's own, whose server does not answer, or has too much to do.
-            408 | 429 | 502 | 503 | 504 => Error::retryable(BACKEND, what),
-            _ => Error::permanent(BACKEND, what),
+            408 | 429 | 502 | 503 | 504 => Err(Failure::ambiguous(url, what)),
+            _ => Ok(Answer::Refused(Error::permanent(BACKEND, format!("{url}: {what}")))),
         };
-        return Err(Failure::Unknown(error));
     }
     let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
-    let body = body.map_err(|error| Failure::Unknown(Error::retryable(BACKEND, error)))?;
-    Ok((expected, body.to_bytes()))
+    let body = body.map_err(|error| Failure::ambiguous(url, error))?.to_bytes();
+    Ok(if expected { Answer::Asked(body) } else { Answer::Problem(body) })
 }
 
 fn read<A: DeserializeOwned>(body: &[u8]) -> Result<A, Error> {
     serde_json::from_slice(body).map_err(|error| {
         Error::permanent(BACKEND, format!("an answer of another version: {error}"))
     })
-}
-
-/// An error with its causes, which the client crate's message leaves out.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut said = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        said = format!("{said}: {cause}");
-        next = cause.source();
-    }
-    said
 }
 
 #[cfg(test)]

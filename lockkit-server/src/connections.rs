@@ -4,10 +4,13 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::response::Response;
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, EXPECT, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,9 +21,11 @@ use tokio::task::JoinSet;
 use tower_service::Service as _;
 
 use crate::caller::Peer;
+use crate::linger::Lingers;
 use crate::listen::{Accepted, Listener};
 use crate::service::Service;
 use crate::stall::Stalls;
+use crate::unread::Unread;
 
 /// How long the head of a request may take, and a connection may be idle: longer than the 30 s for
 /// which lockkit's clients keep an idle connection, so that the client is the one to close it.
@@ -34,6 +39,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// How long requests may still take once the server stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
+
+/// How long, and how many bytes, a connection is read that was shut before its request had come.
+const LINGER: (Duration, usize) = (Duration::from_secs(2), 4 << 20);
 
 /// How many headers a request may have, and their bytes.
 const HEADERS: (usize, usize) = (64, 16 << 10);
@@ -118,11 +126,21 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let Self { router, place, .. } = self;
+        let Self { router, place, service } = self;
+        let stalls = Stalls::new(stream, STALL);
+        let (longest, most) = LINGER;
+        let enough = async move {
+            tokio::select! {
+                () = tokio::time::sleep(longest) => {}
+                () = service.stopped() => {}
+            }
+        };
+        let stream = Lingers::new(stalls, most, enough);
+        let linger = stream.asked();
         let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(peer);
-            let mut router = router.clone();
-            async move { Ok::<_, Infallible>(router.call(request).await.unwrap_or_else(|e| match e {})) }
+            let (router, linger) = (router.clone(), linger.clone());
+            async move { Ok::<_, Infallible>(answer(router, request, &linger).await) }
         });
         let (most, bytes) = HEADERS;
         let connection = http1::Builder::new()
@@ -130,13 +148,31 @@ impl Connection {
             .header_read_timeout(HEAD)
             .max_headers(most)
             .max_header_size(bytes)
-            .serve_connection(TokioIo::new(Stalls::new(stream, STALL)), answer);
+            .serve_connection(TokioIo::new(stream), answer);
         if let Err(error) = watcher.watch(connection).await {
             // The request line of a bad request may have anything in it.
             tracing::debug!(kind = kind(&error), "a connection ended early");
         }
         drop(place);
     }
+}
+
+/// Answers a request. One that is answered before its body has come, as most refusals are, leaves
+/// the connection usable if the rest is short; otherwise the answer says that it is the last.
+async fn answer(
+    mut router: Router,
+    request: hyper::Request<Incoming>,
+    linger: &AtomicBool,
+) -> Response {
+    let unread = Unread::default();
+    let waits_for_invitation = request.headers().contains_key(EXPECT);
+    let request = request.map(|body| unread.lend(body));
+    let mut response = router.call(request).await.unwrap_or_else(|e| match e {});
+    if !unread.discard(waits_for_invitation).await {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        linger.store(true, Ordering::Relaxed);
+    }
+    response
 }
 
 fn kind(error: &hyper::Error) -> &'static str {

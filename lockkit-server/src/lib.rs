@@ -29,6 +29,7 @@ mod body;
 mod caller;
 mod connections;
 mod guard;
+mod linger;
 mod listen;
 mod metrics;
 mod new_token;
@@ -39,6 +40,7 @@ mod settings;
 mod stall;
 mod tls;
 mod tokens;
+mod unread;
 
 use std::future::Future;
 use std::io;

@@ -100,6 +100,12 @@ impl Service {
         self.0.stopping.send_replace(true);
     }
 
+    /// Returns once it does.
+    pub(crate) async fn stopped(&self) {
+        // The sender lives as long as this.
+        let _ = self.0.stopping.subscribe().wait_for(|stopping| *stopping).await;
+    }
+
     /// Whether it has them answered.
     pub(crate) fn is_stopping(&self) -> bool {
         *self.0.stopping.borrow()

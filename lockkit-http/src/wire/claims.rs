@@ -168,6 +168,10 @@ pub struct Acquire {
     /// Whether it leaves at once when it cannot hold at once, without ever having been in line.
     #[serde(default)]
     pub no_wait: bool,
+    /// Whether the semaphore's limit may be changed by `resize`: then more permits than the limit
+    /// may be asked for, and wait. Otherwise such an acquire is refused.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub resizable: bool,
     /// How long the answer may wait for the claim to hold: 25 s at most.
     #[serde(default)]
     pub wait_ms: u64,
@@ -318,6 +322,9 @@ pub enum Step {
         /// As in [`Acquire`].
         #[serde(default)]
         no_wait: bool,
+        /// As in [`Acquire`].
+        #[serde(default, skip_serializing_if = "is_false")]
+        resizable: bool,
     },
     /// Takes a claim out.
     Release {
@@ -330,10 +337,16 @@ impl Step {
     /// What is sent for a step of the driver trait.
     pub fn of(step: &DriverStep) -> Self {
         match step {
-            DriverStep::Acquire { claim, patience } => {
-                Self::Acquire { claim: Claim::of(claim), no_wait: *patience == Patience::Try }
-            }
+            DriverStep::Acquire { claim, patience } => Self::Acquire {
+                claim: Claim::of(claim),
+                no_wait: *patience == Patience::Try,
+                resizable: claim.resizable,
+            },
             DriverStep::Release { claim } => Self::Release { claim: Claim::of(claim) },
         }
     }
+}
+
+fn is_false(it: &bool) -> bool {
+    !it
 }

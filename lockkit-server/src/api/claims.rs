@@ -22,8 +22,10 @@ pub(crate) async fn acquire(
     caller: Caller,
     Body(request): Body<wire::Acquire>,
 ) -> Result<wire::State> {
-    let about = About::new(&service, &caller, request.claim).await?;
-    let patience = if request.no_wait { Patience::Try } else { Patience::Wait };
+    let received = service.driver().clock().now();
+    let claim = to_acquire(service.claim(&caller, request.claim)?, request.resizable)?;
+    let about = About::of(&service, received, claim).await?;
+    let patience = patience(request.no_wait);
     let place = place(&service, &caller, request.wait_ms)?;
     let step = Step::Acquire { claim: about.claim.clone(), patience };
     let Answered { answer: DriverReply::Acquired(answer), unanswered } =
@@ -116,18 +118,23 @@ pub(crate) async fn carry(
     }
     let mut steps = Vec::with_capacity(request.steps.len());
     let mut bases = Vec::with_capacity(request.steps.len());
+    // Of each step that is refused: the others are carried without it.
+    let mut refused = Vec::with_capacity(request.steps.len());
     for step in request.steps {
         let step = match step {
-            wire::Step::Acquire { claim, no_wait } => {
-                let patience = if no_wait { Patience::Try } else { Patience::Wait };
-                Step::Acquire { claim: service.claim(&caller, claim)?, patience }
+            wire::Step::Acquire { claim, no_wait, resizable } => {
+                let patience = patience(no_wait);
+                to_acquire(service.claim(&caller, claim)?, resizable)
+                    .map(|claim| Step::Acquire { claim, patience })
             }
             wire::Step::Release { claim } => {
-                Step::Release { claim: service.claim(&caller, claim)? }
+                Ok(Step::Release { claim: service.claim(&caller, claim)? })
             }
         };
+        refused.push(step.map(|step| steps.push(step)).err());
+    }
+    for step in &steps {
         bases.push(service.base(&step.claim().key.namespace).await?);
-        steps.push(step);
     }
     let replies = service.carry(&steps).await;
     let with_base = |(reply, base): (std::result::Result<Answered<DriverReply>, Error>, u64)| {
@@ -139,8 +146,24 @@ pub(crate) async fn carry(
         });
         wire::Reply::of(reply, received)
     };
-    let replies = replies.into_iter().zip(bases).map(with_base).collect();
+    let mut carried = replies.into_iter().zip(bases).map(with_base);
+    let reply = |refused: Option<Error>| match refused {
+        Some(error) => Some(wire::Reply::of(Err(error), received)),
+        None => carried.next(),
+    };
+    let replies = refused.into_iter().filter_map(reply).collect();
     Ok(Answer::ok(wire::Replies { replies }))
+}
+
+/// The claim of an acquire; refused where it could never hold.
+fn to_acquire(claim: Arc<Claim>, resizable: bool) -> std::result::Result<Arc<Claim>, Error> {
+    let claim = Arc::unwrap_or_clone(claim).with_resizable(resizable);
+    claim.check_acquire()?;
+    Ok(Arc::new(claim))
+}
+
+fn patience(no_wait: bool) -> Patience {
+    if no_wait { Patience::Try } else { Patience::Wait }
 }
 
 pub(crate) async fn renew(
@@ -231,7 +254,14 @@ impl About {
         claim: wire::Claim,
     ) -> std::result::Result<Self, Refusal> {
         let received = service.driver().clock().now();
-        let claim = service.claim(caller, claim)?;
+        Self::of(service, received, service.claim(caller, claim)?).await
+    }
+
+    async fn of(
+        service: &Service,
+        received: Moment,
+        claim: Arc<Claim>,
+    ) -> std::result::Result<Self, Refusal> {
         let base = service.base(&claim.key.namespace).await?;
         Ok(Self { received, claim, base })
     }

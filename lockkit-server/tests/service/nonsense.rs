@@ -45,7 +45,7 @@ const PATHS: [&str; 28] = [
 ];
 
 /// The fields of all requests: any of them may stand anywhere.
-const FIELDS: [&str; 35] = [
+const FIELDS: [&str; 36] = [
     "claim",
     "claims",
     "steps",
@@ -62,6 +62,7 @@ const FIELDS: [&str; 35] = [
     "holder",
     "note",
     "no_wait",
+    "resizable",
     "wait_ms",
     "token",
     "key",

@@ -26,7 +26,11 @@ impl Served {
     }
 
     pub(crate) async fn of(service: Service, tls: Option<&Tls>) -> Self {
-        let listen: Listen = "127.0.0.1:0".parse().unwrap();
+        Self::at("127.0.0.1:0", service, tls).await
+    }
+
+    pub(crate) async fn at(address: &str, service: Service, tls: Option<&Tls>) -> Self {
+        let listen: Listen = address.parse().unwrap();
         let mut listener: Listener = listen.open().await.unwrap();
         if let Some(tls) = tls {
             listener = listener.with_tls(tls);

@@ -9,20 +9,24 @@ use lockkit_core::memory::MemoryDriver;
 use lockkit_http::HttpDriver;
 use lockkit_server::{Listen, Service, Settings, Tls, Tokens};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::served::Served;
 
 const TOKEN: &str = "token-of-a-test";
 
 /// An authority, and files with what it signed.
-struct Authority {
+pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: tempfile::TempDir,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -31,12 +35,12 @@ impl Authority {
         it
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// A certificate for this name, and its key.
-    fn sign(&self, name: &str) -> (PathBuf, PathBuf) {
+    pub(crate) fn sign(&self, name: &str) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -46,7 +50,7 @@ impl Authority {
         files
     }
 
-    fn service(&self) -> Service {
+    pub(crate) fn service(&self) -> Service {
         let hash: String = Sha256::digest(TOKEN).iter().map(|byte| format!("{byte:02x}")).collect();
         let tokens = self.file("tokens");
         std::fs::write(&tokens, format!("test {hash} read,lock@*\n")).unwrap();
@@ -56,11 +60,26 @@ impl Authority {
     }
 
     /// The URL of a client that trusts this authority.
-    fn url(&self, served: &Served, options: &str) -> String {
+    pub(crate) fn url(&self, served: &Served, options: &str) -> String {
         let port = served.address.rsplit(':').next().unwrap();
         let file = |name| self.file(name).display().to_string();
         let (ca, token) = (file("ca.pem"), file("token"));
         format!("https://localhost:{port}?ca={ca}&token_file={token}{options}")
+    }
+
+    /// A connection that trusts this authority.
+    pub(crate) async fn client(&self, served: &Served) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let stream = TcpStream::connect(&served.address).await.unwrap();
+        let name = "localhost".try_into().unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
     }
 }
 

@@ -1,0 +1,120 @@
+//! What a client's driver makes of servers that are no lock service, or not reachable.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use lockkit_core::Error;
+use lockkit_core::driver::LockDriver;
+use lockkit_http::HttpDriver;
+use lockkit_server::{Settings, Tls};
+
+use crate::served::Served;
+use crate::tls::Authority;
+
+async fn refused(url: &str) -> Error {
+    HttpDriver::connect(url).await.expect_err(url)
+}
+
+/// A server that reads a little of what comes and then says this; where it listens.
+fn says(bytes: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let _ = client.read(&mut [0; 16]);
+            let _ = client.write_all(bytes);
+        }
+    });
+    address
+}
+
+/// Where nobody listens.
+fn closed() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+async fn with_tls(authority: &Authority, name: &str) -> Served {
+    let (certificate, key) = authority.sign(name);
+    let tls = Tls::load(certificate, key, None).unwrap();
+    Served::of(authority.service(), Some(&tls)).await
+}
+
+fn port(served: &Served) -> &str {
+    served.address.rsplit(':').next().unwrap()
+}
+
+#[tokio::test]
+async fn a_certificate_or_protocol_that_does_not_fit_is_permanent() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let secure = with_tls(&ours, "localhost").await;
+    let plain = Served::new(Settings::new()).await;
+    let ca = |authority: &Authority| authority.file("ca.pem").display().to_string();
+    let cases = [
+        (
+            "an authority that is not trusted",
+            format!("https://localhost:{}?ca={}", port(&secure), ca(&theirs)),
+        ),
+        (
+            "a certificate for another name",
+            format!("https://127.0.0.1:{}?ca={}", port(&secure), ca(&ours)),
+        ),
+        ("TLS at a plain port", format!("https://localhost:{}?ca={}", port(&plain), ca(&ours))),
+        ("plain HTTP at a TLS port", format!("http://localhost:{}", port(&secure))),
+        ("another protocol", format!("http://{}", says(b"-ERR unknown command\r\n"))),
+        ("another protocol, cut short", format!("http://{}", says(b"HT\x00"))),
+    ];
+    for (what, url) in cases {
+        let error = refused(&url).await;
+        assert!(!error.is_retryable(), "{what}: {error}");
+        let server = url.split('?').next().unwrap();
+        assert!(error.to_string().contains(server), "{what} names {server}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn what_may_pass_is_retryable() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = [
+        ("refused", format!("http://{}", closed())),
+        ("an empty answer", format!("http://{}", says(b""))),
+        ("an answer that is cut", format!("http://{}", says(b"HTTP/1.1 20"))),
+        ("no socket", format!("http+unix:{}", folder.path().join("none.sock").display())),
+        ("no such name", "http://no-such-host.invalid".to_owned()),
+    ];
+    for (what, url) in cases {
+        let error = refused(&url).await;
+        assert!(error.is_retryable(), "{what}: {error}");
+        assert!(error.to_string().contains(&url), "{what} names {url}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn one_server_with_a_wrong_certificate_is_passed_over() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let (wrong, right) = (with_tls(&theirs, "localhost").await, with_tls(&ours, "localhost").await);
+    let options = ours.url(&right, "");
+    let (_, options) = options.split_once('?').unwrap();
+    let both = format!("https://localhost:{},localhost:{}?{options}", port(&wrong), port(&right));
+    HttpDriver::connect(&both).await.expect("the second one answers");
+    // It is not known whether the second one would have been right.
+    let closed = closed();
+    let port_of_none = closed.rsplit(':').next().unwrap();
+    let none = format!("https://localhost:{},localhost:{port_of_none}?{options}", port(&wrong));
+    let error = refused(&none).await;
+    assert!(error.is_retryable(), "{error}");
+}
+
+#[tokio::test]
+async fn once_there_was_an_answer_a_wrong_certificate_is_asked_again() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let served = with_tls(&ours, "localhost").await;
+    let driver = HttpDriver::connect(&ours.url(&served, "")).await.unwrap();
+    let address = served.address.clone();
+    served.stop().await.unwrap().unwrap();
+    let (certificate, key) = theirs.sign("localhost");
+    let tls = Tls::load(certificate, key, None).unwrap();
+    let _other = Served::at(&address, theirs.service(), Some(&tls)).await;
+    let error = driver.health().await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    assert!(error.is_retryable(), "{error}");
+}
