@@ -4,10 +4,12 @@ caller (``lockkit.aio``) or one in a thread (``lockkit``)."""
 from __future__ import annotations
 
 import asyncio
-import os
+import weakref
+from collections import deque
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Optional, Set, Union
+from typing import Any, Callable, Deque, Dict, Optional, Set, Union
 
+from . import _forks
 from ._clock import Clock
 from ._errors import (
     Closed,
@@ -20,7 +22,7 @@ from ._errors import (
 from ._http import Elapsed, Transport, within
 from ._record import Loss, Record, backoff
 from ._renewer import Renewer
-from ._settings import Settings
+from ._settings import Settings, this_process
 from ._wire import LONGEST_WAIT, Busy, Claim, Ended, Held, Json, State, Waiting, random_id, state
 
 
@@ -39,15 +41,25 @@ class Request:
     max_hold: Optional[float] = None
 
 
+Callback = Callable[[LossReason], None]
+
+
 class Hold:
     """The right to a lock. When nothing refers to it any more, the lock is given back: so a result
-    that nobody received, as that of a cancelled call, leaves no lock behind."""
+    that nobody received, as that of a cancelled call, leaves no lock behind.
+
+    The engine refers to it weakly. What the user has called on a loss belongs to it, and to nothing
+    that the engine keeps: it may lead back to the guard.
+    """
 
     def __init__(self, engine: "Engine", record: Record) -> None:
         self.engine = engine
         self.record = record
+        self.callbacks: Deque[Callback] = deque()
+        record.hold = weakref.ref(self)
 
     def __del__(self) -> None:
+        # An exception from a signal handler may end this early: the renewer looks, too.
         if not self.record.is_over():
             self.engine.abandon(self.record)
 
@@ -66,7 +78,8 @@ class Engine:
         self.settings = settings
         self.clock = clock
         self.loop = asyncio.get_running_loop()
-        self.pid = os.getpid()
+        self.holder = this_process()
+        self._process = _forks.this_process()
         self._transport = Transport(settings)
         self._renewer = Renewer(self)
         self._waits: Set["asyncio.Future[Any]"] = set()
@@ -75,10 +88,14 @@ class Engine:
         self._closed = False
 
     def check_open(self) -> None:
-        if self.pid != os.getpid():
+        if self.is_foreign():
             raise Closed("this process is a fork: connect again in it")
         if self._closed:
             raise Closed
+
+    def is_foreign(self) -> bool:
+        """Whether it belongs to the process that this one was forked from."""
+        return self._process != _forks.this_process()
 
     async def ask(self, path: str, body: Json, limit: Optional[float] = None) -> Json:
         """One request, sent once."""
@@ -158,8 +175,10 @@ class Engine:
                     if not record.grant(came, sent):
                         return AGAIN
                     in_line = False
+                    # Before the renewer knows of it, which gives back what nobody holds.
+                    hold = Hold(self, record)
                     self._renewer.enlist(record)
-                    return Hold(self, record)
+                    return hold
                 if isinstance(came, (Busy, Ended)):
                     uncertain = uncertain or (isinstance(came, Busy) and came.unanswered > 0)
                     in_line = uncertain
@@ -196,7 +215,7 @@ class Engine:
             limit=request.limit,
             ttl=request.ttl,
             wait_ttl=request.wait_ttl,
-            holder=self.settings.holder,
+            holder=self.holder,
             note=request.note,
         )
 
@@ -218,6 +237,8 @@ class Engine:
     async def release(self, record: Record) -> None:
         """Gives the lock back; raises ``LockLost`` if it was not held until now."""
         loss, claim = record.loss(), record.claim
+        if loss is not None and self.is_foreign():
+            raise loss.error()  # it is the parent's
         until = self.clock.now() + record.remaining()
         if record.close():
             self._renewer.delist(record)
@@ -285,7 +306,7 @@ class Engine:
             if record.uncertain or isinstance(came, Waiting):
                 self._give_back(record.claim, record.uncertain)
         else:
-            self._renewer.wake()
+            self._renewer.schedule(record)
 
     async def _released(self, claim: Claim) -> str:
         answer = await self.ask("/v1/release", {"claim": claim.json()})
@@ -295,14 +316,14 @@ class Engine:
 
     def abandon(self, record: Record) -> None:
         """Gives a lock back that nothing refers to. From any thread."""
-        if self.pid != os.getpid():
+        if self.is_foreign():
             return
         try:
-            self.loop.call_soon_threadsafe(self._abandon, record)
+            self.loop.call_soon_threadsafe(self.abandoned, record)
         except RuntimeError:
             pass  # The loop has ended: the lock ends with its lease.
 
-    def _abandon(self, record: Record) -> None:
+    def abandoned(self, record: Record) -> None:
         if record.close():
             self._renewer.delist(record)
             self._give_back(record.claim, record.uncertain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional, Tuple, Type
 
 __all__ = [
     "BreakRecord",
@@ -64,7 +64,18 @@ class LossReason(enum.Enum):
 
 
 class Error(Exception):
-    """The base of all exceptions of this package."""
+    """The base of all exceptions of this package. They can be copied and pickled, as they are when
+    a worker process passes them on."""
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # Not by calling the constructor, which takes other arguments than `args` has.
+        return _made, (type(self), self.args), self.__dict__ or None
+
+
+def _made(kind: Type[Error], args: Tuple[Any, ...]) -> Error:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 class LockLost(Error):

@@ -84,7 +84,7 @@ async def break_lock(
         "key": key(engine, name, space),
         "token": str(token),
         "force": force,
-        "by": holder_json(engine.settings.holder),
+        "by": holder_json(engine.holder),
     }
     if reason is not None:
         body["reason"] = reason
