@@ -6,16 +6,20 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::driver::{Released, Renewal};
-use crate::error::no_answer;
+use crate::driver::{Ended, Released, Renewal};
+use crate::error::{in_time, no_answer};
 use crate::lease::Lease;
-use crate::record::Record;
+use crate::record::{GivenBack, Record};
 use crate::shared::Core;
 use crate::ticket::Ticket;
 use crate::{Error, FromLock, Lifetime, LossReason, Mode, observe};
+
+/// How long a release that found nothing waits for the reason.
+const EXPLANATION: Duration = Duration::from_secs(2);
 
 /// A lock that is held: exclusively, shared, or as permits of a semaphore.
 ///
@@ -84,7 +88,8 @@ impl Guard {
     /// `Ok` means that it was held until now. [`Error::Lost`] means that it was not: what was done
     /// under it may have met somebody else's work. After any other error the release is repeated
     /// in the background until the lease is over. Of an owner that re-entered, only the last guard
-    /// releases, in a task of its own. One round trip.
+    /// releases, in a task of its own. One round trip; where the backend did not have the lock, a second
+    /// one asks for the reason.
     ///
     /// # Cancel safety
     /// Dropping it leaves the release to the background.
@@ -209,8 +214,24 @@ impl Holding {
         match (answer, given.lost.take()) {
             (_, Some(reason)) => Err(Error::Lost { reason }),
             (Ok(Released::Removed), None) => Ok(()),
-            (Ok(_), None) => Err(Error::Lost { reason: given.missing(registry.clock.now()) }),
+            (Ok(_), None) => Err(Error::Lost { reason: self.missing(given).await }),
             (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Why the backend did not have the claim when it was released. Asks it, once, whether somebody
+    /// broke it.
+    async fn missing(&self, given: GivenBack) -> LossReason {
+        let now = self.core.clock().now();
+        let ask = self.core.driver().renew_single(&given.claim);
+        match in_time(self.core.backend(), EXPLANATION, ask).await {
+            Ok(Renewal::Ended(Ended::Broken(record))) => LossReason::Broken(record),
+            Ok(Renewal::Ended(_)) | Err(_) => given.missing(now),
+            // An acquire of it that was under way arrived meanwhile.
+            Ok(_) => {
+                self.armed.store(true, Ordering::Relaxed);
+                given.missing(now)
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod driver;
 mod error;
 mod fence;
 mod flight;
+mod fresh;
 mod gather;
 mod guard;
 mod identity;

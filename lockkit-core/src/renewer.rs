@@ -11,9 +11,11 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use crate::LossReason;
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::renewal_limit;
 use crate::driver::Released;
+use crate::error::no_answer;
 use crate::observe;
 use crate::record::Record;
 use crate::registry::{Pending, Registry, Release};
@@ -148,16 +150,24 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
             for (record, answer) in batch.iter().zip(&answers) {
                 match answer {
                     Ok(answer) => registry.renewed(record, answer, sent),
-                    Err(_) => record.renewal_failed(),
+                    Err(error) => record.renewal_failed(&LossReason::of_renewals(error)),
                 }
             }
         }
-        _ => batch.iter().for_each(|record| record.renewal_failed()),
+        answer => {
+            let error = match answer {
+                Ok(Ok(_)) => registry.driver.no_reply(),
+                Ok(Err(error)) => error,
+                Err(_) => no_answer(registry.backend()),
+            };
+            let failing = LossReason::of_renewals(&error);
+            batch.iter().for_each(|record| record.renewal_failed(&failing));
+        }
     }
 }
 
-/// Releases a claim until the backend says that it did, or until its lease is over anyway; when
-/// its acquire may still be under way, again and again until then, so that it leaves no ghost.
+/// Releases a claim until the backend says that it did, or until its lease is over anyway: a refusal
+/// may pass as well, and the lock would stay taken. When its acquire may still be under way, again and again until then, so that it leaves no ghost.
 async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
     let Release { claim, not_before, give_up, mut under_way } = order;
     let mut pending = Some(pending);
@@ -172,10 +182,7 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
             Ok(_) => {}
             Err(error) => observe::release_failed(&claim, error),
         }
-        let finished = match &answer {
-            Ok(_) => under_way == 0,
-            Err(error) => !error.is_retryable(),
-        };
+        let finished = answer.is_ok() && under_way == 0;
         if answer.is_ok() {
             pending = None; // what follows is only for ghosts
         }

@@ -183,6 +183,11 @@ pub const FLAWS: &[Caught] = &[
         "loss_06_lost_says_why",
     ),
     caught(
+        Flaw::ReleaseForgetsWhoBroke,
+        "forgets the break of a claim when that is released",
+        "loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it",
+    ),
+    caught(
         Flaw::LookingRenews,
         "who looks at a lock keeps it alive",
         "inspect_07_looking_never_disturbs_the_lock",

@@ -39,6 +39,7 @@ pub enum Flaw {
     ForcedBreakWaits,
     OldTokenBreaksTheSuccessor,
     ForgetsWhoBroke,
+    ReleaseForgetsWhoBroke,
     LookingRenews,
     SpacesMeet,
     KeepsEndedClaims,

@@ -400,6 +400,9 @@ impl Toy {
     }
 
     pub(super) fn leave(&self, line: &mut Line, claim: &Claim) -> Released {
+        if self.is(Flaw::ReleaseForgetsWhoBroke) {
+            line.broken.remove(&claim.id);
+        }
         let empty = line.entries.is_empty();
         let any = self.is(Flaw::ReleasesWithoutId) && !empty;
         let Some(at) = line.position(claim.id).or(any.then_some(0)) else {

@@ -61,7 +61,7 @@ async fn cut_off(bench: &Bench, ttl: Duration, name: String) {
     };
     let (reason, valid) = tokio::join!(told, valid_at_handover);
     assert!(!valid, "the guard was still valid when the next got the lock");
-    assert_eq!(reason, LossReason::Unreachable);
+    assert!(matches!(reason, LossReason::Unreachable(_)), "{reason:?}");
 }
 
 pub async fn loss_04_lost_is_true_at_once_for_who_asks_late(bench: Bench) {
@@ -213,6 +213,26 @@ pub async fn loss_09_the_local_deadline_passes_before_the_server_s(bench: Bench)
     driver.grant(&dying).await;
     let guard = bench.within(bench.after(ttl), "the waiter gets it", mutex("c").lock()).await;
     invalid_at_handover(&bench, "c", guard.expect("its turn")).await;
+}
+
+pub async fn loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let guard = ours.mutex("a").auto_renew(false).lock().await.expect("it is free");
+    let token = guard.token().expect("it holds");
+    let why = Some("it hangs");
+    let broken = theirs.break_lock(Space::Lock, "a", token, Force::Immediate, why).await;
+    assert!(broken.expect("it works"), "there was somebody to break");
+    let error = guard.release().await.expect_err("it was broken");
+    match error.loss() {
+        Some(LossReason::Broken(record)) => {
+            assert_eq!(record.reason.as_deref(), Some("it hangs"));
+            assert_eq!(record.by.pid, std::process::id());
+            assert!(record.forced);
+        }
+        other => panic!("it was broken, not {other:?}"),
+    }
+    let driver = bench.driver().await;
+    bench.free(&driver, &bench.key("a"), bench.after(bench.lively())).await;
 }
 
 /// Stands behind a guard that is not renewed, and looks at it when the lock is handed on.

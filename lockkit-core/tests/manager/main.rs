@@ -5,6 +5,7 @@ mod acquire;
 mod deadlines;
 mod flights;
 mod gather;
+mod late;
 mod moody;
 mod primitives;
 mod reading;

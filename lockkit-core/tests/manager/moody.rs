@@ -20,6 +20,8 @@ use lockkit_core::{BreakRecord, Claim, Error, Key, MemoryDriver, Namespace, Toke
 pub(crate) enum Mood {
     /// It fails, and nothing was done.
     FailBefore,
+    /// It is refused for good, and nothing was done.
+    Refused,
     /// It is done, and the answer gets lost.
     FailAfter,
     /// It is done so much later; the caller is told at once that there was no answer.
@@ -151,6 +153,7 @@ impl Moody {
         match mood {
             None => act.await,
             Some(Mood::FailBefore) => Err(lost_answer()),
+            Some(Mood::Refused) => Err(Error::permanent("moody", "the right was withdrawn")),
             Some(Mood::FailAfter) => {
                 act.await?;
                 Err(lost_answer())
