@@ -40,6 +40,7 @@ use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 pub use crate::answers::{
     Acquisition, Anchored, Answered, Ended, Force, Grant, Patience, Released, Renewal, SetLimit,
 };
+pub use crate::background::Background;
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::deadline::{backoff, trusted_until};

@@ -223,6 +223,6 @@ impl LockDriver for EtcdDriver {
     }
 
     async fn close(&self) {
-        self.locks.leases.close();
+        self.locks.leases.close().await;
     }
 }
