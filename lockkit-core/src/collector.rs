@@ -5,7 +5,6 @@
 //! late, at once. Flights of several are carried by tasks of their own, so that nobody waits for a
 //! future that its owner does not poll.
 
-use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,9 +20,11 @@ use crate::{Claim, Error};
 
 mod flight;
 mod passenger;
+mod pending;
 
 use flight::{Flight, Landing};
 pub(crate) use passenger::Passenger;
+use pending::{Batch, Pending};
 
 /// A flight that has no answer after this makes room for another: what is stuck at one node, or
 /// behind one row, must not hold up the rest. Drivers end their attempts after some seconds, so that a
@@ -34,9 +35,6 @@ const HELD_UP: Duration = Duration::from_millis(20);
 /// After so many single steps in a row that met nobody, the next departs without a yield: a program
 /// that locks one thing after the other would look at its sockets once more for each step.
 const LONE: u32 = 4;
-/// How far behind the first step one looks for more that may depart with it, as a multiple of the
-/// steps in a flight.
-const SIGHT: usize = 4;
 
 pub(crate) struct Collector {
     driver: Arc<dyn LockDriver>,
@@ -58,8 +56,9 @@ pub(crate) struct Collector {
 #[derive(Default)]
 struct Queue {
     /// Releases depart first.
-    releases: BTreeMap<u64, Waiting>,
-    acquires: BTreeMap<u64, Waiting>,
+    releases: Pending,
+    acquires: Pending,
+    /// The next number: of a step, or of a key's turn.
     next: u64,
     /// Flights under way in tasks of their own.
     out: usize,
@@ -74,6 +73,7 @@ struct Queue {
 
 /// A step that has not departed.
 struct Waiting {
+    number: u64,
     step: Step,
     /// Not to depart after this.
     latest: Option<Moment>,
@@ -136,9 +136,9 @@ impl Collector {
         let waiting = {
             let mut queue = self.queue();
             queue.closed = true;
-            std::mem::take(&mut queue.acquires)
+            queue.acquires.drain()
         };
-        waiting.into_values().for_each(|waiting| drop(waiting.told.send(Told::Closed)));
+        waiting.for_each(|waiting| drop(waiting.told.send(Told::Closed)));
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -161,9 +161,8 @@ impl Collector {
         if queue.alone || queue.out > 0 || queue.len() > 0 {
             queue.lone = 0;
         }
-        queue.next += 1;
-        let waiting = Waiting { step, latest, told };
-        queue.lane(place).insert(place.number, waiting);
+        let waiting = Waiting { number: queue.next(), step, latest, told };
+        queue.lane(place).insert(waiting);
         Ok((place, hears, queue.landing > 0))
     }
 
@@ -186,12 +185,12 @@ impl Collector {
     fn depart(self: &Arc<Self>, place: Queued) -> bool {
         let batch = {
             let mut queue = self.queue();
-            if !queue.lane(place).contains_key(&place.number) {
+            if !queue.lane(place).contains(place.number) {
                 return false;
             }
             if queue.len() == 1 && queue.out == 0 && !queue.alone {
                 queue.alone = true;
-                queue.lane(place).remove(&place.number);
+                queue.lane(place).remove(place.number);
                 return true;
             }
             if queue.out >= self.flights.at_once || queue.landing > 0 {
@@ -209,7 +208,7 @@ impl Collector {
     fn depart_past(self: &Arc<Self>, place: Queued) -> bool {
         let batch = {
             let mut queue = self.queue();
-            if !queue.lane(place).contains_key(&place.number) {
+            if !queue.lane(place).contains(place.number) {
                 return false;
             }
             if queue.out >= self.flights.at_once {
@@ -225,34 +224,11 @@ impl Collector {
     /// Who departs next, together: releases first, each claim once, and each key where the backend
     /// asks for that.
     fn batch(&self, queue: &mut Queue) -> Vec<Waiting> {
-        let Flights { steps, bytes, same_key, .. } = self.flights;
-        let sight = steps.saturating_mul(SIGHT);
-        let (mut claims, mut keys) = (HashSet::new(), HashSet::new());
-        let (mut numbers, mut weight) = (Vec::new(), 0_usize);
-        let Queue { releases, acquires, .. } = queue;
-        for (release, lane) in [(true, &*releases), (false, &*acquires)] {
-            for (number, waiting) in lane.iter().take(sight) {
-                let claim = waiting.step.claim();
-                let heavier = weight.saturating_add(claim.weight());
-                if numbers.len() == steps || (heavier > bytes && !numbers.is_empty()) {
-                    break;
-                }
-                let repeated = !release && !same_key && keys.contains(&claim.key);
-                if repeated || !claims.insert(claim.id) {
-                    continue;
-                }
-                if !release && !same_key {
-                    keys.insert(claim.key.clone());
-                }
-                weight = heavier;
-                numbers.push((release, *number));
-            }
-        }
-        let taken = numbers.into_iter().filter_map(|(release, number)| match release {
-            true => releases.remove(&number),
-            false => acquires.remove(&number),
-        });
-        taken.collect()
+        let mut batch = Batch::new(self.flights);
+        let Queue { releases, acquires, next, .. } = queue;
+        releases.fill(&mut batch, false, next);
+        acquires.fill(&mut batch, !self.flights.same_key, next);
+        batch.steps
     }
 
     /// Carries a flight, and tells each step what came of it.
@@ -300,7 +276,12 @@ impl Queue {
         self.releases.len() + self.acquires.len()
     }
 
-    fn lane(&mut self, place: Queued) -> &mut BTreeMap<u64, Waiting> {
+    fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    fn lane(&mut self, place: Queued) -> &mut Pending {
         match place.release {
             true => &mut self.releases,
             false => &mut self.acquires,

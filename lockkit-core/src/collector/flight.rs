@@ -146,9 +146,8 @@ impl Drop for Flight {
         let (releases, acquires) = {
             let mut queue = self.collector.queue();
             queue.out -= usize::from(self.counted);
-            (std::mem::take(&mut queue.releases), std::mem::take(&mut queue.acquires))
+            (queue.releases.drain(), queue.acquires.drain())
         };
-        let waiting = releases.into_values().chain(acquires.into_values());
-        waiting.for_each(|waiting| drop(waiting.told.send(Told::Again)));
+        releases.chain(acquires).for_each(|waiting| drop(waiting.told.send(Told::Again)));
     }
 }

@@ -103,7 +103,7 @@ impl Passenger {
         match self.state {
             State::Ashore => true,
             State::InLine(place) => {
-                self.collector.queue().lane(place).remove(&place.number).is_some()
+                self.collector.queue().lane(place).remove(place.number).is_some()
             }
             State::Departed => false,
         }

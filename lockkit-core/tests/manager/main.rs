@@ -2,6 +2,7 @@
 //! not at all. On the memory driver under a paused clock, unless a test says otherwise.
 
 mod acquire;
+mod crowds;
 mod deadlines;
 mod flights;
 mod gather;
