@@ -11,6 +11,7 @@
 
 mod acquire;
 mod answers;
+mod bases;
 pub mod capabilities;
 mod claim;
 pub mod clock;
