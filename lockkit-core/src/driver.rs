@@ -41,12 +41,14 @@ pub use crate::answers::{
     Acquisition, Anchored, Answered, Ended, Force, Grant, Patience, Released, Renewal, SetLimit,
 };
 pub use crate::background::Background;
+pub use crate::bases::KnownBases;
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::deadline::{backoff, trusted_until};
 pub use crate::error::{in_time, no_answer};
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
 pub use crate::gather::Gather;
+pub use crate::observe::wake_ups_refused;
 pub use crate::pem::{Pem, PemFiles};
 pub use crate::recent::Recent;
 pub use crate::registers::{

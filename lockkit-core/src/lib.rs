@@ -12,6 +12,7 @@
 mod acquire;
 mod answers;
 mod background;
+mod bases;
 pub mod capabilities;
 mod claim;
 pub mod clock;

@@ -206,6 +206,17 @@ pub(crate) fn broke(backend: &'static str, name: &str, token: Token, forced: boo
     let _ = backend;
 }
 
+/// The backend refuses the messages by which this process tells waiters of other processes that they
+/// hold. A driver says so once a connection.
+pub fn wake_ups_refused(backend: &'static str, why: &dyn fmt::Display) {
+    tracing::warn!(
+        lockkit.backend = backend,
+        "the backend refuses messages to waiters, which therefore poll: {why}"
+    );
+    #[cfg(feature = "metrics")]
+    metrics::counter!("lockkit_wake_ups_refused_total", "backend" => backend).increment(1);
+}
+
 pub(crate) fn release_failed(claim: &Claim, error: &Error) {
     let (name, kind) = (&claim.key.name, error.kind());
     tracing::warn!(lockkit.lock.name = %name, error.type = kind, "release failed: {error}");
