@@ -81,8 +81,11 @@ fn turn(prefix: &str) -> String {
     format!("SHA2(CONCAT(DATABASE(), '.', 'lockkit {prefix}'), 256)")
 }
 
-/// Procedures keep the mode that they were made in. A table may be in use for long before it can be changed:
-/// that is waited for, unlike what a verb waits for. What a pool's connection had is set again afterwards.
+/// Procedures keep the mode that they were made in.
+const MODE: &str = "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'";
+
+/// The same for a connection of the driver's, or of a program's pool, which gets back what it had. A table may
+/// be in use for long before it can be changed: that is waited for, unlike what a verb waits for.
 const BEGIN: &str = "SET @lockkit_mode = @@SESSION.sql_mode, \
     @lockkit_wait = @@SESSION.lock_wait_timeout, \
     /*M! @lockkit_only = @@SESSION.tx_read_only, SESSION tx_read_only = 0, */ \
@@ -107,8 +110,7 @@ pub(super) fn as_text(steps: &[Step], prefix: &str) -> String {
     let turn = turn(prefix);
     let (take, give) = (format!("DO GET_LOCK({turn}, 60)"), format!("DO RELEASE_LOCK({turn})"));
     let steps = steps.iter().map(|step| &step.text);
-    let (begin, finish) = (&BEGIN.to_owned(), &FINISH.to_owned());
-    for step in [begin, &take].into_iter().chain(steps).chain([&give, finish]) {
+    for step in [&MODE.to_owned(), &take].into_iter().chain(steps).chain([&give]) {
         text.push_str(step);
         text.push_str(&format!("\n{END}\n\n"));
     }

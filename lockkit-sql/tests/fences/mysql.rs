@@ -116,6 +116,112 @@ impl Alone {
     }
 }
 
+impl Alone {
+    /// An account of 100 cents, where the fenced transactions write.
+    async fn with_data() -> (Self, MySqlPool) {
+        let mut scene = Self::set().await;
+        let data = MySqlPool::connect(&scene.server.url()).await.unwrap();
+        data.execute(TOKENS_TABLE).await.unwrap();
+        scene.run("CREATE TABLE account (cents BIGINT NOT NULL)").await;
+        scene.run("INSERT INTO account VALUES (100)").await;
+        (scene, data)
+    }
+}
+
+/// Adds to the account, unless the transaction takes no writes.
+async fn add(tx: &mut Transaction<'_, MySql>, cents: i64) -> Result<(), sqlx::Error> {
+    let add = sqlx::query("UPDATE account SET cents = cents + ?").bind(cents);
+    add.execute(&mut **tx).await.map(drop)
+}
+
+const CENTS: &str = "SELECT cents FROM account";
+
+/// The server has rolled back: it says so, and what the program writes next is not committed by itself.
+async fn is_over(error: Error, mut tx: Transaction<'_, MySql>) {
+    assert!(error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("has ended this transaction"), "{error}");
+    let refused = add(&mut tx, 1_000).await.unwrap_err();
+    assert!(refused.to_string().contains("READ ONLY"), "{refused}");
+    drop(tx);
+}
+
+#[tokio::test]
+async fn a_fence_behind_a_snapshot_that_the_server_keeps_strictly_ends_the_transaction() {
+    let (mut scene, data) = Alone::with_data().await;
+    scene.run("SET GLOBAL innodb_snapshot_isolation = ON").await;
+    let strict = MySqlPool::connect(&scene.server.url()).await.unwrap();
+    let guard = scene.locks.mutex("a").lock().await.unwrap();
+    let mut tx = strict.begin().await.unwrap();
+    let seen: i64 = sqlx::query_scalar(CENTS).fetch_one(&mut *tx).await.unwrap();
+    assert_eq!(seen, 100);
+    let refused = guard.fence(&mut tx).await.unwrap_err();
+    is_over(refused, tx).await;
+    assert_eq!(scene.number(CENTS).await, 100);
+    // Begun again, and fenced first.
+    for pool in [&strict, &data] {
+        let mut tx = pool.begin().await.unwrap();
+        guard.fence(&mut tx).await.unwrap();
+        add(&mut tx, 1).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    assert_eq!(scene.number(CENTS).await, 102);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fenced_write_that_the_server_chose_to_end_a_deadlock_ends_the_transaction() {
+    let (mut scene, data) = Alone::with_data().await;
+    let guard = scene.locks.mutex("a").lock().await.unwrap();
+    let token = guard.token().unwrap();
+    let mut tx = data.begin().await.unwrap();
+    assert_eq!(tx.fenced_write("r", token).await.unwrap(), Fenced::Admitted);
+    tx.commit().await.unwrap();
+    // The other one has written more, so it is not the one that is ended.
+    scene.run("CREATE TABLE many (n BIGINT NOT NULL)").await;
+    scene.run("BEGIN").await;
+    scene.run("INSERT INTO many SELECT seq FROM seq_1_to_1000").await;
+    scene.run("UPDATE lockkit_tokens SET highest = highest").await;
+    scene.run("INSERT INTO lockkit_tokens VALUES ('other', 1)").await;
+    scene.run("SELECT * FROM lockkit_tokens FOR UPDATE").await;
+    let mut tx = data.begin().await.unwrap();
+    add(&mut tx, 500).await.unwrap();
+    let mut other = scene.admin;
+    let crossing = tokio::spawn(async move {
+        other.execute("UPDATE account SET cents = cents + 1").await.unwrap();
+        other.execute("COMMIT").await.unwrap();
+        other
+    });
+    scene.admin = MySqlConnection::connect(&scene.server.url()).await.unwrap();
+    scene.until(WAITING).await;
+    let refused = timeout(LONG, tx.fenced_write("r", token)).await.unwrap().unwrap_err();
+    timeout(LONG, crossing).await.unwrap().unwrap();
+    is_over(refused, tx).await;
+    assert_eq!(scene.number(CENTS).await, 101);
+    guard.release().await.unwrap();
+}
+
+/// Unless the server is told otherwise, a wait that is over ends a statement, not its transaction.
+#[tokio::test]
+async fn a_fenced_write_that_waited_in_vain_leaves_the_transaction_as_it_was() {
+    let (mut scene, data) = Alone::with_data().await;
+    let guard = scene.locks.mutex("a").lock().await.unwrap();
+    let token = guard.token().unwrap();
+    scene.run("BEGIN").await;
+    scene.run("INSERT INTO lockkit_tokens VALUES ('r', 1)").await;
+    let mut tx = data.begin().await.unwrap();
+    tx.execute("SET SESSION innodb_lock_wait_timeout = 1").await.unwrap();
+    add(&mut tx, 5).await.unwrap();
+    let refused = tx.fenced_write("r", token).await.unwrap_err();
+    assert!(refused.is_retryable(), "{refused}");
+    assert!(!refused.to_string().contains("has ended"), "{refused}");
+    scene.run("ROLLBACK").await;
+    assert_eq!(scene.number(CENTS).await, 100, "nothing is committed yet");
+    assert_eq!(tx.fenced_write("r", token).await.unwrap(), Fenced::Admitted);
+    tx.commit().await.unwrap();
+    assert_eq!(scene.number(CENTS).await, 105);
+    guard.release().await.unwrap();
+}
+
 const FENCED: &str = "SELECT COUNT(*) FROM lockkit_claims WHERE fenced";
 const FENCES: &str = "SELECT COUNT(*) FROM lockkit_fences";
 const WAITING: &str =
