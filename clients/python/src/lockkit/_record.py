@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Callable, List, NamedTuple, Optional, Protocol
 
 from . import _forks
 from ._clock import Clock
-from ._errors import BreakRecord, LockLost, LockReleased, LossReason
+from ._errors import BreakRecord, Error, LockLost, LockReleased, LossReason, Unavailable
 from ._settings import margin
 from ._wire import Claim, Ended, Held, State
 
@@ -31,9 +31,10 @@ class Loss(NamedTuple):
 
     reason: LossReason
     broken: Optional[BreakRecord] = None
+    detail: str = ""
 
     def error(self) -> LockLost:
-        return LockLost(self.reason, self.broken)
+        return LockLost(*self)
 
 
 class Term(NamedTuple):
@@ -42,7 +43,9 @@ class Term(NamedTuple):
     token: int
     ttl: float
     deadline: float
-    failures: int
+    failures: int = 0
+    trouble: Optional[Loss] = None
+    """What the end of the lease would be put down to: the last renewal failed."""
 
 
 class Over(NamedTuple):
@@ -122,7 +125,9 @@ class Record:
         if self.is_foreign():
             return Loss(LossReason.FORKED)
         if isinstance(now, Term) and self._clock.now() >= now.deadline:
-            return Loss(LossReason.UNREACHABLE if now.failures else LossReason.EXPIRED)
+            if now.deadline >= self._stop:
+                return Loss(LossReason.MAX_HOLD)
+            return now.trouble or Loss(LossReason.EXPIRED)
         return None
 
     # Called in the event loop.
@@ -142,7 +147,7 @@ class Record:
         until = min(until, self._stop)
         if until <= now:
             return False
-        self._now = Term(held.token, held.ttl, until, 0)
+        self._now = Term(held.token, held.ttl, until)
         # The lease counts from where it has its whole ttl left.
         began = sent - (held.ttl - held.remaining)
         renewed = self._renewed and until < self._stop
@@ -159,11 +164,25 @@ class Record:
             # It held, and stands in line now: the backend lost what it knew.
             self.lose(Loss(LossReason.VANISHED))
 
-    def renewal_failed(self) -> None:
+    def is_short(self, round_trip: float) -> bool:
+        """Whether so little is left of a grant that came late that its first use might fail. A lock
+        that is renewed is, at once: a tenth of what is trusted is enough for that, if it is time for
+        two round trips. One that is not renewed is to last for half of it."""
+        term = self._now
+        if not isinstance(term, Term) or term.deadline >= self._stop:
+            return False
+        trusted, left = term.ttl - margin(term.ttl), term.deadline - self._clock.now()
+        enough = max(trusted / 10, 2 * round_trip) if self._renewed else trusted / 2
+        return left < enough
+
+    def renewal_failed(self, error: Error) -> None:
         """Tries again soon."""
         term = self._now
         if isinstance(term, Term):
-            self._now = term._replace(failures=term.failures + 1)
+            passes = isinstance(error, Unavailable)
+            reason = LossReason.UNREACHABLE if passes else LossReason.REFUSED
+            trouble = Loss(reason, None, str(error))
+            self._now = term._replace(failures=term.failures + 1, trouble=trouble)
             self.due = self._clock.now() + backoff(term.failures + 1)
 
     def expire(self) -> bool:

@@ -10,9 +10,9 @@ import itertools
 import math
 from typing import TYPE_CHECKING, List, Optional, Set, Tuple
 
-from ._errors import Error, Invalid, Unavailable
+from ._errors import Error, Invalid, LockLost, Refused
 from ._record import Record
-from ._wire import state
+from ._wire import Ended, Json, renewals, state
 
 if TYPE_CHECKING:
     from ._engine import Engine
@@ -153,10 +153,10 @@ class Renewer:
         sent = clock.now()
         try:
             body = {"claims": [record.claim.json() for record in batch]}
-            answers = (await self._engine.ask("/v1/renew", body, limit))["answers"]
-        except Unavailable:
-            answers = None
-        except (Error, KeyError) as error:
+            answers = await self._engine.ask("/v1/renew", body, renewals, limit)
+            if len(answers) != len(batch):
+                raise Refused("an answer of another version of the service")
+        except Error as error:
             one = isinstance(error, Invalid) or getattr(error, "code", "") == "forbidden"
             if one and len(batch) > 1:
                 # What is wrong with one claim costs that one only: look for it.
@@ -164,13 +164,19 @@ class Renewer:
                 await self._ask(batch[:half])
                 await self._ask(batch[half:])
                 return
-            answers = None
-        if answers is None or len(answers) != len(batch):
+            self._engine.retrying(error)
             for record in batch:
-                record.renewal_failed()
+                record.renewal_failed(error)
             return
         for record, answer in zip(batch, answers):
-            try:
-                self._engine.renewed(record, state(answer), sent)
-            except Error:
-                record.renewal_failed()
+            self._take(record, answer, sent)
+
+    def _take(self, record: Record, answer: Json, sent: float) -> None:
+        try:
+            self._engine.renewed(record, state(answer), sent)
+        except LockLost as error:
+            self._engine.renewed(record, Ended(error.reason, error.broken), sent)
+        except Error as error:
+            record.renewal_failed(error)
+        except (LookupError, TypeError, ValueError):
+            record.renewal_failed(Refused("an answer of another version of the service"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Optional, Type
 
-from .._engine import Callback, Engine, Hold, Request
+from .._acquire import Request
+from .._engine import Callback, Engine, Hold
 from .._errors import Error
 from .._lease import Lease, Lost, swallowed
 from .._thread import EngineThread

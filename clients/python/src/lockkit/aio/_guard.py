@@ -6,7 +6,8 @@ import asyncio
 from types import TracebackType
 from typing import Any, Awaitable, Callable, Coroutine, Generator, Optional, Type, TypeVar
 
-from .._engine import Callback, Hold, Request
+from .._acquire import Request
+from .._engine import Callback, Hold
 from .._errors import Error
 from .._lease import AsyncLost, Lease, swallowed
 from ._slot import EngineSlot
