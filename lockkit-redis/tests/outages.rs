@@ -209,7 +209,7 @@ async fn after_a_failover_waiters_are_told_although_the_old_master_lives_on() {
         asked_until_answered(driver, &claim("warm")).await;
     }
     let old = &group.members()[0];
-    resp::ask(old.addr(), &["ACL", "SETUSER", "default", "-replicaof"]).await.unwrap();
+    resp::ask(old.addr(), &["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]).await.unwrap();
     // Both subscribe by now, and nobody has reason to ask again soon.
     old.freeze().await;
     resp::ask(group.sentinels()[0].addr(), &["SENTINEL", "FAILOVER", "main"]).await.unwrap();

@@ -111,6 +111,23 @@ async fn tokens_of_a_flight_grow_although_its_client_is_behind_the_clock_and_oth
     }
 }
 
+#[tokio::test]
+async fn tokens_of_a_flight_grow_although_the_clock_went_back() {
+    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let hour = Duration::from_secs(3_600);
+    set_clock(&server, hour * 480_001);
+    let mut before = take_many(&connect(&server).await).await;
+    set_clock(&server, hour * 480_000);
+    let driver = connect(&server).await;
+    for _ in 0..2 {
+        let now = take_many(&driver).await;
+        for (i, (token, before)) in now.iter().zip(&before).enumerate() {
+            assert!(token > before, "invoice/{i}: {token} after {before}");
+        }
+        before = now;
+    }
+}
+
 /// Puts back the counters of tokens that were kept before.
 async fn put_back(server: &Server, counters: &[(String, String)]) {
     for (key, value) in counters {
