@@ -40,9 +40,7 @@ pub(crate) fn on_connecting(url: &str, sentence: &str) -> &'static str {
         "rediss" | "rediss+sentinel" | "rediss+cluster" if says(&broken) || says(&silent) => {
             "; perhaps the server speaks no TLS on this port: use redis://"
         }
-        "etcd" if says(&broken) => {
-            "; perhaps the server expects TLS on this port: use etcds://"
-        }
+        "etcd" if says(&broken) => "; perhaps the server expects TLS on this port: use etcds://",
         "zk" if says(&broken) || says(&silent) => {
             "; perhaps the server expects TLS on this port: use zks://"
         }

@@ -287,6 +287,10 @@ pub enum Fault {
     WritesLost,
     /// The server comes back without its data, or its data is deleted while it runs.
     DataLost,
+    /// Older data are put back, as from a backup, while clients hold, wait and are connected.
+    OlderDataRestored,
+    /// A right that the documentation of the driver asks for is withdrawn while clients hold and wait.
+    RightsWithdrawn,
     /// A replica that lags takes over from a leader that is gone.
     Failover,
     /// A replica takes over while the old leader lives on, and still serves those who have not
@@ -304,7 +308,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the docs' table.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::ConnectionCut,
         Self::Partition,
         Self::ServerStandsStill,
@@ -313,6 +317,8 @@ impl Fault {
         Self::ServerRestarts,
         Self::WritesLost,
         Self::DataLost,
+        Self::OlderDataRestored,
+        Self::RightsWithdrawn,
         Self::Failover,
         Self::SplitBrain,
         Self::LeaderLost,

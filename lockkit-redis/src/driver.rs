@@ -77,6 +77,7 @@ const CAPABILITIES: Capabilities = {
     capabilities.faults = &[
         (Fault::WritesLost, Keeps::Tokens),
         (Fault::DataLost, Keeps::Tokens),
+        (Fault::OlderDataRestored, Keeps::Tokens),
         (Fault::Failover, Keeps::Tokens),
         // Each of two masters has its own line, and who stood in it keeps an old token.
         (Fault::SplitBrain, Keeps::Nothing),

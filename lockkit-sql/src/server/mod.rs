@@ -232,6 +232,7 @@ pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Cap
 const FAULTS: &[(Fault, Keeps)] = &[
     (Fault::WritesLost, Keeps::Tokens),
     (Fault::DataLost, Keeps::Tokens),
+    (Fault::OlderDataRestored, Keeps::Tokens),
     (Fault::Failover, Keeps::Tokens),
     (Fault::SplitBrain, Keeps::Nothing),
     (Fault::LeaderLost, Keeps::Impossible),

@@ -59,6 +59,7 @@ const CAPABILITIES: Capabilities = {
         (Fault::Partition, Keeps::Impossible),
         (Fault::ServerStandsStill, Keeps::Impossible),
         (Fault::DataLost, Keeps::Tokens),
+        (Fault::OlderDataRestored, Keeps::Tokens),
         (Fault::Failover, Keeps::Impossible),
         (Fault::SplitBrain, Keeps::Impossible),
         (Fault::LeaderLost, Keeps::Impossible),
