@@ -21,7 +21,7 @@ use lockkit_core::{Capabilities, Error};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{ConnectOptions, Executor};
 
-use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
+use crate::server::dialect::{Arg, Commands, Dialect, Heard, Row, Verb, Verdict};
 use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
 pub use fence::TOKENS_TABLE;
 use memory::Memory;
@@ -206,7 +206,12 @@ impl Dialect for MySql {
         }
     }
 
-    async fn listen(_: &MySqlConnectOptions, _: &str, _: &Heard<'_>) -> Result<(), sqlx::Error> {
+    async fn listen(
+        _: &MySqlConnectOptions,
+        _: &str,
+        _: &Heard<'_>,
+        _: &dyn Commands,
+    ) -> Result<(), sqlx::Error> {
         std::future::pending().await
     }
 }

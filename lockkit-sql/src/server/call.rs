@@ -71,7 +71,7 @@ impl<D: Dialect> Shared<D> {
                 }
                 Verdict::Again | Verdict::HeldUp => {}
                 verdict @ (Verdict::Gone | Verdict::Closed) => {
-                    self.connections.forget();
+                    self.forget_connections();
                     // A server that is down is core's to wait for.
                     if tries.lost {
                         return Err(Error::retryable(D::BACKEND, error));
@@ -97,12 +97,12 @@ impl<D: Dialect> Shared<D> {
                 }
                 // A connection may be read-only for good while the server is not any more.
                 Verdict::ReadOnly if !tries.refused => {
-                    self.connections.forget();
+                    self.forget_connections();
                     tries.refused = true;
                     continue;
                 }
                 Verdict::ReadOnly => return Err(read_only::<D>(verb, error)),
-                Verdict::Forbidden => return Err(forbidden::<D>(&error)),
+                Verdict::Forbidden => return Err(self.forbidden(&error)),
                 verdict @ (Verdict::Later
                 | Verdict::Never
                 | Verdict::TooLarge
@@ -164,6 +164,22 @@ impl<D: Dialect> Shared<D> {
         })
     }
 
+    /// A connection was found dead, or to lead to the wrong server.
+    fn forget_connections(&self) {
+        self.connections.forget();
+        self.lost.notify_one();
+    }
+
+    fn forbidden(&self, error: &sqlx::Error) -> Error {
+        let grant = self.dialect.missing_grant(error, &self.connections.options());
+        let missing = grant.map_or(String::new(), |grant| format!("; {grant} is missing"));
+        let told = format!(
+            "this user has no right to use lockkit's tables ({error}){missing}; `lockkit schema` prints \
+             the GRANTs that are missing"
+        );
+        Error::permanent(D::BACKEND, told)
+    }
+
     fn late(&self, last: Option<sqlx::Error>) -> Error {
         let limit = self.timeout;
         let told = match last {
@@ -199,12 +215,4 @@ fn read_only<D: Dialect>(verb: Verb, error: sqlx::Error) -> Error {
         Verb::Renew | Verb::Release | Verb::Amend => Error::retryable(D::BACKEND, ReadOnly(error)),
         _ => Error::permanent(D::BACKEND, ReadOnly(error)),
     }
-}
-
-fn forbidden<D: Dialect>(error: &sqlx::Error) -> Error {
-    let told = format!(
-        "this user has no right to use lockkit's tables ({error}); `lockkit schema` prints the GRANTs \
-         that are missing"
-    );
-    Error::permanent(D::BACKEND, told)
 }

@@ -21,6 +21,7 @@ use lockkit_core::capabilities::{Fault, Keeps, TokenSource};
 use lockkit_core::driver::{ClaimId, Flights};
 use lockkit_core::{Capabilities, Error};
 use sqlx::Pool;
+use tokio::sync::Notify;
 
 use dialect::{Dialect, Verb};
 use options::is_plain;
@@ -64,6 +65,8 @@ pub(crate) struct Shared<D: Dialect> {
     client: Tag,
     wakes: Arc<Wakes>,
     operations: AtomicU64,
+    /// Rung when a connection was lost.
+    lost: Arc<Notify>,
 }
 
 impl<D: Dialect> fmt::Debug for ServerDriver<D> {
@@ -151,6 +154,7 @@ impl<D: Dialect> ServerDriver<D> {
             client: attend::tag(&ClaimId::random()),
             wakes: Wakes::new(attend::tag, D::PUSHES),
             operations: AtomicU64::new(0),
+            lost: Arc::default(),
         };
         let driver = Self { shared: Arc::new(shared) };
         driver.meet().await;
