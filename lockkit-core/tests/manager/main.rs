@@ -7,6 +7,7 @@ mod flights;
 mod gather;
 mod moody;
 mod primitives;
+mod probe;
 mod reading;
 mod reentrant;
 mod renewer;
