@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use lockkit::{BackendUrl, LockManager, Namespace, Settings};
+use lockkit::{BackendUrl, Error, LockManager, Namespace, Settings};
 
 use crate::advice;
 use crate::args::BackendArgs;
@@ -231,8 +231,7 @@ impl Backend {
                 output::note(remark);
             }
         }
-        let connected = lockkit::connect_with(self.url.rest(), self.settings()).await;
-        connected.map_err(|error| {
+        self.connect_again().await.map_err(|error| {
             let mut failure = Failure::from(error);
             if let (true, Some(sentence)) = (failure.is_of_the_backend(), &mut failure.sentence) {
                 let advice = advice::on_connecting(self.url.rest(), sentence);
@@ -240,6 +239,21 @@ impl Backend {
             }
             failure
         })
+    }
+
+    /// The backends that this one is made of; its own where it is one.
+    pub(crate) fn members(&self) -> Result<Vec<Self>, Failure> {
+        let member = |url: String| {
+            let url = BackendUrl::parse(&url)?;
+            let (origin, settings) = (Origin::Told, self.settings());
+            Ok(Self { text: String::new(), url, origin, settings })
+        };
+        lockkit::members(self.url.rest()).into_iter().map(member).collect()
+    }
+
+    /// One more connection, without a remark about the choice.
+    pub(crate) async fn connect_again(&self) -> Result<LockManager, Error> {
+        lockkit::connect_with(self.url.rest(), self.settings()).await
     }
 
     /// The URL without lockkit's options. **Contains the password.**

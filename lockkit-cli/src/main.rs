@@ -95,7 +95,7 @@ async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> 
         Verb::Watch(args) => commands::watch::watch(&args, backend).await,
         #[cfg(feature = "top")]
         Verb::Top(args) => return top::top(&args, backend).await,
-        Verb::Doctor => commands::doctor::doctor(backend).await,
+        Verb::Doctor(args) => return commands::doctor::doctor(&args, backend).await,
         Verb::Schema => commands::schema::schema(backend),
         #[cfg(feature = "serve")]
         Verb::Serve(args) => commands::serve::serve(&args, backend).await,

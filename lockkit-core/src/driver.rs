@@ -169,6 +169,16 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// call waits for it again.
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error>;
 
+    /// Returns once the backend itself has told this client, by a message, that the queued claim
+    /// holds. For a trial of whether messages come: [`granted`](Self::granted) also succeeds where
+    /// the driver has to ask. By default `granted`.
+    ///
+    /// # Cancel safety
+    /// As [`granted`](Self::granted).
+    async fn notified(&self, claim: &Arc<Claim>) -> Result<(), Error> {
+        self.granted(claim).await.map(drop)
+    }
+
     /// Renews many claims, holding or queued, in one go, and says for each, in the order given,
     /// what became of it.
     ///

@@ -35,6 +35,7 @@ pub mod memory;
 mod name;
 mod observe;
 mod pem;
+mod probe;
 pub mod queue;
 mod recent;
 mod record;

@@ -61,6 +61,8 @@ struct Note {
     at: Option<Moment>,
     /// How often it was asked about in vain.
     asked: u32,
+    /// Whether a message of the server said that it holds.
+    notified: bool,
     /// Whether it is known to be in line, so that an answer that it is not is the truth.
     in_line: bool,
 }
@@ -137,6 +139,7 @@ impl<K: Eq + Hash> Waiters<K> {
     /// A message, or another answer, said that the claim of this name holds.
     pub fn granted(&self, name: &K, grant: impl FnOnce(&Claim) -> Grant) {
         if let Some(waiter) = self.find(name) {
+            locked(&waiter.note).notified = true;
             waiter.end(Ok(grant(&waiter.claim)));
         }
     }
@@ -190,6 +193,20 @@ impl<K: Eq + Hash> Waiters<K> {
             if let Some(outcome) = locked(&waiter.note).outcome.clone() {
                 return outcome;
             }
+            waiter.bell.notified().await;
+        }
+    }
+
+    /// Returns once a message said that the claim holds; for
+    /// [`LockDriver::notified`](crate::driver::LockDriver::notified), instead of
+    /// [`outcome`](Self::outcome).
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn notified(&self, claim: &Arc<Claim>) {
+        let waiter = self.waiter(claim);
+        self.expect(&waiter);
+        while !locked(&waiter.note).notified {
             waiter.bell.notified().await;
         }
     }

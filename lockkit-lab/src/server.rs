@@ -18,6 +18,7 @@ use super::kind::Kind;
 use super::recipe::Recipe;
 use super::servers;
 use super::servers::etcd::{Demands as EtcdDemands, Etcd};
+use super::servers::mariadb::MariaDb;
 use super::servers::zookeeper::{Demands as ZooKeeperDemands, ZooKeeper};
 
 /// Long, since machines that run tests stall for seconds; a server that works
@@ -116,6 +117,24 @@ impl Server {
         server.launch(Data::Keep).await?;
         server.ready().await?;
         Ok((server, addr))
+    }
+
+    /// Starts a MariaDB with these options of its command, for settings that a server that runs does
+    /// not take.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the server remains.
+    pub async fn start_mariadb_with(options: &[&str]) -> Result<Self> {
+        let recipe = MariaDb::with(options)?;
+        let server = Self::create(Box::new(recipe), Arc::new(Folder::create()?), false).await?;
+        server.launch(Data::Keep).await?;
+        server.ready().await?;
+        Ok(server)
     }
 
     /// Starts a ZooKeeper that demands this of its clients.

@@ -222,6 +222,12 @@ impl LockDriver for RedisDriver {
         outcome
     }
 
+    async fn notified(&self, claim: &Arc<Claim>) -> Result<(), Error> {
+        self.ensure_listening();
+        self.shared.wakes.claims.notified(claim).await;
+        Ok(())
+    }
+
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let sent = BootClock.now();
         let mut answers = self.shared.renew(claims).await;

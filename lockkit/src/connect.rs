@@ -106,6 +106,23 @@ pub fn missing_feature(url: &str) -> Option<&'static str> {
     })
 }
 
+/// The URLs of the backends that `quorum:` and `mirror:` name; of any other URL, that one. For
+/// programs that look at each by itself. No I/O.
+///
+/// ```
+/// let url = "quorum:redis://a,redis://b,redis://c?longest_ttl=1m";
+/// assert_eq!(lockkit::members(url), ["redis://a", "redis://b", "redis://c"]);
+/// assert_eq!(lockkit::members("redis://a"), ["redis://a"]);
+/// ```
+pub fn members(url: &str) -> Vec<String> {
+    if let Some(members) = url.strip_prefix("quorum:") {
+        let members = several::members_of_quorum(members);
+        return members.map_or_else(|_| vec![url.to_owned()], |(urls, _)| urls);
+    }
+    let both = url.strip_prefix("mirror:").map_or_else(|| vec![url], several::split);
+    both.into_iter().map(str::to_owned).collect()
+}
+
 /// Boxed, so that what the client crates keep in their futures is no matter of our callers' types.
 type Opening<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
 

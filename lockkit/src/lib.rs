@@ -39,7 +39,7 @@
 pub mod blocking;
 mod connect;
 
-pub use connect::{connect, connect_with, missing_feature, schema};
+pub use connect::{connect, connect_with, members, missing_feature, schema};
 pub use lockkit_core::*;
 
 /// Drivers made of drivers: a quorum of independent backends, and a mirror of two.

@@ -158,6 +158,14 @@ Example:
   lockkit show nightly
   lockkit break nightly --token 1795237948685600 --reason 'host is gone'";
 
+/// `doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Try nothing: read only, as a login without the right to take locks may
+    #[arg(long)]
+    pub(crate) look: bool,
+}
+
 /// `take-over`.
 #[derive(Args, Debug)]
 #[command(after_help = "\

@@ -24,7 +24,7 @@ use lockkit::Token;
 use crate::output::Verbosity;
 #[cfg(feature = "top")]
 use look::TopArgs;
-use look::{BreakArgs, LsArgs, ShowArgs, TakeOverArgs, WatchArgs};
+use look::{BreakArgs, DoctorArgs, LsArgs, ShowArgs, TakeOverArgs, WatchArgs};
 use sync::{DeleteArgs, ElectArgs, GetArgs, LatchVerb, PutArgs, ResizeArgs};
 use take::{AcquireArgs, HoldArgs, RunArgs, TicketArgs};
 
@@ -219,7 +219,7 @@ pub(crate) enum Verb {
     Top(TopArgs),
     /// Check the backend and give advice
     #[command(after_help = DOCTOR_EXAMPLE)]
-    Doctor,
+    Doctor(DoctorArgs),
     /// Print the SQL statements that create lockkit's tables
     #[command(after_help = SCHEMA_EXAMPLE)]
     Schema,
@@ -291,6 +291,9 @@ Example:
   lockkit run job -- sh -c 'prepare && lockkit check && publish'";
 
 const DOCTOR_EXAMPLE: &str = "\
+Tries what locks need: takes, renews, hands over and releases a lock, and writes and deletes a \
+register, both named lockkit.doctor. Ends with 1 when the backend refuses any of it.
+
 Example:
   lockkit doctor --url redis://db.example:6379 || alert";
 

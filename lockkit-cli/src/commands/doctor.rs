@@ -1,47 +1,126 @@
-//! `doctor`: how the backend is, and what to do about it.
+//! `doctor`: how the backend is, whether locks work on it, and what to do about it.
 
-use lockkit::state::Severity;
+use lockkit::state::{Finding, Health, Severity};
+use lockkit::{Error, LockManager};
 
 use crate::args::BackendArgs;
+use crate::args::look::DoctorArgs;
 use crate::backend::Backend;
-use crate::exit::{Failure, code};
+use crate::exit::{Ending, Failure, code};
 use crate::output::{self, Style, printable, styled};
+use crate::run::signals::Signals;
 use crate::take;
 
-pub(crate) async fn doctor(backend: &BackendArgs) -> Result<u8, Failure> {
+pub(crate) async fn doctor(args: &DoctorArgs, backend: &BackendArgs) -> Result<Ending, Failure> {
     let backend = Backend::choose(backend)?;
-    let locks = backend.connect().await?;
-    let health = locks.health().await;
-    take::close(&locks).await;
-    let health = health?;
+    let mut signals = Signals::ending()?;
+    let mut opened = Vec::new();
+    let examined = tokio::select! {
+        biased;
+        signal = signals.next() => {
+            Err(Failure::signal(signal, "interrupted while checking the backend"))
+        }
+        examined = examine(args, &backend, &mut opened) => examined,
+    };
+    // Also when it was interrupted: what was tried is taken back.
+    for locks in &opened {
+        take::close_after(locks, &examined).await;
+    }
+    let health = examined?;
+    output::print(&report(&backend, &health))?;
+    Ok(Ending::Code(match worst(&health) {
+        Some(Severity::Problem) => code::NO,
+        _ => 0,
+    }))
+}
+
+/// Adds the connections that it makes to `opened`.
+async fn examine(
+    args: &DoctorArgs,
+    backend: &Backend,
+    opened: &mut Vec<LockManager>,
+) -> Result<Health, Failure> {
+    let locks = match backend.connect().await {
+        Ok(locks) => locks,
+        Err(failure) if failure.is_of_the_backend() && !failure.passing => {
+            // It answers, and refuses.
+            let what = failure.sentence.unwrap_or_default();
+            let advice = "no lock can be taken before that is mended".to_owned();
+            let refused = Finding { severity: Severity::Problem, what, advice };
+            return Ok(Health::well("unknown").with(refused));
+        }
+        Err(failure) => return Err(failure),
+    };
+    opened.push(locks.clone());
+    let Health { server, findings, .. } = locks.health().await?;
+    let tried = match args.look {
+        true => Vec::new(),
+        false => try_members(backend, opened).await?,
+    };
+    // What was tried weighs more than what was read.
+    Ok(tried.into_iter().chain(findings).fold(Health::well(server), Health::with))
+}
+
+/// Tries locks on each of the backends that this one is made of.
+async fn try_members(
+    backend: &Backend,
+    opened: &mut Vec<LockManager>,
+) -> Result<Vec<Finding>, Failure> {
+    let members = backend.members()?;
+    let mut all = Vec::new();
+    for member in &members {
+        let found = try_one(member, opened).await.unwrap_or_else(|error| vec![untried(&error)]);
+        all.extend(found.into_iter().map(|finding| match members.len() {
+            1 => finding,
+            _ => Finding { what: format!("{}: {}", member.shown(), finding.what), ..finding },
+        }));
+    }
+    Ok(all)
+}
+
+/// Between two connections: within one, a lock is handed over without a message.
+async fn try_one(member: &Backend, opened: &mut Vec<LockManager>) -> Result<Vec<Finding>, Error> {
+    let mut pair = Vec::new();
+    for _ in 0..2 {
+        let locks = member.connect_again().await?;
+        opened.push(locks.clone());
+        pair.push(locks);
+    }
+    pair[0].probe(&pair[1]).await
+}
+
+fn untried(error: &Error) -> Finding {
+    let (severity, advice) = match error.is_retryable() {
+        true => (Severity::Note, "ask again once it answers"),
+        false => (Severity::Problem, "no lock can be taken there before that is mended"),
+    };
+    let what = format!("locks could not be tried: {error}");
+    Finding { severity, what, advice: advice.to_owned() }
+}
+
+fn worst(health: &Health) -> Option<Severity> {
+    health.findings.iter().map(|finding| finding.severity).max()
+}
+
+fn report(backend: &Backend, health: &Health) -> String {
     let (shown, server) = (printable(&backend.shown()), printable(&health.server));
     let mut text = format!("backend  {shown}\nserver   {server}\n");
     for finding in &health.findings {
-        let severity = match finding.severity {
-            Severity::Note => "note",
-            Severity::Warning => "warning",
-            Severity::Problem => "PROBLEM",
-        };
-        let style = match finding.severity {
-            Severity::Note => Style::Faint,
-            Severity::Warning => Style::Warning,
-            Severity::Problem => Style::Bad,
+        let (style, severity) = match finding.severity {
+            Severity::Note => (Style::Faint, "note"),
+            Severity::Warning => (Style::Warning, "warning"),
+            Severity::Problem => (Style::Bad, "PROBLEM"),
         };
         let severity = styled(style, &format!("{severity:8}"));
         let (what, advice) = (printable(&finding.what), printable(&finding.advice));
         text.push_str(&format!("{severity} {what}\n         {advice}\n"));
     }
-    let worst = health.findings.iter().map(|f| f.severity).max();
-    let (style, summary) = match worst {
+    let (style, summary) = match worst(health) {
         None => (Style::Good, "all is well"),
         Some(Severity::Note) => (Style::Good, "all is well otherwise"),
         Some(Severity::Warning) => (Style::Warning, "locks work; see the warnings"),
         Some(Severity::Problem) => (Style::Bad, "locks do not work, or do not hold: see above"),
     };
     text.push_str(&format!("{}\n", styled(style, summary)));
-    output::print(&text)?;
-    Ok(match worst {
-        Some(Severity::Problem) => code::NO,
-        _ => 0,
-    })
+    text
 }

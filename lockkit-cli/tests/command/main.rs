@@ -4,6 +4,7 @@
 mod compare;
 mod counter;
 mod death;
+mod doctor;
 mod elect;
 mod exits;
 mod guides;

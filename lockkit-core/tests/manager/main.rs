@@ -9,6 +9,7 @@ mod gather;
 mod late;
 mod moody;
 mod primitives;
+mod probe;
 mod reading;
 mod reentrant;
 mod renewer;

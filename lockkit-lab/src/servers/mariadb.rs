@@ -19,11 +19,18 @@ pub(crate) const DATABASE: &str = "lockkit";
 #[derive(Debug)]
 pub(crate) struct MariaDb {
     port: Port,
+    /// What it is started with beside what all are.
+    options: Vec<String>,
 }
 
 impl MariaDb {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self { port: Port::take()? })
+        Self::with(&[])
+    }
+
+    pub(crate) fn with(options: &[&str]) -> Result<Self> {
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        Ok(Self { port: Port::take()?, options })
     }
 }
 
@@ -93,6 +100,7 @@ impl Recipe for MariaDb {
             // could, and the lab does not kill the machine.
             "--innodb-flush-log-at-trx-commit=2".into(),
         ]);
+        command.args(&self.options);
         if mysqld().is_some() {
             // Another port, the same for all; and TLS, through which no proxy sees.
             command.args(["--mysqlx=OFF", "--tls-version="]);

@@ -38,6 +38,16 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         self.shared.wakes.granted(&self.shared, claim).await
     }
 
+    async fn notified(&self, claim: &Arc<Claim>) -> Result<(), Error> {
+        if !D::PUSHES {
+            return self.granted(claim).await.map(drop);
+        }
+        let claims = &self.shared.wakes.claims;
+        claims.attend(&self.shared);
+        claims.notified(claim).await;
+        Ok(())
+    }
+
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         if claims.is_empty() {
             return Ok(Vec::new());

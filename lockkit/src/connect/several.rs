@@ -33,21 +33,11 @@ pub(super) async fn quorum(
     members: &str,
     settings: Option<Settings>,
 ) -> Result<(Arc<dyn LockDriver>, Settings), Error> {
-    let (before, last) = match split(members).split_last() {
-        Some((last, before)) => (before.to_vec(), (*last).to_owned()),
-        None => return Err(Error::config("a quorum of nobody")),
-    };
-    let (place, query) = last.split_once('?').unwrap_or((&last, ""));
-    let given = query.split('&').filter(|option| !option.is_empty());
-    let (options, others) = QuorumOptions::parse(given)?;
-    let last = match others.is_empty() {
-        true => place.to_owned(),
-        false => format!("{place}?{}", others.join("&")),
-    };
-    let last = BackendUrl::parse(&last)?;
+    let (mut before, options) = members_of_quorum(members)?;
+    let last = BackendUrl::parse(&before.pop().unwrap_or_default())?;
     let mut urls = Vec::with_capacity(before.len() + 1);
     for given in before {
-        let url = BackendUrl::parse(given)?;
+        let url = BackendUrl::parse(&given)?;
         if url.rest() != given {
             let message = "options of lockkit stand behind the last member of a quorum's URL";
             return Err(Error::config(message));
@@ -61,6 +51,23 @@ pub(super) async fn quorum(
     }
     let members = urls.into_iter().map(|url| member(url, &settings)).collect();
     Ok((Arc::new(QuorumDriver::connect(members, options).await?), settings))
+}
+
+/// The URLs of a quorum's members, without the quorum's own options, which stand behind the last one.
+pub(super) fn members_of_quorum(members: &str) -> Result<(Vec<String>, QuorumOptions), Error> {
+    let mut urls: Vec<_> = split(members).into_iter().map(str::to_owned).collect();
+    let Some(last) = urls.last_mut() else {
+        return Err(Error::config("a quorum of nobody"));
+    };
+    let whole = std::mem::take(last);
+    let (place, query) = whole.split_once('?').unwrap_or((&whole, ""));
+    let given = query.split('&').filter(|option| !option.is_empty());
+    let (options, others) = QuorumOptions::parse(given)?;
+    *last = match others.is_empty() {
+        true => place.to_owned(),
+        false => format!("{place}?{}", others.join("&")),
+    };
+    Ok((urls, options))
 }
 
 fn member(url: BackendUrl, settings: &Settings) -> QuorumMember {
