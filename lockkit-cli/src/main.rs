@@ -8,6 +8,7 @@ mod note;
 mod output;
 mod phrase;
 mod run;
+mod silence;
 mod system;
 mod take;
 #[cfg(feature = "top")]

@@ -19,8 +19,9 @@ use crate::{BreakRecord, Error, LossReason, Namespace, Space, Token};
 /// Locks of one backend under one prefix.
 ///
 /// Cheap to clone; clones share connections and the one background task that renews. It has to be
-/// used inside a Tokio runtime, and may be in several: when the one ends in which that task runs, it
-/// goes on in the runtime of a lock that is held or waited for. When the last clone, guard and lock made from it are gone, what
+/// used inside a Tokio runtime, and may be in several: when the one ends, or is blocked, in which that
+/// task runs, it goes on in another. A lock is renewed only while the runtime that asked for it is
+/// polled. When the last clone, guard and lock made from it are gone, what
 /// was dropped is still released; [`shutdown`](Self::shutdown) waits for that.
 ///
 /// **Call [`shutdown`](Self::shutdown) before `main` returns**: the runtime ends with it, and a lock that
