@@ -424,6 +424,11 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
+        if self.core.registry.is_forked() {
+            // The parent's request, in the parent's queue.
+            std::mem::forget((self.asking.take(), self.pending.take()));
+            return;
+        }
         if self.asking.take().is_some_and(|mut asking| !asking.withdraw()) {
             self.under_way += 1;
             self.settled = false;

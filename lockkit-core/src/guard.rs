@@ -110,12 +110,12 @@ impl Guard {
     ///
     /// Only for locks made with `.detached()`; others are released, and the error says so.
     pub fn detach(self) -> Result<Ticket, Error> {
+        let token = self.token()?;
         let claim = self.holding.lease.record.claim();
         if claim.lifetime != Lifetime::Detached {
             let message = "only a lock made with .detached() can be detached; it was released";
             return Err(Error::config(message));
         }
-        let token = self.token()?;
         let Some(holding) = Arc::into_inner(self.holding) else {
             let message = "a lock that its owner has entered more than once cannot be detached";
             return Err(Error::config(message));
@@ -203,6 +203,9 @@ impl Holding {
     async fn release(self) -> Result<(), Error> {
         let record = &self.lease.record;
         let registry = &self.core.registry;
+        if registry.is_forked() {
+            return Err(Error::Lost { reason: LossReason::Forked });
+        }
         let mut given = record.give_back();
         let claim = &given.claim;
         observe::released(record.labels, claim.key.name.as_str(), given.held_for);
@@ -252,7 +255,8 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        if !self.armed.load(Ordering::Relaxed) {
+        // What is dropped in a fork is the parent's, and stays taken.
+        if !self.armed.load(Ordering::Relaxed) || self.core.registry.is_forked() {
             return;
         }
         let record = &self.lease.record;

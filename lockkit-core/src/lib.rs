@@ -50,6 +50,7 @@ pub mod sync;
 pub mod testing;
 mod ticket;
 mod token;
+mod unique;
 mod url;
 pub mod waiting;
 

@@ -50,6 +50,9 @@ struct Presence(Arc<Registry>);
 
 impl Drop for Presence {
     fn drop(&mut self) {
+        if self.0.is_forked() {
+            return;
+        }
         let held = self.0.held();
         if !held.is_empty() {
             observe::manager_gone(self.0.backend(), &held);
@@ -231,10 +234,15 @@ impl LockManager {
     /// Requests under way are waited for, and released too. Where the backend does not answer, or
     /// nobody polls the future that asked, this returns when the leases are over.
     ///
+    /// In a fork of the process that made the manager it does nothing: all of it is the parent's.
+    ///
     /// # Cancel safety
     /// Dropping it leaves the releases to the background; the manager stays shut.
     pub async fn shutdown(&self) {
         let registry = &self.core.registry;
+        if registry.is_forked() {
+            return;
+        }
         for record in registry.close() {
             if record.lose(LossReason::ShutDown) {
                 registry.release_of(&record);

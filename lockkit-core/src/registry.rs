@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub(crate) struct Registry {
     polled: AtomicU64,
     orphaned: AtomicBool,
     pub(crate) closed: AtomicBool,
+    /// The process that this was made in.
+    pid: AtomicU32,
 }
 
 /// A claim that the renewer is to take out of its list.
@@ -128,11 +130,24 @@ impl Registry {
             polled: AtomicU64::new(0),
             orphaned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            pid: AtomicU32::new(std::process::id()),
         })
     }
 
     pub(crate) fn backend(&self) -> &'static str {
         self.driver.capabilities().backend
+    }
+
+    /// Whether this process is a fork of the one that this was made in. Then nothing here may be
+    /// touched: a thread that is only in the parent may hold any of its mutexes.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.pid.load(Ordering::Relaxed) != std::process::id()
+    }
+
+    /// From now on as in a fork.
+    #[cfg(feature = "testing")]
+    pub(crate) fn fork(&self) {
+        self.pid.store(0, Ordering::Relaxed);
     }
 
     /// Takes care of a claim from now on. Only inside a Tokio runtime.

@@ -58,6 +58,7 @@ impl Core {
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         match self.registry.closed.load(Ordering::SeqCst) {
+            _ if self.registry.is_forked() => Err(Error::Forked),
             true => Err(Error::Closed),
             false => Ok(()),
         }
@@ -161,6 +162,9 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if self.registry.is_forked() {
+            return;
+        }
         self.registry.orphan();
     }
 }
