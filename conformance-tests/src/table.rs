@@ -163,6 +163,7 @@ macro_rules! __every_case {
                 loss_08_a_stopped_process_finds_out_on_waking: Processes,
                 loss_09_the_local_deadline_passes_before_the_server_s: Nothing,
                 loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it: Nothing,
+                loss_11_what_was_granted_late_is_renewed_before_its_guard: Nothing,
             }
             release {
                 release_01_releasing_twice_is_harmless: Nothing,

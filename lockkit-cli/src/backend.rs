@@ -96,6 +96,11 @@ impl Backend {
         Self::at(url, origin, Origin::Told, args)
     }
 
+    /// How long a request may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        timeout_of(&self.text)
+    }
+
     /// A backend that is compared: one in memory too, which meets nobody else there either.
     #[cfg(feature = "compare")]
     pub(crate) fn compared(url: &str) -> Result<Self, Failure> {
@@ -349,6 +354,13 @@ fn text_of(name: &str) -> Result<Option<String>, Failure> {
             Err(Failure::usage(format!("{name} is not UTF-8: correct it")))
         }
     }
+}
+
+/// How long a request may take at the backend of this URL: its option, or the default of its driver.
+fn timeout_of(url: &str) -> Duration {
+    let asked = option(url, "timeout").and_then(|asked| lockkit::parse_duration(asked).ok());
+    let default = if url.starts_with("redis") { 2 } else { 5 };
+    asked.unwrap_or(Duration::from_secs(default))
 }
 
 /// The value of an option in a URL's query, as it stands there.

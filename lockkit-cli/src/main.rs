@@ -10,6 +10,7 @@ mod note;
 mod output;
 mod phrase;
 mod run;
+mod silence;
 mod system;
 mod take;
 #[cfg(feature = "top")]

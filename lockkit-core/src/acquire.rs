@@ -158,9 +158,10 @@ async fn attempt(
     renewer::ensure(&core.registry);
     let mut late = 0;
     loop {
-        let base = match patience {
-            Patience::Try => core.token_base().await?,
-            Patience::Wait => core.repeat(None, || core.token_base()).await?,
+        let base = match (core.known_token_base(), patience) {
+            (Some(base), _) => base,
+            (None, Patience::Try) => core.token_base().await?,
+            (None, Patience::Wait) => core.repeat("token_base", None, || core.token_base()).await?,
         };
         match Attempt::new(core, request, base).run(patience).await? {
             Came::Granted(guard) => return Ok(Some(guard)),
@@ -251,6 +252,7 @@ impl<'a> Attempt<'a> {
             self.settled = false;
             let error = match reply {
                 Ok(Answered { answer: Reply::Acquired(answer), unanswered }) => {
+                    core.registry.outages.answered();
                     self.under_way += unanswered;
                     self.under_way -= 1;
                     return self.answered(answer, departed, patience).await;
@@ -267,7 +269,7 @@ impl<'a> Attempt<'a> {
             if patience == Patience::Try || !error.is_retryable() {
                 return Err(error);
             }
-            observe::acquire_failed(&self.claim, &error);
+            core.registry.note("acquire", departed, &error);
             failures += 1;
             tokio::time::sleep(core.registry.collector.jitter.backoff(failures)).await;
         }
@@ -337,6 +339,7 @@ impl<'a> Attempt<'a> {
             _ => {}
         }
         observe::granted_too_late(&self.claim);
+        record.give_back();
         match self.core.registry.give_back(&self.claim).await {
             Ok(_) => self.settled = self.under_way == 0,
             // It would be refused for its own claim.
@@ -349,7 +352,9 @@ impl<'a> Attempt<'a> {
     /// Waits until the claim holds: told by the driver, or by a renewal.
     async fn wait(mut self, record: Arc<Record>) -> Result<Came, Error> {
         let mut failures = 0;
+        let registry = &self.core.registry;
         loop {
+            let asked = self.core.clock().now();
             let heard = tokio::select! {
                 biased;
                 () = record.settled() => break,
@@ -358,7 +363,9 @@ impl<'a> Attempt<'a> {
             match heard {
                 Ok(()) => {}
                 Err(Error::Lost { reason }) => drop(record.lose(reason)),
-                Err(error) if error.is_retryable() => {}
+                Err(error) if error.is_retryable() => {
+                    registry.note("wait", asked, &error);
+                }
                 Err(error) => return Err(error),
             }
             failures += 1;
@@ -412,6 +419,11 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
+        if self.core.registry.is_forked() {
+            // The parent's request, in the parent's queue.
+            std::mem::forget((self.asking.take(), self.pending.take()));
+            return;
+        }
         if self.asking.take().is_some_and(|mut asking| !asking.withdraw()) {
             self.under_way += 1;
             self.settled = false;

@@ -145,6 +145,9 @@ pub enum Error {
     /// The manager was shut down.
     #[error("this lock manager was shut down")]
     Closed,
+    /// The manager was made before this process was forked: its connections and claims are the parent's.
+    #[error("this lock manager was made before a fork, and is the parent's: make a new one here")]
+    Forked,
     /// The guard of this lease has been given back.
     #[error("this lock was released")]
     Released,
@@ -252,6 +255,7 @@ impl Error {
             Self::Stale { .. } => "stale",
             Self::Backend { .. } => "backend",
             Self::Closed => "closed",
+            Self::Forked => "forked",
             Self::Released => "released",
         }
     }
@@ -303,6 +307,8 @@ pub enum LossReason {
     Vanished,
     /// Its manager was shut down.
     ShutDown,
+    /// This process is a fork of the one that holds it, which goes on holding it.
+    Forked,
 }
 
 impl LossReason {
@@ -326,6 +332,7 @@ impl LossReason {
             Self::Refused(_) => "refused",
             Self::Vanished => "vanished",
             Self::ShutDown => "shut_down",
+            Self::Forked => "forked",
         }
     }
 }
@@ -345,6 +352,7 @@ impl fmt::Display for LossReason {
             }
             Self::Vanished => f.write_str("the backend does not have it any more"),
             Self::ShutDown => f.write_str("its manager was shut down"),
+            Self::Forked => f.write_str("it is the parent's of this forked process"),
         }
     }
 }

@@ -53,6 +53,7 @@ pub(crate) async fn renewed(core: &Core, record: &Arc<Record>) -> Result<bool, E
         match answer {
             None => {}
             Some((Ok(answer), sent)) => {
+                core.registry.outages.answered();
                 if record.renewed(&answer, sent) {
                     return Ok(false);
                 }
@@ -61,7 +62,8 @@ pub(crate) async fn renewed(core: &Core, record: &Arc<Record>) -> Result<bool, E
                 }
                 next = pause(clock.now(), &mut failures);
             }
-            Some((Err(error), _)) => {
+            Some((Err(error), sent)) => {
+                core.registry.note("renew", sent, &error);
                 record.renewal_failed(&LossReason::of_renewals(&error));
                 next = pause(clock.now(), &mut failures);
             }

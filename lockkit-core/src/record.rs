@@ -7,14 +7,15 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::clock::{Clock, Moment, sleep_until};
+use crate::clock::{Clock, Moment};
 use crate::deadline::{self, Margin};
 use crate::driver::{Ended, Grant, Renewal};
 use crate::observe::{self, Labels};
-use crate::shared::{locked, once_there};
-use crate::{Claim, Error, LossReason, Token};
+use crate::shared::locked;
+use crate::{Claim, LossReason, Token};
 
 mod parts;
+mod state;
 
 pub(crate) use parts::{GivenBack, How};
 
@@ -352,6 +353,21 @@ impl Record {
         }
     }
 
+    /// Its renewal is not due before this.
+    pub(crate) fn postpone(&self, until: Moment) {
+        let mut term = self.term();
+        term.due = term.due.max(until);
+    }
+
+    /// The ttl that its state has.
+    pub(crate) fn ttl(&self) -> Duration {
+        let term = self.term();
+        match &term.phase {
+            Phase::Holding(h) => h.ttl,
+            _ => term.claim.wait_ttl,
+        }
+    }
+
     /// When something is to be done about this claim: a renewal, or its end.
     pub(crate) fn next_event(&self) -> Moment {
         let term = self.term();
@@ -380,89 +396,6 @@ impl Record {
         match &term.phase {
             Phase::Holding(h) => h.deadline.since(now),
             _ => term.asked.after(term.claim.wait_ttl).since(now),
-        }
-    }
-
-    pub(crate) fn token(&self) -> Result<Token, Error> {
-        let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Holding(h) if now < h.deadline => Ok(h.token),
-            Phase::Holding(_) => Err(Error::Lost { reason: reason_of_the_end(&term) }),
-            Phase::Ended(Some(why)) => Err(Error::Lost { reason: why.clone() }),
-            Phase::Ended(None) | Phase::Waiting => Err(Error::Released),
-        }
-    }
-
-    /// The token that was granted, valid or not.
-    pub(crate) fn granted(&self) -> Option<(Token, Duration)> {
-        match &self.term().phase {
-            Phase::Holding(h) => Some((h.token, h.ttl)),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn remaining(&self) -> Duration {
-        let now = self.clock.now();
-        match &self.term().phase {
-            Phase::Holding(h) => h.deadline.since(now),
-            _ => Duration::ZERO,
-        }
-    }
-
-    pub(crate) fn is_holding(&self) -> bool {
-        matches!(self.term().phase, Phase::Holding(_))
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.term().phase, Phase::Ended(_))
-    }
-
-    /// Why it was lost, if it was: also true when nobody has noticed yet.
-    pub(crate) fn loss(&self) -> Option<LossReason> {
-        let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Ended(why) => why.clone(),
-            Phase::Holding(h) if now >= h.deadline => Some(reason_of_the_end(&term)),
-            _ => None,
-        }
-    }
-
-    fn has_expired(&self) -> bool {
-        let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Holding(h) => now >= h.deadline,
-            Phase::Ended(_) => true,
-            Phase::Waiting => now >= term.asked.after(term.claim.wait_ttl),
-        }
-    }
-
-    /// Returns when the claim waits no more.
-    pub(crate) async fn settled(&self) {
-        let settled = || (!matches!(self.term().phase, Phase::Waiting)).then_some(());
-        once_there(&self.changed, settled).await;
-    }
-
-    /// Returns when the claim was lost; never when it was given back. Keeps its own timer, so that
-    /// it does not depend on the renewer's being alive.
-    pub(crate) async fn lost(&self) -> LossReason {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if let Some(why) = self.loss() {
-                return why;
-            }
-            let deadline = match &self.term().phase {
-                Phase::Holding(h) => h.deadline,
-                _ => NEVER,
-            };
-            tokio::select! {
-                () = changed => {}
-                () = sleep_until(&*self.clock, deadline) => {}
-            }
         }
     }
 }

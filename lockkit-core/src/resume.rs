@@ -28,6 +28,7 @@ impl LockManager {
         let base = core.token_base().await?;
         renewer::ensure(&core.registry);
         let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
+        core.registry.note_ttls(&claim);
         for _ in 0..TRIES {
             if let Some(record) = renew(core, &claim, base).await? {
                 if let Err(error) = core.registry.insert(claim.id, &record) {

@@ -183,6 +183,11 @@ pub const FLAWS: &[Caught] = &[
         "loss_06_lost_says_why",
     ),
     caught(
+        Flaw::RenewsNoFixedClaim,
+        "says that it renews a claim of a fixed lifetime, and does not",
+        "loss_11_what_was_granted_late_is_renewed_before_its_guard",
+    ),
+    caught(
         Flaw::ReleaseForgetsWhoBroke,
         "forgets the break of a claim when that is released",
         "loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it",

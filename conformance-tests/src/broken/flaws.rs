@@ -22,6 +22,7 @@ pub enum Flaw {
     RenewsOnlyHolders,
     ShorterRenewalShortens,
     RenewsHolderAsWaiter,
+    RenewsNoFixedClaim,
     ReleasesWithoutId,
     ReleaseFailsTheSecondTime,
     SaysNoSuchLockToStrangers,

@@ -9,8 +9,8 @@ use lockkit_core::{Error, Guard, LockManager, LossReason, Mode, Space};
 
 use crate::bench::{Bench, MustSucceed, undisturbed};
 use crate::worker::Crew;
-use crate::wrap::Tampered;
-use crate::wrap::tampers::Severed;
+use crate::wrap::tampers::{Late, Severed};
+use crate::wrap::{Tampered, Verb};
 
 pub async fn loss_01_lost_fires_on_a_break(bench: Bench) {
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
@@ -233,6 +233,20 @@ pub async fn loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it(bench:
     }
     let driver = bench.driver().await;
     bench.free(&driver, &bench.key("a"), bench.after(bench.lively())).await;
+}
+
+pub async fn loss_11_what_was_granted_late_is_renewed_before_its_guard(bench: Bench) {
+    let bench = &bench;
+    undisturbed(bench.short() * 3, |ttl, name| async move {
+        let late = Late { verb: Verb::Acquire, by: ttl * 6 / 10 };
+        let driver = Tampered::new(bench.driver().await, Arc::new(late));
+        let manager = bench.manager_with(Arc::new(driver), |s| s.ttl(ttl).wait_ttl(ttl));
+        let guard = manager.mutex(&name).auto_renew(false).lock().await.expect("it is free");
+        let (left, granted) = (guard.remaining(), guard.granted_ttl());
+        assert!(left > granted / 2, "{left:?} of {granted:?} are left");
+        invalid_at_handover(bench, &name, guard).await;
+    })
+    .await;
 }
 
 /// Stands behind a guard that is not renewed, and looks at it when the lock is handed on.

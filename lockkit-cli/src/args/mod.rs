@@ -38,7 +38,8 @@ Exit codes:
            no value; elect --show: there is no leader; put: the register is not as expected; latch: the latch is open already;
            compare, storm, judge: a promise was broken
   64       wrong usage: nothing was done
-  69       the backend cannot be reached, or failed, or takes no writes
+  69       the backend cannot be reached, or failed, or takes no writes, or had not answered when a
+           limited wait ended
   70, 71   lockkit itself failed; the system refused what it needs
   74       the lock was lost (of `run`: while the command ran, whatever the command returned); put
            --fenced: it is not held any more, or a later holder has stored

@@ -7,13 +7,17 @@ mod deadlines;
 mod flights;
 mod gather;
 mod late;
+#[path = "../log/mod.rs"]
+mod log;
 mod moody;
+mod outages;
 mod primitives;
 mod probe;
 mod reading;
 mod reentrant;
 mod renewer;
 mod repeats;
+mod runtimes;
 mod shutdown;
 mod tickets;
 
