@@ -6,6 +6,7 @@ mod crowds;
 mod deadlines;
 mod flights;
 mod gather;
+mod left_out;
 mod moody;
 mod primitives;
 mod reading;
