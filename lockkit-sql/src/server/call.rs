@@ -85,6 +85,12 @@ impl<D: Dialect> Shared<D> {
                     last = Some(error);
                     continue;
                 }
+                Verdict::InParts => {
+                    tries.unanswered += u32::from(sent);
+                    again = repeated(verb, args);
+                    last = Some(error);
+                    continue;
+                }
                 Verdict::NoTables if attempt < 3 => {
                     let installed = timeout_at(until, self.install()).await;
                     installed.map_err(|_| self.late(None))??;
@@ -98,7 +104,10 @@ impl<D: Dialect> Shared<D> {
                 }
                 Verdict::ReadOnly => return Err(read_only::<D>(verb, error)),
                 Verdict::Forbidden => return Err(forbidden::<D>(&error)),
-                verdict @ (Verdict::Later | Verdict::Never | Verdict::NoTables) => {
+                verdict @ (Verdict::Later
+                | Verdict::Never
+                | Verdict::TooLarge
+                | Verdict::NoTables) => {
                     return Err(verdict.told(D::BACKEND, error));
                 }
             }
@@ -127,8 +136,14 @@ impl<D: Dialect> Shared<D> {
 
     /// Whether another connection may do better.
     fn closes(&self, error: &sqlx::Error) -> bool {
-        let verdict = self.dialect.verdict(error);
-        matches!(verdict, Verdict::Gone | Verdict::Closed | Verdict::ReadOnly)
+        matches!(
+            self.dialect.verdict(error),
+            Verdict::Gone
+                | Verdict::Closed
+                | Verdict::InParts
+                | Verdict::TooLarge
+                | Verdict::ReadOnly
+        )
     }
 
     /// Makes the tables, or tells who should.

@@ -242,6 +242,11 @@ pub enum Verdict {
     Gone,
     /// The connection was closed before the request came; it did not act. Another one may do.
     Closed,
+    /// The request was too large as a whole, and the connection is closed; of its parts, some may have been
+    /// carried out. Asked again, the dialect makes smaller parts.
+    InParts,
+    /// The request is too large, whatever is done. The connection is closed; nothing was done.
+    TooLarge,
     /// The tables are not there, or not all of them.
     NoTables,
     /// The server refuses now, and may not later.
