@@ -101,13 +101,30 @@ impl Collector {
     }
 }
 
-/// Sends a step by itself; then what stood behind it may depart.
+/// Sends a step by itself; then what stood behind it may depart. Where it waited in vain, so did the
+/// steps behind it: otherwise each of many would wait as long, one after the other.
 async fn by_itself(single: Single, waiting: Waiting) {
     let collector = single.collector.clone();
+    let (key, begun) = (single.key.clone(), collector.queue().next());
     let answer = carry_alone(&collector, &waiting.step, waiting.latest, || ()).await;
+    let mut behind = Vec::new();
+    if let Some(Answer { reply: Err(error), .. }) = &answer
+        && error.is_retryable()
+    {
+        let mut queue = collector.queue();
+        behind = queue.acquires.take_before(&key, begun);
+        // A release waits for longer than an acquire.
+        if matches!(waiting.step, Step::Release { .. }) {
+            behind.extend(queue.releases.take_before(&key, begun));
+        }
+    }
     let goes_on = single.end();
     match answer {
         Some(Answer { departed, mut reply }) => {
+            for waiting in behind {
+                let reply = reply.clone();
+                let _ = waiting.told.send(Told::Answer(Answer { departed, reply }));
+            }
             reply.iter_mut().for_each(|reply| reply.unanswered += waiting.unanswered);
             let _ = waiting.told.send(Told::Answer(Answer { departed, reply }));
         }

@@ -80,6 +80,13 @@ impl Pending {
         std::mem::take(self).steps.into_values()
     }
 
+    /// Removes the steps of a key that were added before this number was given.
+    pub(super) fn take_before(&mut self, key: &Key, number: u64) -> Vec<Waiting> {
+        let numbers = self.keys.get(key).map(|queue| queue.numbers.range(..number).copied());
+        let numbers: Vec<_> = numbers.into_iter().flatten().collect();
+        numbers.into_iter().filter_map(|number| self.remove(number)).collect()
+    }
+
     /// The number of the first step of a key.
     pub(super) fn first_of(&self, key: &Key) -> Option<u64> {
         self.keys.get(key)?.numbers.first().copied()

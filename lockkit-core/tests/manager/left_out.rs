@@ -11,7 +11,7 @@ use lockkit_core::{Claim, Error, Guard, Identity, Key, LockManager, Mode, Name, 
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
-use crate::moody::Moody;
+use crate::moody::{Mood, Moody};
 use crate::{MS, SECOND, claims, manager_of, settle};
 
 /// One batch at a time, of a driver that may wait for what another client has locked.
@@ -48,7 +48,7 @@ async fn a_step_that_is_left_out_delays_no_other() {
     let begun = Instant::now();
     let mut tasks = lock_all(&locks, &["a", "locked", "b"]);
     for _ in 0..2 {
-        tasks.join_next().await.unwrap().unwrap().unwrap();
+        drop(tasks.join_next().await.unwrap().unwrap().unwrap());
     }
     // Nor does it hold up the next batches.
     for _ in 0..3 {
@@ -79,7 +79,7 @@ async fn a_single_step_that_waits_makes_room_for_others() {
     }
     assert_eq!(driver.at_once("flight"), 2);
     let begun = Instant::now();
-    locks.mutex("other").lock().await.unwrap();
+    let _other = locks.mutex("other").lock().await.unwrap();
     assert!(begun.elapsed() <= 50 * MS, "{:?}", begun.elapsed());
     driver.unlock("first");
     driver.unlock("second");
@@ -143,6 +143,27 @@ async fn a_step_that_was_left_out_and_dropped_is_never_sent_again() {
     let sent = driver.flights()[1..].concat();
     let acquires = sent.iter().filter(|step| matches!(step, Step::Acquire { .. }));
     assert_eq!(names(&acquires.cloned().collect::<Vec<_>>()), ["a"], "the other task's");
+}
+
+/// Otherwise the last of many would be answered when each before it has waited.
+#[tokio::test(start_paused = true)]
+async fn those_that_stood_behind_a_step_that_waited_in_vain_fail_with_it() {
+    let (driver, locks) = manager();
+    driver.lock("a");
+    driver.next("flight", Mood::Late(MS));
+    driver.next("flight", Mood::FailAfterWaiting(SECOND));
+    let mut tasks = JoinSet::new();
+    for name in ["a", "other", "a", "a", "a"] {
+        let mutex = locks.mutex(name);
+        tasks.spawn(async move { mutex.try_lock().await });
+    }
+    let begun = Instant::now();
+    let answers = tasks.join_all().await;
+    assert_eq!(begun.elapsed(), SECOND + MS);
+    let failed = answers.iter().filter(|answer| answer.as_ref().is_err_and(Error::is_retryable));
+    assert_eq!(failed.count(), 4);
+    let sent: Vec<_> = driver.flights()[..2].iter().map(|batch| names(batch)).collect();
+    assert_eq!(sent, [vec!["a", "other", "a", "a", "a"], vec!["a"]]);
 }
 
 fn claim(name: &str) -> Arc<Claim> {

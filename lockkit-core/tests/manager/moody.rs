@@ -21,6 +21,8 @@ use tokio::sync::watch;
 pub(crate) enum Mood {
     /// It fails, and nothing was done.
     FailBefore,
+    /// The same, so much later.
+    FailAfterWaiting(Duration),
     /// It is done, and the answer gets lost.
     FailAfter,
     /// It is done so much later; the caller is told at once that there was no answer.
@@ -183,6 +185,10 @@ impl Moody {
         match mood {
             None => act.await,
             Some(Mood::FailBefore) => Err(lost_answer()),
+            Some(Mood::FailAfterWaiting(d)) => {
+                tokio::time::sleep(d).await;
+                Err(lost_answer())
+            }
             Some(Mood::FailAfter) => {
                 act.await?;
                 Err(lost_answer())
