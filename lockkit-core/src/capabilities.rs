@@ -377,15 +377,19 @@ pub struct Flights {
     pub at_once: usize,
     /// Whether one flight may carry several acquires of one key.
     pub same_key: bool,
+    /// Whether a flight of one step may wait at the backend for what another client has locked; see
+    /// [`Reply::SendAlone`](crate::driver::Reply::SendAlone). Such a flight soon makes room for others.
+    pub waits: bool,
 }
 
 impl Flights {
     /// Every step by itself, 256 under way at once.
-    pub const SINGLE: Self = Self { steps: 1, bytes: usize::MAX, at_once: 256, same_key: false };
+    pub const SINGLE: Self =
+        Self { steps: 1, bytes: usize::MAX, at_once: 256, same_key: false, waits: false };
 
     /// Up to `steps` in a flight of at most 1 MiB, `at_once` under way at once, one acquire of a key
     /// in each.
     pub const fn of(steps: usize, at_once: usize) -> Self {
-        Self { steps, bytes: 1 << 20, at_once, same_key: false }
+        Self { steps, bytes: 1 << 20, at_once, same_key: false, waits: false }
     }
 }

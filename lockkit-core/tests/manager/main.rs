@@ -9,6 +9,7 @@ mod gather;
 mod late;
 #[path = "../log/mod.rs"]
 mod log;
+mod left_out;
 mod moody;
 mod outages;
 mod primitives;

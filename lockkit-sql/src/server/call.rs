@@ -67,7 +67,8 @@ impl<D: Dialect> Shared<D> {
             match self.dialect.verdict(&error) {
                 // Others wait for the place of their flight: core asks again, or its steps by themselves.
                 Verdict::HeldUp if matches!(verb, Verb::Acquire | Verb::Release | Verb::Carry) => {
-                    return Err(Error::retryable(D::BACKEND, HeldUp(error)));
+                    let held_up = HeldUp { error, unanswered: tries.unanswered };
+                    return Err(Error::retryable(D::BACKEND, held_up));
                 }
                 Verdict::Again | Verdict::HeldUp => {}
                 verdict @ (Verdict::Gone | Verdict::Closed) => {
@@ -118,6 +119,11 @@ impl<D: Dialect> Shared<D> {
     }
 
     async fn ask(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Vec<Row>, Failure> {
+        // One connection is always left for renewals.
+        let _place = match verb {
+            Verb::Renew => None,
+            _ => self.others.acquire().await.ok(),
+        };
         let lease = self.connections.lease(&self.dialect).await;
         let mut lease = lease.map_err(|error| Failure { error, sent: false })?;
         let answer = self.dialect.run(lease.connection(), verb, args).await;
@@ -192,11 +198,19 @@ impl<D: Dialect> Shared<D> {
 
 /// Somebody else's transaction has locked what was to be written. Nothing was done.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct HeldUp(sqlx::Error);
+#[error("{error}")]
+struct HeldUp {
+    error: sqlx::Error,
+    unanswered: u32,
+}
 
-pub(super) fn is_held_up(error: &Error) -> bool {
-    matches!(error, Error::Backend { cause, .. } if cause.is::<HeldUp>())
+/// Whether an operation did nothing because of another transaction; then how many attempts before the
+/// last one got no answer.
+pub(super) fn held_up(error: &Error) -> Option<u32> {
+    match error {
+        Error::Backend { cause, .. } => cause.downcast_ref::<HeldUp>().map(|it| it.unanswered),
+        _ => None,
+    }
 }
 
 /// The server takes no writes.
