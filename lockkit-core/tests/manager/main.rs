@@ -7,9 +7,9 @@ mod deadlines;
 mod flights;
 mod gather;
 mod late;
+mod left_out;
 #[path = "../log/mod.rs"]
 mod log;
-mod left_out;
 mod moody;
 mod outages;
 mod primitives;
