@@ -153,15 +153,17 @@ type Work<'a> = (&'static str, BoxFuture<'a, Result<(), Error>>);
 
 /// Every operation of the driver; none depends on another.
 fn operations<'a>(driver: &'a MySqlDriver, login: &'a str, locks: &'a Locks) -> Vec<Work<'a>> {
-    let holder = |number: usize| &locks.holders[number];
-    let held = move |number: usize| &holder(number).claim;
+    let mut all = of_lines(driver, locks);
+    all.extend(of_claims(driver, locks));
+    all.extend(beside_locks(driver, locks));
+    all.push(("fence", Box::pin(fence(driver, login, locks))));
+    all
+}
+
+/// What puts claims into lines, and takes them out.
+fn of_lines<'a>(driver: &'a MySqlDriver, locks: &'a Locks) -> Vec<Work<'a>> {
+    let held = move |number: usize| &locks.holders[number].claim;
     let mut all: Vec<Work<'a>> = Vec::new();
-    for number in [0, 1] {
-        all.push((
-            "renew",
-            Box::pin(async move { holds(driver.renew_single(held(number)).await?) }),
-        ));
-    }
     for number in [2, 3] {
         let release = async move {
             assert_eq!(driver.release(held(number)).await?, Released::Removed);
@@ -182,8 +184,8 @@ fn operations<'a>(driver: &'a MySqlDriver, login: &'a str, locks: &'a Locks) -> 
     };
     all.push(("queue", Box::pin(queue)));
     let flight = async move {
-        let take =
-            |claim: &Arc<Claim>| Step::Acquire { claim: claim.clone(), patience: Patience::Try };
+        let patience = Patience::Try;
+        let take = |claim: &Arc<Claim>| Step::Acquire { claim: claim.clone(), patience };
         let give = |claim: &Arc<Claim>| Step::Release { claim: claim.clone() };
         let free = &locks.free;
         let steps = [give(held(6)), give(held(7)), take(&free[1]), take(&free[3])];
@@ -198,6 +200,18 @@ fn operations<'a>(driver: &'a MySqlDriver, login: &'a str, locks: &'a Locks) -> 
         Ok(())
     };
     all.push(("flight", Box::pin(flight)));
+    all
+}
+
+/// What changes claims that are in line.
+fn of_claims<'a>(driver: &'a MySqlDriver, locks: &'a Locks) -> Vec<Work<'a>> {
+    let holder = |number: usize| &locks.holders[number];
+    let held = move |number: usize| &holder(number).claim;
+    let mut all: Vec<Work<'a>> = Vec::new();
+    for number in [0, 1] {
+        let renew = async move { holds(driver.renew_single(held(number)).await?) };
+        all.push(("renew", Box::pin(renew)));
+    }
     for number in [8, 9] {
         let amended = async move {
             holds(driver.shorten(held(number), LONG / 2).await?)?;
@@ -227,20 +241,20 @@ fn operations<'a>(driver: &'a MySqlDriver, login: &'a str, locks: &'a Locks) -> 
         };
         all.push(("break", Box::pin(broken)));
     }
+    all
+}
+
+/// Limits, registers, the base of tokens, and what only looks.
+fn beside_locks<'a>(driver: &'a MySqlDriver, locks: &'a Locks) -> Vec<Work<'a>> {
+    let key = &locks.holders[0].claim.key;
     let resize = async move {
-        let name = Name::new(held(0).key.name.as_str()).unwrap();
-        let key = Key::new(Namespace::default(), Space::Semaphore, name);
-        assert_eq!(driver.resize(&key, SetLimit::To(3)).await?, 3);
+        let pool = Key::new(Namespace::default(), Space::Semaphore, key.name.clone());
+        assert_eq!(driver.resize(&pool, SetLimit::To(3)).await?, 3);
         Ok(())
     };
-    all.push(("resize", Box::pin(resize)));
-    let register = move || LockManager::new(driver.clone()).register(held(0).key.name.as_str());
-    all.push(("store", Box::pin(async move { register().store(b"value").await.map(drop) })));
-    all.push(("load", Box::pin(async move { register().load().await.map(drop) })));
-    let base = async move { driver.raise_token_base(&Namespace::default(), 1).await };
-    all.push(("raise the base", Box::pin(base)));
+    let register = move || LockManager::new(driver.clone()).register(key.name.as_str());
     let look = async move {
-        driver.inspect(&held(0).key).await?;
+        driver.inspect(key).await?;
         let namespace = Namespace::default();
         let (prefix, space, after) = (String::new(), None, None);
         driver.list(&ListRequest { namespace, space, prefix, after, limit: 10 }).await?;
@@ -248,20 +262,33 @@ fn operations<'a>(driver: &'a MySqlDriver, login: &'a str, locks: &'a Locks) -> 
         driver.token_base(&Namespace::default()).await?;
         driver.health().await.map(drop)
     };
-    all.push(("look", Box::pin(look)));
-    let fence = async move {
-        let locks = LockManager::new(driver.clone());
-        let name = format!("{}/fenced", held(0).key.name);
-        let guard = locks.mutex(name).try_lock().await?.expect("it is free");
-        // Dropped with the transaction: a release may be refused as well.
-        let data = MySqlPool::connect(login).await.unwrap();
-        let mut tx = data.begin().await.unwrap();
-        guard.fence(&mut tx).await?;
-        tx.commit().await.unwrap();
-        guard.release().await
-    };
-    all.push(("fence", Box::pin(fence)));
-    all
+    vec![
+        ("resize", Box::pin(resize)),
+        ("store", Box::pin(async move { register().store(b"value").await.map(drop) })),
+        ("load", Box::pin(async move { register().load().await.map(drop) })),
+        (
+            "raise the base",
+            Box::pin(async move { driver.raise_token_base(&Namespace::default(), 1).await }),
+        ),
+        ("look", Box::pin(look)),
+    ]
+}
+
+/// A lock, and a transaction of the program that it fences.
+async fn fence(driver: &MySqlDriver, login: &str, locks: &Locks) -> Result<(), Error> {
+    let name = format!("{}/fenced", locks.holders[0].claim.key.name);
+    let locks = LockManager::new(driver.clone());
+    let mutex = locks.mutex(name).auto_renew(false).ttl(LONG);
+    let guard = mutex.try_lock().await?.expect("it is free");
+    let lease = guard.lease();
+    // A guard that is dropped is released in the background, while the next operation is watched.
+    std::mem::forget(guard);
+    let data = MySqlPool::connect(login).await.unwrap();
+    let mut tx = data.begin().await.unwrap();
+    lease.fence(&mut tx).await?;
+    tx.commit().await.unwrap();
+    assert_eq!(driver.release(&lease.claim()).await?, Released::Removed);
+    Ok(())
 }
 
 fn holds(renewal: Renewal) -> Result<(), Error> {

@@ -4,8 +4,8 @@ use sqlx::mysql::MySqlConnection;
 
 use super::flight::{Flight, left_out};
 use super::statement::{self, texts, wrong_arguments};
-use super::{IDLE, MySql};
-use crate::server::dialect::{Arg, Cell, Row, Verb};
+use super::{IDLE, MySql, judge};
+use crate::server::dialect::{Arg, Cell, Row, Verb, Verdict};
 
 impl MySql {
     /// The statement of a verb, with these arguments.
@@ -130,6 +130,15 @@ impl MySql {
                 continue;
             }
             let answer = match self.ask(connection, Verb::Carry, &packed).await {
+                // Another transaction was in the way, and this part did nothing. What the parts before it did
+                // is told, and not repeated.
+                Err(error)
+                    if !rows.is_empty()
+                        && matches!(judge(&error), Verdict::Again | Verdict::HeldUp) =>
+                {
+                    rows.extend(parts.into_iter().chain([part]).flatten().map(left_out));
+                    return Ok(rows);
+                }
                 Err(error) if flight.len() > 1 => {
                     return Err(self.packet.parted(error, bytes(&packed)));
                 }

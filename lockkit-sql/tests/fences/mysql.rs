@@ -214,6 +214,10 @@ async fn a_fenced_write_that_waited_in_vain_leaves_the_transaction_as_it_was() {
     let refused = tx.fenced_write("r", token).await.unwrap_err();
     assert!(refused.is_retryable(), "{refused}");
     assert!(!refused.to_string().contains("has ended"), "{refused}");
+    // As the driver asks.
+    let all = sqlx::query_scalar("SELECT @@innodb_rollback_on_timeout = 1");
+    let all: i64 = all.fetch_one(&mut *tx).await.unwrap();
+    assert_eq!(all, 0, "the server is told nothing else");
     scene.run("ROLLBACK").await;
     assert_eq!(scene.number(CENTS).await, 100, "nothing is committed yet");
     assert_eq!(tx.fenced_write("r", token).await.unwrap(), Fenced::Admitted);
