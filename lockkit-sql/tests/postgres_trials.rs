@@ -53,6 +53,20 @@ impl Site for Postgres {
                 fault: Some(Fault::DataLost),
                 act: |s| ask(s, &["TRUNCATE lockkit.lockkit_names, lockkit.lockkit_claims"]),
             },
+            Deletion {
+                what: "older rows are put back",
+                fault: Some(Fault::DataLost),
+                act: |s| {
+                    ask(
+                        s,
+                        &[
+                            "DELETE FROM lockkit.lockkit_claims",
+                            "UPDATE lockkit.lockkit_names SET last = 1, id = NULL, expires = 0, \
+                           crowd = false, used = 1",
+                        ],
+                    )
+                },
+            },
         ]
     }
 

@@ -1,17 +1,21 @@
 //! A SQLite file, by the backup API, by `cp`, and row by row.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
     Acquisition, Expect, LockDriver, Patience, Renewal, StoreOutcome, Version, Write,
 };
-use lockkit_core::{Mode, Namespace, Token};
+use lockkit_core::{LockManager, Mode, Namespace, Settings, Token};
 use lockkit_sql::{SqliteDriver, SqliteOptions};
 use rusqlite::Connection;
 
 use crate::support::*;
+use crate::{Clients, put_back_under};
 
+/// Renewed every second.
+const LEASE: Duration = Duration::from_secs(3);
 const DAYS: Duration = Duration::from_secs(5 * 86_400);
 
 /// How older data come back.
@@ -121,6 +125,27 @@ async fn tokens_and_versions_grow_although_older_data_are_put_back_under_an_open
         }
         let base = later.token_base(&namespace).await.unwrap();
         assert_eq!(base, 1_000, "{way:?}: of before the older state was kept");
+    }
+}
+
+#[tokio::test]
+async fn clients_that_hold_wait_watch_and_do_nothing_go_on_when_older_data_are_put_back() {
+    for way in [Way::Backup, Way::Rows] {
+        let folder = folder();
+        let file = folder.path().join("locks.db");
+        let connect = async || {
+            let driver = SqliteDriver::open(&file, SqliteOptions::default()).await.unwrap();
+            let settings = Settings::default().ttl(LEASE).wait_ttl(LEASE);
+            LockManager::with(Arc::new(driver), settings).unwrap()
+        };
+        let clients = Clients {
+            holds: connect().await,
+            waits: connect().await,
+            watches: connect().await,
+            idle: connect().await,
+        };
+        let keep = async || Older::of(&file);
+        put_back_under(&clients, keep, async |older| older.put_back(way, &file), connect).await;
     }
 }
 

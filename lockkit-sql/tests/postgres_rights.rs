@@ -1,0 +1,306 @@
+//! PostgreSQL: the rights that the documentation names suffice, and each that is withdrawn makes what
+//! needs it fail, whole, with an error that names the right; before a hold and during one.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::{
+    Acquisition, Force, LockDriver, Patience, RegisterKey, Released, Renewal, SetLimit, Step, Write,
+};
+use lockkit_core::state::{ListRequest, RegisterRequest};
+use lockkit_core::{BreakRecord, Claim, Error, Identity, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_lab::{Kind, Server};
+use lockkit_sql::{PostgresDriver, ServerOptions};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+
+const LONG: Duration = Duration::from_secs(300);
+const TABLES: [&str; 6] = ["meta", "names", "claims", "breaks", "registers", "bases"];
+/// What only the sweep needs, which goes on without what it may not; a fence, or a waiter that is not
+/// notified; clients of earlier versions; and what nothing needs.
+const SPARE: [&str; 13] = [
+    "INSERT ON lockkit_meta",
+    "UPDATE ON lockkit_meta",
+    "DELETE ON lockkit_meta",
+    "DELETE ON lockkit_names",
+    "UPDATE ON lockkit_breaks",
+    "DELETE ON lockkit_breaks",
+    "DELETE ON lockkit_registers",
+    "DELETE ON lockkit_bases",
+    "EXECUTE ON lockkit_again",
+    "EXECUTE ON lockkit_fence",
+    "EXECUTE ON lockkit_look",
+    "EXECUTE ON lockkit_store",
+    "EXECUTE ON lockkit_sweep",
+];
+
+/// A right that is granted, and as the tests name it.
+struct Right {
+    grant: String,
+    name: String,
+}
+
+async fn execute(admin: &mut PgConnection, text: String) {
+    admin.execute(sqlx::raw_sql(AssertSqlSafe(text))).await.unwrap();
+}
+
+/// The documented rights, one by one.
+async fn rights(admin: &mut PgConnection) -> Vec<Right> {
+    let usage = Right { grant: "USAGE ON SCHEMA lockkit".into(), name: "USAGE".into() };
+    let mut rights = vec![usage];
+    for table in TABLES {
+        for verb in ["SELECT", "INSERT", "UPDATE", "DELETE"] {
+            let name = format!("{verb} ON lockkit_{table}");
+            rights.push(Right { grant: format!("{verb} ON lockkit.lockkit_{table}"), name });
+        }
+    }
+    let functions = "SELECT oid::regprocedure::text, proname::text FROM pg_proc
+        WHERE pronamespace = 'lockkit'::regnamespace ORDER BY 2";
+    let functions: Vec<(String, String)> =
+        sqlx::query_as(functions).fetch_all(admin).await.unwrap();
+    rights.extend(functions.into_iter().map(|(function, name)| Right {
+        grant: format!("EXECUTE ON FUNCTION {function}"),
+        name: format!("EXECUTE ON {name}"),
+    }));
+    rights
+}
+
+fn claim(name: &str) -> Arc<Claim> {
+    let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
+    let me = Arc::new(Identity::of_this_process());
+    Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, me))
+}
+
+async fn take(driver: &PostgresDriver, claim: &Arc<Claim>) -> Token {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
+        Acquisition::Granted(grant) => grant.token,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// All that is stored.
+async fn stored(admin: &mut PgConnection) -> String {
+    let rows = |table: &str| {
+        format!(
+            "(SELECT string_agg(t::text, '|' ORDER BY t::text) FROM lockkit.lockkit_{table} AS t)"
+        )
+    };
+    let text = format!("SELECT concat_ws('#', {})", TABLES.map(rows).join(", "));
+    sqlx::query_scalar(AssertSqlSafe(text)).fetch_one(admin).await.unwrap()
+}
+
+type Operation<'a> = (&'static str, Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>);
+
+/// What a client had before a right was withdrawn.
+struct Scene {
+    driver: PostgresDriver,
+    held: Arc<Claim>,
+    waits: Arc<Claim>,
+    victim: (Arc<Claim>, Token),
+    leaves: Arc<Claim>,
+    /// The second waits behind the first.
+    pair: [Arc<Claim>; 2],
+}
+
+impl Scene {
+    async fn set(url: &str, n: usize) -> Self {
+        let options = ServerOptions::default().connections(2);
+        let driver = PostgresDriver::connect_with(url, options).await.unwrap();
+        let [held, waits] = [0; 2].map(|_| claim(&format!("held {n}")));
+        let (victim, leaves) = (claim(&format!("victim {n}")), claim(&format!("leaves {n}")));
+        take(&driver, &held).await;
+        let token = take(&driver, &victim).await;
+        take(&driver, &leaves).await;
+        let pair = [0; 2].map(|_| claim(&format!("pair {n}")));
+        take(&driver, &pair[0]).await;
+        for waits in [&waits, &pair[1]] {
+            let answer = driver.acquire(waits, Patience::Wait).await.unwrap().answer;
+            assert!(matches!(answer, Acquisition::Queued { .. }), "{answer:?}");
+        }
+        Self { driver, held, waits, victim: (victim, token), leaves, pair }
+    }
+
+    fn operations(&self, n: usize) -> Vec<Operation<'_>> {
+        let driver = &self.driver;
+        let new = move |what: &str| claim(&format!("{what} {n}"));
+        let register = RegisterKey {
+            namespace: Namespace::default(),
+            name: Name::new(format!("r {n}")).unwrap(),
+        };
+        let at = register.clone();
+        vec![
+            (
+                "a try",
+                Box::pin(
+                    async move { driver.acquire(&new("tried"), Patience::Try).await.map(drop) },
+                ),
+            ),
+            (
+                "an acquire behind others",
+                Box::pin(
+                    async move { driver.acquire(&new("held"), Patience::Wait).await.map(drop) },
+                ),
+            ),
+            (
+                "a flight",
+                Box::pin(async move {
+                    let step = |name| Step::Acquire { claim: new(name), patience: Patience::Wait };
+                    let steps = [step("one"), step("two"), step("held")];
+                    driver.carry(&steps).await?.into_iter().try_for_each(|reply| reply.map(drop))
+                }),
+            ),
+            (
+                "a renewal",
+                Box::pin(async {
+                    let claims = [self.held.clone(), self.waits.clone()];
+                    driver
+                        .renew(&claims)
+                        .await?
+                        .into_iter()
+                        .try_for_each(|renewal| renewal.map(drop))
+                }),
+            ),
+            ("a shortening", Box::pin(async { driver.shorten(&self.held, LONG).await.map(drop) })),
+            (
+                "a break",
+                Box::pin(async {
+                    let (victim, token) = &self.victim;
+                    let by = Identity::of_this_process();
+                    let record = BreakRecord { by, at_unix_ms: 1, reason: None, forced: true };
+                    driver
+                        .break_claim(&victim.key, *token, Force::Immediate, &record)
+                        .await
+                        .map(drop)
+                }),
+            ),
+            ("a release", Box::pin(async { driver.release(&self.leaves).await.map(drop) })),
+            ("a hand-over", Box::pin(async { driver.release(&self.pair[0]).await.map(drop) })),
+            (
+                "a resize",
+                Box::pin(async move {
+                    let name = Name::new(format!("s {n}")).unwrap();
+                    let key = Key::new(Namespace::default(), Space::Semaphore, name);
+                    driver.resize(&key, SetLimit::To(3)).await.map(drop)
+                }),
+            ),
+            ("an inspection", Box::pin(async { driver.inspect(&self.held.key).await.map(drop) })),
+            (
+                "a list",
+                Box::pin(async {
+                    let namespace = Namespace::default();
+                    let prefix = String::new();
+                    let request =
+                        ListRequest { namespace, space: None, prefix, after: None, limit: 10 };
+                    driver.list(&request).await.map(drop)
+                }),
+            ),
+            ("namespaces", Box::pin(async { driver.namespaces(None, 10).await.map(drop) })),
+            (
+                "a store",
+                Box::pin(async move {
+                    let write = Write::of(Some(b"x".to_vec()));
+                    driver.registers().unwrap().write(&register, &write).await.map(drop)
+                }),
+            ),
+            (
+                "a load",
+                Box::pin(async move { driver.registers().unwrap().load(&at).await.map(drop) }),
+            ),
+            (
+                "registers",
+                Box::pin(async {
+                    let namespace = Namespace::default();
+                    let prefix = String::new();
+                    let request = RegisterRequest { namespace, prefix, after: None, limit: 10 };
+                    driver.registers().unwrap().page(&request).await.map(drop)
+                }),
+            ),
+            (
+                "the base",
+                Box::pin(async { driver.token_base(&Namespace::default()).await.map(drop) }),
+            ),
+            (
+                "a raise of the base",
+                Box::pin(async { driver.raise_token_base(&Namespace::default(), 1).await }),
+            ),
+            ("health", Box::pin(async { driver.health().await.map(drop) })),
+        ]
+    }
+
+    /// As nothing had happened.
+    async fn goes_on(&self) {
+        let renewed = self.driver.renew_single(&self.held).await.unwrap();
+        assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
+        let renewed = self.driver.renew_single(&self.waits).await.unwrap();
+        assert!(matches!(renewed, Renewal::Waits { ahead: 1 }), "{renewed:?}");
+        assert_eq!(self.driver.release(&self.held).await.unwrap(), Released::Removed);
+        let renewed = self.driver.renew_single(&self.waits).await.unwrap();
+        assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
+        self.driver.close().await;
+    }
+}
+
+/// An error that stays, and that names what is missing.
+fn names_the_right(error: &Error, right: &Right, what: &str) {
+    let said = error.to_string();
+    assert!(!error.is_retryable(), "{what} without {}: {said}", right.name);
+    let object = right.name.rsplit(' ').next().unwrap();
+    let denied = match object {
+        "USAGE" => "permission denied for schema lockkit".to_owned(),
+        object => format!(
+            "permission denied for {} {object}",
+            match right.name.split(' ').next() {
+                Some("EXECUTE") => "function",
+                _ => "table",
+            }
+        ),
+    };
+    assert!(said.contains(&denied), "{what} without {}: {said}", right.name);
+    let (verb, place) = match right.name.split(' ').next() {
+        Some("USAGE") => ("USAGE", "SCHEMA \"lockkit\""),
+        Some("EXECUTE") => ("EXECUTE", "ALL FUNCTIONS IN SCHEMA \"lockkit\""),
+        _ => ("SELECT, INSERT, UPDATE, DELETE", "ALL TABLES IN SCHEMA \"lockkit\""),
+    };
+    let missing = format!("GRANT {verb} ON {place} TO \"locker\" is missing");
+    assert!(said.contains(&missing), "{what} without {}: {said}", right.name);
+}
+
+#[tokio::test]
+async fn each_right_that_is_withdrawn_is_named_and_nothing_is_half_done() {
+    let server = Server::start(Kind::Postgres).await.unwrap();
+    PostgresDriver::connect(&server.url()).await.unwrap().close().await;
+    let mut admin = PgConnection::connect(&server.url()).await.unwrap();
+    let setting = "CREATE ROLE locker LOGIN;
+        REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkit FROM PUBLIC;
+        GRANT USAGE ON SCHEMA lockkit TO locker;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockkit TO locker;
+        GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkit TO locker";
+    execute(&mut admin, setting.to_owned()).await;
+    let login = server.url().replacen("//postgres@", "//locker@", 1);
+    let mut spare = BTreeSet::new();
+    for (n, right) in rights(&mut admin).await.iter().enumerate() {
+        let scene = Scene::set(&login, n).await;
+        execute(&mut admin, format!("REVOKE {} FROM locker", right.grant)).await;
+        let mut failed = 0;
+        for (what, operation) in scene.operations(n) {
+            let before = stored(&mut admin).await;
+            if let Err(error) = operation.await {
+                names_the_right(&error, right, what);
+                assert_eq!(stored(&mut admin).await, before, "{what} without {}", right.name);
+                failed += 1;
+            }
+        }
+        // Before a hold: connecting says it, or what is done later.
+        match PostgresDriver::connect(&login).await {
+            Ok(driver) => driver.close().await,
+            Err(error) => names_the_right(&error, right, "connecting"),
+        }
+        if failed == 0 {
+            spare.insert(right.name.clone());
+        }
+        execute(&mut admin, format!("GRANT {} TO locker", right.grant)).await;
+        scene.goes_on().await;
+    }
+    assert_eq!(spare, SPARE.map(str::to_owned).into(), "what no operation needs");
+}
