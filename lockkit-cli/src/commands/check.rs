@@ -15,10 +15,12 @@ pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
         ));
     };
     Name::new(&held.name)?;
-    let locks = backend(args, &held)?.connect().await?;
+    let backend = backend(args, &held)?;
+    let locks = backend.connect().await?;
     let state = locks.inspect(held.space(), &held.name).await;
     take::close(&locks).await;
     let subject = phrase::subject(held.space(), &held.name);
+    let state = state.map_err(|error| Failure::from(error).at("looking at the lock at", &backend));
     match state?.holders().find(|s| s.token.get() == held.token) {
         Some(standing) if !standing.broken => {
             output::detail(format!("{subject} is held with token {}", held.token));
