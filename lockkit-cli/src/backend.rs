@@ -240,10 +240,18 @@ impl Backend {
             let mut failure = Failure::from(error);
             if let (true, Some(sentence)) = (failure.is_of_the_backend(), &mut failure.sentence) {
                 let advice = advice::on_connecting(self.url.rest(), sentence);
-                *sentence = format!("while connecting to {}: {sentence}{advice}", self.shown());
+                sentence.push_str(advice);
             }
-            failure
+            failure.at("connecting to", self)
         })
+    }
+
+    /// A sentence with the name that the URL has for its backend: MariaDB has the driver of MySQL.
+    pub(crate) fn named(&self, sentence: &str) -> String {
+        match self.url.scheme() {
+            "mariadb" => sentence.replace("mysql: ", "mariadb: "),
+            _ => sentence.to_owned(),
+        }
     }
 
     /// The backends that this one is made of; its own where it is one.

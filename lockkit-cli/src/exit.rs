@@ -4,6 +4,8 @@
 use lockkit::Error;
 use rustix::process::Signal;
 
+use crate::backend::Backend;
+
 /// The exit codes of the manual, after `sysexits.h` where that has one.
 pub(crate) mod code {
     /// `break`: nobody has that token. `doctor`: something is wrong with the backend. `get`, `put`,
@@ -57,11 +59,14 @@ pub(crate) struct Failure {
     pub(crate) sentence: Option<String>,
     /// Whether the same may work in a moment.
     pub(crate) passing: bool,
+    /// Whether the sentence says which backend it is about.
+    is_located: bool,
 }
 
 impl Failure {
     pub(crate) fn new(code: u8, sentence: impl Into<String>) -> Self {
-        Self { ending: Ending::Code(code), sentence: Some(sentence.into()), passing: false }
+        let ending = Ending::Code(code);
+        Self { ending, sentence: Some(sentence.into()), passing: false, is_located: false }
     }
 
     pub(crate) fn usage(sentence: impl Into<String>) -> Self {
@@ -70,17 +75,29 @@ impl Failure {
 
     /// Ends with this code without another word.
     pub(crate) fn silent(code: u8) -> Self {
-        Self { ending: Ending::Code(code), sentence: None, passing: false }
+        Self { sentence: None, ..Self::new(code, "") }
     }
 
     /// Ends by the signal that asked for it.
     pub(crate) fn signal(signal: Signal, sentence: impl Into<String>) -> Self {
-        Self { ending: Ending::Signal(signal), sentence: Some(sentence.into()), passing: false }
+        Self { ending: Ending::Signal(signal), ..Self::new(0, sentence) }
     }
 
     /// What the operating system refused.
     pub(crate) fn os(what: &str, error: impl std::fmt::Display) -> Self {
         Self::new(code::OS, format!("{what}: {error}"))
+    }
+
+    /// A failure of this backend says which one it is, and what was being done; once.
+    pub(crate) fn at(mut self, doing: &str, backend: &Backend) -> Self {
+        if let Some(sentence) = &mut self.sentence
+            && self.ending == Ending::Code(code::UNAVAILABLE)
+            && !self.is_located
+        {
+            *sentence = format!("while {doing} {}: {}", backend.shown(), backend.named(sentence));
+            self.is_located = true;
+        }
+        self
     }
 
     /// Whether the backend is the cause.

@@ -113,16 +113,13 @@ async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> 
     code.map(Ending::Code)
 }
 
-/// A failure of the backend says which one it was, and what was being done.
-fn located(mut failure: Failure, doing: Option<&str>, args: &BackendArgs) -> Failure {
-    if failure.is_of_the_backend()
-        && let Some(doing) = doing
-        && let (Some(sentence), Ok(backend)) = (&mut failure.sentence, Backend::choose(args))
-        && !sentence.contains(&backend.shown())
-    {
-        *sentence = format!("while {doing} at {}: {sentence}", backend.shown());
+/// A failure of the backend says which one it was, and what was being done. Commands that have
+/// another one than the arguments choose have said so themselves.
+fn located(failure: Failure, doing: Option<&str>, args: &BackendArgs) -> Failure {
+    match (doing, Backend::choose(args)) {
+        (Some(doing), Ok(backend)) => failure.at(&format!("{doing} at"), &backend),
+        _ => failure,
     }
-    failure
 }
 
 /// Help and version go to stdout; what is wrong with a command line becomes one sentence.

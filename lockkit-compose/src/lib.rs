@@ -8,6 +8,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod mirror;
+mod named;
 pub mod quorum;
 mod together;
 

@@ -25,6 +25,7 @@ mod path;
 mod stand;
 mod tokens;
 
+use crate::named::Named;
 use crate::together::{self, all_namespaces};
 use marks::{Mark, at_new, at_old};
 use stand::{Look, Stand, lost};
@@ -101,6 +102,14 @@ impl MirrorDriver {
         c.faults = FAULTS;
         let clock = old.clock();
         Self { old, new, capabilities: c, clock, stands: Mutex::default(), bases: Mutex::default() }
+    }
+
+    /// The same, whose errors call the two backends so: by URLs without logins, say.
+    #[must_use]
+    pub fn named(mut self, old: impl Into<String>, new: impl Into<String>) -> Self {
+        self.old = Named::new(self.old, old);
+        self.new = Named::new(self.new, new);
+        self
     }
 
     fn stands(&self) -> MutexGuard<'_, HashMap<ClaimId, Stand>> {

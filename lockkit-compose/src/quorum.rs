@@ -87,7 +87,11 @@ impl QuorumDriver {
     /// [`Error::Config`] when there are fewer than three, or one that cannot
     /// [`raise`](LockDriver::raise).
     pub fn new(members: Vec<Arc<dyn LockDriver>>, options: QuorumOptions) -> Result<Self, Error> {
-        Self::of(members.into_iter().map(Member::new).collect(), options)
+        let name = |(at, driver): (usize, Arc<dyn LockDriver>)| {
+            let backend = driver.capabilities().backend;
+            Member::new(format!("member {} ({backend})", at + 1), driver)
+        };
+        Self::of(members.into_iter().enumerate().map(name).collect(), options)
     }
 
     fn of(members: Vec<Member>, options: QuorumOptions) -> Result<Self, Error> {
@@ -141,11 +145,13 @@ impl Shared {
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let asking = tokio::spawn(verb(self.members[member].driver()?.clone()));
-        match tokio::time::timeout(limit, asking).await {
+        let Member { name, capabilities, .. } = &self.members[member];
+        let answer = match tokio::time::timeout(limit, asking).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Error::retryable(BACKEND, "the runtime is going down")),
-            Err(_) => Err(no_answer(BACKEND)),
-        }
+            Ok(Err(_)) => return Err(Error::retryable(BACKEND, "the runtime is going down")),
+            Err(_) => Err(no_answer(capabilities.backend)),
+        };
+        answer.map_err(|error| error.at(name))
     }
 
     /// From when on a member's lease counts, where it says so, on our clock.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use lockkit_compose::{QuorumDriver, QuorumMember, QuorumOptions};
 use lockkit_core::driver::{Acquisition, Force, LockDriver, Patience};
 use lockkit_core::{
-    BreakRecord, Claim, Error, Identity, LockManager, LossReason, MemoryDriver, Mode, Settings,
-    Space,
+    BreakRecord, Claim, Error, Identity, LockManager, LossReason, MemoryDriver, Mode, Namespace,
+    Settings, Space,
 };
 
 const TTL: Duration = Duration::from_secs(10);
@@ -162,6 +162,23 @@ async fn a_program_does_not_begin_without_a_majority_or_with_a_member_that_refus
     let refuses = QuorumMember::new("memory", || async { Err(Error::config("a wrong password")) });
     let error = connect(vec![present(&all[0]), present(&all[1]), refuses]).await.unwrap_err();
     assert!(error.to_string().contains("a wrong password"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_does_not_answer_is_named() {
+    let all = members(3);
+    let silent = || QuorumMember::new("memory", std::future::pending);
+    let members = vec![present(&all[0]), silent().named("redis://slow"), silent()];
+    let connected = QuorumDriver::connect(members, QuorumOptions::default()).await;
+    let said = connected.unwrap_err().to_string();
+    for name in ["redis://slow: ", "member 3 (memory): "] {
+        assert!(said.contains(&format!("{name}the backend did not answer in time")), "{said}");
+    }
+    let waits = QuorumMember::new("memory", std::future::pending).named("redis://late");
+    let two = vec![present(&all[0]), present(&all[1]), waits];
+    let quorum = QuorumDriver::connect(two, QuorumOptions::default()).await.unwrap();
+    let said = quorum.raise_token_base(&Namespace::default(), 1).await.unwrap_err().to_string();
+    assert!(said.contains("; redis://late: it could not be reached yet"), "{said}");
 }
 
 #[tokio::test(start_paused = true)]

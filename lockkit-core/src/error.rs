@@ -235,6 +235,26 @@ impl Error {
         Self::Config(message.into())
     }
 
+    /// The same; a failure of a backend says where that is, before what it said: for programs and
+    /// drivers that have several. (Its cause becomes a text.)
+    ///
+    /// ```
+    /// use lockkit_core::Error;
+    ///
+    /// let error = Error::retryable("redis", "connection refused").at("redis://a:6379");
+    /// assert_eq!(error.to_string(), "redis: redis://a:6379: connection refused");
+    /// ```
+    pub fn at(self, place: &str) -> Self {
+        match self {
+            Self::Backend { backend, cause, retryable } => {
+                let cause: Box<dyn std::error::Error + Send + Sync> =
+                    format!("{place}: {cause}").into();
+                Self::Backend { backend, cause: cause.into(), retryable }
+            }
+            other => other,
+        }
+    }
+
     /// Whether trying again may help.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Backend { retryable: true, .. })

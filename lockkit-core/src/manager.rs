@@ -212,12 +212,37 @@ impl LockManager {
     /// # Cancel safety
     /// Dropping it leaves open whether the tokens were raised; it can be asked for again.
     pub async fn take_over_tokens(&self, old: &LockManager) -> Result<u64, Error> {
-        const ROOM: u64 = 1 << 50;
+        let reached = old.reached_token().await?;
+        self.raise_tokens_above(reached).await
+    }
+
+    /// A token that is greater than any that this prefix has given so far: the first half of
+    /// [`take_over_tokens`](Self::take_over_tokens), for programs that tell the two backends'
+    /// failures apart. Locks a name of its own and releases it.
+    ///
+    /// # Cancel safety
+    /// Dropping it does no harm.
+    pub async fn reached_token(&self) -> Result<Token, Error> {
         self.core.check_open()?;
         let probe = format!("lockkit.move.{}", crate::driver::ClaimId::random().to_hex());
-        let guard = old.mutex(probe).lock().await?;
-        let reached = guard.token()?.get();
+        let guard = self.mutex(probe).lock().await?;
+        let reached = guard.token()?;
         guard.release().await?;
+        Ok(reached)
+    }
+
+    /// Makes every token of this prefix here greater than this one, and leaves room: the second half
+    /// of [`take_over_tokens`](Self::take_over_tokens).
+    ///
+    /// # Errors
+    /// As [`take_over_tokens`](Self::take_over_tokens).
+    ///
+    /// # Cancel safety
+    /// As [`take_over_tokens`](Self::take_over_tokens).
+    pub async fn raise_tokens_above(&self, reached: Token) -> Result<u64, Error> {
+        const ROOM: u64 = 1 << 50;
+        self.core.check_open()?;
+        let reached = reached.get();
         let namespace = &self.core.namespace;
         let base = self.core.driver().token_base(namespace).await?;
         if base > reached {

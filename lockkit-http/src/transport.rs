@@ -141,7 +141,7 @@ impl Transport {
                 Ok(Answer::Problem(body)) => {
                     let problem: Problem = read(&body)?;
                     let next = if problem.code == Code::Unavailable { at + 1 } else { at };
-                    (next, Err(named(problem.error(), &server.url)))
+                    (next, Err(problem.error().at(&server.url)))
                 }
                 Ok(Answer::Refused(error)) => return Err(error),
                 Err(failure) if failure.kind == Kind::Ambiguous => {
@@ -193,18 +193,6 @@ impl Transport {
             *warned = Some(Instant::now());
             tracing::warn!(%error, "what answers is not the service any more; asking again");
         }
-    }
-}
-
-/// An error of the service's backend, with the server that told it.
-fn named(error: Error, server: &str) -> Error {
-    match error {
-        Error::Backend { backend, cause, retryable } => {
-            let cause: Box<dyn std::error::Error + Send + Sync> =
-                format!("{server}: {cause}").into();
-            Error::Backend { backend, cause: cause.into(), retryable }
-        }
-        other => other,
     }
 }
 

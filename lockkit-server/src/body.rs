@@ -72,7 +72,17 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
+        log(&error);
         Self(Problem::of(&error).into())
+    }
+}
+
+/// What a problem leaves out, the place of the backend, is told here only.
+pub(crate) fn log(error: &Error) {
+    match error {
+        Error::Backend { retryable: false, .. } => tracing::warn!(%error, "the backend refuses"),
+        Error::Backend { .. } => tracing::debug!(%error, "the backend failed"),
+        _ => {}
     }
 }
 

@@ -50,12 +50,10 @@ pub(crate) async fn compare(args: &CompareArgs, backend: &BackendArgs) -> Result
         let place = backend.shown();
         let reached = subject(*name, &place, url, &subjects).await;
         subjects.push(reached.map_err(|error| {
-            let failure = Failure::from(error);
+            let mut failure = Failure::from(error);
             let sentence = failure.sentence.unwrap_or_default();
-            Failure {
-                sentence: Some(format!("while connecting to {place}: {sentence}")),
-                ..failure
-            }
+            failure.sentence = Some(format!("while connecting to {place}: {sentence}"));
+            failure
         })?);
     }
     check_names(args, &subjects)?;

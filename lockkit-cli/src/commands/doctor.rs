@@ -70,9 +70,13 @@ async fn try_members(
     let mut all = Vec::new();
     for member in &members {
         let found = try_one(member, opened).await.unwrap_or_else(|error| vec![untried(&error)]);
-        all.extend(found.into_iter().map(|finding| match members.len() {
-            1 => finding,
-            _ => Finding { what: format!("{}: {}", member.shown(), finding.what), ..finding },
+        all.extend(found.into_iter().map(|finding| {
+            let what = member.named(&finding.what);
+            let what = match members.len() {
+                1 => what,
+                _ => format!("{}: {what}", member.shown()),
+            };
+            Finding { what, ..finding }
         }));
     }
     Ok(all)

@@ -13,6 +13,7 @@ mod looking;
 mod moving;
 mod nested;
 mod once;
+mod places;
 mod pty;
 mod random;
 mod script;

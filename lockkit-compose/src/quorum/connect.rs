@@ -7,6 +7,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use crate::named::why;
+
 use super::member::{Connect, LONGEST_ATTEMPT, Member};
 use super::{BACKEND, QuorumDriver, QuorumOptions};
 use lockkit_core::Error;
@@ -31,6 +33,7 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct QuorumMember {
     kind: String,
+    name: Option<String>,
     connect: Connect,
 }
 
@@ -46,7 +49,20 @@ impl QuorumMember {
     {
         let connect: Connect =
             Arc::new(move || Box::pin(connect()) as BoxFuture<'static, Result<_, Error>>);
-        Self { kind: kind.into(), connect }
+        Self { kind: kind.into(), name: None, connect }
+    }
+
+    /// The same, which errors call so: by its URL without a login, say. Otherwise by its number.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// What errors call the one of this index.
+    fn called(&self, at: usize) -> String {
+        let Self { kind, name, .. } = self;
+        name.clone().unwrap_or_else(|| format!("member {} ({kind})", at + 1))
     }
 }
 
@@ -80,17 +96,18 @@ impl QuorumDriver {
             here.find_map(|(_, driver)| driver.as_ref().ok())
         };
         let mut taken_in = Vec::with_capacity(members.len());
-        for (member, reached) in members.iter().zip(&reached) {
+        for (at, (member, reached)) in members.iter().zip(&reached).enumerate() {
+            let name = member.called(at);
             taken_in.push(match reached {
-                Ok(driver) => Member::new(driver.clone()),
+                Ok(driver) => Member::new(name, driver.clone()),
                 Err(error) => {
                     let Some(alike) = of_kind(member) else {
                         let kind = &member.kind;
-                        let message = format!("no {kind} member can be reached: {error}");
+                        let message = format!("no {kind} member can be reached: {}", why(error));
                         return Err(Error::retryable(BACKEND, message));
                     };
                     tracing::warn!(%error, "a member of the quorum is away: the others do");
-                    Member::away(alike, member.connect.clone())
+                    Member::away(name, alike, member.connect.clone())
                 }
             });
         }
@@ -105,10 +122,12 @@ async fn reach(members: &[QuorumMember]) -> Result<Vec<Reached>, Error> {
         .enumerate()
         .map(|(at, member)| async move {
             let attempt = tokio::time::timeout(LONGEST_ATTEMPT, (member.connect)()).await;
-            (at, attempt.unwrap_or_else(|_| Err(no_answer(BACKEND))))
+            let answer = attempt.unwrap_or_else(|_| Err(no_answer(BACKEND)));
+            (at, answer.map_err(|error| error.at(&member.called(at))))
         })
         .collect();
-    let mut reached: Vec<_> = members.iter().map(|_| Err(no_answer(BACKEND))).collect();
+    let silent = |at: usize| Err(no_answer(BACKEND).at(&members[at].called(at)));
+    let mut reached: Vec<_> = (0..members.len()).map(silent).collect();
     let mut here = 0;
     loop {
         let next = match here > members.len() / 2 {
@@ -124,11 +143,11 @@ async fn reach(members: &[QuorumMember]) -> Result<Vec<Reached>, Error> {
             }
         }
     }
-    match reached.iter().find_map(|one| one.as_ref().err()) {
-        Some(why) if here <= members.len() / 2 => {
-            let message = format!("no majority of the members can be reached; one said: {why}");
-            Err(Error::retryable(BACKEND, message))
-        }
-        _ => Ok(reached),
+    if here > members.len() / 2 {
+        return Ok(reached);
     }
+    let failures: Vec<_> = reached.iter().filter_map(|one| one.as_ref().err()).map(why).collect();
+    let failures = failures.join("; ");
+    let message = format!("no majority of the members can be reached; {failures}");
+    Err(Error::retryable(BACKEND, message))
 }

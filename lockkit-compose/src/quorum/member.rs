@@ -20,6 +20,8 @@ pub(super) type Connect =
 pub(super) const LONGEST_ATTEMPT: Duration = Duration::from_secs(10);
 
 pub(super) struct Member {
+    /// What errors call it.
+    pub(super) name: String,
     driver: Arc<OnceLock<Arc<dyn LockDriver>>>,
     pub(super) capabilities: Capabilities,
     pub(super) clock: Arc<dyn Clock>,
@@ -30,22 +32,23 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn new(driver: Arc<dyn LockDriver>) -> Self {
-        let member = Self::like(&driver);
+    pub(super) fn new(name: String, driver: Arc<dyn LockDriver>) -> Self {
+        let member = Self::like(name, &driver);
         let _ = member.driver.set(driver); // there was none
         member
     }
 
     /// One that could not be reached, and is connected in the background. Until that is done it passes
     /// for a member like this one, and each request of it fails.
-    pub(super) fn away(alike: &Arc<dyn LockDriver>, connect: Connect) -> Self {
-        let member = Self::like(alike);
+    pub(super) fn away(name: String, alike: &Arc<dyn LockDriver>, connect: Connect) -> Self {
+        let member = Self::like(name, alike);
         tokio::spawn(connect_at_last(connect, Arc::downgrade(&member.driver)));
         member
     }
 
-    fn like(driver: &Arc<dyn LockDriver>) -> Self {
+    fn like(name: String, driver: &Arc<dyn LockDriver>) -> Self {
         Self {
+            name,
             driver: Arc::default(),
             capabilities: *driver.capabilities(),
             clock: driver.clock(),
@@ -56,7 +59,8 @@ impl Member {
 
     pub(super) fn driver(&self) -> Result<&Arc<dyn LockDriver>, Error> {
         let backend = self.capabilities.backend;
-        self.driver.get().ok_or_else(|| Error::retryable(backend, "it could not be reached yet"))
+        let away = || Error::retryable(backend, "it could not be reached yet").at(&self.name);
+        self.driver.get().ok_or_else(away)
     }
 }
 

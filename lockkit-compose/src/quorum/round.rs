@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::hold::{Hold, Phase};
 use super::quarantine::Epoch;
 use super::{BACKEND, Shared};
+use crate::named::why;
 use lockkit_core::clock::{Moment, sleep_until};
 use lockkit_core::driver::{
     Acquisition, Grant, LockDriver, Patience, Released, Renewal, trusted_until,
@@ -186,7 +187,7 @@ impl Shared {
         }
         let outcome = match failed {
             Some(error) if busy + granted.len() < self.majority() => {
-                let message = format!("no majority of the members answered; one said: {error}");
+                let message = format!("no majority of the members answered; {}", why(&error));
                 Err(Error::retryable(BACKEND, message))
             }
             _ => Ok(Acquisition::Busy),
@@ -217,7 +218,7 @@ impl Shared {
         let ttl = by_counted.map(|(_, grant)| grant.ttl).min().unwrap_or_default();
         let until = trusted_until(since, ttl, Margin::default());
         if counted.len() < self.majority() || self.clock.now() >= until {
-            let why = failed.map_or("it took too long".to_owned(), |error| error.to_string());
+            let why = failed.map_or("it took too long".to_owned(), |error| why(&error));
             let message = format!("the grants of a majority did not count: {why}");
             return Err(Error::retryable(BACKEND, message));
         }

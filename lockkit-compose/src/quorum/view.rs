@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 
 use super::quarantine::Epoch;
 use super::{BACKEND, Shared};
+use crate::named::why;
 use lockkit_core::driver::{Force, LockDriver};
 use lockkit_core::state::{Finding, Health, LockState, Severity, Standing};
 use lockkit_core::{BreakRecord, Error, Key, Mode, Namespace, Token};
@@ -156,7 +157,7 @@ impl Shared {
         match raised.into_iter().collect::<Result<(), Error>>() {
             Ok(()) => Ok(()),
             Err(error) => {
-                let message = format!("all members must take a new token base; one said: {error}");
+                let message = format!("all members must take a new token base; {}", why(&error));
                 Err(Error::retryable(BACKEND, message))
             }
         }

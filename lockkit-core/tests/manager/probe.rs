@@ -48,5 +48,6 @@ async fn who_drops_it_leaves_the_lock_free() {
         }
     }
     let third = LockManager::new(store);
-    third.mutex(NAME).lock().await.expect("it becomes free");
+    let guard = third.mutex(NAME).lock().await.expect("it becomes free");
+    guard.release().await.unwrap();
 }

@@ -39,6 +39,12 @@ pub struct Problem {
     /// With code `stale`: the highest token that the register has seen.
     #[serde(default, with = "text::maybe", skip_serializing_if = "Option::is_none")]
     pub highest: Option<Token>,
+    /// With code `unsupported`: what was asked for, in the library's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
+    /// With code `unsupported`: the kind of backend that cannot do it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
 }
 
 /// The kinds of errors.
@@ -103,12 +109,27 @@ impl Problem {
     /// A problem of this kind.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let (status, detail) = (code.status(), detail.into());
-        Self { code, status, detail, loss: None, in_use: None, asked: None, highest: None }
+        Self {
+            code,
+            status,
+            detail,
+            loss: None,
+            in_use: None,
+            asked: None,
+            highest: None,
+            operation: None,
+            backend: None,
+        }
     }
 
-    /// The problem that an error of a driver is.
+    /// The problem that an error of a driver is. Where the backend is, is left out: whoever may ask
+    /// the service would read the inside of its network.
     pub fn of(error: &Error) -> Self {
-        let with = |code| Self::new(code, error.to_string());
+        let detail = match error {
+            Error::Backend { .. } => without_places(&error.to_string()),
+            _ => error.to_string(),
+        };
+        let with = |code| Self::new(code, detail);
         match error {
             Error::Lost { reason } => {
                 let loss = match State::of_loss(reason.clone()) {
@@ -122,7 +143,11 @@ impl Problem {
             }
             Error::Conflict { .. } => with(Code::Conflict),
             Error::Stale { highest, .. } => Self { highest: Some(*highest), ..with(Code::Stale) },
-            Error::Unsupported { .. } => with(Code::Unsupported),
+            Error::Unsupported { operation, backend } => Self {
+                operation: Some((*operation).to_owned()),
+                backend: Some((*backend).to_owned()),
+                ..with(Code::Unsupported)
+            },
             Error::Backend { retryable: true, .. } | Error::Closed => with(Code::Unavailable),
             Error::Backend { .. } => with(Code::Backend),
             _ => with(Code::Invalid),
@@ -141,11 +166,67 @@ impl Problem {
                 asked: self.asked.unwrap_or(0),
             },
             Code::Invalid | Code::TooLarge => Error::Config(self.detail),
-            Code::Unsupported => Error::Unsupported { operation: "this", backend: crate::BACKEND },
+            Code::Unsupported => Error::Unsupported {
+                operation: known(&OPERATIONS, self.operation).unwrap_or("this"),
+                backend: known(&BACKENDS, self.backend).unwrap_or(crate::BACKEND),
+            },
             Code::Unavailable | Code::TooMany | Code::TooSlow => {
                 Error::retryable(crate::BACKEND, self.detail)
             }
             _ => Error::permanent(crate::BACKEND, self.detail),
         }
     }
+}
+
+/// The operations that a backend may not support. Errors hold words of this program only: what comes
+/// from outside is looked up here.
+const OPERATIONS: [&str; 11] = [
+    "claims that outlive their process",
+    "fencing a transaction",
+    "listing prefixes",
+    "raising the token base",
+    "raising the tokens of permits",
+    "raising tokens",
+    "registers",
+    "resizing a semaphore",
+    "semaphores",
+    "shortening a lease at the server",
+    "waiting in line",
+];
+
+const BACKENDS: [&str; 10] = [
+    "etcd",
+    "http",
+    "memory",
+    "mirror",
+    "mysql",
+    "postgres",
+    "quorum",
+    "redis",
+    "sqlite",
+    "zookeeper",
+];
+
+fn known(words: &[&'static str], word: Option<String>) -> Option<&'static str> {
+    words.iter().copied().find(|known| Some(*known) == word.as_deref())
+}
+
+/// A text with `…` in place of each word that is a URL, a login, or an address of a host.
+fn without_places(text: &str) -> String {
+    let words = text.split(' ').map(|word| if is_place(word) { "…" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn is_place(word: &str) -> bool {
+    let bare = word.trim_matches(|c: char| !c.is_alphanumeric() && !"[]:".contains(c));
+    let bare = bare.trim_end_matches(':');
+    let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    let has_port = bare
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    word.contains("://")
+        || word.contains(":/")
+        || word.contains('@')
+        || is_address(bare)
+        || has_port
 }

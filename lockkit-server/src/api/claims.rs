@@ -10,7 +10,7 @@ use lockkit_core::driver::{Acquisition, Answered, Patience, Renewal, Reply as Dr
 use lockkit_core::{Claim, Error};
 use lockkit_http::wire::{self, Code};
 
-use crate::body::{Answer, Body, Refusal};
+use crate::body::{Answer, Body, Refusal, log};
 use crate::caller::{Caller, Who};
 use crate::places::Place;
 use crate::service::{Service, based, unbased};
@@ -138,7 +138,7 @@ pub(crate) async fn carry(
     }
     let replies = service.carry(&steps).await;
     let with_base = |(reply, base): (std::result::Result<Answered<DriverReply>, Error>, u64)| {
-        let reply = reply.map(|answered| {
+        let reply = reply.inspect_err(log).map(|answered| {
             answered.map(|reply| match reply {
                 DriverReply::Acquired(it) => DriverReply::Acquired(acquired(it, base)),
                 released => released,
@@ -181,7 +181,8 @@ pub(crate) async fn renew(
     }
     let renewals = service.driver().renew(&claims).await?;
     let answer = |(renewal, base): (std::result::Result<Renewal, Error>, u64)| {
-        wire::Reply::of_renewal(renewal.map(|it| renewed(it, base)), received)
+        let renewal = renewal.inspect_err(log).map(|it| renewed(it, base));
+        wire::Reply::of_renewal(renewal, received)
     };
     let answers = renewals.into_iter().zip(bases).map(answer).collect();
     Ok(Answer::ok(wire::Answers { answers }))

@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use lockkit_core::Error;
 use lockkit_core::driver::LockDriver;
 use lockkit_http::HttpDriver;
+use lockkit_http::wire::Problem;
 use lockkit_server::{Settings, Tls};
 
 use crate::served::Served;
@@ -117,4 +118,30 @@ async fn once_there_was_an_answer_a_wrong_certificate_is_asked_again() {
     let error = driver.health().await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
     assert!(error.is_retryable(), "{error}");
+}
+
+#[test]
+fn a_problem_does_not_tell_where_the_backend_is() {
+    for (cause, told) in [
+        ("redis://a:6379: connection refused", "… connection refused"),
+        ("tcp connect error: 10.0.0.3:6379 refused", "tcp connect error: … refused"),
+        ("no route to (10.0.0.3)", "no route to …"),
+        ("[::1]:5432: refused", "… refused"),
+        ("db.internal:5432, refused", "… refused"),
+        ("denied to user 'locker'@'10.0.0.5' for t", "denied to user … for t"),
+        ("http+unix:/run/a.sock: gone", "… gone"),
+        ("NOPERM no permissions: publish", "NOPERM no permissions: publish"),
+    ] {
+        let problem = Problem::of(&Error::permanent("redis", cause));
+        assert_eq!(problem.detail, format!("redis: {told}"));
+    }
+}
+
+#[test]
+fn what_is_unsupported_and_by_whom_gets_through_and_nothing_else_does() {
+    let error = Error::Unsupported { operation: "semaphores", backend: "redis" };
+    assert_eq!(Problem::of(&error).error().to_string(), error.to_string());
+    let mut foreign = Problem::of(&error);
+    (foreign.operation, foreign.backend) = (Some("anything".to_owned()), None);
+    assert_eq!(foreign.error().to_string(), "http does not support this");
 }

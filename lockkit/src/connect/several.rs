@@ -23,8 +23,10 @@ pub(super) async fn mirror(
     let settings = settings.unwrap_or_else(|| new.settings().clone());
     check(&old)?;
     check(&new)?;
-    let (old, new) = (driver(&old, &settings).await?, driver(&new, &settings).await?);
-    Ok((Arc::new(MirrorDriver::new(old, new)), settings))
+    let names = (place(&old), place(&new));
+    let old = driver(&old, &settings).await.map_err(|error| error.at(&names.0))?;
+    let new = driver(&new, &settings).await.map_err(|error| error.at(&names.1))?;
+    Ok((Arc::new(MirrorDriver::new(old, new).named(names.0, names.1)), settings))
 }
 
 /// The driver of `quorum:URL,URL,URL`. Lockkit's own options, and those of the quorum, stand behind
@@ -74,11 +76,25 @@ fn member(url: BackendUrl, settings: &Settings) -> QuorumMember {
     let known = SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme());
     // What needs the same feature is the same kind of backend.
     let kind = known.and_then(|(_, feature, _)| *feature).unwrap_or(url.scheme()).to_owned();
+    let name = place(&url);
     let both = Arc::new((url, settings.clone()));
-    QuorumMember::new(kind, move || {
+    let member = QuorumMember::new(kind, move || {
         let both = both.clone();
         async move { driver(&both.0, &both.1).await }
-    })
+    });
+    member.named(name)
+}
+
+/// What errors call a backend: its URL without login and options, either of which may be secret.
+fn place(url: &BackendUrl) -> String {
+    let shown = url.to_string();
+    let shown = shown.split('?').next().unwrap_or_default();
+    let Some((scheme, rest)) = shown.split_once("://") else {
+        return shown.to_owned();
+    };
+    let (hosts, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let hosts = hosts.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{hosts}{path}")
 }
 
 /// Refuses what a member would refuse, before any other is asked: an option that its driver does

@@ -1,0 +1,138 @@
+//! A driver whose errors say which of several backends failed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkit_core::clock::Clock;
+use lockkit_core::driver::{
+    Anchored, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+};
+use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
+
+/// What an error says, without the kind of backend, which the name has.
+pub(crate) fn why(error: &Error) -> String {
+    match error {
+        Error::Backend { cause, .. } => cause.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// A driver, and what its backend is called in errors.
+#[derive(Debug)]
+pub(crate) struct Named {
+    driver: Arc<dyn LockDriver>,
+    name: String,
+}
+
+impl Named {
+    pub(crate) fn new(driver: Arc<dyn LockDriver>, name: impl Into<String>) -> Arc<Self> {
+        Arc::new(Self { driver, name: name.into() })
+    }
+
+    fn of<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
+        answer.map_err(|error| error.at(&self.name))
+    }
+
+    fn each<T>(&self, answers: Vec<Result<T, Error>>) -> Vec<Result<T, Error>> {
+        answers.into_iter().map(|answer| self.of(answer)).collect()
+    }
+}
+
+#[async_trait]
+impl LockDriver for Named {
+    fn capabilities(&self) -> &Capabilities {
+        self.driver.capabilities()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.driver.clock()
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.driver.registers()
+    }
+
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        self.of(self.driver.carry(steps).await).map(|replies| self.each(replies))
+    }
+
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+        self.of(self.driver.granted(claim).await)
+    }
+
+    async fn notified(&self, claim: &Arc<Claim>) -> Result<(), Error> {
+        self.of(self.driver.notified(claim).await)
+    }
+
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        self.of(self.driver.renew(claims).await).map(|answers| self.each(answers))
+    }
+
+    async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
+        self.of(self.driver.shorten(claim, ttl).await)
+    }
+
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+        self.of(self.driver.downgrade(claim).await)
+    }
+
+    async fn break_claim(
+        &self,
+        key: &Key,
+        token: Token,
+        force: Force,
+        record: &BreakRecord,
+    ) -> Result<bool, Error> {
+        self.of(self.driver.break_claim(key, token, force, record).await)
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+        self.of(self.driver.inspect(key).await)
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+        self.of(self.driver.list(request).await)
+    }
+
+    async fn namespaces(
+        &self,
+        after: Option<&Namespace>,
+        limit: usize,
+    ) -> Result<Listed<Namespace>, Error> {
+        self.of(self.driver.namespaces(after, limit).await)
+    }
+
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+        self.of(self.driver.changed(key, seen).await)
+    }
+
+    async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        self.of(self.driver.raise(claim, token).await)
+    }
+
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
+        self.of(self.driver.anchor(claim).await)
+    }
+
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+        self.of(self.driver.resize(key, limit).await)
+    }
+
+    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.of(self.driver.token_base(namespace).await)
+    }
+
+    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        self.of(self.driver.raise_token_base(namespace, base).await)
+    }
+
+    async fn health(&self) -> Result<Health, Error> {
+        self.of(self.driver.health().await)
+    }
+
+    async fn close(&self) {
+        self.driver.close().await;
+    }
+}
