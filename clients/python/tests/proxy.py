@@ -13,6 +13,10 @@ from typing import Any, Dict, List, Optional, Tuple
 from server import PATIENCE
 
 
+def _json(content: Dict[str, Any]) -> bytes:
+    return json.dumps(content).encode()
+
+
 class Rule:
     """What happens to the answers of some requests."""
 
@@ -22,6 +26,7 @@ class Rule:
         self.what = what
         self.reached = threading.Event()
         """A request that this is about has come so far."""
+        self.kind, self.content = "text/html", b"<p>"
         self.status = 0
         """What the server answered; of the last request."""
         self.answered = threading.Event()
@@ -80,11 +85,19 @@ class Proxy:
         """The request gets lost."""
         return self._rule(Rule(path, times, "refuse"))
 
-    def answer(self, path: str, status: int) -> Rule:
-        """The proxy answers one request by itself, in HTML."""
-        rule = Rule(path, 1, "answer")
+    def answer(self, path: str, status: int, times: int = 1, **json: Any) -> Rule:
+        """The proxy answers requests by itself: in HTML, with this JSON, or with a problem where that
+        has a code."""
+        rule = Rule(path, times, "answer")
         rule.status = status
+        if json:
+            rule.kind = "application/problem+json" if "code" in json else "application/json"
+            rule.content = _json(json)
         return self._rule(rule)
+
+    def spoil(self, path: str) -> Rule:
+        """The server does as it is asked, and its answer arrives as a page in HTML."""
+        return self._rule(Rule(path, 1, "spoil"))
 
     def hold(self, path: str, times: int = 1) -> Rule:
         """The answer arrives when the test says so."""
@@ -116,7 +129,8 @@ class Proxy:
                 return self._cut(handler)
             rule.go_on.wait()
         if rule is not None and rule.what == "answer":
-            return self._reply(handler, rule.status, "text/html", b"<p>")
+            rule.reached.set()
+            return self._reply(handler, rule.status, rule.kind, rule.content)
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
         connection.request("POST", handler.path, body, {"content-type": "application/json"})
         answer = connection.getresponse()
@@ -128,6 +142,8 @@ class Proxy:
             rule.reached.set()
             if rule.what == "lose":
                 return self._cut(handler)
+            if rule.what == "spoil":
+                return self._reply(handler, 200, rule.kind, rule.content)
             rule.go_on.wait()
         self._reply(handler, answer.status, answer.headers["content-type"], content)
 

@@ -25,9 +25,9 @@ def program() -> str:
 class Server:
     """``lockkit serve``, which is ready when this returns."""
 
-    def __init__(self, backend: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(self, backend: str, listen: str = "127.0.0.1:0", *options: str) -> None:
         self._process = subprocess.Popen(
-            [program(), "serve", "--url", backend, "--listen", listen],
+            [program(), "serve", "--url", backend, "--listen", listen, *options],
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

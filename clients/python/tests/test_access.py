@@ -32,6 +32,6 @@ def test_a_token_travels_by_tls_to_a_server_that_is_trusted(
         connect(f"{proxy.url}?ca={PEM}&token_file={token}").inspect("a")
         assert proxy.authorizations[-2:] == ["Bearer word-of-bob", "Bearer word-of-alice"]
         many = len(proxy.requests)
-        with pytest.raises(lockkit.Unavailable, match="certificate"):
+        with pytest.raises(lockkit.Refused, match="certificate"):
             connect(proxy.url, token="word-of-alice").mutex("a").try_lock()
         assert len(proxy.requests) == many, "the token was shown to nobody else"

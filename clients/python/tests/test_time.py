@@ -224,3 +224,86 @@ def test_elsewhere_a_lock_is_valid_only_while_wall_and_monotonic_clock_agree() -
     assert passes(0, 40) > 1e8, "suspended, or set"
     assert passes(1, 1) == pytest.approx(1)
     assert passes(1, -40) > 1e8, "set back: a suspend might hide in it"
+
+
+def test_a_grant_of_which_little_is_left_is_renewed_before_it_is_a_guard(
+    connect: Connect, proxy: Proxy, clock: MovedClock
+) -> None:
+    locks = connect(proxy.url, ttl=TTL, clock=clock)
+    rule = proxy.hold("/v1/acquire")
+    asking = begin(locks.mutex("a").lock)
+    late(rule, clock, TTL - 0.5)
+    lock = asking.result(PATIENCE)
+    assert lock.remaining() > TTL / 2
+    assert len(proxy.asked("/v1/acquire")) == 1 and proxy.asked("/v1/release") == []
+
+
+def test_so_is_one_that_a_waiter_learns_of_late(
+    connect: Connect, proxy: Proxy, clock: MovedClock
+) -> None:
+    held = connect().mutex("a").lock()
+    rule = proxy.hold("/v1/wait")
+    asking = begin(connect(proxy.url, ttl=TTL, clock=clock).mutex("a").lock)
+    until(lambda: proxy.asked("/v1/wait"))
+    held.release()
+    late(rule, clock, TTL - 0.5)
+    lock = asking.result(PATIENCE)
+    assert lock.remaining() > TTL / 2
+    assert len(proxy.asked("/v1/acquire")) == 1 and proxy.asked("/v1/release") == []
+
+
+def test_a_grant_that_is_not_renewed_later_is_renewed_once_when_half_of_it_is_gone(
+    connect: Connect, proxy: Proxy, clock: MovedClock
+) -> None:
+    locks = connect(proxy.url, ttl=TTL, clock=clock)
+    rule = proxy.hold("/v1/acquire")
+    asking = begin(locks.mutex("a", auto_renew=False).lock)
+    late(rule, clock, 0.6 * TTL)
+    assert asking.result(PATIENCE).remaining() > TTL / 2
+    assert len(proxy.asked("/v1/renew")) == 1
+    with locks.mutex("b", auto_renew=False) as lock:
+        assert lock.is_valid() and len(proxy.asked("/v1/renew")) == 1
+
+
+def test_where_all_answers_are_late_a_lock_is_had_all_the_same(
+    connect: Connect, proxy: Proxy, clock: MovedClock
+) -> None:
+    locks = connect(proxy.url, ttl=TTL, clock=clock)
+    acquire, renewal = proxy.hold("/v1/acquire"), proxy.hold("/v1/renew")
+    asking = begin(locks.mutex("a").lock)
+    late(acquire, clock, 0.6 * TTL)
+    late(renewal, clock, 0.6 * TTL)
+    lock = asking.result(PATIENCE)
+    assert lock.is_valid() and len(proxy.asked("/v1/acquire")) == 1
+    assert proxy.asked("/v1/release") == []
+
+
+def test_a_late_grant_that_cannot_be_renewed_is_kept_until_its_lease_is_over(
+    connect: Connect, proxy: Proxy, clock: MovedClock
+) -> None:
+    locks = connect(proxy.url, ttl=TTL, clock=clock)
+    rule = proxy.hold("/v1/acquire")
+    renewals = proxy.refuse("/v1/renew", times=1_000_000)
+    asking = begin(locks.mutex("a").lock)
+    late(rule, clock, TTL - 2)
+    until(lambda: len(proxy.asked("/v1/renew")) > 1)
+    assert not asking.done() and proxy.asked("/v1/release") == []
+    clock.ahead += 2
+    until(lambda: len(proxy.asked("/v1/acquire")) == 2)
+    renewals.times = 0
+    assert asking.result(PATIENCE).is_valid()
+    first, second = (it["claim"]["id"] for it in proxy.asked("/v1/acquire"))
+    assert first != second
+
+
+def test_a_try_whose_grants_come_late_begins_nothing_after_one_ttl(
+    connect: Connect, proxy: Proxy, clock: MovedClock
+) -> None:
+    locks = connect(proxy.url, ttl=TTL, clock=clock)
+    rule = proxy.hold("/v1/acquire")
+    asking = begin(locks.mutex("a").try_lock)
+    late(rule, clock, TTL)
+    with pytest.raises(lockkit.Unavailable, match="after the lease"):
+        asking.result(PATIENCE)
+    assert len(proxy.asked("/v1/acquire")) == 1
+    until(lambda: not locks.inspect("a").line)

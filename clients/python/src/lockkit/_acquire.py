@@ -144,29 +144,39 @@ class Attempt:
         return AGAIN
 
     async def _granted(self, held: Held, sent: float) -> Came:
-        engine, request = self._engine, self._request
-        how = (request.renewed, request.max_hold)
-        record = Record(self._claim, engine.clock, self._uncertain, *how)
-        if not record.grant(held, sent):
+        record = self._record(held, sent)
+        if record is not None and record.is_short(self._round_trip):
+            record = await self._lengthened(record)
+        if record is None:
             return AGAIN
-        if record.is_short(self._round_trip) and not await self._lengthened(record):
-            return AGAIN
-        hold = engine.holds(record)
+        hold = self._engine.holds(record)
         self._in_line = False
         return hold
 
-    async def _lengthened(self, record: Record) -> bool:
-        """Renews a lease of which so little is left that its first use might fail. One that waited
-        for an hour does not give up its lock for a lost packet: until the lease is over."""
+    def _record(self, held: Held, sent: float) -> Optional[Record]:
+        """A lock that is valid; ``None`` where the answer came after the lease."""
+        request = self._request
+        how = (request.renewed, request.max_hold)
+        record = Record(self._claim, self._engine.clock, self._uncertain, *how)
+        return record if record.grant(held, sent) else None
+
+    async def _lengthened(self, record: Record) -> Optional[Record]:
+        """Renews a lease of which so little is left that its first use might fail; asks so until it
+        is over: one that waited for an hour does not give up its lock for a lost packet.
+
+        Nobody has been told of the lock yet, so an answer may come after the deadline of the first
+        one: what it says counts from its own request.
+        """
         engine, failures = self._engine, 0
         while record.remaining() > 0:
             engine.check_open()
             sent, body = engine.clock.now(), {"claims": [self._claim.json()]}
             try:
-                (answer,) = await self._ask("/v1/renew", body, renewals, record.remaining())
-                record.renewed(state(answer), sent)
-                return not record.is_over()
+                (answer,) = await self._ask("/v1/renew", body, renewals, self._claim.ttl)
+                came = state(answer)
+                return self._record(came, sent) if isinstance(came, Held) else None
             except Unavailable as error:
+                engine.check_open()
                 failures += 1
                 engine.retrying(error)
                 await asyncio.sleep(min(backoff(failures), record.remaining()))
@@ -174,7 +184,7 @@ class Attempt:
                 if isinstance(error, Error):
                     raise
                 raise Refused("an answer of another version of the service") from error
-        return False
+        return None
 
     async def _ask(
         self,
