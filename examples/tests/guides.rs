@@ -57,5 +57,5 @@ async fn a_bound_on_the_hold_ends_the_work() {
     let limit = Duration::from_secs(60);
     let endless = async |_lock| std::future::pending::<Result<(), Error>>().await;
     let lost = locks.mutex("a").max_hold(limit).run(endless).await.unwrap_err();
-    assert_eq!(lost.loss(), Some(&LossReason::Expired));
+    assert_eq!(lost.loss(), Some(&LossReason::MaxHold));
 }

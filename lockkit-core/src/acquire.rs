@@ -240,7 +240,7 @@ impl<'a> Attempt<'a> {
             // Later it may have been in line, and ended there.
             let latest = (failures > 0).then(|| first.after(self.claim.wait_ttl));
             self.pending.get_or_insert_with(|| core.registry.asking(&self.claim));
-            core.check_open()?; // counted before it looks: so a shutdown waits, or is seen here
+            core.check_running()?; // counted before it looks: so a shutdown waits, or is seen here
             let step = Step::Acquire { claim: self.claim.clone(), patience };
             let asking = self.asking.insert(core.registry.collector.step(step, latest));
             let answer = asking.answer().await?;

@@ -56,9 +56,17 @@ impl Core {
         &self.registry.clock
     }
 
+    /// Refuses what is begun after a shutdown, or in a fork.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
+        match self.registry.is_forked() {
+            true => Err(Error::Forked),
+            false => self.check_running(),
+        }
+    }
+
+    /// Ends what was begun before a shutdown.
+    pub(crate) fn check_running(&self) -> Result<(), Error> {
         match self.registry.closed.load(Ordering::SeqCst) {
-            _ if self.registry.is_forked() => Err(Error::Forked),
             true => Err(Error::Closed),
             false => Ok(()),
         }

@@ -402,6 +402,7 @@ impl Toy {
     pub(super) fn leave(&self, line: &mut Line, claim: &Claim) -> Released {
         if self.is(Flaw::ReleaseForgetsWhoBroke) {
             line.broken.remove(&claim.id);
+            line.last_break = None;
         }
         let empty = line.entries.is_empty();
         let any = self.is(Flaw::ReleasesWithoutId) && !empty;

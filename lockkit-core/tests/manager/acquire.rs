@@ -237,6 +237,7 @@ async fn work_that_lost_its_lock_in_a_suspend_is_not_polled_again() {
     let locks = manager_of(&driver);
     let went_on = AtomicBool::new(false);
     let suspend = async || {
+        settle().await; // the renewer sleeps
         clock.0.fetch_add(31_000_000_000, Ordering::SeqCst);
         tokio::task::yield_now().await;
         went_on.store(true, Ordering::SeqCst);
@@ -261,4 +262,23 @@ async fn work_that_lost_its_lock_in_a_suspend_is_not_polled_again() {
     leading.await.unwrap();
     assert_eq!(terms, 2, "it leads again");
     assert!(!went_on.load(Ordering::SeqCst), "the work was polled after the loss");
+}
+
+/// The machine is suspended while a renewal is under way, which the backend did in time: the guard was
+/// invalid meanwhile, and work may have been left alone since then.
+#[tokio::test(start_paused = true)]
+async fn a_guard_that_is_over_is_not_revived_by_a_late_answer() {
+    let clock = Moved::default();
+    let driver = Moody::new(MemoryDriver::with_clock(Arc::new(clock.clone())));
+    let locks = manager_of(&driver);
+    let guard = locks.mutex("a").auto_renew(false).lock().await.unwrap();
+    sleep(20_500 * MS).await;
+    driver.next("renew", Mood::Late(100 * MS));
+    let mut renewing = std::pin::pin!(guard.renew());
+    super::begin(renewing.as_mut()).await;
+    clock.0.fetch_add(12_000_000_000, Ordering::SeqCst);
+    assert!(!guard.is_valid());
+    assert!(renewing.await.is_err());
+    assert!(!guard.is_valid(), "its lease lasts, and it was invalid");
+    assert_eq!(guard.loss(), Some(LossReason::Expired));
 }
