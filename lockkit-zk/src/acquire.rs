@@ -201,8 +201,9 @@ impl Locks {
         {
             let folder = self.layout.list(&claim.key);
             if self.folders.last(&folder) == Some(FolderState::InUse) {
-                self.folders.saw(folder, FolderState::There);
+                self.folders.saw(folder.as_str(), FolderState::There);
             }
+            self.left_folder(&folder);
             return Ok(Released::Removed);
         }
         // Whether there is a node, and where, is not known: look.

@@ -180,6 +180,6 @@ impl LockDriver for ZkDriver {
     }
 
     async fn close(&self) {
-        self.locks.sessions.close();
+        self.locks.close().await;
     }
 }

@@ -9,9 +9,10 @@
 //! first.)
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::OptionFuture;
-use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::clock::{BootClock, Clock, Moment};
 use lockkit_core::driver::Acquisition;
 use lockkit_core::queue::{GivenLimit, Verdict};
 use lockkit_core::{Claim, Error, Token};
@@ -26,8 +27,11 @@ use crate::paths::{Kind, Tag};
 use crate::places::Node;
 use crate::session::Session;
 
-/// How often one is surprised by folders that come and go before the backend is said to fail.
+/// How often an attempt is refused by what others did before the backend is said to fail.
 const TRIES: usize = 8;
+/// For how long folders may come and go. ZooKeeper and other drivers remove those that are empty, at
+/// any moment before something lies in it, so that is no failure of anything.
+const VANISHING: Duration = Duration::from_secs(5);
 
 /// How the folder of a list was when it was last seen. It only chooses which request is tried first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +85,8 @@ impl Locks {
         claim: &Claim,
     ) -> Result<Entered, Error> {
         let folder = self.layout.list(&claim.key);
-        for _ in 0..TRIES {
+        let mut tries = Tries::begin();
+        while tries.are_left() {
             let way = match self.folders.last(&folder) {
                 None => Way::New,
                 Some(FolderState::There | FolderState::InUse) => Way::Existing,
@@ -91,7 +96,10 @@ impl Locks {
             };
             match self.attempt(session, claim, &folder, way).await? {
                 Attempt::In(entered) => return Ok(entered),
-                Attempt::Refused(why) => self.learn(session, &folder, way, why).await?,
+                Attempt::Refused(why) => {
+                    tries.note(&why);
+                    self.learn(session, &folder, way, why).await?;
+                }
             }
         }
         Err(vanishing())
@@ -105,7 +113,8 @@ impl Locks {
         claim: &Claim,
     ) -> Result<Result<Entered, Acquisition>, Error> {
         let folder = self.layout.list(&claim.key);
-        for _ in 0..TRIES {
+        let mut tries = Tries::begin();
+        while tries.are_left() {
             let mut looked = None;
             let way = match self.folders.last(&folder) {
                 None => Way::New,
@@ -114,6 +123,7 @@ impl Locks {
                     let (names, stat) = match self.latest_children(session, &folder).await? {
                         Ok(listed) => listed,
                         Err(why) => {
+                            tries.note(&why);
                             self.learn(session, &folder, Way::Existing, why).await?;
                             continue;
                         }
@@ -138,7 +148,10 @@ impl Locks {
                     entered.alone |= sure && looked == Some(entered.folder_made);
                     return Ok(Ok(entered));
                 }
-                Attempt::Refused(why) => self.learn(session, &folder, way, why).await?,
+                Attempt::Refused(why) => {
+                    tries.note(&why);
+                    self.learn(session, &folder, way, why).await?;
+                }
             }
         }
         Err(vanishing())
@@ -189,6 +202,7 @@ impl Locks {
             .and_then(|()| multi.add_set_data(folder, b"", None))
             .map_err(failed)?;
         self.places.expect(claim, folder, session);
+        self.emptied.used(folder);
         let sent = BootClock.now();
         let done = session.answers(multi.commit()).await?;
         let (path, stat) = match done.as_deref() {
@@ -205,6 +219,9 @@ impl Locks {
         session.confirm(sent);
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         self.saw_claim(folder, &name);
+        if matches!(way, Way::New | Way::Empty) {
+            self.emptied.made(folder);
+        }
         let wrong = || Error::retryable(BACKEND, "a change without a number");
         let token = Token::new(stat.mzxid as u64).ok_or_else(wrong)?;
         let node = Node { path, name, token, holds: false, obstacle: None };
@@ -260,6 +277,29 @@ impl Locks {
             (why, _) => return Err(failed(why)),
         }
         Ok(())
+    }
+}
+
+/// How often an attempt may yet be refused.
+struct Tries {
+    left: usize,
+    begun: Moment,
+}
+
+impl Tries {
+    fn begin() -> Self {
+        Self { left: TRIES, begun: BootClock.now() }
+    }
+
+    fn are_left(&self) -> bool {
+        self.left > 0
+    }
+
+    fn note(&mut self, why: &ZkError) {
+        let came_or_went = matches!(why, ZkError::NoNode | ZkError::NodeExists);
+        if !came_or_went || BootClock.now().since(self.begun) > VANISHING {
+            self.left -= 1;
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Ends the claims of this process that nobody renewed: their session lives on, so nothing else
-//! would. And lets go of sessions in which no claim lives any more. One task for all, which ends with
+//! would. And lets go of sessions in which no claim lives any more, and of folders that were left. One task for all, which ends with
 //! the driver.
 
 use std::sync::{Arc, Weak};
@@ -53,9 +53,10 @@ async fn run(locks: Weak<Locks>) {
         let latest = BootClock.now().after(Duration::from_secs(1));
         let (over, next) = strong.places.take_over(latest);
         strong.sessions.close_idle();
+        strong.remove_many_folders();
         for place in over {
             let locks = strong.clone();
-            tokio::spawn(async move { locks.end(&place).await });
+            strong.background.spawn(async move { locks.end(&place).await });
         }
         let earlier = strong.places.earlier.clone();
         drop(strong);

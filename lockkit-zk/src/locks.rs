@@ -3,16 +3,21 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use futures_util::future::join;
 use lockkit_core::Error;
-use lockkit_core::driver::Recent;
+use lockkit_core::driver::{Background, Recent};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
 use zookeeper_client::Error as ZkError;
 
 use crate::cell::Cell;
+use crate::emptied::Emptied;
 use crate::enter::FolderState;
 use crate::failure::{failed, if_there};
 use crate::line::Line;
+use crate::lists::Lists;
 use crate::paths::Layout;
 use crate::places::Places;
 use crate::session::Session;
@@ -26,13 +31,23 @@ pub(crate) struct Locks {
     pub(crate) sessions: Sessions,
     pub(crate) layout: Layout,
     pub(crate) places: Places,
+    /// Lists that those who wait share.
+    pub(crate) lists: Lists,
     /// The folders of lists.
     pub(crate) folders: Recent<String, FolderState>,
     /// Registers: the version of the node, and the cell without its value (but for whether there is
     /// one).
     pub(crate) registers: Recent<String, (i32, Cell)>,
     pub(crate) leases: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) emptied: Emptied,
+    /// What goes on without a caller that waits for it.
+    pub(crate) background: Background,
 }
+
+/// How long `close` waits for what it deletes and ends, and for what goes on in the background; and
+/// what of that is kept for the end of sessions.
+const CLOSING: Duration = Duration::from_secs(1);
+const ENDING: Duration = Duration::from_millis(250);
 
 /// A list as the leader has it.
 pub(crate) struct ReadList {
@@ -47,9 +62,12 @@ impl Locks {
             layout: Layout::new(&sessions.options().chroot, sessions.options().neighbours),
             sessions,
             places: Places::default(),
+            lists: Lists::default(),
             folders: Recent::new(REMEMBERED),
             registers: Recent::new(REMEMBERED / 4),
             leases: Mutex::default(),
+            emptied: Emptied::default(),
+            background: Background::default(),
         }
     }
 
@@ -59,6 +77,17 @@ impl Locks {
         let session = self.sessions.get().await?;
         session.answer(session.ask_majority(self.layout.root())).await.map_err(failed)?;
         Ok(session)
+    }
+
+    /// Lets go of all sessions, once nothing is under way in them: a program may end its runtime right
+    /// after. Where no server is connected, nothing is waited for.
+    pub(crate) async fn close(&self) {
+        let until = Instant::now() + CLOSING;
+        if self.sessions.latest().is_some_and(|session| session.is_connected()) {
+            let ended = self.background.ended_within(CLOSING);
+            let _ = timeout(CLOSING - ENDING, join(self.remove_left_folders(), ended)).await;
+        }
+        let _ = timeout_at(until, self.sessions.close()).await;
     }
 
     /// Makes the folder at this path, and those above it. They are containers: ZooKeeper removes
@@ -92,34 +121,14 @@ impl Locks {
             return Ok(ReadList { line: Line::default(), version: None });
         };
         synced.map_err(failed)?;
-        let line = self.line_of(session, folder, names).await?;
+        let line = line_of(session, folder, names).await?;
         Ok(ReadList { line, version: Some(stat.version) })
     }
 
     /// The claims of a folder, in order; none when it is not there.
     pub(crate) async fn line(&self, session: &Session, folder: &str) -> Result<Line, Error> {
         let names = self.children(session, folder).await?;
-        self.line_of(session, folder, names).await
-    }
-
-    /// The same, when its children were listed already.
-    pub(crate) async fn line_of(
-        &self,
-        session: &Session,
-        folder: &str,
-        names: Vec<String>,
-    ) -> Result<Line, Error> {
-        let mut line = Line::of(names);
-        if !line.is_unsure() {
-            return Ok(line);
-        }
-        let stats = session.stats(&line.paths(folder)).await?;
-        let mut made = HashMap::with_capacity(stats.len());
-        for (child, stat) in line.claims().iter().zip(stats) {
-            made.insert(child.name.clone(), stat.map_err(failed)?.map(|stat| stat.czxid));
-        }
-        line.settle(&made);
-        Ok(line)
+        line_of(session, folder, names).await
     }
 
     /// The children of a folder; none when it is not there.
@@ -131,4 +140,23 @@ impl Locks {
         let listed = session.answer(session.client.list_children(path)).await;
         Ok(if_there(listed)?.unwrap_or_default())
     }
+}
+
+/// The claims of a folder, in order, whose children have these names.
+pub(crate) async fn line_of(
+    session: &Session,
+    folder: &str,
+    names: Vec<String>,
+) -> Result<Line, Error> {
+    let mut line = Line::of(names);
+    if !line.is_unsure() {
+        return Ok(line);
+    }
+    let stats = session.stats(&line.paths(folder)).await?;
+    let mut made = HashMap::with_capacity(stats.len());
+    for (child, stat) in line.claims().iter().zip(stats) {
+        made.insert(child.name.clone(), stat.map_err(failed)?.map(|stat| stat.czxid));
+    }
+    line.settle(&made);
+    Ok(line)
 }

@@ -13,7 +13,7 @@ use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 
 use crate::failure::{failed, if_there};
 use crate::line::Line;
-use crate::locks::Locks;
+use crate::locks::{Locks, line_of};
 use crate::node::Label;
 use crate::paths::{Kind, Tag, broken_tag};
 use crate::places::Place;
@@ -41,6 +41,7 @@ impl Locks {
     /// One flight for each session that claims live in, all at once. What fails in one says nothing
     /// of the others.
     pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
+        let _renewing = self.emptied.renewing();
         let mut flights: HashMap<Option<i64>, Vec<Asked<'_>>> = HashMap::new();
         for (at, claim) in claims.iter().enumerate() {
             let place = self.places.of(claim.id);
@@ -117,7 +118,7 @@ impl Locks {
         }
         for (folder, listed) in lines.into_iter().zip(lines_listed) {
             let line = match if_there(listed) {
-                Ok(names) => self.line_of(session, &folder, names.unwrap_or_default()).await,
+                Ok(names) => line_of(session, &folder, names.unwrap_or_default()).await,
                 Err(error) => Err(error),
             };
             news.lines.insert(folder, line);

@@ -67,6 +67,11 @@ impl Session {
         self.client.session_timeout()
     }
 
+    /// Whether it is connected to a server, as far as this process knows.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.has_ended() && self.client.state() == SessionState::SyncConnected
+    }
+
     /// What of a lease of this length can be had in it.
     pub(crate) fn lease(&self, asked: Duration) -> Duration {
         asked.min(self.ttl)
@@ -98,6 +103,11 @@ impl Session {
     /// Room to watch these paths, for as long as it is kept; none when very much is watched.
     pub(crate) fn room(&self, paths: &[&str]) -> Option<Room> {
         Room::for_paths(&self.watched, paths)
+    }
+
+    /// The same for a folder that many watch, where there is no room to watch each node.
+    pub(crate) fn room_for_folder(&self, path: &str) -> Option<Room> {
+        Room::for_folder(&self.watched, path)
     }
 
     /// Waits for an answer, in bounded time. (The request went out when the future was made.)

@@ -193,10 +193,24 @@ impl Sessions {
         }
     }
 
-    /// Lets go of all sessions. Their nodes go with them.
-    pub(crate) fn close(&self) {
-        self.main.set(None);
-        self.others().clear();
+    /// Lets go of all sessions. Their nodes go with them. Returns when those have ended that were
+    /// connected, and that are used nowhere else.
+    ///
+    /// # Cancel safety
+    /// They are let go of when this is first polled.
+    pub(crate) async fn close(&self) {
+        let others = std::mem::take(&mut *self.others());
+        let lanes = others.values().map(|lane| &**lane).chain([&self.main]);
+        let sessions = lanes.filter_map(|lane| locked(&lane.current).take());
+        // Whoever else works with a session ends it later.
+        let last = sessions.filter_map(Arc::into_inner).filter(|_| self.own);
+        let connected = last.filter(Session::is_connected);
+        let states: Vec<_> = connected.map(|session| session.client.state_watcher()).collect();
+        for mut state in states {
+            while !state.state().is_terminated() {
+                state.changed().await;
+            }
+        }
     }
 }
 

@@ -1,24 +1,21 @@
 //! Waiting for a claim's turn: a watch on the one node that matters, and one on the own node.
 
-use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
-use futures_util::future::{BoxFuture, FutureExt};
 use lockkit_core::driver::Grant;
 use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode};
-use zookeeper_client::{EventType, OneshotWatcher};
+use zookeeper_client::EventType;
 
 use crate::acquire::owned;
 use crate::failure::if_there;
+use crate::lists::{Event, Listing, event};
 use crate::locks::Locks;
 use crate::node::Label;
 use crate::paths::{Tag, break_name};
 use crate::places::{Node, Obstacle, Place};
 use crate::session::Session;
-use crate::watched::LOOK_EVERY;
-
-/// An event of a watch, as the session's end where there will be none.
-type Event = BoxFuture<'static, EventType>;
+use crate::watched::Room;
 
 /// What became of the node ahead.
 enum Blocker {
@@ -42,7 +39,7 @@ impl Locks {
             return Ok(place.grant(node.token, claim));
         }
         match claim.mode {
-            Mode::Permits { .. } => self.permits_granted(&place, claim, node).await?,
+            Mode::Permits { .. } => drop(self.turn_by_folder(&place, claim, node).await?),
             _ => self.turn_came(&place, claim, node).await?,
         }
         // Its lease as a holder begins.
@@ -56,6 +53,7 @@ impl Locks {
     async fn turn_came(&self, place: &Place, claim: &Claim, node: &Node) -> Result<(), Error> {
         let session = &*place.session;
         let mut known = node.obstacle.clone();
+        let mut reserved = None;
         let mut own: Option<Event> = None;
         loop {
             let obstacle = match known.take() {
@@ -69,12 +67,15 @@ impl Locks {
                 return Ok(()); // locks always have one
             };
             let path = format!("{}/{blocker}", place.folder);
-            let room = session.room(&[&node.path, &path]);
-            if room.is_none() {
+            let room = reserved.take().or_else(|| session.room(&[&node.path, &path]));
+            let Some(_room) = room else {
                 own = None;
-                tokio::time::sleep(LOOK_EVERY).await;
+                let Some((obstacle, room)) = self.turn_by_folder(place, claim, node).await? else {
+                    return Ok(());
+                };
+                (known, reserved) = (Some(obstacle), Some(room));
                 continue;
-            }
+            };
             let mut own_event = match own.take() {
                 Some(event) => event,
                 None => self.watch_own(session, claim, node).await?,
@@ -105,9 +106,9 @@ impl Locks {
         claim: &Claim,
         node: &Node,
     ) -> Result<Option<Obstacle>, Error> {
-        let session = &*place.session;
-        let line = self.line(session, &place.folder).await?;
-        match line.verdict(&node.name, node.token) {
+        let session = &place.session;
+        let listing = self.lists.of(session, &place.folder, false).read(None).await?;
+        match listing.verdict(&node.name, node.token) {
             Some(Verdict::Holds) => Ok(None),
             Some(Verdict::Waits(ahead)) => Ok(Some(ahead.into())),
             Some(Verdict::OtherLimit(_)) | None => Err(self.gone(session, claim, node).await),
@@ -143,37 +144,37 @@ impl Locks {
         }
     }
 
-    /// Returns when there are permits enough. Any holder may make room, and so may another limit,
-    /// so all who wait watch the folder.
-    async fn permits_granted(
+    /// Follows the lists of the folder, which all share who wait here. Returns when the claim holds, or
+    /// when there is room to watch what is in its way, which is kept for it then.
+    ///
+    /// That is how permits wait: any holder may make room, and so may another limit.
+    async fn turn_by_folder(
         &self,
         place: &Place,
         claim: &Claim,
         node: &Node,
-    ) -> Result<(), Error> {
-        let session = &*place.session;
-        let room = session.room(&[&place.folder]);
+    ) -> Result<Option<(Obstacle, Room)>, Error> {
+        let session = &place.session;
+        let lists = self.lists.of(session, &place.folder, true);
+        let mut seen: Option<Arc<Listing>> = None;
         loop {
-            if room.is_none() {
-                tokio::time::sleep(LOOK_EVERY).await;
-                match self.look(place, claim, node).await? {
-                    Some(_) => continue,
-                    None => return Ok(()),
+            let listing = lists.read(seen.as_deref()).await?;
+            match listing.verdict(&node.name, node.token) {
+                Some(Verdict::Holds) => return Ok(None),
+                Some(Verdict::Waits(ahead)) => {
+                    if let Some(blocker) = ahead.blocker {
+                        let path = format!("{}/{}", place.folder, blocker.name);
+                        if let Some(room) = session.room(&[&node.path, &path]) {
+                            return Ok(Some((ahead.into(), room)));
+                        }
+                    }
                 }
-            }
-            let listed = session.client.list_and_watch_children(&place.folder);
-            let Some((names, watcher)) = if_there(session.answer(listed).await)? else {
-                return Err(self.gone(session, claim, node).await);
-            };
-            match self.line_of(session, &place.folder, names).await?.verdict(&node.name, node.token)
-            {
-                Some(Verdict::Holds) => return Ok(()),
-                Some(Verdict::Waits(_)) => {}
                 _ => return Err(self.gone(session, claim, node).await),
             }
-            if event(watcher).await == EventType::Session {
+            if listing.changed().await == EventType::Session {
                 return Err(Error::Lost { reason: LossReason::SessionEnded });
             }
+            seen = Some(listing);
         }
     }
 
@@ -205,10 +206,4 @@ async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<Blocker, E
         EventType::Session => Err(Error::Lost { reason: LossReason::SessionEnded }),
         _ => Ok(Blocker::Changed),
     }
-}
-
-/// The client panics when its runtime ends before the watch does.
-fn event(watcher: OneshotWatcher) -> Event {
-    let changed = AssertUnwindSafe(watcher.changed()).catch_unwind();
-    changed.map(|event| event.map_or(EventType::Session, |event| event.event_type)).boxed()
 }

@@ -12,8 +12,10 @@ use lockkit_core::driver::locked;
 /// longer than 128 KiB, then takes the second answer for a fault and cuts the connection; so with
 /// more than that a session would end with the first cut.
 const MOST: usize = 120 * 1024;
+/// What of that is kept for folders, each of which stands for all who wait in it.
+const FOR_FOLDERS: usize = 8 * 1024;
 
-/// How often those look who cannot watch, since very much is watched in their session.
+/// How often folders are listed that cannot be watched, since very much is watched in their session.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The paths that are watched in a session.
@@ -43,6 +45,15 @@ pub(crate) struct Room {
 impl Room {
     /// Room to watch these paths; none when that would be too much.
     pub(crate) fn for_paths(watched: &Arc<Watched>, paths: &[&str]) -> Option<Self> {
+        Self::below(watched, paths, MOST - FOR_FOLDERS)
+    }
+
+    /// Room to watch the children of a folder.
+    pub(crate) fn for_folder(watched: &Arc<Watched>, path: &str) -> Option<Self> {
+        Self::below(watched, &[path], MOST)
+    }
+
+    fn below(watched: &Arc<Watched>, paths: &[&str], most: usize) -> Option<Self> {
         let mut all = watched.paths();
         for path in paths {
             let watchers = all.watchers.entry((*path).to_owned()).or_default();
@@ -51,7 +62,7 @@ impl Room {
                 all.bytes += path.len();
             }
         }
-        let fits = all.bytes <= MOST;
+        let fits = all.bytes <= most;
         drop(all);
         let paths = paths.iter().map(|path| (*path).to_owned()).collect();
         let room = Self { watched: watched.clone(), paths };
@@ -82,7 +93,7 @@ mod tests {
     fn there_is_room_until_there_is_none_and_again_when_some_leave() {
         let watched = Arc::default();
         let path = |n: usize| format!("/{n:01023}");
-        let mut rooms: Vec<_> = (0..120)
+        let mut rooms: Vec<_> = (0..112)
             .map(|n| Room::for_paths(&watched, &[&path(n)]).expect("there is room"))
             .collect();
         assert!(Room::for_paths(&watched, &[&path(120)]).is_none());
@@ -91,7 +102,11 @@ mod tests {
         assert!(Room::for_paths(&watched, &[&path(120)]).is_none());
         rooms.pop();
         assert!(Room::for_paths(&watched, &[&path(120)]).is_some());
-        drop(rooms);
+        let folders: Vec<_> =
+            (0..7).map(|n| Room::for_folder(&watched, &path(1_000 + n))).collect();
+        assert!(folders.iter().all(Option::is_some), "they have room of their own");
+        assert!(Room::for_folder(&watched, &path(2_000)).is_some());
+        drop((rooms, folders));
         let left = watched.paths();
         assert_eq!((left.bytes, left.watchers.len()), (0, 0));
     }

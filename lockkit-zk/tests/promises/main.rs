@@ -1,0 +1,7 @@
+//! What the promises are worth on ZooKeeper when very many wait, folders come and go, programs end at
+//! once, rights are withdrawn, and older data are put back.
+
+mod crowds;
+mod folders;
+mod leftovers;
+mod stage;
