@@ -1,8 +1,8 @@
 //! A driver that does one thing wrong, around one that does it right. It is what shows that the
 //! trials catch it.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ pub(crate) struct Wrong {
     inner: Arc<dyn LockDriver>,
     failed: AtomicBool,
     base: AtomicU64,
-    /// How many claims were put in line.
-    waiting: AtomicU32,
+    /// The claims that are in line, and neither hold nor were released.
+    waiting: Mutex<HashSet<ClaimId>>,
     /// The claims by which the inner driver knows those of the caller.
     known: Mutex<HashMap<ClaimId, Arc<Claim>>>,
 }
@@ -59,8 +59,8 @@ pub(crate) struct Wrong {
 impl Wrong {
     pub(crate) fn new(flaw: Flaw, inner: Arc<dyn LockDriver>) -> Self {
         let (failed, base) = (AtomicBool::new(false), AtomicU64::new(0));
-        let waiting = AtomicU32::new(0);
-        Self { flaw, inner, failed, base, waiting, known: Mutex::default() }
+        let (waiting, known) = Default::default();
+        Self { flaw, inner, failed, base, waiting, known }
     }
 
     fn is(&self, flaw: Flaw) -> bool {
@@ -129,7 +129,7 @@ impl Wrong {
         }
         let answer = self.passed(self.inner.acquire(&known, patience)).await?;
         if matches!(answer.answer, Acquisition::Queued { .. }) {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
+            self.waiting.lock().unwrap().insert(claim.id);
         }
         Ok(answer.map(|answer| match answer {
             Acquisition::Granted(grant) => Acquisition::Granted(self.told(grant)),
@@ -138,6 +138,7 @@ impl Wrong {
     }
 
     async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
+        self.waiting.lock().unwrap().remove(&claim.id);
         self.passed(self.inner.release(&self.known(claim))).await
     }
 }
@@ -158,7 +159,7 @@ impl LockDriver for Wrong {
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         if self.is(Flaw::SlowInCrowds) {
-            let waiting = self.waiting.load(Ordering::SeqCst);
+            let waiting = self.waiting.lock().unwrap().len() as u32;
             tokio::time::sleep(Duration::from_micros(100) * waiting).await;
         }
         let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
