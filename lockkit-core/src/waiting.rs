@@ -150,6 +150,11 @@ impl<K: Eq + Hash> Waiters<K> {
         waiter.inspect(|waiter| waiter.end(Ok(grant))).is_some()
     }
 
+    /// Whether the claim waits here.
+    pub fn is_waiting(&self, id: &ClaimId) -> bool {
+        self.find(&(self.name)(id)).is_some()
+    }
+
     /// The claim of this name is to be asked about now.
     pub fn ring(&self, name: &K) {
         if let Some(waiter) = self.find(name) {

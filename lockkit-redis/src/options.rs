@@ -63,7 +63,11 @@ impl RedisOptions {
     }
 
     /// A grant counts only once so many replicas acknowledged it, and is given back when they do
-    /// not. Costs a second round trip (`WAIT`), on a connection of its own. (`?min_replicas=1`)
+    /// not. Costs a second round trip (a renewal with `WAIT`), on a connection of its own.
+    /// (`?min_replicas=1`)
+    ///
+    /// So does each renewal; one that they did not acknowledge is asked for again and not given back.
+    /// With too few replicas for longer than a TTL all guards end. Registers are not covered.
     ///
     /// It makes it rarer that a failover forgets a lock; only tokens make it harmless. In a cluster
     /// they are replicas of the master that keeps the lock.

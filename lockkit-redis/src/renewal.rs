@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use lockkit_core::driver::{Ended, Renewal};
 use lockkit_core::{Claim, Error};
 use redis::Value;
 
 use crate::driver::Shared;
 use crate::link::Link;
+use crate::replicas::Replicas;
 use crate::reply::Told;
 use crate::{BACKEND, keys, reply, script};
 
@@ -20,15 +21,38 @@ const RENEWED_AT_ONCE: usize = 100;
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 
 impl Shared {
-    /// Renews, and says to those that wait when to be asked about next.
+    /// Renews, and says to those that wait when to be asked about next. With replicas, a renewal of a
+    /// claim that holds counts when they have it, too; one that waits is confirmed when it is granted.
     pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
-        let answers = claims.iter().zip(self.renew_all(claims).await);
+        let answers = match &self.replicas {
+            None => self.renew_all(claims, None).await,
+            Some(replicas) => {
+                let waits = |claim: &Arc<Claim>| self.wakes.claims.is_waiting(&claim.id);
+                let waits: Vec<_> = claims.iter().map(waits).collect();
+                let those = |waiting: bool| -> Vec<_> {
+                    let all = claims.iter().zip(&waits).filter(|(_, waits)| **waits == waiting);
+                    all.map(|(claim, _)| claim.clone()).collect()
+                };
+                let (waiting, holding) = (those(true), those(false));
+                let (waiting, holding) =
+                    join(self.renew_all(&waiting, None), self.renew_all(&holding, Some(replicas)))
+                        .await;
+                let (mut waiting, mut holding) = (waiting.into_iter(), holding.into_iter());
+                let next = |waits| if waits { waiting.next() } else { holding.next() };
+                waits.into_iter().filter_map(next).collect()
+            }
+        };
+        let answers = claims.iter().zip(answers);
         answers.map(|(claim, answer)| Ok(self.note(claim, answer?))).collect()
     }
 
     /// Renews in one flight: a call of the script for each hundred claims, in a cluster for each
     /// bucket, all sent before any is answered. A call that fails costs its own claims alone.
-    pub(crate) async fn renew_all(&self, claims: &[Arc<Claim>]) -> Vec<Result<Told, Error>> {
+    pub(crate) async fn renew_all(
+        &self,
+        claims: &[Arc<Claim>],
+        replicas: Option<&Replicas>,
+    ) -> Vec<Result<Told, Error>> {
         let keys: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key)).collect();
         let mut groups: Vec<Vec<usize>> = Vec::new();
         if let Link::Cluster(_) = self.link {
@@ -45,7 +69,13 @@ impl Shared {
         }
         let limit = self.renewal_limit(claims);
         let calls = groups.iter().map(|group| async {
-            let call = self.renew_group(claims, &keys, group);
+            let call = async {
+                let Some(replicas) = replicas else {
+                    return self.renew_group(claims, &keys, group).await;
+                };
+                let claims: Vec<_> = group.iter().map(|i| &claims[*i]).collect();
+                self.renew_at(replicas, &claims).await
+            };
             let late = || Error::retryable(BACKEND, "the server did not answer in time");
             tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
         });

@@ -1,5 +1,8 @@
-//! The option that a grant counts only when replicas have it: `WAIT`, on a connection of its own,
-//! since it holds up everything behind it.
+//! The option that a grant or a renewal counts only when replicas have it: `WAIT`, on a connection of
+//! its own, since it holds up everything behind it.
+//!
+//! Since Redis 7.2, and in every Valkey, `WAIT` covers only what its own connection wrote. So each claim
+//! is renewed over that connection, which always writes, with `WAIT` in the same pipeline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +10,14 @@ use std::time::Duration;
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{Grant, Renewal};
 use lockkit_core::{Claim, Error};
-use redis::Value;
+use redis::{ErrorKind, ServerErrorKind, Value};
 
 use crate::driver::Shared;
 use crate::failure::to_error;
 use crate::link::Link;
-use crate::{BACKEND, keys, reply};
+use crate::reply::Told;
+use crate::script::Call;
+use crate::{BACKEND, keys, reply, script};
 
 /// Waits for replicas.
 pub(crate) struct Replicas {
@@ -27,56 +32,87 @@ impl Replicas {
         Self { least, link, limit }
     }
 
-    /// Says of each claim whether it is there and enough replicas have everything that was written
-    /// until now at its server. In a cluster, of one.
-    async fn confirm(&self, claims: &[&Arc<Claim>]) -> Result<Vec<Result<(), Error>>, Error> {
-        let Some(first) = claims.first() else { return Ok(Vec::new()) };
-        // WAIT waits for what its own connection wrote last; any command takes that up to now. The
-        // commands ask for the claims, in either form of their lists: after a failover it may be that
-        // only another server had them.
-        let mut pipe = redis::pipe();
-        for claim in claims {
-            let ((key, _), id) = (keys::lock(&claim.key), claim.id.to_hex());
-            pipe.cmd("GETRANGE").arg(&key).arg(0).arg(id.len() - 1);
-            pipe.cmd("HEXISTS").arg(&key).arg(&id);
-        }
-        pipe.cmd("WAIT").arg(self.least).arg((self.limit / 2).as_millis() as u64);
-        let commands = 2 * claims.len() + 1;
-        let mut answers = self.link.send_all(&pipe, commands, &keys::lock(&first.key).0).await?;
-        if answers.len() != commands {
-            return Err(reply::unexpected(&Value::Array(answers)));
-        }
-        let have = match answers.pop() {
-            Some(Value::ServerError(error)) => return Err(to_error(error.into())),
-            have => have.as_ref().and_then(reply::number).unwrap_or_default(),
+    fn is_enough(&self, have: &Value) -> Result<(), Error> {
+        let have = match have {
+            Value::ServerError(error) => return Err(to_error(error.clone().into())),
+            have => reply::number(have).unwrap_or_default(),
         };
-        if have < i64::from(self.least) {
-            let message = format!(
-                "{have} of the {} replicas that min_replicas asks for acknowledged the grant in time",
-                self.least
-            );
-            return Err(Error::retryable(BACKEND, message));
+        if have >= i64::from(self.least) {
+            return Ok(());
         }
-        let each = claims.iter().zip(answers.chunks(2)).map(|(claim, found)| {
-            if reply::text(&found[0]) == Some(&claim.id.to_hex()) || found[1] == Value::Int(1) {
-                return Ok(());
-            }
-            let message = "another server took over before replicas had the grant";
-            Err(Error::retryable(BACKEND, message.to_owned()))
-        });
-        Ok(each.collect())
+        let message = format!(
+            "{have} of the {} replicas that min_replicas asks for acknowledged it in time",
+            self.least
+        );
+        Err(Error::retryable(BACKEND, message))
     }
 }
 
+fn is_unknown_script(answer: &Value) -> bool {
+    let error = answer.clone().extract_error().err();
+    error.is_some_and(|it| it.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
+}
+
 impl Shared {
+    /// Renews these claims, and says of each that holds whether enough replicas have that, and so all
+    /// that was written before at its server. In a cluster, claims of one slot.
+    pub(crate) async fn renew_at(
+        &self,
+        replicas: &Replicas,
+        claims: &[&Arc<Claim>],
+    ) -> Result<Vec<Result<Told, Error>>, Error> {
+        let Some(first) = claims.first() else { return Ok(Vec::new()) };
+        let (key, _) = keys::lock(&first.key);
+        let mut locks: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key).0).collect();
+        if let Link::Cluster(_) = self.link {
+            locks.extend(keys::never(&key)); // see `run_counting`
+        }
+        let args: Vec<_> = claims.iter().flat_map(|claim| keys::claim_args(claim)).collect();
+        let (call, mute) = (Call { keys: &locks, args: &args }, self.wakes.voice.is_mute());
+        let mut answers = Vec::new();
+        for whole in [false, true] {
+            let mut pipe = redis::pipe();
+            pipe.add_command(script::RENEW.command(&call, mute, whole));
+            pipe.cmd("WAIT").arg(replicas.least).arg((replicas.limit / 2).as_millis() as u64);
+            answers = replicas.link.send_all(&pipe, 2, &key).await?;
+            if !answers.first().is_some_and(is_unknown_script) {
+                break;
+            }
+        }
+        let [renewed, have] = <[Value; 2]>::try_from(answers)
+            .map_err(|answers| reply::unexpected(&Value::Array(answers)))?;
+        let confirmed = replicas.is_enough(&have);
+        let renewed = match renewed {
+            Value::ServerError(error) => return Err(to_error(error.into())),
+            renewed => reply::array(self.heard(renewed))?,
+        };
+        if renewed.len() != claims.len() {
+            return Err(reply::unexpected(&Value::Array(renewed)));
+        }
+        let each = claims.iter().zip(&renewed).map(|(claim, answer)| {
+            let told = reply::renewal(claim, answer)?;
+            if let Renewal::Holds(_) = told.0 {
+                confirmed.clone()?;
+            }
+            Ok(told)
+        });
+        Ok(each.collect())
+    }
+
     /// Says of each grant whether enough replicas have it. What they do not have is given back. Says
     /// nothing when nobody asked for replicas.
     pub(crate) async fn confirm(&self, claims: &[&Arc<Claim>]) -> Vec<Result<(), Error>> {
         let Some(replicas) = &self.replicas else { return Vec::new() };
-        let confirmed = match replicas.confirm(claims).await {
-            Ok(confirmed) => confirmed,
+        let renewed = match self.renew_at(replicas, claims).await {
+            Ok(renewed) => renewed,
             Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
         };
+        let taken_over = "another server took over before replicas had the grant";
+        let confirmed = renewed.into_iter().map(|told| match told?.0 {
+            Renewal::Holds(_) => Ok(()),
+            _ => Err(Error::retryable(BACKEND, taken_over)),
+        });
+        let confirmed: Vec<Result<(), Error>> = confirmed.collect();
         let each = claims.iter().zip(&confirmed);
         let failed: Vec<_> = each.filter(|(_, it)| it.is_err()).map(|(claim, _)| *claim).collect();
         if !failed.is_empty() {

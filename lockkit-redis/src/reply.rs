@@ -89,7 +89,8 @@ pub(crate) fn token(value: &Value) -> Option<Token> {
     Token::new(u64::try_from(number(value)?).ok()?)
 }
 
-/// The answers to the claims of one call, in their order; a single 1 is the answer to each.
+/// The answers to the claims of one call, in their order; a single 1 is the answer to each, and a
+/// single text that to the only one.
 pub(crate) fn to_each(
     sent: Answered<Value>,
     count: usize,
@@ -101,6 +102,7 @@ pub(crate) fn to_each(
     };
     match &sent.answer {
         all @ Value::Int(1) => Ok((0..count).map(|i| read(i, all)).collect()),
+        only @ Value::BulkString(_) if count == 1 => Ok(vec![read(0, only)]),
         Value::Array(items) if items.len() == count => {
             Ok(items.iter().enumerate().map(|(i, value)| read(i, value)).collect())
         }

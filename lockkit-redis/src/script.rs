@@ -52,6 +52,20 @@ impl Script {
         cmd
     }
 
+    /// A call that somebody else sends: by its hash, or in full.
+    pub(crate) fn command<K: Key, A: Arg>(
+        &self,
+        call: &Call<'_, K, A>,
+        mute: bool,
+        whole: bool,
+    ) -> Cmd {
+        let text = if mute { &self.mute } else { &self.speaks };
+        match whole {
+            true => call.command("EVAL", &text.whole, None),
+            false => call.command("EVALSHA", &text.sha, None),
+        }
+    }
+
     /// Calls it. One round trip, and a second one when the server has forgotten it. When the
     /// connection turns out to be dead, once more on a new one, with `again` behind the arguments.
     pub(crate) async fn call<K: Key, A: Arg>(

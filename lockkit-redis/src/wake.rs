@@ -78,7 +78,7 @@ impl Attendant for Shared {
 
     async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<(Renewal, Option<Duration>), Error>> {
         let sent = BootClock.now();
-        let mut answers = self.renew_all(claims).await;
+        let mut answers = self.renew_all(claims, None).await;
         for (renewal, _) in answers.iter_mut().flatten() {
             if let Renewal::Holds(grant) = renewal {
                 *grant = Grant { since: Some(sent), ..*grant };

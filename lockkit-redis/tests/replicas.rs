@@ -22,14 +22,53 @@ async fn ask(server: &Server, words: &[&str]) -> Reply {
     resp::ask(server.addr(), words).await.unwrap()
 }
 
-#[tokio::test]
-async fn a_renewal_that_finds_the_claim_holding_does_not_count_before_replicas_have_it() {
+async fn master_and_replica() -> (Server, Server) {
     let (master, replica) = (Server::start(Kind::Redis).await, Server::start(Kind::Redis).await);
     let (master, replica) = (master.unwrap(), replica.unwrap());
     ask(&replica, &["REPLICAOF", "127.0.0.1", &master.addr().port().to_string()]).await;
     while !ask(&master, &["INFO", "replication"]).await.text().contains("state=online") {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    (master, replica)
+}
+
+#[tokio::test]
+async fn a_renewal_that_replicas_do_not_have_fails_and_its_claim_is_not_given_back() {
+    let (master, replica) = master_and_replica().await;
+    let careful = format!("{}?timeout=2s&min_replicas=1", master.url());
+    let careful = RedisDriver::connect(&careful).await.unwrap();
+    let held = claim();
+    // One lock as a string, and one in which somebody waits.
+    for waiting in [None, Some(claim())] {
+        while careful.acquire(&held, Patience::Wait).await.is_err() {}
+        if let Some(waiter) = &waiting {
+            careful.acquire(waiter, Patience::Wait).await.unwrap();
+        }
+        while careful.renew_single(&held).await.is_err() {}
+        replica.freeze().await;
+        let error = careful.renew_single(&held).await.unwrap_err();
+        assert!(error.is_retryable() && error.to_string().contains("replicas"), "{error}");
+        let line = careful.inspect(&held.key).await.unwrap().line;
+        assert!(line[0].holds(), "{line:?}");
+        if let Some(waiter) = &waiting {
+            let renewed = careful.renew(&[waiter.clone(), held.clone()]).await.unwrap();
+            assert!(matches!(renewed[0], Ok(Renewal::Waits { ahead: 1 })), "{renewed:?}");
+            assert!(renewed[1].is_err(), "{renewed:?}");
+        }
+        replica.thaw();
+        let renewed = loop {
+            match careful.renew_single(&held).await {
+                Ok(renewed) => break renewed,
+                Err(error) => assert!(error.is_retryable(), "{error}"),
+            }
+        };
+        assert!(matches!(renewed, Renewal::Holds(_)), "{renewed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_that_finds_the_claim_holding_does_not_count_before_replicas_have_it() {
+    let (master, replica) = master_and_replica().await;
     let plain = RedisDriver::connect(&format!("{}?timeout=30s", master.url())).await.unwrap();
     let careful = format!("{}?timeout=120s&min_replicas=1", master.url());
     let careful = RedisDriver::connect(&careful).await.unwrap();

@@ -7,7 +7,7 @@
 -- ARGV[2n+i]  of n claims; absent when empty for all: "[t][ MODE WEIGHT CAPACITY]", with "t" for a
 --             try, and MODE ("s" or "p") unless the claim is exclusive
 --
--- An answer to each:
+-- TOKEN alone, when there is one claim and it holds at once; otherwise an answer to each:
 --   TOKEN                   it holds
 --   {"waits", AHEAD, LOOK}  it is in line (see `renew` in line.lua)
 --   {"busy"}                it cannot hold, and is not in line
@@ -27,7 +27,8 @@ local call, safecall = redis.call, redis.pcall
 local clock = call('TIME')
 local clocked = string.format('%013d%06d', clock[1], clock[2])
 local count = (#KEYS - #KEYS % 2) / 2 -- in a cluster there is one more key
-local answers, given, rest, sharing = {}, {}, nil, nil
+local answers, given, rest, sharing
+if count > 1 then answers, given = {}, {} end
 for i = 1, count do
   local key, counter, text, how = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], ARGV[2 * count + i]
   local taken, holds
@@ -35,7 +36,7 @@ for i = 1, count do
     sharing = sharing or {}
     sharing[key] = true -- who comes to this list later stays behind it
   elseif not (sharing and sharing[key]) then
-    local token, before = string.sub(text, 34, 52), given[counter]
+    local token, before = string.sub(text, 34, 52), given and given[counter]
     if token < clocked then token = clocked end
     if before and before >= token then token = string.format('%019.0f', before + 1) end
     taken = call('SET', key, string.sub(text, 1, 33) .. token .. string.sub(text, 53),
@@ -44,6 +45,7 @@ for i = 1, count do
       local last = safecall('GETSET', counter, token)
       local form = not last or (type(last) == 'string' and #last == 19 and not string.find(last, '%D'))
       if form and (not last or last < token) then
+        if count == 1 then return token end
         answers[i], given[counter], holds = token, token, true
       else
         if type(last) == 'string' then
@@ -148,5 +150,6 @@ local function acquire(i, taken)
   return answer
 end
 
+answers = answers or {}
 for _, claim in ipairs(rest) do answers[claim[1]] = attempt(acquire, unpack(claim, 1, 2)) end
 return speak(refused or answers)

@@ -15,7 +15,8 @@ local function renew_one(i)
   local list = lists[key]
   if not list then
     if redis.pcall('GETRANGE', key, '0', '31') == id then
-      if tonumber(hold) > redis.call('PTTL', key) then redis.call('PEXPIRE', key, hold) end
+      -- Written also when it changes nothing: WAIT waits for what its own connection wrote.
+      redis.call('PEXPIRE', key, string.format('%.0f', math.max(hold, redis.call('PTTL', key))))
       return redis.call('GETRANGE', key, '33', '51')
     end
     list = find(key)
