@@ -51,6 +51,65 @@ async fn a_column_refuses_a_lower_token() {
 }
 
 #[rustfmt::skip]
+mod read_then_write {
+    use super::*;
+
+    pub(super) async fn withdraw(db: &SqlitePool, token: Token, amount: i64) -> anyhow::Result<()> {
+        let mut tx = db.begin().await?;
+        let raise = "UPDATE account SET fence = ?1 WHERE id = 7 AND fence <= ?1 RETURNING balance";
+        let read = sqlx::query_scalar(raise).bind(token.as_i64()).fetch_optional(&mut *tx).await?;
+        let balance: i64 = read.ok_or_else(|| anyhow::anyhow!("a later holder has been here"))?;
+        let write = "UPDATE account SET balance = ?1 WHERE id = 7";
+        sqlx::query(write).bind(balance - amount).execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(())
+    }
+}
+
+async fn account() -> SqlitePool {
+    let db = memory().await;
+    let table = "CREATE TABLE account (id INTEGER PRIMARY KEY, balance INTEGER, fence INTEGER)";
+    sqlx::query(table).execute(&db).await.unwrap();
+    sqlx::query("INSERT INTO account VALUES (7, 100, 0)").execute(&db).await.unwrap();
+    db
+}
+
+async fn balance(db: &SqlitePool) -> i64 {
+    sqlx::query_scalar("SELECT balance FROM account").fetch_one(db).await.unwrap()
+}
+
+async fn write(db: &SqlitePool, balance: i64, token: i64) -> bool {
+    let write = "UPDATE account SET balance = ?1, fence = ?2 WHERE id = 7 AND fence <= ?2";
+    let done = sqlx::query(write).bind(balance).bind(token).execute(db).await.unwrap();
+    done.rows_affected() == 1
+}
+
+#[tokio::test]
+async fn a_fence_that_is_raised_at_the_write_loses_an_update() {
+    let db = account().await;
+    let (first, second) = (balance(&db).await, balance(&db).await);
+    assert!(write(&db, first - 30, 10).await, "the paused holder passes");
+    assert!(write(&db, second - 50, 11).await);
+    assert_eq!(balance(&db).await, 50, "and its 30 are lost, though both were told that they wrote");
+}
+
+#[tokio::test]
+async fn a_fence_that_is_raised_before_the_read_loses_none() {
+    let db = account().await;
+    let raise = "UPDATE account SET fence = ?1 WHERE id = 7 AND fence <= ?1 RETURNING balance";
+    let read = async |token: i64| -> i64 {
+        sqlx::query_scalar(raise).bind(token).fetch_one(&db).await.unwrap()
+    };
+    let (first, second) = (read(10).await, read(11).await);
+    assert!(!write(&db, first - 30, 10).await, "the paused holder is refused");
+    assert!(write(&db, second - 50, 11).await);
+    read_then_write::withdraw(&db, token(12), 20).await.unwrap();
+    let late = read_then_write::withdraw(&db, token(10), 30).await.unwrap_err();
+    assert_eq!(late.to_string(), "a later holder has been here");
+    assert_eq!(balance(&db).await, 30, "what was told to have been written is there");
+}
+
+#[rustfmt::skip]
 mod table {
     use super::*;
     use lockkit::sql::{Fenced, FencedWrite};
