@@ -37,7 +37,7 @@ pub fn shown_by(fault: Fault) -> &'static [&'static str] {
         Fault::ServerClockSteps => &["robust_08_the_clock_of_the_server"],
         Fault::ClientClockSteps => &["robust_08_the_wall_clock_of_a_client"],
         Fault::BrokenByForce => &["inspect_05"],
-        // Nothing stages these, or a storm alone does.
+        // Drivers' own tests stage these (`old_data`, `rights`), or a storm does, or nothing.
         _ => &[],
     }
 }
@@ -66,6 +66,8 @@ pub fn title(fault: Fault) -> &'static str {
         Fault::ServerRestarts => "the server is killed and restarted",
         Fault::WritesLost => "its last writes were not on disk",
         Fault::DataLost => "its data is lost or deleted",
+        Fault::OlderDataRestored => "older data are put back",
+        Fault::RightsWithdrawn => "a right is withdrawn",
         Fault::Failover => "a replica that lags takes over",
         Fault::SplitBrain => "and the old leader lives on",
         Fault::LeaderLost => "the leader of a majority is lost",

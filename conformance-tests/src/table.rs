@@ -162,6 +162,8 @@ macro_rules! __every_case {
                 loss_07_run_stops_its_future: Nothing,
                 loss_08_a_stopped_process_finds_out_on_waking: Processes,
                 loss_09_the_local_deadline_passes_before_the_server_s: Nothing,
+                loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it: Nothing,
+                loss_11_what_was_granted_late_is_renewed_before_its_guard: Nothing,
             }
             release {
                 release_01_releasing_twice_is_harmless: Nothing,
@@ -182,6 +184,7 @@ macro_rules! __every_case {
                 token_08_the_order_of_64_clients_grants_is_that_of_their_tokens: Nothing,
                 token_09_it_fits_into_a_signed_64_bit_column: Nothing,
                 token_10_a_raise_lifts_this_token_and_all_later_ones: Raise,
+                token_11_a_raise_lifts_the_claims_that_already_wait: Raise,
             }
             reentrancy {
                 reentrancy_01_an_owner_re_enters_without_a_round_trip: Nothing,

@@ -8,18 +8,13 @@ const PAGES: &[(&str, &str, &str)] = &[
     ("docs/coming-from.md", include_str!("../../docs/coming-from.md"), include_str!("guides.rs")),
     ("docs/faq.md", include_str!("../../docs/faq.md"), include_str!("guides.rs")),
     ("docs/fencing.md", include_str!("../../docs/fencing.md"), include_str!("fencing.rs")),
-    ("docs/start/sqlite.md", include_str!("../../docs/start/sqlite.md"), START),
-    ("docs/start/redis.md", include_str!("../../docs/start/redis.md"), START),
-    ("docs/start/postgres.md", include_str!("../../docs/start/postgres.md"), START),
-    ("docs/start/mysql.md", include_str!("../../docs/start/mysql.md"), START),
-    ("docs/start/zookeeper.md", include_str!("../../docs/start/zookeeper.md"), START),
-    ("docs/start/etcd.md", include_str!("../../docs/start/etcd.md"), START),
-    ("docs/start/service.md", include_str!("../../docs/start/service.md"), START),
+    (
+        "docs/start.md",
+        include_str!("../../docs/start.md"),
+        include_str!("../src/bin/start/main.rs"),
+    ),
     ("docs/testing.md", include_str!("../../docs/testing.md"), include_str!("testing.rs")),
 ];
-
-/// The pages in docs/start have one program.
-const START: &str = include_str!("../src/bin/start/main.rs");
 
 /// Without indentation, so that code may stand in a function there.
 fn flat(code: &str) -> String {

@@ -1,4 +1,4 @@
-//! The program of the pages in docs/start, and the servers that they begin with.
+//! The program of docs/start.md, and the servers that it begins with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,10 +26,10 @@ fn the_program_prints_its_token() {
     assert!(tokens[0] < tokens[1], "{tokens:?}");
 }
 
-/// The URL that a page exports, as `(user and password, port, database)`.
+/// The URL that a section exports, as `(user and password, port, database)`.
 fn exported(page: &str) -> (String, u16, String) {
     let line = page.lines().find_map(|line| line.strip_prefix("$ export LOCKKIT_URL="));
-    let (_, rest) = line.expect("the page exports a URL").split_once("://").unwrap();
+    let (_, rest) = line.expect("the section exports a URL").split_once("://").unwrap();
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
     let (login, address) = authority.rsplit_once('@').unwrap_or(("", authority));
     let port = address.strip_prefix("127.0.0.1:").expect("of this host").parse().unwrap();
@@ -42,6 +42,7 @@ fn texts(value: &Yaml) -> Vec<&str> {
 
 #[test]
 fn every_compose_file_starts_the_server_that_its_page_connects_to() {
+    let page = fs::read_to_string(repository().join("docs/start.md")).unwrap();
     let mut checked = 0;
     for entry in fs::read_dir(repository().join("examples/compose")).unwrap() {
         let path = entry.unwrap().path();
@@ -49,10 +50,9 @@ fn every_compose_file_starts_the_server_that_its_page_connects_to() {
             continue; // what an image is built from
         }
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let page = repository().join(format!("docs/start/{name}.md"));
-        let page = fs::read_to_string(page).unwrap();
         let up = format!("docker compose -f examples/compose/{name}.yaml up --detach --wait");
-        assert!(page.contains(&up), "{name}: the page starts it");
+        let section = page.split("\n### ").find(|section| section.contains(&up));
+        let section = section.unwrap_or_else(|| panic!("{name}: the page starts it"));
         let file = YamlLoader::load_from_str(&fs::read_to_string(&path).unwrap()).unwrap();
         let services = file[0]["services"].as_hash().expect("services");
         assert_eq!(services.len(), 1, "{name}");
@@ -60,7 +60,7 @@ fn every_compose_file_starts_the_server_that_its_page_connects_to() {
         let pinned = service["image"].as_str().is_some_and(|image| image.contains(':'));
         assert!(pinned || !service["build"].is_badvalue(), "{name}: an image with a version");
         assert!(!service["healthcheck"]["test"].is_badvalue(), "{name}: --wait needs a check");
-        let (login, port, database) = exported(&page);
+        let (login, port, database) = exported(section);
         let published = format!("127.0.0.1:{port}:{port}");
         assert_eq!(texts(&service["ports"]), [published], "{name}");
         let set: Vec<_> = service["environment"].as_hash().into_iter().flatten().collect();

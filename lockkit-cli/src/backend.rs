@@ -3,13 +3,15 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockkit::{BackendUrl, Error, LockManager, Namespace, Settings};
 
+use crate::advice;
 use crate::args::BackendArgs;
 use crate::exit::{Failure, code};
 use crate::output;
@@ -92,6 +94,11 @@ impl Backend {
     /// The backend of this URL, beside the one that these options choose.
     pub(crate) fn beside(args: &BackendArgs, url: &str, origin: &str) -> Result<Self, Failure> {
         Self::at(url, origin, Origin::Told, args)
+    }
+
+    /// How long a request may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        timeout_of(&self.text)
     }
 
     /// A backend that is compared: one in memory too, which meets nobody else there either.
@@ -187,7 +194,8 @@ impl Backend {
         let mut variables = vec![(PREFIX, Some(self.prefix().to_owned()))];
         match &self.origin {
             Origin::File(path) => {
-                variables.push((URL_FILE, path.to_str().map(str::to_owned)));
+                let file = path.to_str().map(str::to_owned);
+                variables.extend([(URL, None), (URL_FILE, file)]);
             }
             Origin::Variable => variables.push((URL, Some(self.text.clone()))),
             Origin::Told | Origin::Default(..) => {
@@ -196,6 +204,21 @@ impl Backend {
             }
         }
         variables
+    }
+
+    /// Hands a URL with a secret on in a file of this folder that only the user can read, instead of
+    /// a variable: what a script evaluates ends up in traces.
+    pub(crate) fn hand_on_by_file(&mut self, folder: &Path) -> Result<(), Failure> {
+        if !self.hides_something() {
+            return Ok(());
+        }
+        let path = folder.join("url");
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&path);
+        let written = file.and_then(|mut file| file.write_all(self.text.as_bytes()));
+        written.map_err(|e| Failure::os(&format!("cannot write {}", path.display()), e))?;
+        self.origin = Origin::File(path);
+        Ok(())
     }
 
     /// Connects, making the state folder if that is what was chosen.
@@ -216,7 +239,7 @@ impl Backend {
         self.connect_again().await.map_err(|error| {
             let mut failure = Failure::from(error);
             if let (true, Some(sentence)) = (failure.is_of_the_backend(), &mut failure.sentence) {
-                let advice = advice(sentence);
+                let advice = advice::on_connecting(self.url.rest(), sentence);
                 sentence.push_str(advice);
             }
             failure.at("connecting to", self)
@@ -259,17 +282,6 @@ impl Backend {
     /// What the URL and the options say.
     pub(crate) fn settings(&self) -> Settings {
         self.settings.clone()
-    }
-}
-
-/// What to do about a database that refuses its user.
-fn advice(sentence: &str) -> &'static str {
-    let denied = ["permission denied for", "command denied to user"];
-    let denied = denied.iter().any(|words| sentence.contains(words));
-    // Where the driver knows what it is, it says so itself.
-    match denied && !sentence.contains("lockkit schema") {
-        true => "; `lockkit schema` prints the GRANTs that this user needs",
-        false => "",
     }
 }
 
@@ -350,6 +362,13 @@ fn text_of(name: &str) -> Result<Option<String>, Failure> {
             Err(Failure::usage(format!("{name} is not UTF-8: correct it")))
         }
     }
+}
+
+/// How long a request may take at the backend of this URL: its option, or the default of its driver.
+fn timeout_of(url: &str) -> Duration {
+    let asked = option(url, "timeout").and_then(|asked| lockkit::parse_duration(asked).ok());
+    let default = if url.starts_with("redis") { 2 } else { 5 };
+    asked.unwrap_or(Duration::from_secs(default))
 }
 
 /// The value of an option in a URL's query, as it stands there.

@@ -1,13 +1,16 @@
 //! The `lockkit` command: reads the command line, does one verb, ends with its exit code.
 
+mod advice;
 mod args;
 mod backend;
 mod commands;
 mod exit;
+mod habit;
 mod note;
 mod output;
 mod phrase;
 mod run;
+mod silence;
 mod system;
 mod take;
 #[cfg(feature = "top")]
@@ -19,8 +22,7 @@ mod who;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use args::{BackendArgs, Cli, Verb};
 use backend::Backend;
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
         return done;
     }
     let holds = arguments.iter().any(|word| word == "hold");
-    let done = match Cli::try_parse_from(arguments) {
+    let done = match Cli::read(&arguments) {
         Ok(cli) => perform(cli),
         Err(error) => explain(&error).inspect_err(|failure| {
             if holds {
@@ -123,6 +125,16 @@ fn located(failure: Failure, doing: Option<&str>, args: &BackendArgs) -> Failure
 /// Help and version go to stdout; what is wrong with a command line becomes one sentence.
 fn explain(error: &clap::Error) -> Result<Ending, Failure> {
     let text = error.render().to_string();
+    if error.kind() == ErrorKind::MissingSubcommand && !text.contains("lockkit latch") {
+        return Err(Failure::usage(
+            "say what to do, such as `lockkit run NAME -- COMMAND`; `lockkit help` lists all subcommands",
+        ));
+    }
+    if let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
+        && let Some(ours) = habit::instead_of(option)
+    {
+        return Err(Failure::usage(format!("{option} is an option of flock: {ours}")));
+    }
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         output::print(&text)?;
         return Ok(Ending::Code(0));

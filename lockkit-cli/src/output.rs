@@ -85,6 +85,11 @@ pub(crate) fn fail(sentence: impl std::fmt::Display) {
     let _ = writeln!(io::stderr(), "lockkit: {}", printable(&sentence.to_string()));
 }
 
+/// A warning, on stderr, always.
+pub(crate) fn warn(sentence: impl std::fmt::Display) {
+    fail(sentence);
+}
+
 /// Something a person should know, on stderr, unless `--quiet`.
 pub(crate) fn note(sentence: impl std::fmt::Display) {
     if says(Verbosity::Normal) {

@@ -2,6 +2,7 @@
 //! stderr, the withdrawal when interrupted.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use lockkit::state::LockState;
@@ -16,6 +17,7 @@ use crate::exit::{Failure, code};
 use crate::output::{self, Verbosity, printable};
 use crate::phrase;
 use crate::run::signals::Signals;
+use crate::silence;
 use crate::trouble;
 use crate::who;
 
@@ -48,6 +50,8 @@ pub(crate) struct Take<'a> {
     detached: bool,
     /// Since when it is waited for, the backend included.
     began: Instant,
+    /// How long a request may take, once the backend is known.
+    timeout: OnceLock<Duration>,
 }
 
 impl<'a> Take<'a> {
@@ -57,13 +61,14 @@ impl<'a> Take<'a> {
         max_hold: Option<Duration>,
         detached: bool,
     ) -> Self {
-        Self { name, args, max_hold, detached, began: Instant::now() }
+        Self { name, args, max_hold, detached, began: Instant::now(), timeout: OnceLock::new() }
     }
 
     /// Connects, again and again for as long as --wait says: what starts at boot waits for its
     /// database.
     pub(crate) async fn connect(&self, backend: &Backend) -> Result<LockManager, Failure> {
-        let mut told = false;
+        let _ = self.timeout.set(backend.timeout());
+        let mut told: Option<Instant> = None;
         loop {
             let failure = match backend.connect().await {
                 Ok(locks) => return Ok(locks),
@@ -73,7 +78,8 @@ impl<'a> Take<'a> {
             if !failure.passing || left.is_zero() {
                 return Err(failure);
             }
-            if !std::mem::replace(&mut told, true) {
+            if told.is_none_or(|told| told.elapsed() >= silence::AGAIN) {
+                told = Some(Instant::now());
                 let why = failure.sentence.unwrap_or_default();
                 output::note(format!("waiting for the backend: {why}"));
             }
@@ -198,23 +204,21 @@ impl<'a> Take<'a> {
         }
     }
 
-    /// Says, after a second, who is waited for; to a terminal, goes on showing it. Never returns.
+    /// Says, after a second, who is waited for, and when the backend does not answer; to a terminal,
+    /// goes on showing it. Never returns.
     async fn tell(&self, locks: &LockManager) {
-        let began = Instant::now();
-        let first = loop {
-            sleep(Duration::from_secs(1)).await;
-            if let Some(line) = self.waits_for(locks).await {
-                break line;
-            }
-        };
-        output::note(&first);
+        let subject = phrase::subject(self.space(), self.name);
         if !io::stderr().is_terminal() || !output::says(Verbosity::Normal) {
-            return std::future::pending().await;
+            let holder = async { output::note(self.first_line(locks).await) };
+            let ((), never) = tokio::join!(holder, silence::tell(locks, &subject));
+            match never {}
         }
+        let began = Instant::now();
+        let mut line = self.first_line(locks).await;
+        output::note(&line);
         let spinner = Spinner;
-        let mut line = first;
         loop {
-            line = self.waits_for(locks).await.unwrap_or(line);
+            line = self.line(locks).await.unwrap_or(line);
             let looked = Instant::now();
             while looked.elapsed() < Duration::from_secs(2) {
                 spinner.show(began.elapsed(), &line);
@@ -223,10 +227,21 @@ impl<'a> Take<'a> {
         }
     }
 
-    /// What is waited for; `None` when nobody else is in the way, so that only the machine is slow.
-    async fn waits_for(&self, locks: &LockManager) -> Option<String> {
+    async fn first_line(&self, locks: &LockManager) -> String {
+        loop {
+            sleep(Duration::from_secs(1)).await;
+            if let Some(line) = self.line(locks).await {
+                return line;
+            }
+        }
+    }
+
+    /// What is waited for; `None` when nobody else is in the way, so that only the machine is slow, and
+    /// when that is not known.
+    async fn line(&self, locks: &LockManager) -> Option<String> {
         let subject = phrase::subject(self.space(), self.name);
-        Some(match timeout(Duration::from_secs(5), locks.inspect(self.space(), self.name)).await {
+        let look = timeout(Duration::from_secs(5), locks.inspect(self.space(), self.name)).await;
+        Some(match look {
             Ok(Ok(state)) => {
                 if state.line.iter().all(|s| who::is_this_process(&s.identity))
                     && state.limit() != Some(0)
@@ -242,22 +257,26 @@ impl<'a> Take<'a> {
                     None => format!("waiting for {subject}{behind}"),
                 }
             }
-            Ok(Err(error)) => format!("waiting for {subject}: {error}"),
-            Err(_) => format!("waiting for {subject}: the backend does not answer"),
+            Ok(Err(error)) if !error.is_retryable() => format!("waiting for {subject}: {error}"),
+            // Without a terminal that is said elsewhere, and as often as it should.
+            _ if !io::stderr().is_terminal() => return None,
+            _ => format!("waiting for {subject}: {}", silence::sentence(locks)?),
         })
     }
 
     /// Why it was not acquired: somebody holds it, or nothing was heard of the backend.
     async fn busy(&self, locks: &LockManager) -> Failure {
         let subject = phrase::subject(self.space(), self.name);
+        let timed_out = self.timeout.get().and_then(|limit| silence::at_the_limit(locks, *limit));
+        if let Some(sentence) = timed_out {
+            let sentence = format!("did not acquire {subject}: {sentence}");
+            return Failure::new(code::UNAVAILABLE, sentence);
+        }
         let look = locks.inspect(self.space(), self.name);
         let held = match timeout(Duration::from_secs(2), look).await {
             Ok(Ok(state)) => phrase::holders(&state),
-            Ok(Err(error)) => return error.into(),
-            Err(_) => {
-                let sentence = format!("did not acquire {subject}: the backend does not answer");
-                return Failure::new(code::UNAVAILABLE, sentence);
-            }
+            Ok(Err(error)) if !error.is_retryable() => return error.into(),
+            _ => None,
         };
         let code = self.args.busy_exit_code;
         match (output::says(Verbosity::Normal), held) {
@@ -280,12 +299,15 @@ impl<'a> Take<'a> {
     }
 }
 
-/// How long a backend has for the releases at the end.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a backend has for the releases at the end of this process, in all.
+const PATIENCE: Duration = Duration::from_millis(4_500);
 
-/// Releases whatever is left, as long as the backend answers.
+/// Releases whatever is left, as long as the backend answers. What an earlier call of this process
+/// waited for counts.
 pub(crate) async fn close(locks: &LockManager) {
-    let _ = timeout(PATIENCE, locks.shutdown()).await;
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    let left = PATIENCE.saturating_sub(BEGAN.get_or_init(Instant::now).elapsed());
+    let _ = timeout(left, locks.shutdown()).await;
 }
 
 /// The same, but hardly waits for a backend that failed.

@@ -21,6 +21,9 @@ pub(crate) struct StateView<'a> {
     holders: Vec<ClaimView<'a>>,
     /// The next first.
     waiters: Vec<ClaimView<'a>>,
+    /// Why it cannot be read, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damaged: Option<&'a str>,
 }
 
 /// Who holds or waits.
@@ -57,6 +60,7 @@ impl<'a> StateView<'a> {
             limit: state.limit(),
             holders: claims(true),
             waiters: claims(false),
+            damaged: state.damaged.as_deref(),
         }
     }
 

@@ -36,6 +36,7 @@ const BACKEND: &str = "mirror";
 const FAULTS: &[(Fault, Keeps)] = &[
     (Fault::WritesLost, Keeps::Nothing),
     (Fault::DataLost, Keeps::Nothing),
+    (Fault::OlderDataRestored, Keeps::Nothing),
     (Fault::Failover, Keeps::Nothing),
     (Fault::SplitBrain, Keeps::Nothing),
     (Fault::ServerClockSteps, Keeps::Tokens),

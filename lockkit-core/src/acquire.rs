@@ -10,9 +10,10 @@ use crate::clock::Moment;
 use crate::collector::{Answer, Passenger};
 use crate::deadline::backoff;
 use crate::driver::{Acquisition, Answered, Patience, Reply, Step};
+use crate::fresh;
 use crate::guard::Guard;
 use crate::observe::{self, Labels, Outcome};
-use crate::record::{How, Record};
+use crate::record::{How, Left, Record};
 use crate::registry::{Pending, Release};
 use crate::renewer;
 use crate::settings::{Settings, check_ttl};
@@ -83,7 +84,7 @@ pub(crate) async fn acquire(
     let started = core.clock().now();
     let name = request.key.name.as_str();
     let span = observe::acquire_span(request.labels, name);
-    let result = within(core, request, wait).instrument(span.clone()).await;
+    let result = within(core, request, wait, started).instrument(span.clone()).await;
     let outcome = match (&result, wait) {
         (Ok(Some(_)), _) => Outcome::Granted,
         (Ok(None), Wait::No) => Outcome::Busy,
@@ -108,12 +109,15 @@ async fn within(
     core: &Arc<Core>,
     request: &Request<'_>,
     wait: Wait,
+    started: Moment,
 ) -> Result<Option<Guard>, Error> {
     match wait {
-        Wait::No | Wait::For(Duration::ZERO) => attempt(core, request, Patience::Try).await,
-        Wait::Forever => attempt(core, request, Patience::Wait).await,
+        Wait::No | Wait::For(Duration::ZERO) => {
+            attempt(core, request, Patience::Try, started).await
+        }
+        Wait::Forever => attempt(core, request, Patience::Wait, started).await,
         Wait::For(limit) => {
-            let attempt = attempt(core, request, Patience::Wait);
+            let attempt = attempt(core, request, Patience::Wait, started);
             tokio::time::timeout(limit, attempt).await.unwrap_or(Ok(None))
         }
     }
@@ -140,7 +144,7 @@ fn check(core: &Core, request: &Request<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// How often one who does not wait asks again since the answer came too late.
+/// How often a try asks since the answers come too late; after one ttl it does not ask again.
 const TRIES: u32 = 3;
 
 /// Claims, and claims again as long as it waits and the claim gets lost in line, or is granted too
@@ -149,24 +153,27 @@ async fn attempt(
     core: &Arc<Core>,
     request: &Request<'_>,
     patience: Patience,
+    started: Moment,
 ) -> Result<Option<Guard>, Error> {
     renewer::ensure(&core.registry);
     let mut late = 0;
     loop {
-        let base = match patience {
-            Patience::Try => core.token_base().await?,
-            Patience::Wait => core.repeat(None, || core.token_base()).await?,
+        let base = match (core.known_token_base(), patience) {
+            (Some(base), _) => base,
+            (None, Patience::Try) => core.token_base().await?,
+            (None, Patience::Wait) => core.repeat("token_base", None, || core.token_base()).await?,
         };
         match Attempt::new(core, request, base).run(patience).await? {
             Came::Granted(guard) => return Ok(Some(guard)),
             Came::Busy => return Ok(None),
             Came::Again => late += 1,
         }
-        if patience == Patience::Try && late == TRIES {
+        tokio::time::sleep(backoff(1)).await;
+        let over = || core.clock().now().since(started) > request.options.ttl;
+        if patience == Patience::Try && (late == TRIES || over()) {
             let what = "each answer came after the lease that it granted was over";
             return Err(Error::retryable(core.backend(), what));
         }
-        tokio::time::sleep(backoff(1)).await;
         core.check_open()?;
     }
 }
@@ -245,6 +252,7 @@ impl<'a> Attempt<'a> {
             self.settled = false;
             let error = match reply {
                 Ok(Answered { answer: Reply::Acquired(answer), unanswered }) => {
+                    core.registry.outages.answered();
                     self.under_way += unanswered;
                     self.under_way -= 1;
                     return self.answered(answer, departed, patience).await;
@@ -261,7 +269,7 @@ impl<'a> Attempt<'a> {
             if patience == Patience::Try || !error.is_retryable() {
                 return Err(error);
             }
-            observe::acquire_failed(&self.claim, &error);
+            core.registry.note("acquire", departed, &error);
             failures += 1;
             tokio::time::sleep(core.registry.collector.jitter.backoff(failures)).await;
         }
@@ -280,14 +288,14 @@ impl<'a> Attempt<'a> {
             }
             Acquisition::Granted(grant) => {
                 let record = self.enlist(asked);
-                if !record.grant(&grant, Some(asked)) {
-                    return Box::pin(self.too_late(patience)).await;
+                match record.grant(&grant, Some(asked)) {
+                    Left::Enough => self.hand_out(record),
+                    left => Box::pin(self.late(record, left, patience)).await,
                 }
-                self.register(&record)?;
-                Ok(Came::Granted(self.into_guard(record)))
             }
             Acquisition::Queued { .. } => {
                 let record = self.enlist(asked);
+                record.waits(asked);
                 self.register(&record)?;
                 // Boxed, so that a lock that is free does not carry what waiting needs.
                 Box::pin(self.wait(record)).await
@@ -309,10 +317,29 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// The lease was over, or nearly so, when word of it came: never a guard of that. Gives it back,
-    /// so that the next claim does not stand behind it.
-    async fn too_late(mut self, patience: Patience) -> Result<Came, Error> {
+    fn hand_out(mut self, record: Arc<Record>) -> Result<Came, Error> {
+        self.register(&record)?;
+        Ok(Came::Granted(self.into_guard(record)))
+    }
+
+    /// The lease was over, or nearly so, when the answer came: renews it, where that is still possible,
+    /// and gives it back otherwise, so that the next claim does not wait for its end.
+    async fn late(
+        mut self,
+        record: Arc<Record>,
+        left: Left,
+        patience: Patience,
+    ) -> Result<Came, Error> {
+        if left == Left::Little && fresh::renewed(self.core, &record).await? {
+            return self.hand_out(record);
+        }
+        match record.loss() {
+            Some(reason @ LossReason::Broken(_)) => return Err(Error::Lost { reason }),
+            Some(LossReason::ShutDown) => return Err(Error::Closed),
+            _ => {}
+        }
         observe::granted_too_late(&self.claim);
+        record.give_back();
         match self.core.registry.give_back(&self.claim).await {
             Ok(_) => self.settled = self.under_way == 0,
             // It would be refused for its own claim.
@@ -323,9 +350,11 @@ impl<'a> Attempt<'a> {
     }
 
     /// Waits until the claim holds: told by the driver, or by a renewal.
-    async fn wait(self, record: Arc<Record>) -> Result<Came, Error> {
+    async fn wait(mut self, record: Arc<Record>) -> Result<Came, Error> {
         let mut failures = 0;
+        let registry = &self.core.registry;
         loop {
+            let asked = self.core.clock().now();
             let heard = tokio::select! {
                 biased;
                 () = record.settled() => break,
@@ -334,7 +363,9 @@ impl<'a> Attempt<'a> {
             match heard {
                 Ok(()) => {}
                 Err(Error::Lost { reason }) => drop(record.lose(reason)),
-                Err(error) if error.is_retryable() => {}
+                Err(error) if error.is_retryable() => {
+                    registry.note("wait", asked, &error);
+                }
                 Err(error) => return Err(error),
             }
             failures += 1;
@@ -345,9 +376,15 @@ impl<'a> Attempt<'a> {
             }
         }
         match record.loss() {
-            None => {
+            None if record.lease_left() == Left::Enough => {
                 self.core.registry.sooner(record.next_event());
                 Ok(Came::Granted(self.into_guard(record)))
+            }
+            None => {
+                // Renewed here alone, and not ended by the renewer, until it has a guard.
+                self.pending = Some(self.core.registry.asking(&self.claim));
+                self.core.registry.remove(self.claim.id, &record);
+                self.late(record, Left::Little, Patience::Wait).await
             }
             Some(reason @ LossReason::Broken(_)) => Err(Error::Lost { reason }),
             Some(LossReason::ShutDown) => Err(Error::Closed),
@@ -360,7 +397,7 @@ impl<'a> Attempt<'a> {
     /// the last answer that the lease may be over), the backend is asked.
     async fn hear(&self, record: &Record) -> Result<(), Error> {
         let grant = self.core.driver().granted(&self.claim).await?;
-        if record.grant(&grant, None) || record.is_over() {
+        if record.grant(&grant, None) != Left::Nothing || record.is_over() {
             return Ok(());
         }
         let sent = self.core.clock().now();
@@ -371,6 +408,7 @@ impl<'a> Attempt<'a> {
 
     fn into_guard(mut self, record: Arc<Record>) -> Guard {
         self.settled = true;
+        record.hand_out();
         if self.under_way > 0 {
             let until = self.core.clock().now().after(self.claim.hold_ttl);
             record.set_under_way(self.under_way, until);
@@ -381,6 +419,11 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
+        if self.core.registry.is_forked() {
+            // The parent's request, in the parent's queue.
+            std::mem::forget((self.asking.take(), self.pending.take()));
+            return;
+        }
         if self.asking.take().is_some_and(|mut asking| !asking.withdraw()) {
             self.under_way += 1;
             self.settled = false;

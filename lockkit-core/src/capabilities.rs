@@ -287,6 +287,10 @@ pub enum Fault {
     WritesLost,
     /// The server comes back without its data, or its data is deleted while it runs.
     DataLost,
+    /// Older data are put back, as from a backup, while clients hold, wait and are connected.
+    OlderDataRestored,
+    /// A right that the documentation of the driver asks for is withdrawn while clients hold and wait.
+    RightsWithdrawn,
     /// A replica that lags takes over from a leader that is gone.
     Failover,
     /// A replica takes over while the old leader lives on, and still serves those who have not
@@ -304,7 +308,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the docs' table.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::ConnectionCut,
         Self::Partition,
         Self::ServerStandsStill,
@@ -313,6 +317,8 @@ impl Fault {
         Self::ServerRestarts,
         Self::WritesLost,
         Self::DataLost,
+        Self::OlderDataRestored,
+        Self::RightsWithdrawn,
         Self::Failover,
         Self::SplitBrain,
         Self::LeaderLost,
@@ -371,15 +377,19 @@ pub struct Flights {
     pub at_once: usize,
     /// Whether one flight may carry several acquires of one key.
     pub same_key: bool,
+    /// Whether a flight of one step may wait at the backend for what another client has locked; see
+    /// [`Reply::SendAlone`](crate::driver::Reply::SendAlone). Such a flight soon makes room for others.
+    pub waits: bool,
 }
 
 impl Flights {
     /// Every step by itself, 256 under way at once.
-    pub const SINGLE: Self = Self { steps: 1, bytes: usize::MAX, at_once: 256, same_key: false };
+    pub const SINGLE: Self =
+        Self { steps: 1, bytes: usize::MAX, at_once: 256, same_key: false, waits: false };
 
     /// Up to `steps` in a flight of at most 1 MiB, `at_once` under way at once, one acquire of a key
     /// in each.
     pub const fn of(steps: usize, at_once: usize) -> Self {
-        Self { steps, bytes: 1 << 20, at_once, same_key: false }
+        Self { steps, bytes: 1 << 20, at_once, same_key: false, waits: false }
     }
 }

@@ -5,12 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::RngCore;
-
 use crate::name::{check_holder, check_note};
 use crate::settings::check_ttl;
 use crate::state::MARK;
-use crate::{Capabilities, Error, Identity, Key, Margin, Space};
+use crate::{Capabilities, Error, Identity, Key, Margin, Space, unique};
 
 /// The secret name of a claim: 128 random bits, made by the client.
 ///
@@ -29,11 +27,10 @@ use crate::{Capabilities, Error, Identity, Key, Margin, Space};
 pub struct ClaimId([u8; 16]);
 
 impl ClaimId {
-    /// A new id from the thread's cryptographic generator.
+    /// A new id, from the kernel's generator: a process that was forked, or a machine that was copied,
+    /// makes others.
     pub fn random() -> Self {
-        let mut bytes = [0; 16];
-        rand::rng().fill_bytes(&mut bytes);
-        Self(bytes)
+        Self(unique::id())
     }
 
     /// The id with these bytes, for a driver that reads its own storage.

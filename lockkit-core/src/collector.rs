@@ -3,9 +3,10 @@
 //!
 //! A step that is alone is carried by the future that asked, in place, and where none met another of
 //! late, at once. Flights of several are carried by tasks of their own, so that nobody waits for a
-//! future that its owner does not poll.
+//! future that its owner does not poll. A step that the driver leaves out of a flight, since it would have
+//! to wait at the backend, is sent again by itself ([`alone`]).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,13 +18,16 @@ use crate::deadline::Jitter;
 use crate::driver::{Answered, LockDriver, Released};
 use crate::flight::{Reply, Step};
 use crate::lane::Lane;
-use crate::{Claim, Error};
+use crate::{Claim, Error, Key};
 
+mod alone;
 mod flight;
 mod passenger;
+mod pending;
 
 use flight::{Flight, Landing};
 pub(crate) use passenger::Passenger;
+use pending::{Batch, Pending};
 
 /// A flight that has no answer after this makes room for another: what is stuck at one node, or
 /// behind one row, must not hold up the rest. Drivers end their attempts after some seconds, so that a
@@ -34,9 +38,6 @@ const HELD_UP: Duration = Duration::from_millis(20);
 /// After so many single steps in a row that met nobody, the next departs without a yield: a program
 /// that locks one thing after the other would look at its sockets once more for each step.
 const LONE: u32 = 4;
-/// How far behind the first step one looks for more that may depart with it, as a multiple of the
-/// steps in a flight.
-const SIGHT: usize = 4;
 
 pub(crate) struct Collector {
     driver: Arc<dyn LockDriver>,
@@ -58,8 +59,9 @@ pub(crate) struct Collector {
 #[derive(Default)]
 struct Queue {
     /// Releases depart first.
-    releases: BTreeMap<u64, Waiting>,
-    acquires: BTreeMap<u64, Waiting>,
+    releases: Pending,
+    acquires: Pending,
+    /// The next number: of a step, or of a key's turn.
     next: u64,
     /// Flights under way in tasks of their own.
     out: usize,
@@ -67,6 +69,11 @@ struct Queue {
     alone: bool,
     /// How many single steps in a row met nobody.
     lone: u32,
+    /// How many requests of one step are under way, by key, where such a request may wait at the backend.
+    singles: HashMap<Key, u32>,
+    /// Keys of which a step was left out of a flight. Nothing of them departs until a request of one step
+    /// has ended, so that their steps keep their order.
+    blocked: HashSet<Key>,
     /// Flights that were answered and have not departed again: they take along what comes.
     landing: usize,
     closed: bool,
@@ -74,10 +81,22 @@ struct Queue {
 
 /// A step that has not departed.
 struct Waiting {
+    number: u64,
     step: Step,
     /// Not to depart after this.
     latest: Option<Moment>,
     told: oneshot::Sender<Told>,
+    /// How many requests with it got no answer before it was left out of a flight.
+    unanswered: u32,
+}
+
+impl Waiting {
+    /// Says that nothing was sent; or nothing at all where an earlier request may have acted.
+    fn refuse(self, told: Told) {
+        if self.unanswered == 0 {
+            let _ = self.told.send(told);
+        }
+    }
 }
 
 enum Told {
@@ -136,9 +155,9 @@ impl Collector {
         let waiting = {
             let mut queue = self.queue();
             queue.closed = true;
-            std::mem::take(&mut queue.acquires)
+            queue.acquires.drain()
         };
-        waiting.into_values().for_each(|waiting| drop(waiting.told.send(Told::Closed)));
+        waiting.for_each(|waiting| waiting.refuse(Told::Closed));
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -161,9 +180,8 @@ impl Collector {
         if queue.alone || queue.out > 0 || queue.len() > 0 {
             queue.lone = 0;
         }
-        queue.next += 1;
-        let waiting = Waiting { step, latest, told };
-        queue.lane(place).insert(place.number, waiting);
+        let waiting = Waiting { number: queue.next(), step, latest, told, unanswered: 0 };
+        queue.insert(waiting);
         Ok((place, hears, queue.landing > 0))
     }
 
@@ -173,10 +191,10 @@ impl Collector {
     }
 
     /// Whether a step departs at once, in place: nobody is there, and nobody was of late.
-    fn is_lone(&self) -> bool {
+    fn is_lone(&self, step: &Step) -> bool {
         let mut queue = self.queue();
         let lone = queue.lone >= LONE && !queue.alone && queue.out == 0 && queue.len() == 0;
-        let departs = lone && !queue.closed;
+        let departs = lone && !queue.closed && !queue.is_blocked(&step.claim().key);
         queue.alone |= departs;
         departs
     }
@@ -186,21 +204,20 @@ impl Collector {
     fn depart(self: &Arc<Self>, place: Queued) -> bool {
         let batch = {
             let mut queue = self.queue();
-            if !queue.lane(place).contains_key(&place.number) {
+            if !queue.may_depart(place) {
                 return false;
             }
             if queue.len() == 1 && queue.out == 0 && !queue.alone {
                 queue.alone = true;
-                queue.lane(place).remove(&place.number);
+                queue.lane(place).remove(place.number);
                 return true;
             }
             if queue.out >= self.flights.at_once || queue.landing > 0 {
                 return false;
             }
-            queue.out += 1;
-            self.batch(&mut queue)
+            self.next_batch(&mut queue)
         };
-        Flight::begin(self, batch);
+        batch.map(|batch| Flight::begin(self, batch));
         false
     }
 
@@ -209,63 +226,50 @@ impl Collector {
     fn depart_past(self: &Arc<Self>, place: Queued) -> bool {
         let batch = {
             let mut queue = self.queue();
-            if !queue.lane(place).contains_key(&place.number) {
+            if !queue.lane(place).contains(place.number) {
                 return false;
             }
-            if queue.out >= self.flights.at_once {
-                return true;
-            }
-            queue.out += 1;
-            self.batch(&mut queue)
+            self.next_batch(&mut queue)
         };
-        Flight::begin(self, batch);
+        batch.map(|batch| Flight::begin(self, batch));
         true
+    }
+
+    /// Departs with what may depart now.
+    fn go_on(self: &Arc<Self>) {
+        let batch = self.next_batch(&mut self.queue());
+        batch.map(|batch| Flight::begin(self, batch));
+    }
+
+    /// What departs next, where there is room for a flight.
+    fn next_batch(&self, queue: &mut Queue) -> Option<Vec<Waiting>> {
+        if queue.out >= self.flights.at_once {
+            return None;
+        }
+        let batch = self.batch(queue);
+        queue.out += usize::from(!batch.is_empty());
+        (!batch.is_empty()).then_some(batch)
     }
 
     /// Who departs next, together: releases first, each claim once, and each key where the backend
     /// asks for that.
     fn batch(&self, queue: &mut Queue) -> Vec<Waiting> {
-        let Flights { steps, bytes, same_key, .. } = self.flights;
-        let sight = steps.saturating_mul(SIGHT);
-        let (mut claims, mut keys) = (HashSet::new(), HashSet::new());
-        let (mut numbers, mut weight) = (Vec::new(), 0_usize);
-        let Queue { releases, acquires, .. } = queue;
-        for (release, lane) in [(true, &*releases), (false, &*acquires)] {
-            for (number, waiting) in lane.iter().take(sight) {
-                let claim = waiting.step.claim();
-                let heavier = weight.saturating_add(claim.weight());
-                if numbers.len() == steps || (heavier > bytes && !numbers.is_empty()) {
-                    break;
-                }
-                let repeated = !release && !same_key && keys.contains(&claim.key);
-                if repeated || !claims.insert(claim.id) {
-                    continue;
-                }
-                if !release && !same_key {
-                    keys.insert(claim.key.clone());
-                }
-                weight = heavier;
-                numbers.push((release, *number));
-            }
-        }
-        let taken = numbers.into_iter().filter_map(|(release, number)| match release {
-            true => releases.remove(&number),
-            false => acquires.remove(&number),
-        });
-        taken.collect()
+        let mut batch = Batch::new(self.flights);
+        let Queue { releases, acquires, next, .. } = queue;
+        releases.fill(&mut batch, false, next);
+        acquires.fill(&mut batch, !self.flights.same_key, next);
+        batch.steps
     }
 
     /// Carries a flight, and tells each step what came of it.
-    async fn carry(&self, batch: Vec<Waiting>) -> Option<Landing<'_>> {
+    async fn carry(self: &Arc<Self>, batch: Vec<Waiting>) -> Option<Landing<'_>> {
         let mut parts = vec![(batch, 0)];
         let mut landing = None;
         while let Some((mut batch, unanswered)) = parts.pop() {
             drop(landing.take());
             let departed = self.clock.now();
             let late = |waiting: &mut Waiting| waiting.latest.is_some_and(|it| it <= departed);
-            for late in batch.extract_if(.., late) {
-                let _ = late.told.send(Told::TooLate);
-            }
+            batch.extract_if(.., late).for_each(|late| late.refuse(Told::TooLate));
             if batch.is_empty() {
                 continue;
             }
@@ -283,24 +287,68 @@ impl Collector {
                 Err(error) => vec![Err(error); steps.len()],
             };
             landing = Some(Landing::begin(self).await);
-            for (waiting, reply) in batch.into_iter().zip(replies) {
+            let mut left_out = Vec::new();
+            for (mut waiting, reply) in batch.into_iter().zip(replies) {
                 let reply = reply.map(|mut reply| {
-                    reply.unanswered += unanswered;
+                    reply.unanswered += unanswered + waiting.unanswered;
                     reply
                 });
-                let _ = waiting.told.send(Told::Answer(Answer { departed, reply }));
+                match reply {
+                    Ok(Answered { answer: Reply::SendAlone, unanswered }) if steps.len() > 1 => {
+                        waiting.unanswered = unanswered;
+                        left_out.push(waiting);
+                    }
+                    reply => drop(waiting.told.send(Told::Answer(Answer { departed, reply }))),
+                }
             }
+            self.send_alone(left_out);
         }
         landing
     }
 }
 
 impl Queue {
+    /// How many steps may depart.
     fn len(&self) -> usize {
-        self.releases.len() + self.acquires.len()
+        self.releases.ready() + self.acquires.ready()
     }
 
-    fn lane(&mut self, place: Queued) -> &mut BTreeMap<u64, Waiting> {
+    fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Adds a step, in the order of the numbers of its key.
+    fn insert(&mut self, waiting: Waiting) {
+        let blocked = self.is_blocked(&waiting.step.claim().key);
+        match waiting.step {
+            Step::Release { .. } => self.releases.insert(waiting, blocked),
+            Step::Acquire { .. } => self.acquires.insert(waiting, blocked),
+        }
+    }
+
+    /// Takes out the step of this key that was asked for first.
+    fn take_first(&mut self, key: &Key) -> Option<Waiting> {
+        match (self.releases.first_of(key), self.acquires.first_of(key)) {
+            (Some(release), acquire) if acquire.is_none_or(|acquire| release < acquire) => {
+                self.releases.remove(release)
+            }
+            (_, acquire) => self.acquires.remove(acquire?),
+        }
+    }
+
+    fn is_blocked(&self, key: &Key) -> bool {
+        !self.blocked.is_empty() && self.blocked.contains(key)
+    }
+
+    /// Whether this step is in line, and not held back.
+    fn may_depart(&mut self, place: Queued) -> bool {
+        let is_any_blocked = !self.blocked.is_empty();
+        let lane = self.lane(place);
+        lane.contains(place.number) && !(is_any_blocked && lane.is_blocked(place.number))
+    }
+
+    fn lane(&mut self, place: Queued) -> &mut Pending {
         match place.release {
             true => &mut self.releases,
             false => &mut self.acquires,

@@ -40,12 +40,15 @@ use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 pub use crate::answers::{
     Acquisition, Anchored, Answered, Ended, Force, Grant, Patience, Released, Renewal, SetLimit,
 };
+pub use crate::background::Background;
+pub use crate::bases::KnownBases;
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::deadline::{backoff, trusted_until};
 pub use crate::error::{in_time, no_answer};
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
 pub use crate::gather::Gather;
+pub use crate::observe::wake_ups_refused;
 pub use crate::pem::{Pem, PemFiles};
 pub use crate::recent::Recent;
 pub use crate::registers::{
@@ -106,8 +109,9 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     ///
     /// A flight has at most one step of a claim, and no more than [`Capabilities::flights`] says;
     /// releases stand before acquires. Its steps are independent: an error of an item concerns that
-    /// claim only, and a step that has to wait at the server (for a row that somebody has locked)
-    /// holds up no other. Acquires of one key are carried out in their order.
+    /// claim only, and a step that has to wait at the server (for a row that another client has
+    /// locked) delays no other: the answer to it is [`Reply::SendAlone`], and core sends it again in a
+    /// flight of its own, which may wait. Acquires of one key are carried out in their order.
     ///
     /// An error of the whole means that nothing is known of any step. Core carries the steps of a
     /// flight that failed for good in smaller flights, so that one which the server does not take

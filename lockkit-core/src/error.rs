@@ -145,6 +145,9 @@ pub enum Error {
     /// The manager was shut down.
     #[error("this lock manager was shut down")]
     Closed,
+    /// The manager was made before this process was forked: its connections and claims are the parent's.
+    #[error("this lock manager was made before a fork, and is the parent's: make a new one here")]
+    Forked,
     /// The guard of this lease has been given back.
     #[error("this lock was released")]
     Released,
@@ -272,6 +275,7 @@ impl Error {
             Self::Stale { .. } => "stale",
             Self::Backend { .. } => "backend",
             Self::Closed => "closed",
+            Self::Forked => "forked",
             Self::Released => "released",
         }
     }
@@ -304,32 +308,51 @@ impl Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// Its lease ended: it was not renewed in time, was not to be renewed, or reached its
-    /// `max_hold`.
+    /// Its lease ended: it was not renewed in time, or was not to be renewed.
     Expired,
+    /// It was held for as long as its `max_hold` allows.
+    MaxHold,
     /// Somebody broke it.
     Broken(BreakRecord),
     /// The session that it lived in ended (ZooKeeper), or its lease was revoked (etcd).
     SessionEnded,
-    /// The backend did not answer any more, so its lease has to be taken for ended.
-    Unreachable,
+    /// The backend did not answer any more, so its lease has to be taken for ended. With the text of
+    /// the last error.
+    Unreachable(Arc<str>),
+    /// The backend refused to renew it until its lease ended: a login or a right was withdrawn, say.
+    /// With the text of the last error.
+    Refused(Arc<str>),
     /// The backend does not have it although its lease had not ended: data was lost or deleted, the
     /// server's clock was moved, or its ticket was released elsewhere.
     Vanished,
     /// Its manager was shut down.
     ShutDown,
+    /// This process is a fork of the one that holds it, which goes on holding it.
+    Forked,
 }
 
 impl LossReason {
+    /// Why a claim is lost whose lease ends after its renewals failed with this error.
+    pub(crate) fn of_renewals(error: &Error) -> Self {
+        let text = error.to_string().into();
+        match error.is_retryable() {
+            true => Self::Unreachable(text),
+            false => Self::Refused(text),
+        }
+    }
+
     /// One word, as in the labels of metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Expired => "expired",
+            Self::MaxHold => "max_hold",
             Self::Broken(_) => "broken",
             Self::SessionEnded => "session_ended",
-            Self::Unreachable => "unreachable",
+            Self::Unreachable(_) => "unreachable",
+            Self::Refused(_) => "refused",
             Self::Vanished => "vanished",
             Self::ShutDown => "shut_down",
+            Self::Forked => "forked",
         }
     }
 }
@@ -338,11 +361,18 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Expired => f.write_str("its lease ended"),
+            Self::MaxHold => f.write_str("it was held for as long as its max_hold allows"),
             Self::Broken(record) => write!(f, "it was broken {record}"),
             Self::SessionEnded => f.write_str("the backend ended its session"),
-            Self::Unreachable => f.write_str("the backend did not answer until its lease ended"),
+            Self::Unreachable(error) => {
+                write!(f, "the backend did not answer until its lease ended ({error})")
+            }
+            Self::Refused(error) => {
+                write!(f, "the backend refused to renew it until its lease ended ({error})")
+            }
             Self::Vanished => f.write_str("the backend does not have it any more"),
             Self::ShutDown => f.write_str("its manager was shut down"),
+            Self::Forked => f.write_str("it is the parent's of this forked process"),
         }
     }
 }

@@ -71,11 +71,17 @@ impl Step {
 
 /// The answer to a [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reply {
     /// To [`Step::Acquire`].
     Acquired(Acquisition),
     /// To [`Step::Release`].
     Released(Released),
+    /// To a step of a flight of several, which would have had to wait at the backend for what another
+    /// client has locked: nothing was done, and the step is to be sent again in a request of its own.
+    /// Core does so outside the limit of flights under way, one step of a key at a time, and holds back
+    /// the later steps of that key until then. Never the answer to a flight of one step.
+    SendAlone,
 }
 
 /// The answers to the steps of a flight, in their order: each with an error of its own, and with the

@@ -6,16 +6,20 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::driver::{Released, Renewal};
-use crate::error::no_answer;
+use crate::driver::{Ended, Released, Renewal};
+use crate::error::{in_time, no_answer};
 use crate::lease::Lease;
-use crate::record::Record;
-use crate::shared::Core;
+use crate::record::{GivenBack, Record};
+use crate::shared::{Core, unix_ms};
 use crate::ticket::Ticket;
-use crate::{Error, FromLock, Lifetime, LossReason, Mode, observe};
+use crate::{BreakRecord, Error, FromLock, Lifetime, LossReason, Mode, observe};
+
+/// How long a release that found nothing waits for the reason.
+const EXPLANATION: Duration = Duration::from_secs(2);
 
 /// A lock that is held: exclusively, shared, or as permits of a semaphore.
 ///
@@ -84,7 +88,8 @@ impl Guard {
     /// `Ok` means that it was held until now. [`Error::Lost`] means that it was not: what was done
     /// under it may have met somebody else's work. After any other error the release is repeated
     /// in the background until the lease is over. Of an owner that re-entered, only the last guard
-    /// releases, in a task of its own. One round trip.
+    /// releases, in a task of its own. One round trip; where the backend did not have the lock, a second
+    /// one asks for the reason.
     ///
     /// # Cancel safety
     /// Dropping it leaves the release to the background.
@@ -105,12 +110,12 @@ impl Guard {
     ///
     /// Only for locks made with `.detached()`; others are released, and the error says so.
     pub fn detach(self) -> Result<Ticket, Error> {
+        let token = self.token()?;
         let claim = self.holding.lease.record.claim();
         if claim.lifetime != Lifetime::Detached {
             let message = "only a lock made with .detached() can be detached; it was released";
             return Err(Error::config(message));
         }
-        let token = self.token()?;
         let Some(holding) = Arc::into_inner(self.holding) else {
             let message = "a lock that its owner has entered more than once cannot be detached";
             return Err(Error::config(message));
@@ -124,8 +129,9 @@ impl Guard {
     /// Runs work under this lock and releases it: for a lock that was had with
     /// [`try_lock_for`](crate::sync::Mutex::try_lock_for) or another of the forms.
     ///
-    /// The work is dropped at its next await point when the lock is lost, and the result is then
-    /// [`Error::Lost`]; so it is when the loss shows only at the release. Otherwise the result is
+    /// The work is dropped at its next await point when the lock is lost, since the loss is looked for
+    /// each time before the work is polled; between two await points nothing can stop it. The result is
+    /// then [`Error::Lost`]; so it is when the loss shows only at the release. Otherwise the result is
     /// that of the work.
     ///
     /// # Cancel safety
@@ -197,6 +203,9 @@ impl Holding {
     async fn release(self) -> Result<(), Error> {
         let record = &self.lease.record;
         let registry = &self.core.registry;
+        if registry.is_forked() {
+            return Err(Error::Lost { reason: LossReason::Forked });
+        }
         let mut given = record.give_back();
         let claim = &given.claim;
         observe::released(record.labels, claim.key.name.as_str(), given.held_for);
@@ -209,15 +218,45 @@ impl Holding {
         match (answer, given.lost.take()) {
             (_, Some(reason)) => Err(Error::Lost { reason }),
             (Ok(Released::Removed), None) => Ok(()),
-            (Ok(_), None) => Err(Error::Lost { reason: given.missing(registry.clock.now()) }),
+            (Ok(_), None) => Err(Error::Lost { reason: self.missing(given).await }),
             (Err(error), None) => Err(error),
         }
+    }
+
+    /// Why the backend did not have the claim when it was released. Asks whether somebody broke it.
+    async fn missing(&self, given: GivenBack) -> LossReason {
+        let now = self.core.clock().now();
+        let explained = in_time(self.core.backend(), EXPLANATION, self.break_of(&given)).await;
+        match explained {
+            Ok(Some(record)) => LossReason::Broken(record),
+            _ => given.missing(now),
+        }
+    }
+
+    async fn break_of(&self, given: &GivenBack) -> Result<Option<BreakRecord>, Error> {
+        let driver = self.core.driver();
+        match driver.renew_single(&given.claim).await? {
+            Renewal::Ended(Ended::Broken(record)) => return Ok(Some(record)),
+            Renewal::Ended(_) => {}
+            // An acquire of it that was under way arrived meanwhile.
+            _ => {
+                self.armed.store(true, Ordering::Relaxed);
+                return Ok(None);
+            }
+        }
+        // A quorum forgets what it released. The last break of the lock is that of this claim if it
+        // was made since the grant; the clock of its maker may differ from this one.
+        let state = driver.inspect(&given.claim.key).await?;
+        let since = given.held_for.unwrap_or_default() + Duration::from_secs(60);
+        let earliest = u128::from(unix_ms()).saturating_sub(since.as_millis());
+        Ok(state.last_break.filter(|record| u128::from(record.at_unix_ms) >= earliest))
     }
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        if !self.armed.load(Ordering::Relaxed) {
+        // What is dropped in a fork is the parent's, and stays taken.
+        if !self.armed.load(Ordering::Relaxed) || self.core.registry.is_forked() {
             return;
         }
         let record = &self.lease.record;
@@ -299,7 +338,7 @@ impl WriteGuard {
         let (renewal, sent) = tokio::select! {
             biased;
             reason = lease.lost() => return Err(Error::Lost { reason }),
-            answer = holding.core.repeat(None, ask) => answer?,
+            answer = holding.core.repeat("downgrade", None, ask) => answer?,
         };
         if let Renewal::Holds(_) = renewal {
             lease.record.set_claim(Arc::new((*claim).clone().with_mode(Mode::Shared)));

@@ -44,6 +44,9 @@ impl Lease {
     /// [`Error::Lost`] as soon as the lock can no longer be trusted, whether anybody has noticed
     /// before or not; [`Error::Released`] once it was given back. No I/O.
     pub fn token(&self) -> Result<Token, Error> {
+        if self.registry.is_forked() {
+            return Err(Error::Lost { reason: LossReason::Forked });
+        }
         self.record.token()
     }
 
@@ -54,7 +57,7 @@ impl Lease {
     /// may turn `false` at the next instant: only a resource that checks [tokens](Self::token) is
     /// safe from that.
     pub fn is_valid(&self) -> bool {
-        self.record.token().is_ok()
+        self.token().is_ok()
     }
 
     /// The claim as the driver knows it, for driver crates that offer more than the trait. It contains
@@ -96,6 +99,9 @@ impl Lease {
     /// How long until it must not be trusted any more, unless it is renewed before. Zero when it
     /// is not valid.
     pub fn remaining(&self) -> Duration {
+        if self.registry.is_forked() {
+            return Duration::ZERO;
+        }
         self.record.remaining()
     }
 
@@ -117,6 +123,9 @@ impl Lease {
 
     /// Why it was lost, if it was. No I/O.
     pub fn loss(&self) -> Option<LossReason> {
+        if self.registry.is_forked() {
+            return Some(LossReason::Forked);
+        }
         self.record.loss()
     }
 
@@ -129,6 +138,9 @@ impl Lease {
     /// # Cancel safety
     /// Dropping it does nothing; a later call tells the same.
     pub async fn lost(&self) -> LossReason {
+        if self.registry.is_forked() {
+            return LossReason::Forked;
+        }
         self.record.lost().await
     }
 

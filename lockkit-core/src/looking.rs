@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures_util::stream::Stream;
 
 use crate::name::is_reserved;
-use crate::shared::{Core, rebased};
+use crate::shared::{Core, WATCH, rebased};
 use crate::state::{Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState};
-use crate::{Error, LockManager, Namespace, Space};
+use crate::{Error, LockManager, Namespace, Outage, Space};
 
 /// How long a look is repeated that fails: a restart of a server is over by then.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,7 +26,15 @@ impl LockManager {
     pub async fn inspect(&self, space: Space, name: impl AsRef<str>) -> Result<LockState, Error> {
         let core = self.core();
         let key = core.key(space, name.as_ref())?;
-        core.repeat(Some(PATIENCE), || core.state(&key)).await
+        core.repeat("inspect", Some(PATIENCE), || core.state(&key)).await
+    }
+
+    /// How long the backend has not answered the requests of this manager, if it does not: what its
+    /// warnings say, without I/O. Only what is asked for can go unanswered: a claim that waits is
+    /// renewed every few seconds, while nothing is asked for a [`Latch`](crate::sync::Latch) that the
+    /// backend tells of.
+    pub fn outage(&self) -> Option<Outage> {
+        self.core().registry.outages.current()
     }
 
     /// The locks and semaphores in use whose names begin with `prefix`, taken literally. Asks for
@@ -124,11 +132,11 @@ impl LockManager {
         let key = core.key(space, name.as_ref());
         async_stream::try_stream! {
             let key = key?;
-            let base = core.repeat(Some(PATIENCE), || core.token_base()).await?;
-            let mut seen = core.repeat(Some(PATIENCE), || core.driver().inspect(&key)).await?;
+            let base = core.repeat("token_base", Some(PATIENCE), || core.token_base()).await?;
+            let mut seen = core.repeat("inspect", Some(PATIENCE), || core.driver().inspect(&key)).await?;
             loop {
                 yield rebased(seen.clone(), base);
-                seen = core.repeat(None, || core.driver().changed(&key, &seen)).await?;
+                seen = core.repeat(WATCH, None, || core.driver().changed(&key, &seen)).await?;
             }
         }
     }
@@ -158,7 +166,7 @@ where
     async_stream::try_stream! {
         let mut after = None;
         loop {
-            let (items, next) = core.repeat(Some(PATIENCE), || page(core.clone(), after.clone())).await?;
+            let (items, next) = core.repeat("list", Some(PATIENCE), || page(core.clone(), after.clone())).await?;
             for item in items {
                 yield item;
             }

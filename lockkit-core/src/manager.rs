@@ -19,8 +19,9 @@ use crate::{BreakRecord, Error, LossReason, Namespace, Space, Token};
 /// Locks of one backend under one prefix.
 ///
 /// Cheap to clone; clones share connections and the one background task that renews. It has to be
-/// used inside a Tokio runtime, and may be in several: when the one ends in which that task runs, it
-/// goes on in the runtime of a lock that is held or waited for. When the last clone, guard and lock made from it are gone, what
+/// used inside a Tokio runtime, and may be in several: when the one ends, or is blocked, in which that
+/// task runs, it goes on in another. A lock is renewed only while the runtime that asked for it is
+/// polled. When the last clone, guard and lock made from it are gone, what
 /// was dropped is still released; [`shutdown`](Self::shutdown) waits for that.
 ///
 /// **Call [`shutdown`](Self::shutdown) before `main` returns**: the runtime ends with it, and a lock that
@@ -49,6 +50,9 @@ struct Presence(Arc<Registry>);
 
 impl Drop for Presence {
     fn drop(&mut self) {
+        if self.0.is_forked() {
+            return;
+        }
         let held = self.0.held();
         if !held.is_empty() {
             observe::manager_gone(self.0.backend(), &held);
@@ -255,10 +259,15 @@ impl LockManager {
     /// Requests under way are waited for, and released too. Where the backend does not answer, or
     /// nobody polls the future that asked, this returns when the leases are over.
     ///
+    /// In a fork of the process that made the manager it does nothing: all of it is the parent's.
+    ///
     /// # Cancel safety
     /// Dropping it leaves the releases to the background; the manager stays shut.
     pub async fn shutdown(&self) {
         let registry = &self.core.registry;
+        if registry.is_forked() {
+            return;
+        }
         for record in registry.close() {
             if record.lose(LossReason::ShutDown) {
                 registry.release_of(&record);

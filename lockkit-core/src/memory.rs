@@ -91,6 +91,8 @@ const CAPABILITIES: Capabilities = {
         (Fault::ServerRestarts, Keeps::Impossible),
         (Fault::WritesLost, Keeps::Impossible),
         (Fault::DataLost, Keeps::Impossible),
+        (Fault::OlderDataRestored, Keeps::Impossible),
+        (Fault::RightsWithdrawn, Keeps::Impossible),
         (Fault::Failover, Keeps::Impossible),
         (Fault::SplitBrain, Keeps::Impossible),
         (Fault::LeaderLost, Keeps::Impossible),

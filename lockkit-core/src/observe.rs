@@ -206,9 +206,25 @@ pub(crate) fn broke(backend: &'static str, name: &str, token: Token, forced: boo
     let _ = backend;
 }
 
+/// The backend refuses the messages by which this process tells waiters of other processes that they
+/// hold. A driver says so once a connection.
+pub fn wake_ups_refused(backend: &'static str, why: &dyn fmt::Display) {
+    tracing::warn!(
+        lockkit.backend = backend,
+        "the backend refuses messages to waiters, which therefore poll: {why}"
+    );
+    #[cfg(feature = "metrics")]
+    metrics::counter!("lockkit_wake_ups_refused_total", "backend" => backend).increment(1);
+}
+
+/// A release in the background failed for the first time.
 pub(crate) fn release_failed(claim: &Claim, error: &Error) {
     let (name, kind) = (&claim.key.name, error.kind());
-    tracing::warn!(lockkit.lock.name = %name, error.type = kind, "release failed: {error}");
+    tracing::warn!(
+        lockkit.lock.name = %name,
+        error.type = kind,
+        "release failed, will be tried again until the lease is over: {error}"
+    );
 }
 
 pub(crate) fn granted_too_late(claim: &Claim) {
@@ -219,12 +235,37 @@ pub(crate) fn granted_too_late(claim: &Claim) {
     );
 }
 
-pub(crate) fn acquire_failed(claim: &Claim, error: &Error) {
-    let (name, kind) = (&claim.key.name, error.kind());
+/// A request failed, and is sent again.
+pub(crate) fn retried(backend: &'static str, operation: &'static str, error: &Error) {
+    tracing::debug!(
+        lockkit.backend = backend,
+        lockkit.operation = operation,
+        error.type = error.kind(),
+        "{operation} failed, will be tried again: {error}"
+    );
+    #[cfg(feature = "metrics")]
+    metrics::counter!("lockkit_retries_total", "backend" => backend, "operation" => operation)
+        .increment(1);
+}
+
+/// Nothing was answered for this long, and so many wait for an answer or for their turn.
+pub(crate) fn silent(backend: &'static str, lasted: Duration, waiting: usize, error: Option<&str>) {
     tracing::warn!(
-        lockkit.lock.name = %name,
-        error.type = kind,
-        "acquire failed, will be tried again: {error}"
+        lockkit.backend = backend,
+        lockkit.silent.seconds = lasted.as_secs_f64(),
+        lockkit.waiting = waiting,
+        "the backend has not answered for {:.1} s, {waiting} wait: {}",
+        lasted.as_secs_f64(),
+        error.unwrap_or("no answer yet")
+    );
+}
+
+pub(crate) fn answers_again(backend: &'static str, lasted: Duration) {
+    tracing::info!(
+        lockkit.backend = backend,
+        lockkit.silent.seconds = lasted.as_secs_f64(),
+        "the backend answers again, after {:.1} s",
+        lasted.as_secs_f64()
     );
 }
 

@@ -1,5 +1,8 @@
 //! Certificates that a backend's URL names: `?ca=FILE`, `?cert=FILE&key=FILE`, in PEM.
 
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
 use crate::Error;
 use crate::url::UrlOption;
 
@@ -11,14 +14,25 @@ pub struct PemFiles {
     key: Option<String>,
 }
 
-/// What stands in them.
+/// The contents of the files, which have what they are named for.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Pem {
-    /// Whose certificates to trust.
-    pub ca: String,
-    /// What to show to a server that asks who is there: a certificate, and its key.
+    /// The certificates of the authorities to trust, where the URL names a file of them.
+    pub ca: Option<String>,
+    /// Client certificate and key for mutual TLS.
     pub identity: Option<(String, String)>,
+}
+
+impl Pem {
+    /// The certificates of the authorities to trust, for a client that needs them.
+    ///
+    /// # Errors
+    /// [`Error::Config`] without them.
+    pub fn authority(&self) -> Result<&str, Error> {
+        let missing = || Error::config("TLS needs the file of the authority: ?ca=FILE");
+        self.ca.as_deref().ok_or_else(missing)
+    }
 }
 
 impl PemFiles {
@@ -39,35 +53,68 @@ impl PemFiles {
         self.ca.is_none() && self.cert.is_none() && self.key.is_none()
     }
 
-    /// Whether TLS can work with them. Reads nothing.
-    ///
-    /// # Errors
-    /// [`Error::Config`] without an authority, and with a certificate and no key or the other way
-    /// round.
-    pub fn check(&self) -> Result<(), Error> {
-        match (&self.ca, self.cert.is_some() == self.key.is_some()) {
-            (None, _) => Err(Error::config("TLS needs the file of the authority: ?ca=FILE")),
-            (_, false) => Err(Error::config("cert=FILE and key=FILE belong together")),
-            (Some(_), true) => Ok(()),
-        }
-    }
-
     /// Reads the files.
     ///
     /// # Errors
-    /// [`Error::Config`] as of [`check`](Self::check), and for a file that cannot be read.
+    /// [`Error::Config`] for a certificate without a key or the other way round, for a file that cannot
+    /// be read, and for one without what it is named for: it names the file, and shows nothing of it.
     pub fn read(&self) -> Result<Pem, Error> {
-        self.check()?;
-        let identity = self.cert.as_ref().zip(self.key.as_ref());
-        Ok(Pem {
-            ca: read(self.ca.as_deref().unwrap_or_default())?,
-            identity: identity.map(|(cert, key)| Ok((read(cert)?, read(key)?))).transpose()?,
-        })
+        let identity = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((certificates("cert", cert)?, private_key(key)?)),
+            (None, None) => None,
+            _ => return Err(Error::config("cert=FILE and key=FILE belong together")),
+        };
+        let ca = self.ca.as_deref().map(|file| certificates("ca", file)).transpose()?;
+        Ok(Pem { ca, identity })
     }
 }
 
 fn read(file: &str) -> Result<String, Error> {
-    std::fs::read_to_string(file).map_err(|e| Error::Config(format!("{file} cannot be read: {e}")))
+    let bytes = std::fs::read(file)
+        .map_err(|error| Error::Config(format!("{file} cannot be read: {error}")))?;
+    String::from_utf8(bytes).map_err(|_| {
+        Error::Config(format!(
+            "{file} is no text in PEM: convert it (openssl x509 -inform der -in {file})"
+        ))
+    })
+}
+
+/// A text with at least one certificate. Bundles of systems have comments, and some entries that not
+/// every reader knows.
+fn certificates(option: &str, file: &str) -> Result<String, Error> {
+    let text = read(file)?;
+    // A DER sequence. What else is wrong with it, the TLS library says when it connects.
+    let is_one = |found: Result<CertificateDer<'_>, pem::Error>| {
+        found.is_ok_and(|certificate| certificate.first() == Some(&0x30))
+    };
+    // OpenSSL's own form, with what the certificate is trusted for behind it.
+    let trusted = text.contains("BEGIN TRUSTED CERTIFICATE");
+    if trusted || CertificateDer::pem_slice_iter(text.as_bytes()).any(is_one) {
+        return Ok(text);
+    }
+    let instead = match text.contains("PRIVATE KEY-----") {
+        true => " (it has a private key)",
+        false => "",
+    };
+    let sentence =
+        format!("{option}={file} has no certificate in PEM{instead}: name a file that has");
+    Err(Error::Config(sentence))
+}
+
+fn private_key(file: &str) -> Result<String, Error> {
+    let text = read(file)?;
+    if text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED") {
+        return Err(Error::Config(format!(
+            "the private key in key={file} is encrypted, and there is no way to give its passphrase: \
+             decrypt it into a file that only this user can read (openssl pkey -in {file} -out FILE)"
+        )));
+    }
+    match PrivateKeyDer::from_pem_slice(text.as_bytes()) {
+        Ok(_) => Ok(text),
+        Err(_) => Err(Error::Config(format!(
+            "key={file} has no private key in PEM: name a file that has"
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -87,7 +134,6 @@ mod tests {
     fn certificates_that_cannot_work_are_refused_with_the_reason() {
         assert!(files("x://h?other=1").is_empty());
         for (query, why) in [
-            ("cert=/x&key=/y", "?ca=FILE"),
             ("ca=/x&cert=/y", "belong together"),
             ("ca=/x&key=/y", "belong together"),
             ("ca=/does%2Fnot/exist", "/does/not/exist cannot be read"),
@@ -97,5 +143,49 @@ mod tests {
             let message = files.read().err().unwrap().to_string();
             assert!(message.contains(why), "{query}: {message}");
         }
+    }
+    /// A certificate in form; the key is 48 bytes that are none, which only TLS would notice.
+    const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nMAMCAQE=\n-----END CERTIFICATE-----\n";
+    const KEY: &str = "-----BEGIN PRIVATE KEY-----\nMAMCAQE=\n-----END PRIVATE KEY-----\n";
+
+    #[test]
+    fn files_without_what_they_are_named_for_are_refused_and_not_shown() {
+        let folder = std::env::temp_dir().join(format!("lockkit-pem-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str, text: &[u8]| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let (cert, key) = (file("cert", CERTIFICATE.as_bytes()), file("key", KEY.as_bytes()));
+        let text = file("text", b"hunter2");
+        let binary = file("binary", &[0x30, 0x82, 0xff]);
+        let encrypted = file("encrypted", KEY.replace("PRIVATE", "ENCRYPTED PRIVATE").as_bytes());
+        let both = file("both", format!("{KEY}{CERTIFICATE}").as_bytes());
+        let odd = "# Our bundle\r\n-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+        let bundle = file("bundle", format!("{odd}\r\n{CERTIFICATE}").as_bytes());
+        let broken = file("broken", odd.as_bytes());
+        let read = |query: String| files(&format!("x://h?{query}")).read();
+        for good in [
+            format!("ca={cert}"),
+            format!("ca={bundle}&cert={cert}&key={key}"),
+            format!("cert={both}&key={both}"),
+        ] {
+            assert!(read(good.clone()).is_ok(), "{good}: {:?}", read(good.clone()).err());
+        }
+        for (query, why) in [
+            (format!("ca={text}"), "has no certificate in PEM: "),
+            (format!("ca={broken}"), "has no certificate in PEM: "),
+            (format!("ca={key}"), "(it has a private key)"),
+            (format!("ca={binary}"), "is no text in PEM"),
+            (format!("cert={key}&key={key}"), "has no certificate"),
+            (format!("cert={cert}&key={cert}"), "has no private key"),
+            (format!("cert={cert}&key={encrypted}"), "is encrypted"),
+        ] {
+            let message = read(query.clone()).err().unwrap().to_string();
+            assert!(message.contains(why) && !message.contains("hunter2"), "{query}: {message}");
+        }
+        assert!(read(String::new()).unwrap().authority().is_err());
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

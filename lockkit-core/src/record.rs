@@ -7,12 +7,17 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::clock::{Clock, Moment, sleep_until};
+use crate::clock::{Clock, Moment};
 use crate::deadline::{self, Margin};
 use crate::driver::{Ended, Grant, Renewal};
 use crate::observe::{self, Labels};
-use crate::shared::{locked, once_there};
-use crate::{Claim, Error, LossReason, Token};
+use crate::shared::locked;
+use crate::{Claim, LossReason, Token};
+
+mod parts;
+mod state;
+
+pub(crate) use parts::{GivenBack, How};
 
 /// A claim of this process, from the moment it is in line until it has ended.
 pub(crate) struct Record {
@@ -35,10 +40,16 @@ struct Term {
     phase: Phase,
     /// When the last request about this claim was sent that the backend answered.
     asked: Moment,
+    /// How long the last answer took, from the sending of its request.
+    round_trip: Duration,
     /// Next renewal; `NEVER` when there is none to come.
     due: Moment,
-    /// Renewals that failed since the last one that did not.
+    /// Renewals that failed since the last one that did not, and what it means if they go on
+    /// failing until the lease ends.
     failures: u32,
+    failing: Option<LossReason>,
+    /// Whether a guard of it was handed out: then a deadline that has passed stays passed.
+    handed_out: bool,
     /// How long it may hold at most, from the grant on.
     max_hold: Option<Duration>,
     /// Requests that may put the claim in line again after its release, and until when.
@@ -58,11 +69,23 @@ struct HeldLease {
     ttl: Duration,
     /// Until when it may be trusted.
     deadline: Moment,
+    /// The same, were it not for `stop`.
+    until: Moment,
     granted_at: Moment,
     /// Where `max_hold` ends it, whatever the lease says.
     stop: Moment,
     /// Answers to requests sent before this do not move the deadline: it was lowered since.
     lowered: Moment,
+}
+
+/// What a grant leaves to its holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The claim has ended, or its lease is over.
+    Nothing,
+    /// Too little for work: a guard is handed out after a renewal.
+    Little,
+    Enough,
 }
 
 pub(crate) const NEVER: Moment = Moment::from_nanos(u64::MAX);
@@ -73,7 +96,18 @@ impl Record {
         let How { margin, base, renew, max_hold, labels } = how;
         let under_way = (0, asked);
         let phase = Phase::Waiting;
-        let term = Term { claim, phase, asked, due, failures: 0, max_hold, under_way };
+        let term = Term {
+            claim,
+            phase,
+            asked,
+            round_trip: Duration::ZERO,
+            due,
+            failures: 0,
+            failing: None,
+            handed_out: false,
+            max_hold,
+            under_way,
+        };
         observe::waiting(labels, 1.0);
         let (term, changed) = (Mutex::new(term), Notify::new());
         let runtime = Handle::try_current().ok();
@@ -123,27 +157,28 @@ impl Record {
         self.clock.now()
     }
 
-    /// Takes a grant that was pushed, or that answered the request sent at `asked`. `false` when
-    /// the claim has ended meanwhile, or when the lease is over already.
-    pub(crate) fn grant(&self, grant: &Grant, asked: Option<Moment>) -> bool {
+    /// Takes a grant that was pushed, or that answered the request sent at `asked`; says what is left
+    /// of its lease.
+    pub(crate) fn grant(&self, grant: &Grant, asked: Option<Moment>) -> Left {
         let now = self.clock.now();
         let mut term = self.term();
+        term.round_trip = asked.map_or(term.round_trip, |asked| now.since(asked));
         let asked = asked.unwrap_or(term.asked);
         let until = deadline::grant_until(grant, asked, self.margin);
-        let max_hold = term.max_hold;
+        let (max_hold, handed_out) = (term.max_hold, term.handed_out);
         let holding = match &mut term.phase {
-            Phase::Ended(_) => return false,
+            Phase::Ended(_) => return Left::Nothing,
             phase @ Phase::Waiting => {
                 if until <= now {
-                    return false;
+                    return Left::Nothing;
                 }
                 let Some(token) = Token::new(grant.token.get().saturating_add(self.base)) else {
-                    return false;
+                    return Left::Nothing;
                 };
                 let stop = max_hold.map_or(NEVER, |d| now.after(d));
                 let deadline = until.min(stop);
                 let (ttl, lowered) = (grant.ttl, Moment::from_nanos(0));
-                let h = HeldLease { token, ttl, deadline, granted_at: now, stop, lowered };
+                let h = HeldLease { token, ttl, deadline, until, granted_at: now, stop, lowered };
                 *phase = Phase::Holding(h);
                 self.changed.notify_waiters();
                 observe::waiting(self.labels, -1.0);
@@ -151,24 +186,76 @@ impl Record {
                 h
             }
             Phase::Holding(h) => {
-                if h.deadline <= now {
-                    return false; // the answer came too late to save it
+                if h.deadline <= now && (handed_out || until <= now || h.stop <= now) {
+                    return Left::Nothing; // the answer came too late to save it
                 }
                 if asked < h.lowered {
-                    return true;
+                    return Left::Enough;
                 }
                 h.ttl = grant.ttl;
+                h.until = h.until.max(until);
                 h.deadline = h.deadline.max(until).min(h.stop);
                 *h
             }
         };
-        term.failures = 0;
+        (term.failures, term.failing) = (0, None);
         term.asked = term.asked.max(asked);
         term.due = match self.renew && holding.deadline < holding.stop {
             true => deadline::renewal_due(grant.since.unwrap_or(asked), grant.ttl).max(now),
             false => NEVER,
         };
-        true
+        self.left_of(&holding, term.round_trip, now)
+    }
+
+    /// What is left of the lease, compared with what is trusted of one that has just begun.
+    fn left_of(&self, holding: &HeldLease, round_trip: Duration, now: Moment) -> Left {
+        let left = holding.until.since(now);
+        let trusted = holding.ttl.saturating_sub(self.margin.of(holding.ttl));
+        let enough = match self.renew {
+            // Its renewal leaves at once, and comes in time.
+            true => left >= trusted / 10 && left >= round_trip * 2,
+            false => left >= trusted / 2,
+        };
+        match enough {
+            _ if left.is_zero() => Left::Nothing,
+            true => Left::Enough,
+            false => Left::Little,
+        }
+    }
+
+    /// What is left now of the lease of a claim that holds.
+    pub(crate) fn lease_left(&self) -> Left {
+        let now = self.clock.now();
+        let term = self.term();
+        match &term.phase {
+            Phase::Holding(h) => self.left_of(h, term.round_trip, now),
+            _ => Left::Nothing,
+        }
+    }
+
+    /// How long its lease can be trusted from the sending of the request that set it.
+    pub(crate) fn trusted(&self) -> Duration {
+        let term = self.term();
+        let ttl = match &term.phase {
+            Phase::Holding(h) => h.ttl,
+            _ => term.claim.hold_ttl,
+        };
+        ttl.saturating_sub(self.margin.of(ttl))
+    }
+
+    /// A guard of it is about to be handed out.
+    pub(crate) fn hand_out(&self) {
+        self.term().handed_out = true;
+    }
+
+    /// An answer says that it waits, to the request sent at `sent`.
+    pub(crate) fn waits(&self, sent: Moment) {
+        let now = self.clock.now();
+        let mut term = self.term();
+        term.round_trip = now.since(sent);
+        term.asked = term.asked.max(sent);
+        (term.failures, term.failing) = (0, None);
+        term.due = deadline::renewal_due(sent, term.claim.wait_ttl);
     }
 
     /// Takes the answer to a renewal that was sent at `sent`; says whether it ended the claim.
@@ -179,20 +266,18 @@ impl Record {
                 false
             }
             Renewal::Waits { .. } => {
-                let mut term = self.term();
-                term.asked = term.asked.max(sent);
-                term.failures = 0;
-                term.due = deadline::renewal_due(sent, term.claim.wait_ttl);
+                self.waits(sent);
                 false
             }
             Renewal::Ended(ended) => self.lose(loss_of(ended, self.has_expired())),
         }
     }
 
-    /// A renewal failed: try again soon.
-    pub(crate) fn renewal_failed(&self) {
+    /// A renewal failed, for what is the reason of a loss unless a later one succeeds: try again soon.
+    pub(crate) fn renewal_failed(&self, failing: &LossReason) {
         let now = self.clock.now();
         let mut term = self.term();
+        term.failing = Some(failing.clone());
         term.failures = term.failures.saturating_add(1);
         term.due = now.after(deadline::backoff(term.failures));
     }
@@ -206,7 +291,7 @@ impl Record {
     pub(crate) fn give_back(&self) -> GivenBack {
         let now = self.clock.now();
         let term = self.term();
-        let over = expired_or_unreachable(&term);
+        let over = reason_of_the_end(&term);
         let (lost, held_for, trusted) = match &term.phase {
             Phase::Holding(h) => {
                 let lost = (now >= h.deadline).then(|| over.clone());
@@ -244,10 +329,7 @@ impl Record {
             if now < h.deadline {
                 return None;
             }
-            let why = match term.failures {
-                0 => LossReason::Expired,
-                _ => LossReason::Unreachable,
-            };
+            let why = reason_of_the_end(&term);
             // At `max_hold` the lock is given back at once; a lease that simply ends, ends in full.
             let lease_end = match h.deadline >= h.stop {
                 true => now,
@@ -264,9 +346,25 @@ impl Record {
         let mut term = self.term();
         if let Phase::Holding(h) = &mut term.phase {
             h.deadline = h.deadline.min(until);
+            h.until = h.until.min(until);
             h.ttl = h.ttl.min(ttl);
             h.lowered = now;
             term.due = NEVER;
+        }
+    }
+
+    /// Its renewal is not due before this.
+    pub(crate) fn postpone(&self, until: Moment) {
+        let mut term = self.term();
+        term.due = term.due.max(until);
+    }
+
+    /// The ttl that its state has.
+    pub(crate) fn ttl(&self) -> Duration {
+        let term = self.term();
+        match &term.phase {
+            Phase::Holding(h) => h.ttl,
+            _ => term.claim.wait_ttl,
         }
     }
 
@@ -300,126 +398,13 @@ impl Record {
             _ => term.asked.after(term.claim.wait_ttl).since(now),
         }
     }
-
-    pub(crate) fn token(&self) -> Result<Token, Error> {
-        let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Holding(h) if now < h.deadline => Ok(h.token),
-            Phase::Holding(_) => Err(Error::Lost { reason: expired_or_unreachable(&term) }),
-            Phase::Ended(Some(why)) => Err(Error::Lost { reason: why.clone() }),
-            Phase::Ended(None) | Phase::Waiting => Err(Error::Released),
-        }
-    }
-
-    /// The token that was granted, valid or not.
-    pub(crate) fn granted(&self) -> Option<(Token, Duration)> {
-        match &self.term().phase {
-            Phase::Holding(h) => Some((h.token, h.ttl)),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn remaining(&self) -> Duration {
-        let now = self.clock.now();
-        match &self.term().phase {
-            Phase::Holding(h) => h.deadline.since(now),
-            _ => Duration::ZERO,
-        }
-    }
-
-    pub(crate) fn is_holding(&self) -> bool {
-        matches!(self.term().phase, Phase::Holding(_))
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.term().phase, Phase::Ended(_))
-    }
-
-    /// Why it was lost, if it was: also true when nobody has noticed yet.
-    pub(crate) fn loss(&self) -> Option<LossReason> {
-        let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Ended(why) => why.clone(),
-            Phase::Holding(h) if now >= h.deadline => Some(expired_or_unreachable(&term)),
-            _ => None,
-        }
-    }
-
-    fn has_expired(&self) -> bool {
-        let now = self.clock.now();
-        let term = self.term();
-        match &term.phase {
-            Phase::Holding(h) => now >= h.deadline,
-            Phase::Ended(_) => true,
-            Phase::Waiting => now >= term.asked.after(term.claim.wait_ttl),
-        }
-    }
-
-    /// Returns when the claim waits no more.
-    pub(crate) async fn settled(&self) {
-        let settled = || (!matches!(self.term().phase, Phase::Waiting)).then_some(());
-        once_there(&self.changed, settled).await;
-    }
-
-    /// Returns when the claim was lost; never when it was given back. Keeps its own timer, so that
-    /// it does not depend on the renewer's being alive.
-    pub(crate) async fn lost(&self) -> LossReason {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if let Some(why) = self.loss() {
-                return why;
-            }
-            let deadline = match &self.term().phase {
-                Phase::Holding(h) => h.deadline,
-                _ => NEVER,
-            };
-            tokio::select! {
-                () = changed => {}
-                () = sleep_until(&*self.clock, deadline) => {}
-            }
-        }
-    }
 }
 
-/// What a record is made with, beside its claim.
-#[derive(Clone, Copy)]
-pub(crate) struct How {
-    pub(crate) margin: Margin,
-    pub(crate) base: u64,
-    pub(crate) renew: bool,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) labels: Labels,
-}
-
-/// A claim that has been given back.
-pub(crate) struct GivenBack {
-    pub(crate) claim: Arc<Claim>,
-    /// Why it was lost before that, if it was.
-    pub(crate) lost: Option<LossReason>,
-    pub(crate) held_for: Option<Duration>,
-    /// Until when it could be trusted, and what became of it after that.
-    trusted: Moment,
-    over: LossReason,
-}
-
-impl GivenBack {
-    /// Why the backend said by now that it does not have it.
-    pub(crate) fn missing(self, now: Moment) -> LossReason {
-        match now < self.trusted {
-            true => LossReason::Vanished,
-            false => self.over,
-        }
-    }
-}
-
-fn expired_or_unreachable(term: &Term) -> LossReason {
-    match term.failures {
-        0 => LossReason::Expired,
-        _ => LossReason::Unreachable,
+/// Why a claim is lost whose deadline passes now.
+fn reason_of_the_end(term: &Term) -> LossReason {
+    match &term.phase {
+        Phase::Holding(h) if h.deadline >= h.stop => LossReason::MaxHold,
+        _ => term.failing.clone().unwrap_or(LossReason::Expired),
     }
 }
 

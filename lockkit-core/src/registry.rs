@@ -4,18 +4,19 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 
 use crate::clock::{Clock, Moment};
 use crate::collector::Collector;
 use crate::driver::{ClaimId, LockDriver, Released, Renewal};
 use crate::error::in_time;
+use crate::outage::{NOTABLE, Outages};
 use crate::record::{NEVER, Record};
+use crate::runtimes::Runtimes;
 use crate::shared::{locked, once_there};
 use crate::{Claim, Error, Name, observe};
 
@@ -31,17 +32,31 @@ pub(crate) struct Registry {
     pending: Arc<Open>,
     /// Claims that were asked for and are not in `records` yet.
     asking: Arc<Open>,
-    /// The longest lease that was asked for, in nanoseconds.
+    /// The longest and the shortest lease that was asked for, in nanoseconds.
     longest: AtomicU64,
+    shortest: AtomicU64,
+    /// Operations that are repeated until they are answered, beside those of `asking`.
+    repeating: Arc<Open>,
+    pub(crate) outages: Outages,
+    /// Whether the renewer looks whether requests are answered.
+    watched: AtomicBool,
     /// Acquires and releases travel together; renewals wait for neither.
     pub(crate) collector: Arc<Collector>,
     /// Tells the renewer that there is something new.
     wake: Notify,
     /// The renewer sleeps until this moment (in nanoseconds), unless it is woken.
     sleeps_until: AtomicU64,
-    task: Mutex<Option<JoinHandle<()>>>,
+    runtimes: Mutex<Runtimes>,
+    /// Whether there are several runtimes.
+    shared: AtomicBool,
+    /// How many renewers were started: the last one works.
+    renewers: AtomicU64,
+    /// When it was polled last, in nanoseconds.
+    polled: AtomicU64,
     orphaned: AtomicBool,
     pub(crate) closed: AtomicBool,
+    /// The process that this was made in.
+    pid: AtomicU32,
 }
 
 /// A claim that the renewer is to take out of its list.
@@ -96,6 +111,9 @@ impl Registry {
     pub(crate) fn new(driver: Arc<dyn LockDriver>) -> Arc<Self> {
         Arc::new(Self {
             clock: driver.clock(),
+            outages: Outages::new(driver.capabilities().backend, driver.clock()),
+            repeating: Arc::default(),
+            watched: AtomicBool::new(false),
             collector: Collector::new(driver.clone()),
             driver,
             records: Mutex::default(),
@@ -103,16 +121,33 @@ impl Registry {
             pending: Arc::default(),
             asking: Arc::default(),
             longest: AtomicU64::new(0),
+            shortest: AtomicU64::new(u64::MAX),
             wake: Notify::new(),
             sleeps_until: AtomicU64::new(u64::MAX),
-            task: Mutex::default(),
+            runtimes: Mutex::default(),
+            shared: AtomicBool::new(false),
+            renewers: AtomicU64::new(0),
+            polled: AtomicU64::new(0),
             orphaned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            pid: AtomicU32::new(std::process::id()),
         })
     }
 
     pub(crate) fn backend(&self) -> &'static str {
         self.driver.capabilities().backend
+    }
+
+    /// Whether this process is a fork of the one that this was made in. Then nothing here may be
+    /// touched: a thread that is only in the parent may hold any of its mutexes.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.pid.load(Ordering::Relaxed) != std::process::id()
+    }
+
+    /// From now on as in a fork.
+    #[cfg(feature = "testing")]
+    pub(crate) fn fork(&self) {
+        self.pid.store(0, Ordering::Relaxed);
     }
 
     /// Takes care of a claim from now on. Only inside a Tokio runtime.
@@ -141,12 +176,87 @@ impl Registry {
     /// A claim is asked for from now on, until this is dropped: then it is in the records, about to
     /// be released, or nowhere.
     pub(crate) fn asking(&self, claim: &Claim) -> Pending {
-        let longest = claim.hold_ttl.max(claim.wait_ttl).as_nanos();
-        let longest = u64::try_from(longest).unwrap_or(u64::MAX);
+        self.note_ttls(claim);
+        let pending = Pending::new(&self.asking);
+        if !self.watched.load(Ordering::Relaxed) && !self.watched.swap(true, Ordering::SeqCst) {
+            self.wake.notify_one();
+        }
+        pending
+    }
+
+    /// Remembers the longest and the shortest lease.
+    pub(crate) fn note_ttls(&self, claim: &Claim) {
+        let nanos = |ttl: Duration| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX);
+        let longest = nanos(claim.hold_ttl.max(claim.wait_ttl));
+        let shortest = nanos(claim.hold_ttl.min(claim.wait_ttl));
         if self.longest.load(Ordering::Relaxed) < longest {
             self.longest.fetch_max(longest, Ordering::Relaxed);
         }
-        Pending::new(&self.asking)
+        if self.shortest.load(Ordering::Relaxed) > shortest {
+            self.shortest.fetch_min(shortest, Ordering::Relaxed);
+        }
+    }
+
+    /// The shortest lease that was asked for.
+    pub(crate) fn shortest(&self) -> Duration {
+        Duration::from_nanos(self.shortest.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed)
+    }
+
+    /// Nothing was answered since `before`: says so, if anything was asked for. Returns whether to look
+    /// again.
+    pub(crate) fn look_for_answers(&self, before: Moment, answered: bool) -> bool {
+        let asked = || self.asking.count.load(Ordering::SeqCst) > 0;
+        if asked() {
+            if !answered {
+                self.outages.silent(before, || self.waiting());
+            }
+            return true;
+        }
+        self.watched.store(false, Ordering::SeqCst);
+        // One that was asked for in between did not wake the renewer.
+        asked() && !self.watched.swap(true, Ordering::SeqCst)
+    }
+
+    /// Takes note of a request that was sent at `sent`, failed, and is repeated.
+    pub(crate) fn note(&self, operation: &'static str, sent: Moment, error: &Error) {
+        self.outages.failed(operation, sent, error, || self.waiting());
+    }
+
+    /// The answer to a request that is answered at once by a backend that works; says when it is not.
+    pub(crate) async fn watched<T>(&self, request: impl Future<Output = T>) -> T {
+        let mut request = std::pin::pin!(request);
+        loop {
+            // Made when the answer is not there at once.
+            let silence = async {
+                let (since, answers) = (self.clock.now(), self.outages.answers());
+                tokio::time::sleep(NOTABLE).await;
+                (self.outages.answers() == answers).then_some(since)
+            };
+            tokio::select! {
+                biased;
+                answer = request.as_mut() => return answer,
+                silent = silence => if let Some(since) = silent {
+                    self.outages.silent(since, || self.waiting());
+                },
+            }
+        }
+    }
+
+    /// An operation is repeated from now on, until this is dropped.
+    pub(crate) fn repeating(&self) -> Pending {
+        Pending::new(&self.repeating)
+    }
+
+    /// How many operations and claims wait.
+    fn waiting(&self) -> usize {
+        let claims = locked(&self.records).values().filter(|record| record.is_waiting()).count();
+        let requests = [&self.asking, &self.repeating];
+        let requests = requests.iter().map(|open| open.count.load(Ordering::SeqCst));
+        claims + requests.sum::<usize>()
     }
 
     /// Ends all claims and takes no more: what is left to be released is returned.
@@ -158,7 +268,11 @@ impl Registry {
 
     /// Takes a claim out of its list, in bounded time.
     pub(crate) async fn give_back(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        in_time(self.backend(), RELEASE, self.collector.release(claim)).await
+        let answer = in_time(self.backend(), RELEASE, self.collector.release(claim)).await;
+        if answer.is_ok() {
+            self.outages.answered();
+        }
+        answer
     }
 
     /// Cares no longer for a claim under this record. (A ticket may have been resumed under another
@@ -228,7 +342,8 @@ impl Registry {
     pub(crate) async fn all_released(&self) {
         let longest = Duration::from_nanos(self.longest.load(Ordering::Relaxed));
         let _ = tokio::time::timeout(longest, self.asking.done()).await;
-        self.pending.done().await;
+        // They are over by then, also where the runtime that releases them is blocked.
+        let _ = tokio::time::timeout(longest, self.pending.done()).await;
     }
 
     /// Makes sure that the renewer looks no later than at `moment`.
@@ -280,9 +395,41 @@ impl Registry {
         }
     }
 
-    /// The renewer's task, if one was started.
-    pub(crate) fn renewer(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        locked(&self.task)
+    /// Where the renewer runs.
+    pub(crate) fn runtimes(&self) -> MutexGuard<'_, Runtimes> {
+        locked(&self.runtimes)
+    }
+
+    /// The manager is used in several runtimes from now on.
+    pub(crate) fn share(&self) {
+        self.shared.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::SeqCst)
+    }
+
+    /// The number of a renewer that is about to start. The one before does nothing from now on.
+    pub(crate) fn next_renewer(&self) -> u64 {
+        self.renewers.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(crate) fn renewers(&self) -> u64 {
+        self.renewers.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn renewer_polled(&self) {
+        self.polled.store(self.clock.now().as_nanos(), Ordering::SeqCst);
+    }
+
+    /// When the renewer was polled last.
+    pub(crate) fn polled(&self) -> Moment {
+        Moment::from_nanos(self.polled.load(Ordering::SeqCst))
+    }
+
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
     }
 
     /// Nobody can ask for anything any more: the renewer releases what is left and ends.

@@ -11,12 +11,16 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use crate::LossReason;
 use crate::clock::{Moment, sleep_until};
 use crate::deadline::renewal_limit;
 use crate::driver::Released;
+use crate::error::no_answer;
 use crate::observe;
-use crate::record::Record;
+use crate::outage::NOTABLE;
+use crate::record::{NEVER, Record};
 use crate::registry::{Pending, Registry, Release};
+use crate::runtimes::{interval, patience};
 
 enum Job {
     Renewal,
@@ -25,23 +29,45 @@ enum Job {
 
 /// Starts the renewer unless it runs. (It ends when its runtime does.)
 pub(crate) fn ensure(registry: &Arc<Registry>) {
-    let mut task = registry.renewer();
-    if task.as_ref().is_none_or(JoinHandle::is_finished) {
-        *task = start(registry, &Handle::current());
+    let here = Handle::current();
+    let mut runtimes = registry.runtimes();
+    if !runtimes.has_renewer() {
+        runtimes.task = start(registry, &here);
+        runtimes.home = Some(here.clone());
     }
+    runtimes.meet(registry, &here);
+}
+
+/// Goes on in this runtime where the renewer was not polled for too long.
+pub(crate) fn take_over(registry: &Arc<Registry>, here: &Handle, now: Moment) {
+    let is_blocked = || now.since(registry.polled()) > patience(registry.shortest());
+    if !is_blocked() {
+        return;
+    }
+    let mut runtimes = registry.runtimes();
+    // Another runtime was faster, or nothing is left to do.
+    if !is_blocked() || (registry.is_orphaned() && !runtimes.has_renewer()) {
+        return;
+    }
+    registry.renewer_polled();
+    // The wake-up that the blocked one waits for would otherwise be missed here.
+    registry.wake();
+    runtimes.task = start(registry, here);
+    runtimes.home = Some(here.clone());
 }
 
 /// The renewer's runtime ended, and others that use this manager may live: goes on in the one
 /// of a claim, if there is one; says whether it does.
 fn revive(registry: &Arc<Registry>) -> bool {
-    let mut task = registry.renewer();
+    let mut runtimes = registry.runtimes();
     let mut ended = Vec::new();
     for runtime in registry.all().iter().filter_map(|record| record.runtime()) {
         if ended.contains(&runtime.id()) {
             continue;
         }
-        *task = start(registry, runtime);
-        if task.is_some() {
+        runtimes.task = start(registry, runtime);
+        if runtimes.task.is_some() {
+            runtimes.home = Some(runtime.clone());
             return true;
         }
         ended.push(runtime.id());
@@ -52,7 +78,8 @@ fn revive(registry: &Arc<Registry>) -> bool {
 /// `None` when the runtime has ended.
 fn start(registry: &Arc<Registry>, runtime: &Handle) -> Option<JoinHandle<()>> {
     let begun = Arc::new(AtomicBool::new(false));
-    let running = Running { registry: registry.clone(), begun: begun.clone() };
+    let number = registry.next_renewer();
+    let running = Running { registry: registry.clone(), begun: begun.clone(), number };
     let task = runtime.spawn(run(registry.clone(), running));
     begun.store(true, Ordering::SeqCst);
     (!task.is_finished()).then_some(task)
@@ -63,10 +90,16 @@ fn start(registry: &Arc<Registry>, runtime: &Handle) -> Option<JoinHandle<()>> {
 async fn run(registry: Arc<Registry>, running: Running) {
     let mut jobs: FuturesUnordered<BoxFuture<'static, Job>> = FuturesUnordered::new();
     // Dropped before the jobs, so that it still counts the releases that end with them.
-    let _running = running;
+    let running = running;
     let mut renewing = false;
     let mut next = Moment::from_nanos(0);
+    let mut watch = Watch::default();
     loop {
+        if running.is_replaced() {
+            while jobs.next().await.is_some() {}
+            return;
+        }
+        registry.renewer_polled();
         let now = registry.clock.now();
         if next <= now {
             registry.expire(now);
@@ -88,8 +121,13 @@ async fn run(registry: Arc<Registry>, running: Running) {
         if registry.is_orphaned() && jobs.is_empty() {
             return;
         }
+        watch.look(&registry, now);
+        let tick = match registry.is_shared() {
+            true => now.after(interval(registry.shortest())),
+            false => NEVER,
+        };
         tokio::select! {
-            () = sleep_until(&*registry.clock, next) => {}
+            () = sleep_until(&*registry.clock, next.min(watch.next).min(tick)) => {}
             () = registry.woken() => next = registry.sleeps_until(),
             Some(job) = jobs.next() => if matches!(job, Job::Renewal) {
                 renewing = false;
@@ -99,16 +137,53 @@ async fn run(registry: Arc<Registry>, running: Running) {
     }
 }
 
+/// Looks twice within [`NOTABLE`], while claims are asked for, whether anything is answered.
+struct Watch {
+    /// `NEVER` while nothing is asked for.
+    next: Moment,
+    /// When it looked last, and how many answers there were.
+    last: (Moment, u64),
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self { next: NEVER, last: (NEVER, 0) }
+    }
+}
+
+impl Watch {
+    fn look(&mut self, registry: &Registry, now: Moment) {
+        let answers = registry.outages.answers();
+        let goes_on = match self.next {
+            NEVER => registry.is_watched(),
+            next if now < next => return,
+            _ => registry.look_for_answers(self.last.0, answers != self.last.1),
+        };
+        self.last = (now, answers);
+        self.next = if goes_on { now.after(NOTABLE / 2) } else { NEVER };
+    }
+}
+
 /// Goes with the renewer: dropped when that ends, or its runtime does, polled or not.
 struct Running {
     registry: Arc<Registry>,
     /// Whether it did begin to run.
     begun: Arc<AtomicBool>,
+    /// Each renewer of a manager has its own.
+    number: u64,
+}
+
+impl Running {
+    /// Whether another one took over while this one was blocked: it goes on with what it has begun,
+    /// and does nothing else.
+    fn is_replaced(&self) -> bool {
+        self.registry.renewers() != self.number
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if !self.begun.load(Ordering::SeqCst) {
+        if !self.begun.load(Ordering::SeqCst) || self.is_replaced() {
             return;
         }
         let registry = &self.registry;
@@ -131,6 +206,17 @@ fn due(registry: &Registry, now: Moment) -> Vec<Arc<Record>> {
     }
     let mut all = registry.all();
     all.retain(|record| record.renewable(now));
+    if registry.is_shared() {
+        let runtimes = registry.runtimes();
+        let later = now.after(interval(registry.shortest()));
+        all.retain(|record| {
+            let hangs = runtimes.hangs(record, now);
+            if hangs {
+                record.postpone(later);
+            }
+            !hangs
+        });
+    }
     all
 }
 
@@ -140,42 +226,61 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
     let left = batch.iter().map(|r| r.left(sent)).filter(|left| !left.is_zero()).min();
     let left = left.unwrap_or(Duration::MAX);
     let claims: Vec<_> = batch.iter().map(|r| r.claim()).collect();
-    let answer = tokio::time::timeout(renewal_limit(left), registry.driver.renew(&claims)).await;
+    let asked = registry.watched(registry.driver.renew(&claims));
+    let answer = tokio::time::timeout(renewal_limit(left), asked).await;
     let took = registry.clock.now().since(sent);
     observe::renewal(registry.backend(), answer.as_ref().ok(), claims.len(), left, took);
     match answer {
         Ok(Ok(answers)) if answers.len() == batch.len() => {
+            if let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err()) {
+                registry.note("renew", sent, error);
+            }
+            if answers.iter().any(Result::is_ok) {
+                registry.outages.answered();
+            }
             for (record, answer) in batch.iter().zip(&answers) {
                 match answer {
                     Ok(answer) => registry.renewed(record, answer, sent),
-                    Err(_) => record.renewal_failed(),
+                    Err(error) => record.renewal_failed(&LossReason::of_renewals(error)),
                 }
             }
         }
-        _ => batch.iter().for_each(|record| record.renewal_failed()),
+        answer => {
+            let error = match answer {
+                Ok(Ok(_)) => registry.driver.no_reply(),
+                Ok(Err(error)) => error,
+                Err(_) => no_answer(registry.backend()),
+            };
+            registry.note("renew", sent, &error);
+            let failing = LossReason::of_renewals(&error);
+            batch.iter().for_each(|record| record.renewal_failed(&failing));
+        }
     }
 }
 
-/// Releases a claim until the backend says that it did, or until its lease is over anyway; when
-/// its acquire may still be under way, again and again until then, so that it leaves no ghost.
+/// Releases a claim until the backend says that it did, or until its lease is over anyway: a refusal
+/// may pass as well, and the lock would stay taken. When its acquire may still be under way, again and again until then, so that it leaves no ghost.
 async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
     let Release { claim, not_before, give_up, mut under_way } = order;
     let mut pending = Some(pending);
     sleep_until(&*registry.clock, not_before).await;
-    let mut round = 0;
+    let (mut round, mut failed) = (0, false);
     loop {
         round += 1;
-        let answer = registry.give_back(&claim).await;
+        let sent = registry.clock.now();
+        let answer = registry.watched(registry.give_back(&claim)).await;
         match &answer {
             // A claim that was found uses up one of the requests that may put it in.
             Ok(Released::Removed) => under_way = under_way.saturating_sub(1),
             Ok(_) => {}
-            Err(error) => observe::release_failed(&claim, error),
+            Err(error) => {
+                if !std::mem::replace(&mut failed, true) {
+                    observe::release_failed(&claim, error);
+                }
+                registry.note("release", sent, error);
+            }
         }
-        let finished = match &answer {
-            Ok(_) => under_way == 0,
-            Err(error) => !error.is_retryable(),
-        };
+        let finished = answer.is_ok() && under_way == 0;
         if answer.is_ok() {
             pending = None; // what follows is only for ghosts
         }

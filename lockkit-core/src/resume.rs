@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::driver::{Released, Renewal};
+use crate::fresh;
 use crate::guard::Guard;
 use crate::observe::Labels;
-use crate::record::{How, Record};
+use crate::record::{How, Left, Record};
 use crate::shared::Core;
 use crate::{Claim, Error, LockManager, LossReason, Ticket, renewer};
 
@@ -27,6 +28,7 @@ impl LockManager {
         let base = core.token_base().await?;
         renewer::ensure(&core.registry);
         let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
+        core.registry.note_ttls(&claim);
         for _ in 0..TRIES {
             if let Some(record) = renew(core, &claim, base).await? {
                 if let Err(error) = core.registry.insert(claim.id, &record) {
@@ -68,9 +70,25 @@ async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<
     let labels = Labels { backend: core.backend(), kind: "detached", class: None };
     let how = How { margin: core.settings.margin, base, renew: true, max_hold: None, labels };
     let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
-    if record.grant(&grant, Some(sent)) {
-        return Ok(Some(record));
+    let fresh = match record.grant(&grant, Some(sent)) {
+        Left::Enough => Ok(true),
+        Left::Little => fresh::renewed(core, &record).await,
+        Left::Nothing => Ok(false),
+    };
+    let ended = record.loss();
+    match fresh {
+        Ok(true) => {
+            record.hand_out();
+            return Ok(Some(record));
+        }
+        fresh => {
+            let over = record.is_over();
+            record.give_back();
+            fresh?;
+            match ended.filter(|_| over) {
+                Some(reason) => Err(Error::Lost { reason }),
+                None => Ok(None),
+            }
+        }
     }
-    record.give_back();
-    Ok(None)
 }

@@ -20,6 +20,9 @@ use crate::{Error, Identity, Key, Name, Namespace, Space, Token};
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
+/// The operation that waits for a change.
+pub(crate) const WATCH: &str = "watch";
+
 /// What a manager's clones, its locks and its guards share.
 pub(crate) struct Core {
     pub(crate) registry: Arc<Registry>,
@@ -55,6 +58,7 @@ impl Core {
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         match self.registry.closed.load(Ordering::SeqCst) {
+            _ if self.registry.is_forked() => Err(Error::Forked),
             true => Err(Error::Closed),
             false => Ok(()),
         }
@@ -78,29 +82,40 @@ impl Core {
     }
 
     /// Asks until there is an answer or an error that stays, for as long as this; `None`: for as
-    /// long as it takes.
+    /// long as it takes. The operation is a word for metrics, and [`WATCH`] where the answer of a
+    /// backend that works may take any time.
     pub(crate) async fn repeat<T, F>(
         &self,
+        operation: &'static str,
         patience: Option<Duration>,
         mut ask: impl FnMut() -> F,
     ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
+        let _waits = self.registry.repeating();
         let until = patience.map(|patience| Instant::now() + patience);
         let mut failures = 0;
         loop {
             self.check_open()?;
-            let error = match ask().await {
-                Err(error) if error.is_retryable() => error,
-                answer => return answer,
+            let sent = self.clock().now();
+            let answer = match operation {
+                WATCH => ask().await,
+                _ => self.registry.watched(ask()).await,
             };
+            let error = match answer {
+                Err(error) if error.is_retryable() => error,
+                answer => {
+                    self.registry.outages.answered();
+                    return answer;
+                }
+            };
+            self.registry.note(operation, sent, &error);
             failures += 1;
             let pause = backoff(failures);
             if until.is_some_and(|until| Instant::now() + pause >= until) {
                 return Err(error);
             }
-            tracing::debug!(%error, "a request failed; asking again");
             tokio::time::sleep(pause).await;
         }
     }
@@ -109,6 +124,7 @@ impl Core {
     /// longer than this. Without patience there is one attempt.
     pub(crate) async fn repeat_within<T, F>(
         &self,
+        operation: &'static str,
         patience: Duration,
         mut ask: impl FnMut() -> F,
     ) -> Result<T, Error>
@@ -116,7 +132,7 @@ impl Core {
         F: Future<Output = Result<T, Error>>,
     {
         let backend = self.backend();
-        let attempts = self.repeat(Some(patience), || in_time(backend, ATTEMPT, ask()));
+        let attempts = self.repeat(operation, Some(patience), || in_time(backend, ATTEMPT, ask()));
         let limit = if patience.is_zero() { ATTEMPT } else { patience };
         in_time(backend, limit, attempts).await
     }
@@ -133,6 +149,11 @@ impl Core {
         Ok(rebased(self.driver().inspect(key).await?, base))
     }
 
+    /// What is added to the backend's tokens, once it was asked for.
+    pub(crate) fn known_token_base(&self) -> Option<u64> {
+        self.base.get().copied()
+    }
+
     /// What is added to the backend's tokens. One round trip the first time, at most.
     pub(crate) async fn token_base(&self) -> Result<u64, Error> {
         self.base.get_or_try_init(|| self.driver().token_base(&self.namespace)).await.copied()
@@ -141,6 +162,9 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if self.registry.is_forked() {
+            return;
+        }
         self.registry.orphan();
     }
 }

@@ -30,12 +30,20 @@ pub struct LockState {
     pub line: Vec<Standing>,
     /// The last time that a claim of this list was broken, if the backend still knows.
     pub last_break: Option<BreakRecord>,
+    /// Why the list cannot be read, in a listing: the backend keeps something else in its place.
+    /// Every operation on this lock is an error until somebody has removed that.
+    pub damaged: Option<String>,
 }
 
 impl LockState {
     /// A state, for drivers.
     pub fn new(key: Key, line: Vec<Standing>, last_break: Option<BreakRecord>) -> Self {
-        Self { key, line, last_break }
+        Self { key, line, last_break, damaged: None }
+    }
+
+    /// A list that cannot be read, for drivers' listings.
+    pub fn damaged(key: Key, why: impl Into<String>) -> Self {
+        Self { key, line: Vec::new(), last_break: None, damaged: Some(why.into()) }
     }
 
     /// The claims that hold.
@@ -50,7 +58,7 @@ impl LockState {
 
     /// Whether nobody holds it or waits for it.
     pub fn is_free(&self) -> bool {
-        self.line.is_empty()
+        self.line.is_empty() && self.damaged.is_none()
     }
 
     /// The lock's name.
@@ -265,6 +273,9 @@ pub struct RegisterState {
     pub token: Option<Token>,
     /// The length of the value.
     pub bytes: usize,
+    /// Why it cannot be read: the backend keeps something else in its place. What else is said of it
+    /// says nothing then.
+    pub damaged: Option<String>,
 }
 
 /// A page of registers or of namespaces. It is empty only when nothing follows.

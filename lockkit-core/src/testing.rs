@@ -142,6 +142,13 @@ impl Hand {
         self.driver.hold_up(name, self.core.clock().now().after(time));
     }
 
+    /// From now on the program's manager, its clones and guards find themselves in a fork of the process
+    /// that made them: the guards are lost ([`LossReason::Forked`]), acquires are
+    /// [`Error::Forked`](crate::Error::Forked), and what is dropped sends nothing. Not to be undone.
+    pub fn fork(&self) {
+        self.core.registry.fork();
+    }
+
     /// A manager of another process, as it were, on the same store: to be in the program's way, and to
     /// see what it left behind. The hand does nothing to its locks.
     pub fn others(&self) -> &LockManager {

@@ -174,6 +174,13 @@ impl<K: Eq + Hash> Waiters<K> {
         self.ring_all();
     }
 
+    /// Nobody knows any more whether messages arrive: all are asked about from now on.
+    pub fn is_deaf(&self) {
+        if self.told.swap(false, Ordering::Relaxed) {
+            self.ring_all();
+        }
+    }
+
     /// Returns once the claim holds, or is lost. What was told stays until the claim is
     /// [struck](Self::strike).
     ///

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lockkit_core::{Error, LossReason, testing};
+use futures_util::FutureExt;
+use lockkit_core::{Error, LossReason, Space, testing};
 use tokio::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -70,8 +71,36 @@ async fn renewals_that_are_held_up_for_long_lose_the_lock_and_for_short_do_not()
     hand.hold_up_renewals("short", 15 * SECOND);
     hand.hold_up_renewals("long", 60 * SECOND);
     let begun = Instant::now();
-    assert_eq!(long.lost().await, LossReason::Unreachable);
+    assert!(matches!(long.lost().await, LossReason::Unreachable(_)));
     assert!(begun.elapsed() < 30 * SECOND, "before the store hands it on");
     tokio::time::sleep(60 * SECOND).await;
     assert!(short.is_valid(), "it was renewed afterwards");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fork_has_no_locks_and_leaves_those_of_its_parent_alone() {
+    let (locks, hand) = testing::locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let dropped = locks.mutex("b").lock().await.unwrap();
+    let waiting = locks.mutex("a");
+    let mut waiting = Box::pin(waiting.lock());
+    assert!((&mut waiting).now_or_never().is_none());
+    hand.fork();
+    assert!(!guard.is_valid() && guard.remaining().is_zero());
+    assert_eq!(guard.loss(), Some(LossReason::Forked));
+    assert_eq!(guard.lost().await, LossReason::Forked);
+    assert!(matches!(guard.token(), Err(Error::Lost { reason: LossReason::Forked })));
+    assert!(matches!(locks.mutex("c").lock().await, Err(Error::Forked)));
+    assert!(matches!(locks.mutex("c").try_lock().await, Err(Error::Forked)));
+    assert!(matches!(locks.register("c").load().await, Err(Error::Forked)));
+    let released = guard.release().await.expect_err("it is the parent's");
+    assert_eq!(released.loss(), Some(&LossReason::Forked));
+    drop((dropped, waiting));
+    locks.shutdown().await;
+    drop(locks);
+    tokio::time::sleep(5 * SECOND).await;
+    for name in ["a", "b"] {
+        let state = hand.others().inspect(Space::Lock, name).await.unwrap();
+        assert!(state.holders().next().is_some(), "{name} is still the parent's");
+    }
 }

@@ -1,44 +1,16 @@
 //! What a program's log says when it ends, or lets go of its manager, while it holds locks.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+mod log;
 
 use lockkit_core::{LockManager, MemoryDriver};
-use tracing_subscriber::fmt::MakeWriter;
+use log::Log;
 
-/// The warnings of this thread, as lines.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn of(work: impl FnOnce()) -> String {
-        let log = Self::default();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::WARN)
-            .with_ansi(false)
-            .with_writer(log.clone())
-            .finish();
-        tracing::subscriber::with_default(subscriber, work);
-        String::from_utf8(std::mem::take(&mut log.0.lock().unwrap())).unwrap()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
+/// The warnings of this work.
+fn warnings_of(work: impl FnOnce()) -> String {
+    let (log, listening) = Log::listen(tracing::Level::WARN);
+    work();
+    drop(listening);
+    log.take()
 }
 
 /// As `#[tokio::main]` does: the runtime ends when the body has.
@@ -48,7 +20,7 @@ fn main_of(body: impl Future<Output = ()>) {
 
 #[test]
 fn a_main_that_returns_with_a_live_guard_is_warned() {
-    let log = Log::of(|| {
+    let log = warnings_of(|| {
         main_of(async {
             let locks = LockManager::new(MemoryDriver::new());
             let _guard = locks.mutex("nightly").lock().await.unwrap();
@@ -63,7 +35,7 @@ fn a_main_that_returns_with_a_live_guard_is_warned() {
 #[test]
 fn a_runtime_that_ends_under_a_guard_is_told_with_its_name() {
     let mut kept = None;
-    let log = Log::of(|| {
+    let log = warnings_of(|| {
         let locks = LockManager::new(MemoryDriver::new());
         main_of(async {
             let guard = locks.mutex("nightly").lock().await.unwrap();
@@ -77,7 +49,7 @@ fn a_runtime_that_ends_under_a_guard_is_told_with_its_name() {
 
 #[test]
 fn a_manager_that_goes_before_its_guards_is_told_and_its_clones_are_not() {
-    let log = Log::of(|| {
+    let log = warnings_of(|| {
         main_of(async {
             let locks = LockManager::new(MemoryDriver::new());
             let clone = locks.clone();
@@ -95,7 +67,7 @@ fn a_manager_that_goes_before_its_guards_is_told_and_its_clones_are_not() {
 
 #[test]
 fn a_main_that_shuts_down_or_releases_is_not_warned() {
-    let log = Log::of(|| {
+    let log = warnings_of(|| {
         main_of(async {
             let locks = LockManager::new(MemoryDriver::new());
             let _guard = locks.mutex("nightly").lock().await.unwrap();

@@ -6,13 +6,16 @@
 //! time.) The client library waits for ever by itself, so every call here ends in bounded time.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, ConnectOptions, KvClient, Txn, TxnOpResponse, TxnResponse};
 use lockkit_core::Error;
+use lockkit_core::driver::Background;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
+
+use crate::terms::Terms;
 
 pub(crate) const BACKEND: &str = "etcd";
 
@@ -30,6 +33,12 @@ pub(crate) struct Calls {
     endpoints: Vec<Endpoint>,
     /// The one in use.
     current: AtomicUsize,
+    /// Whether the last attempt of any request got no answer.
+    unanswered: AtomicBool,
+    /// In which terms the members answer.
+    pub(crate) terms: Terms,
+    /// What goes on without a caller that waits for it.
+    pub(crate) background: Background,
 }
 
 struct Endpoint {
@@ -117,15 +126,24 @@ impl Calls {
     /// Clients that connect when they are first used.
     pub(crate) fn to(urls: Vec<String>, options: &ConnectOptions) -> Self {
         let endpoint = |url| Endpoint { url, options: options.clone(), clients: OnceCell::new() };
-        Self { endpoints: urls.into_iter().map(endpoint).collect(), current: AtomicUsize::new(0) }
+        Self::over(urls.into_iter().map(endpoint).collect())
     }
 
     /// A client that somebody else made.
     pub(crate) fn with(client: Client) -> Self {
         let (url, options) = ("a client of the program".to_owned(), ConnectOptions::new());
         let clients = OnceCell::new_with(Some(Clients::of(client)));
-        let endpoints = vec![Endpoint { url, options, clients }];
-        Self { endpoints, current: AtomicUsize::new(0) }
+        Self::over(vec![Endpoint { url, options, clients }])
+    }
+
+    fn over(endpoints: Vec<Endpoint>) -> Self {
+        Self {
+            endpoints,
+            current: AtomicUsize::default(),
+            unanswered: AtomicBool::default(),
+            terms: Terms::default(),
+            background: Background::default(),
+        }
     }
 
     /// One transaction. It must be harmless to repeat.
@@ -144,7 +162,22 @@ impl Calls {
             let txn = make();
             async move { kv.txn(txn).await }
         };
-        self.ask(patience, |clients| clients.kv.clone(), request).await
+        let reply = self.ask(patience, |clients| clients.kv.clone(), request).await?;
+        self.terms.heard(reply.answer.header());
+        Ok(reply)
+    }
+
+    /// The revision that a majority has reached, as this endpoint answers a read that shows it.
+    pub(crate) async fn revision_at(&self, at: usize, read: Txn) -> Result<i64, Failure> {
+        let request = |mut kv: KvClient| {
+            let read = read.clone();
+            async move { kv.txn(read).await }
+        };
+        let attempt = Box::pin(self.attempt(at, |clients| clients.kv.clone(), &request));
+        match timeout(ATTEMPT, attempt).await {
+            Ok(answer) => Ok(revision(&answer.map_err(failure_of)?)),
+            Err(_) => Err(silent()),
+        }
     }
 
     /// One call, which must be harmless to repeat: on the endpoint in use, then on the others.
@@ -188,10 +221,15 @@ impl Calls {
             // Boxed: it is large, and all that it is wrapped in would be copied with it.
             let attempt = Box::pin(self.attempt(at, way, &request));
             let error = match timeout(limit, attempt).await {
-                Ok(Ok(answer)) => return Ok(Reply { answer, unanswered, at }),
+                Ok(Ok(answer)) => {
+                    self.unanswered.store(false, Ordering::Relaxed);
+                    return Ok(Reply { answer, unanswered, at });
+                }
                 Ok(Err(error)) => failure_of(error),
-                Err(_) => Failure::Other(Error::retryable(BACKEND, "etcd did not answer in time")),
+                Err(_) => silent(),
             };
+            let retryable = matches!(&error, Failure::Other(e) if e.is_retryable());
+            self.unanswered.store(retryable, Ordering::Relaxed);
             match &error {
                 Failure::Other(e) if e.is_retryable() => self.leave(at),
                 // Not "nothing was done": an attempt before may have done it.
@@ -216,6 +254,11 @@ impl Calls {
         let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
+    /// Whether the last attempt of any request got no answer: then the next ones may not, either.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+
     /// The number of the endpoint in use.
     pub(crate) fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed)
@@ -237,6 +280,10 @@ impl Calls {
         };
         request(way(clients)).await
     }
+}
+
+fn silent() -> Failure {
+    Failure::Other(Error::retryable(BACKEND, "etcd did not answer in time"))
 }
 
 /// The answers to the operations of a transaction, of which the ranges are wanted.

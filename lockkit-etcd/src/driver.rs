@@ -47,6 +47,7 @@ pub struct EtcdDriver {
 /// Of a server of which nothing more is known.
 static CAPABILITIES: Capabilities = capabilities(&[
     (Fault::DataLost, Keeps::Nothing),
+    (Fault::OlderDataRestored, Keeps::Nothing),
     (Fault::Failover, Keeps::Impossible),
     (Fault::SplitBrain, Keeps::Impossible),
     // A leader that was frozen may end leases on waking that live at its successor.
@@ -57,6 +58,7 @@ static CAPABILITIES: Capabilities = capabilities(&[
 /// Of one in which this is mended: see [`version`].
 static MENDED: Capabilities = capabilities(&[
     (Fault::DataLost, Keeps::Nothing),
+    (Fault::OlderDataRestored, Keeps::Nothing),
     (Fault::Failover, Keeps::Impossible),
     (Fault::SplitBrain, Keeps::Impossible),
     (Fault::BrokenByForce, Keeps::Tokens),
@@ -223,6 +225,6 @@ impl LockDriver for EtcdDriver {
     }
 
     async fn close(&self) {
-        self.locks.leases.close();
+        self.locks.leases.close().await;
     }
 }

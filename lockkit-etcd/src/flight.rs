@@ -91,7 +91,7 @@ impl Locks {
     pub(crate) async fn carry(self: &Arc<Self>, steps: &[Step]) -> Result<Replies, Error> {
         let (to, replies) = oneshot::channel();
         let (locks, steps) = (self.clone(), steps.to_vec());
-        tokio::spawn(async move {
+        self.calls.background.spawn(async move {
             let replies = locks.fly(&steps, &to).await;
             let _ = to.send(replies);
         });

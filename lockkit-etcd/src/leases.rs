@@ -45,8 +45,21 @@ pub(crate) const YOUNG: u32 = 10;
 const LEAST_PATIENCE: Duration = Duration::from_millis(200);
 const MOST_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often a keep-alive is repeated that met a change of leaders.
-const ATTEMPTS: usize = 2;
+/// How often a keep-alive, with what goes along with it, is sent where it meets changes of leaders.
+pub(crate) const ATTEMPTS: usize = 3;
+
+/// How long `close` waits for what it revokes, and for what is still under way.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// What came of one keep-alive, and the read beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeptAlive {
+    /// By the leader of this term, in which a majority answered.
+    InTerm(u64),
+    /// The two were answered in different terms, which says nothing about the lease.
+    Unsure,
+    Gone,
+}
 
 /// A lease at etcd.
 pub(crate) struct Lease {
@@ -130,10 +143,8 @@ impl Drop for Lease {
             return;
         }
         // Outside a runtime it ends by itself.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let (calls, id) = (self.calls.clone(), self.id);
-            runtime.spawn(async move { revoke(&calls, id).await });
-        }
+        let (calls, id) = (self.calls.clone(), self.id);
+        self.calls.background.spawn(async move { revoke(&calls, id).await });
     }
 }
 
@@ -280,37 +291,42 @@ impl Leases {
     }
 
     /// Keeps a lease alive; says whether it is still there.
-    ///
-    /// A leader that was frozen or cut off, and does not know yet that there is another, answers
-    /// keep-alives all the same, while the new one lets the lease end. So a read that needs the majority goes along. When it was
-    /// answered in the term of the keep-alive, there was no newer leader when both were sent; and
-    /// one that comes later gives the lease its full time again.
     pub(crate) async fn keep(&self, lease: &Lease) -> Result<bool, Failure> {
-        self.keep_within(lease, patience(lease.ttl)).await
+        for _ in 0..ATTEMPTS {
+            match self.keep_once(lease, patience(lease.ttl)).await? {
+                KeptAlive::InTerm(_) => return Ok(true),
+                KeptAlive::Gone => return Ok(false),
+                KeptAlive::Unsure => {}
+            }
+        }
+        Err(new_leader())
     }
 
-    /// The same where each member has so long to answer, if there are several.
-    pub(crate) async fn keep_within(
+    /// Asks once to keep a lease alive, where each member has so long to answer if there are several.
+    ///
+    /// A leader that was frozen or cut off, and does not know yet that there is another, answers
+    /// keep-alives all the same, while the new one lets the lease end. So a read that needs the
+    /// majority goes along. When it was answered in the term of the keep-alive, there was no newer
+    /// leader when both were sent; and one that comes later gives the lease its full time again.
+    pub(crate) async fn keep_once(
         &self,
         lease: &Lease,
         patience: Duration,
-    ) -> Result<bool, Failure> {
-        for _ in 0..ATTEMPTS {
-            let sent = BootClock.now();
-            let kept = self.keep_alive.keep(lease.id, patience);
-            let (kept, term) = join(kept, self.term(patience)).await;
-            let kept = kept?;
-            if !kept.alive {
-                lease.gone.store(true, Ordering::Release);
-                self.forget(lease);
-                return Ok(false);
-            }
-            if kept.term == term? {
-                lease.since.fetch_max(sent.as_nanos(), Ordering::AcqRel);
-                return Ok(true);
-            }
+    ) -> Result<KeptAlive, Failure> {
+        let sent = BootClock.now();
+        let kept = self.keep_alive.keep(lease.id, patience);
+        let (kept, term) = join(kept, self.term(patience)).await;
+        let kept = kept?;
+        if !kept.alive {
+            lease.gone.store(true, Ordering::Release);
+            self.forget(lease);
+            return Ok(KeptAlive::Gone);
         }
-        Err(Failure::Other(Error::retryable(BACKEND, "etcd has just changed its leader")))
+        if kept.term != term? {
+            return Ok(KeptAlive::Unsure);
+        }
+        lease.since.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+        Ok(KeptAlive::InTerm(kept.term))
     }
 
     /// The term in which a majority answers.
@@ -340,14 +356,26 @@ impl Leases {
         locked(&self.current).retain(|_, current| current.id != lease.id);
     }
 
-    /// Lets go of the shared leases. Those on which no claim lives are revoked.
-    pub(crate) fn close(&self) {
+    /// Lets go of the shared leases, and waits for the revocation of those on which no claim lives;
+    /// also for whatever else goes on in the background, since the runtime may end right after. Where
+    /// the last request got no answer, nothing is waited for.
+    ///
+    /// The lease of break records stays, as do those of claims that outlive their process.
+    pub(crate) async fn close(&self) {
         let current = std::mem::take(&mut *locked(&self.current));
         for (_, lease) in current {
             // The claims that live on it keep it, and it is revoked only when the last is released.
             lease.end();
         }
+        if !self.calls.is_unanswered() {
+            self.calls.background.ended_within(CLOSING).await;
+        }
     }
+}
+
+/// The error of a request that met one change of leaders after the other.
+pub(crate) fn new_leader() -> Failure {
+    Failure::Other(Error::retryable(BACKEND, "etcd has just changed its leader"))
 }
 
 async fn revoke(calls: &Calls, id: i64) {

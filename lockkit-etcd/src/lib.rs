@@ -14,8 +14,8 @@
 //! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `resize.rs` `show.rs` `listing.rs` `registers.rs` `admin.rs` | the verbs |
 //! | `locks.rs` `place.rs` `tails.rs` | what they share, and what this process knows of its claims |
 //! | `flight.rs` | acquires and releases that travel together |
-//! | `look.rs` `moves.rs` `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` | what they share of etcd |
-//! | `keys.rs` `value.rs` `line.rs` `requests.rs` `url.rs` `version.rs` | what has no I/O |
+//! | `look.rs` `moves.rs` `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` `terms.rs` | what they share of etcd |
+//! | `keys.rs` `value.rs` `line.rs` `requests.rs` `watchers.rs` `url.rs` `version.rs` | what has no I/O |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -43,10 +43,12 @@ mod resize;
 mod show;
 mod tails;
 mod task;
+mod terms;
 mod url;
 mod value;
 mod version;
 mod wait;
+mod watchers;
 mod watches;
 
 pub use driver::EtcdDriver;

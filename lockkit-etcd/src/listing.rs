@@ -52,7 +52,8 @@ impl Locks {
                 }
                 let token = remembered.take().filter(|(of, _)| *of == name).and_then(|it| it.1);
                 let version = Version(u64::try_from(kv.mod_revision()).unwrap_or(0));
-                items.push(RegisterState { name, version, token, bytes: kv.value().len() });
+                let bytes = kv.value().len();
+                items.push(RegisterState { name, version, token, bytes, damaged: None });
             }
             match shown.kvs().last() {
                 Some(last) if shown.more() => from = after(last.key()),

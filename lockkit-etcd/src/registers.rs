@@ -28,7 +28,7 @@ use crate::driver::EtcdDriver;
 use crate::leases::{Lease, seconds};
 use crate::locks::Locks;
 use crate::requests::{delete, pair, written};
-use crate::watches::WatchRange;
+use crate::watchers::{WatchRange, digest};
 
 /// How long the id of a deletion is remembered at least where no token is.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
@@ -91,7 +91,9 @@ impl Registers for EtcdDriver {
             }
             let (key, _) = self.locks.root.register(at);
             let (to, mut news) = mpsc::unbounded_channel();
-            let range = WatchRange { key, end: Vec::new(), from: seen.revision + 1, changes: true };
+            let content = Some(digest(seen.value.as_slice()));
+            let from = seen.revision + 1;
+            let range = WatchRange { key, end: Vec::new(), from, changes: true, content };
             let _watching = self.locks.watches.watch(range, to);
             news.recv().await;
         }

@@ -20,7 +20,7 @@ use lockkit_core::{Claim, Error, Key, Lifetime};
 use tokio::time::{Instant, timeout_at};
 
 use crate::calls::{BACKEND, Failure, ranges, revision};
-use crate::leases::{Lease, patience};
+use crate::leases::{ATTEMPTS, KeptAlive, Lease, new_leader, patience};
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
@@ -145,20 +145,51 @@ impl Locks {
     }
 
     /// Keeps a lease alive, and lists its keys. `None` if it is gone.
+    ///
+    /// The leader answers the list by itself, so one that lost its majority shows keys that have been
+    /// moved or deleted at the new one. The list counts only in the term of a leader with a majority,
+    /// and only from a member that was in that term before it was asked: see
+    /// [`Terms`](crate::terms::Terms). Otherwise all three questions are asked again.
     async fn keep_and_list(
         &self,
         lease: &Lease,
         patience: Duration,
     ) -> Result<Option<Keys>, Failure> {
-        let id = lease.id;
+        for _ in 0..ATTEMPTS {
+            let kept = self.leases.keep_once(lease, patience);
+            let (kept, list) = join(kept, self.list_keys(lease, patience)).await;
+            let term = match kept? {
+                KeptAlive::Gone => return Ok(None),
+                KeptAlive::InTerm(term) => Some(term),
+                KeptAlive::Unsure => None,
+            };
+            let (listed_in, keys) = list?;
+            if term.is_some() && term == listed_in {
+                return Ok(Some(keys));
+            }
+        }
+        Err(new_leader())
+    }
+
+    /// The keys on a lease, and the term of the leader that showed them, if that is known.
+    async fn list_keys(
+        &self,
+        lease: &Lease,
+        patience: Duration,
+    ) -> Result<(Option<u64>, Keys), Failure> {
+        let (id, sent) = (lease.id, BootClock.now());
         let list = self.calls.call_within(patience, |mut client| async move {
             let keys = LeaseTimeToLiveOptions::new().with_keys();
             client.lease_time_to_live(id, Some(keys)).await
         });
-        let (alive, keys) = join(self.leases.keep_within(lease, patience), list).await;
-        let keys = keys?.answer;
-        let keys = keys.keys().iter().map(|key| key.to_vec()).collect();
-        Ok(alive?.then_some(keys))
+        let list = list.await?.answer;
+        let terms = &self.calls.terms;
+        let term = list.header().and_then(|header| {
+            let (member, term) = (header.member_id(), header.raft_term());
+            terms.known_before(member, term, sent).then_some(term)
+        });
+        terms.heard(list.header());
+        Ok((term, list.keys().iter().map(|key| key.to_vec()).collect()))
     }
 
     pub(crate) async fn line(&self, key: &Key) -> Result<Line, Failure> {
@@ -306,7 +337,7 @@ impl Locks {
             return;
         };
         let locks = self.clone();
-        tokio::spawn(async move {
+        self.calls.background.spawn(async move {
             let _alone = alone;
             let leaves = |claim: Arc<Claim>| {
                 let moving = Moving::as_it_is(&claim, locks.place(claim.id)?.entry);
@@ -384,7 +415,7 @@ impl Locks {
             return;
         }
         let locks = self.clone();
-        tokio::spawn(async move {
+        self.calls.background.spawn(async move {
             join_all(over.iter().map(|entry| {
                 let gone = Txn::new().when([created(&entry.key, entry.created)]);
                 locks.calls.txn(gone.and_then([delete(&entry.key)]))

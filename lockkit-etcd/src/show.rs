@@ -16,7 +16,7 @@ use crate::line::{Entry, Line};
 use crate::locks::Locks;
 use crate::look::record;
 use crate::requests::{get_list, odd, pair, token_of};
-use crate::watches::WatchRange;
+use crate::watchers::{WatchRange, digest};
 
 /// Keys that are fetched at once.
 const KEYS: i64 = 500;
@@ -31,15 +31,18 @@ impl Locks {
         Ok(self.state(key).await?.0)
     }
 
-    /// A list, and the revision at which it was so.
-    async fn state(&self, key: &Key) -> Result<(LockState, i64), Failure> {
+    /// A list, and a watch of what becomes of it.
+    async fn state(&self, key: &Key) -> Result<(LockState, WatchRange), Failure> {
         let breaks = get_list(&self.root.breaks(key));
         let txn = Txn::new().and_then([breaks, get_list(&self.root.list(key))]);
         let answer = self.calls.txn(txn).await?.answer;
         let [breaks, list] = pair(ranges(&answer))?;
         let line = Line::of(list.kvs(), list.count(), revision(&answer));
         let left = self.left(line.entries()).await;
-        Ok((self.show(key, &line, &words(&breaks), &left)?, line.revision))
+        let shown = self.show(key, &line, &words(&breaks), &left)?;
+        let (key, content) = (self.root.list(key), Some(digest(list.kvs())));
+        let (end, from) = (end_of(&key), line.revision + 1);
+        Ok((shown, WatchRange { key, end, from, changes: true, content }))
     }
 
     /// Returns a state that differs from the one that was seen.
@@ -49,14 +52,11 @@ impl Locks {
         seen: &LockState,
     ) -> Result<LockState, Error> {
         loop {
-            let (state, revision) = self.state(key).await?;
+            let (state, range) = self.state(key).await?;
             if !state.same_line(seen) {
                 return Ok(state);
             }
-            let list = self.root.list(key);
-            let end = end_of(&list);
             let (to, mut news) = mpsc::unbounded_channel();
-            let range = WatchRange { key: list, end, from: revision + 1, changes: true };
             let _watching = self.watches.watch(range, to);
             news.recv().await;
         }

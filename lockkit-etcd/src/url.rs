@@ -102,7 +102,7 @@ impl Tls {
 
     fn options(self) -> Result<TlsOptions, Error> {
         let pem = self.files.read()?;
-        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(pem.ca));
+        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(pem.authority()?));
         if let Some((cert, key)) = pem.identity {
             tls = tls.identity(Identity::from_pem(cert, key));
         }

@@ -26,7 +26,8 @@ use crate::line::{Entry, Line};
 use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
 use crate::place::Place;
-use crate::watches::{News, WatchRange, Watching};
+use crate::watchers::{News, WatchRange};
+use crate::watches::Watching;
 
 /// What a piece of news means to a waiter.
 enum Turn {
@@ -106,13 +107,17 @@ impl Locks {
             // limit goes another one has come: so what is seen of both is seen in its order, and
             // nobody takes a turn by a limit that was not in force any more when it came.
             let list = self.root.list(&claim.key);
-            let all = WatchRange { end: end_of(&list), key: list, from, changes: false };
+            let all =
+                WatchRange { end: end_of(&list), key: list, from, changes: false, content: None };
             return vec![self.watches.watch(all, to)];
         };
         // Who reads may go on when a writer becomes a reader; others wait until it has gone.
         let changes = own.mode == Mode::Shared;
-        let obstacle = WatchRange { key: entry.key.clone(), end: Vec::new(), from, changes };
-        let mine = WatchRange { key: own.key.clone(), end: Vec::new(), from, changes: true };
+        let one = |key: &[u8], changes| {
+            let key = key.to_vec();
+            WatchRange { key, end: Vec::new(), from, changes, content: None }
+        };
+        let (obstacle, mine) = (one(&entry.key, changes), one(&own.key, true));
         vec![self.watches.watch(mine, to.clone()), self.watches.watch(obstacle, to)]
     }
 
@@ -177,7 +182,7 @@ impl Locks {
         let grant = self.grant_of(claim)?;
         let (locks, claim) = (self.clone(), claim.clone());
         // When it fails, the next renewal does it.
-        tokio::spawn(async move { locks.promote(&claim).await });
+        self.calls.background.spawn(async move { drop(locks.promote(&claim).await) });
         Ok(grant)
     }
 

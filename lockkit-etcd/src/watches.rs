@@ -1,27 +1,31 @@
 //! All watches of a driver over one stream. When it breaks it is opened again, on another endpoint
 //! if there is one, and every watch goes on from the revision that it had seen. What cannot go on,
-//! because the revision was compacted away, is told, so that whoever watches looks again.
+//! because the revision was compacted away or older data were put back, is told, so that whoever
+//! watches looks again; [`Watchers`] has the signs of that.
 //!
 //! Those who want to see the same share one watch, so that a thousand who wait for permits cost one
 //! message for each change and not a thousand.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use etcd_client::{
-    EventType, GetOptions, KeyValue, Txn, TxnOp, WatchFilterType, WatchOptions, WatchRequestSender,
-    WatchResponse, WatchResponseStream,
+    GetOptions, Txn, TxnOp, WatchFilterType, WatchOptions, WatchRequestSender, WatchResponseStream,
 };
+use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::calls::Calls;
+use crate::calls::{Calls, ranges};
 use crate::task::Task;
+use crate::watchers::{Message, News, Order, Shown, WatchRange, Watchers, Word, digest};
 
 /// How long a request may wait for its place in the stream.
 const SILENCE: Duration = Duration::from_secs(2);
+/// Ranges that are read by one transaction. (etcd takes 128 operations in one.)
+const TOGETHER: usize = 64;
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(20),
     Duration::from_millis(50),
@@ -29,41 +33,6 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(250),
     Duration::from_millis(1000),
 ];
-
-/// What to watch.
-#[derive(Clone, Debug)]
-pub(crate) struct WatchRange {
-    pub(crate) key: Vec<u8>,
-    /// The end of the range; empty for one key.
-    pub(crate) end: Vec<u8>,
-    /// The first revision of interest.
-    pub(crate) from: i64,
-    /// Whether changes of values matter, and not only deletions.
-    pub(crate) changes: bool,
-}
-
-impl WatchRange {
-    fn shown(&self) -> Shown {
-        (self.key.clone(), self.end.clone(), self.changes)
-    }
-}
-
-/// What was seen.
-#[derive(Debug)]
-pub(crate) enum News {
-    /// A key was deleted, or its lease ended.
-    Gone(Vec<u8>),
-    /// A key was written.
-    Changed(KeyValue),
-    /// Something may have been missed: look again.
-    Missed,
-}
-
-#[derive(Debug)]
-enum Order {
-    Watch(u64, WatchRange, mpsc::UnboundedSender<News>),
-    Stop(u64, Shown),
-}
 
 /// The stream, opened when it is first needed.
 #[derive(Debug)]
@@ -102,132 +71,17 @@ impl Watches {
     }
 }
 
-/// Who watches what.
-#[derive(Default)]
-struct Watchers {
-    /// The watches at etcd, by the number that etcd knows them by.
-    watches: HashMap<i64, Watch>,
-    /// The same by what they show.
-    by_range: HashMap<Shown, i64>,
-    last: i64,
-}
-
-/// A range, and whether changes of values matter.
-type Shown = (Vec<u8>, Vec<u8>, bool);
-
-/// A watch at etcd.
-struct Watch {
-    /// `from` is the next revision of which nothing has come yet.
-    range: WatchRange,
-    /// Who is told, and from which revision on.
-    told: HashMap<u64, (i64, mpsc::UnboundedSender<News>)>,
-}
-
-/// What is to be sent to etcd.
-enum Word {
-    Watch(i64),
-    Cancel(i64),
-}
-
-impl Watchers {
-    /// Takes an order in; says what etcd must be told of it.
-    fn note(&mut self, order: Order) -> Option<Word> {
-        match order {
-            Order::Watch(id, range, to) => self.add(id, range, to),
-            Order::Stop(id, shown) => self.remove(id, &shown),
-        }
-    }
-
-    fn add(&mut self, id: u64, range: WatchRange, to: mpsc::UnboundedSender<News>) -> Option<Word> {
-        let shared = self.by_range.get(&range.shown());
-        if let Some(watch) = shared.and_then(|number| self.watches.get_mut(number)) {
-            if range.from < watch.range.from {
-                // What came before is gone from here.
-                let _ = to.send(News::Missed);
-                return None;
-            }
-            watch.told.insert(id, (range.from, to));
-            return None;
-        }
-        self.last += 1;
-        self.by_range.insert(range.shown(), self.last);
-        let told = HashMap::from([(id, (range.from, to))]);
-        self.watches.insert(self.last, Watch { range, told });
-        Some(Word::Watch(self.last))
-    }
-
-    fn remove(&mut self, id: u64, shown: &Shown) -> Option<Word> {
-        let number = *self.by_range.get(shown)?;
-        let watch = self.watches.get_mut(&number)?;
-        watch.told.remove(&id);
-        if !watch.told.is_empty() {
-            return None;
-        }
-        self.forget(number);
-        Some(Word::Cancel(number))
-    }
-
-    /// Nothing more comes of this watch: whoever wants to know has to look.
-    fn miss(&mut self, number: i64) {
-        if let Some(watch) = self.forget(number) {
-            for (_, to) in watch.told.into_values() {
-                let _ = to.send(News::Missed);
-            }
-        }
-    }
-
-    fn forget(&mut self, number: i64) -> Option<Watch> {
-        let watch = self.watches.remove(&number)?;
-        self.by_range.remove(&watch.range.shown());
-        Some(watch)
-    }
-
-    /// Tells what a message says. `false` when etcd refuses a watch on this stream: the login that
-    /// it was opened with is over. It reads no more requests then, and may not say which it refused.
-    fn tell(&mut self, message: &WatchResponse) -> bool {
-        let number = message.watch_id();
-        if message.canceled() {
-            self.miss(number);
-            return !message.created() || message.compact_revision() > 0;
-        }
-        let Some(watch) = self.watches.get_mut(&number) else {
-            return true;
-        };
-        for event in message.events() {
-            let Some(kv) = event.kv() else {
-                continue;
-            };
-            watch.tell(event.event_type(), kv);
-            // (The header's revision may be that of changes which a later message brings.)
-            watch.range.from = watch.range.from.max(kv.mod_revision() + 1);
-        }
-        true
-    }
-}
-
-impl Watch {
-    fn tell(&self, what: EventType, kv: &KeyValue) {
-        for (from, to) in self.told.values() {
-            if kv.mod_revision() < *from {
-                continue;
-            }
-            let news = match what {
-                EventType::Delete => News::Gone(kv.key().to_vec()),
-                EventType::Put => News::Changed(kv.clone()),
-            };
-            let _ = to.send(news);
-        }
-    }
-}
-
 async fn run(calls: Arc<Calls>, mut orders: mpsc::UnboundedReceiver<Order>) {
     let mut watchers = Watchers::default();
     let mut failures = 0;
+    // Whether a stream broke, or did not open, on which any of these watches was to be.
+    let mut broken = false;
     loop {
         while let Ok(order) = orders.try_recv() {
             let _ = watchers.note(order);
         }
-        if watchers.watches.is_empty() {
+        if watchers.is_empty() {
+            broken = false;
             match orders.recv().await {
                 Some(order) => drop(watchers.note(order)),
                 None => return,
@@ -235,13 +89,15 @@ async fn run(calls: Arc<Calls>, mut orders: mpsc::UnboundedReceiver<Order>) {
             continue;
         }
         let at = calls.current();
-        if let Some(stream) = open(&calls, &watchers).await {
-            match attend(stream, &mut orders, &mut watchers, &mut failures).await {
+        if let Some(stream) = open(&calls, &watchers, broken).await {
+            match attend(&calls, stream, &mut orders, &mut watchers, &mut failures).await {
                 Broken::Unwanted => return,
                 Broken::Refused => log_in(&calls, &mut watchers).await,
                 Broken::Lost => calls.leave(at),
+                Broken::Restored => {}
             }
         }
+        broken = true;
         // A place in the table for each failure in a row; an answer begins anew.
         tokio::time::sleep(PAUSES[failures.min(PAUSES.len() - 1)]).await;
         failures += 1;
@@ -249,36 +105,66 @@ async fn run(calls: Arc<Calls>, mut orders: mpsc::UnboundedReceiver<Order>) {
 }
 
 /// A stream, and what is still to be said on it.
-struct Stream {
+struct Stream<'a> {
     send: WatchRequestSender,
     messages: WatchResponseStream,
     unsaid: VecDeque<Word>,
+    /// The number of the endpoint.
+    at: usize,
+    /// What is read to compare it with what was there before: contents of states.
+    comparing: Option<BoxFuture<'a, Vec<(i64, Option<u64>)>>>,
+    /// And the revision that a majority has reached; up to which watch it will count.
+    confirming: Option<BoxFuture<'a, (Option<i64>, i64)>>,
 }
 
 /// Sees to it that the client has a login, which it renews with usual calls alone. Where that is in
 /// vain, those who watch are told, so that they look and hear the reason.
 async fn log_in(calls: &Calls, watchers: &mut Watchers) {
-    let Some(range) = watchers.watches.values().next().map(|watch| watch.range.clone()) else {
+    let first = watchers.numbers().pop();
+    let Some(range) = first.and_then(|number| watchers.range(number)) else {
         return;
     };
-    let any = GetOptions::new().with_count_only().with_limit(1);
-    let read = Txn::new().and_then([TxnOp::get(range.key, Some(any))]);
-    if calls.txn(read).await.is_err() {
-        let all: Vec<_> = watchers.watches.keys().copied().collect();
-        all.into_iter().for_each(|number| watchers.miss(number));
+    if calls.txn(count(&range.key)).await.is_err() {
+        watchers.miss_all();
     }
 }
 
-/// Opens a stream with the first of the watches.
-async fn open(calls: &Calls, watchers: &Watchers) -> Option<Stream> {
-    let mut all = watchers.watches.iter();
-    let (number, first) = all.next()?;
-    let range = &first.range;
+/// A read that shows nothing but a header.
+fn count(key: &[u8]) -> Txn {
+    let any = GetOptions::new().with_count_only().with_limit(1);
+    Txn::new().and_then([TxnOp::get(key, Some(any))])
+}
+
+/// Opens a stream with the first of the watches. After another one broke, contents of states are
+/// compared.
+async fn open<'a>(calls: &'a Calls, watchers: &Watchers, again: bool) -> Option<Stream<'a>> {
+    let mut all = watchers.numbers();
+    let number = all.pop()?;
+    let range = watchers.range(number)?;
     let opened = calls.call(|mut client| async move {
-        client.watch(range.key.clone(), Some(options(*number, range))).await
+        client.watch(range.key.clone(), Some(options(number, range))).await
     });
-    let (send, messages) = opened.await.ok()?.answer.split();
-    Some(Stream { send, messages, unsaid: all.map(|(number, _)| Word::Watch(*number)).collect() })
+    let opened = opened.await.ok()?;
+    let (at, (send, messages)) = (opened.at, opened.answer.split());
+    let unsaid = all.into_iter().map(Word::Watch).collect();
+    let comparing = again.then(|| contents(calls, watchers.states()).boxed());
+    Some(Stream { send, messages, unsaid, at, comparing, confirming: None })
+}
+
+/// What lies in these ranges; `None` where that could not be read.
+async fn contents(calls: &Calls, states: Vec<(i64, WatchRange)>) -> Vec<(i64, Option<u64>)> {
+    let mut contents = Vec::with_capacity(states.len());
+    for some in states.chunks(TOGETHER) {
+        let get = |(_, range): &(i64, WatchRange)| {
+            let end = (!range.end.is_empty()).then(|| GetOptions::new().with_range(&*range.end));
+            TxnOp::get(&*range.key, end)
+        };
+        let txn = Txn::new().and_then(some.iter().map(get).collect::<Vec<_>>());
+        let shown = calls.txn(txn).await.map(|reply| ranges(&reply.answer)).unwrap_or_default();
+        let mut shown = shown.iter().map(|range| digest(range.kvs()));
+        contents.extend(some.iter().map(|(number, _)| (*number, shown.next())));
+    }
+    contents
 }
 
 /// Why a stream is of no use any more.
@@ -289,16 +175,26 @@ enum Broken {
     Refused,
     /// It ended, or takes no more requests.
     Lost,
+    /// All watches on it were of other data.
+    Restored,
 }
 
 /// Follows the stream until it breaks.
-async fn attend(
-    mut stream: Stream,
+async fn attend<'a>(
+    calls: &'a Calls,
+    mut stream: Stream<'a>,
     orders: &mut mpsc::UnboundedReceiver<Order>,
     watchers: &mut Watchers,
     failures: &mut usize,
 ) -> Broken {
     loop {
+        if stream.confirming.is_none()
+            && let Some((key, last)) = watchers.to_be_confirmed()
+        {
+            let at = stream.at;
+            let reached = async move { (calls.revision_at(at, count(&key)).await.ok(), last) };
+            stream.confirming = Some(reached.boxed());
+        }
         let next = stream.unsaid.front();
         tokio::select! {
             order = orders.recv() => match order {
@@ -312,13 +208,34 @@ async fn attend(
             },
             message = stream.messages.message() => match message {
                 Ok(Some(message)) => {
-                    if !watchers.tell(&message) {
-                        return Broken::Refused;
+                    match watchers.tell(&message) {
+                        Message::Taken => {}
+                        Message::Refused => return Broken::Refused,
+                        Message::Restored => return Broken::Restored,
                     }
                     *failures = 0;
                 }
                 _ => return Broken::Lost,
             },
+            (reached, last) = read(&mut stream.confirming) => match reached {
+                Some(revision) => stream.unsaid.extend(watchers.reached(revision, last)),
+                None => return Broken::Lost,
+            },
+            contents = read(&mut stream.comparing) => for (number, content) in contents {
+                stream.unsaid.extend(watchers.compared(number, content));
+            },
+        }
+    }
+}
+
+/// Waits for a read that is under way, and takes it out.
+async fn read<T>(reading: &mut Option<BoxFuture<'_, T>>) -> T {
+    match reading {
+        None => std::future::pending().await,
+        Some(answer) => {
+            let answer = answer.await;
+            *reading = None;
+            answer
         }
     }
 }
@@ -334,8 +251,8 @@ async fn say(
     match next {
         None => std::future::pending().await,
         Some(Word::Cancel(number)) => timeout(SILENCE, send.cancel(*number)).await.ok()?.ok(),
-        Some(Word::Watch(number)) => match watchers.watches.get(number) {
-            Some(Watch { range, .. }) => {
+        Some(Word::Watch(number)) => match watchers.range(*number) {
+            Some(range) => {
                 let asked = send.watch(range.key.clone(), Some(options(*number, range)));
                 timeout(SILENCE, asked).await.ok()?.ok()
             }

@@ -19,6 +19,7 @@ macro_rules! remark {
 
 pub mod clusters;
 pub mod cost;
+pub mod crowds;
 pub mod data;
 pub mod members;
 pub mod messages;
@@ -146,6 +147,9 @@ macro_rules! __every_trial {
                 cost_05_a_thousand_waiters_are_silent: Own,
                 cost_06_the_next_knows_by_one_message: Shared,
                 cost_07_a_release_sends_one_wake_up: Shared,
+            }
+            crowds cost Cost {
+                cost_08_a_crowd_at_one_name_delays_no_other: Own,
             }
             messages robust Fault {
                 robust_01_an_answer_is_lost_after_the_server_acted_at_any_message: Own,

@@ -57,6 +57,23 @@ impl Tale {
         self.tell(at, 0, What::FaultBegins { fault, on }).tell(at + 1, 0, over)
     }
 
+    fn fault_for(self, at: u64, lasts: u64, fault: Fault) -> Self {
+        let on = "server".to_owned();
+        let over = What::FaultEnds { fault, on: on.clone() };
+        self.tell(at, 0, What::FaultBegins { fault, on }).tell(at + lasts, 0, over)
+    }
+
+    /// Asks for another lock than the others do, and is granted it at once.
+    fn holds_beside(mut self, client: u32, op: u64, token: u64, at: u64) -> Self {
+        let lock = "beside".to_owned();
+        self = self.tell(at, client, What::Asked { op, lock, how: X });
+        self.granted(at + 1, client, op, token, at + 5).ends(at + 4, client, op)
+    }
+
+    fn refused(self, at: u64, client: u32, op: u64) -> Self {
+        self.tell(at, client, What::Refused { op })
+    }
+
     fn register(mut self, at: u64, client: u32, op: u64, token: u64, write: Option<u64>) -> Self {
         let register = "r".to_owned();
         self = self.tell(at, client, What::RegisterAsked { op, register, token, write });
@@ -257,6 +274,25 @@ convicted! {
     a_waiter_at_a_free_lock: Progress,
         tale().holds(1, 1, X, 1, 10, 20).asks(15, 2, 1, X)
             .tell(40_000, 0, What::Looked { lock: "b".into(), free: true });
+    a_waiter_that_got_a_free_lock_too_late: Progress,
+        tale().holds(1, 1, X, 1, 10, 20).asks(15, 2, 1, X).granted(30_021, 2, 1, 2, 31_000);
+    waiters_that_take_turns_in_giving_up_at_a_free_lock: Progress, (0..11).fold(tale(), |tale, i| {
+        tale.asks(3_000 * i, 1 + i as u32, 1, X).refused(3_000 * (i + 1) + 1, 1 + i as u32, 1)
+    });
+    a_free_lock_that_is_not_granted_while_another_one_is: Progress,
+        (0..40).fold(tale().asks(5, 1, 1, X), |tale, i| tale.holds_beside(2, i, 1 + i, 1_000 * i))
+            .refused(39_900, 1, 1);
+    a_lock_that_was_granted_once_and_then_not_for_long: Progress,
+        tale().asks(1, 1, 1, X).asks(1, 2, 1, X).holds(3, 1, X, 1, 10, 20)
+            .refused(30_030, 1, 1).refused(30_031, 2, 1);
+    a_waiter_at_a_free_lock_for_longer_than_a_fault_accounts_for: Progress,
+        tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition).granted(35_011, 1, 1, 1, 36_000);
+    a_waiter_at_a_free_lock_long_after_a_fault: Progress,
+        tale().fault_for(10, 5_000, Fault::Partition).asks(5_020, 1, 1, X)
+            .granted(35_021, 1, 1, 1, 36_000);
+    readers_that_wait_at_a_free_lock: Progress,
+        tale().asks(1, 1, 1, S).asks(2, 2, 1, S).granted(30_010, 1, 1, 1, 31_000)
+            .granted(30_010, 2, 1, 2, 31_000);
     an_answer_to_nobody: Sound, tale().granted(10, 1, 1, 1, 20);
 }
 
@@ -338,6 +374,23 @@ acquitted! {
     a_waiter_that_waits_behind_a_holder:
         tale().asks(1, 1, 1, X).granted(2, 1, 1, 1, 60_000).asks(5, 2, 1, X)
             .tell(61_000, 0, What::Looked { lock: "b".into(), free: true });
+    a_waiter_that_got_a_free_lock_at_the_last_moment:
+        tale().holds(1, 1, X, 1, 10, 20).asks(15, 2, 1, X).granted(30_020, 2, 1, 2, 31_000);
+    a_waiter_behind_holders_for_long:
+        (0..5).fold(tale().asks(5, 9, 1, X), |tale, i| {
+            let (from, op) = (9_000 * i + 10, u64::from(i as u32));
+            tale.asks(from - 1, 1, op, X).granted(from, 1, op, 1 + op, from + 8_900)
+        }).refused(45_000, 9, 1);
+    a_free_lock_that_nobody_waits_for:
+        tale().holds(1, 1, X, 1, 10, 20).holds(2, 1, X, 2, 70_000, 70_010);
+    waiters_with_time_between_them_at_a_free_lock: (0..11).fold(tale(), |tale, i| {
+        tale.asks(3_000 * i, 1 + i as u32, 1, X).refused(3_000 * (i + 1) - 1, 1 + i as u32, 1)
+    });
+    a_waiter_at_a_free_lock_for_as_long_as_a_fault_accounts_for:
+        tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition).granted(35_010, 1, 1, 1, 36_000);
+    a_waiter_at_a_free_lock_through_two_faults:
+        tale().asks(10, 1, 1, X).fault_for(100, 5_000, Fault::Partition)
+            .fault_for(20_000, 1_000, Fault::ServerStandsStill).granted(50_000, 1, 1, 1, 51_000);
     a_waiter_that_died: tale().asks(1, 1, 1, X).tell(2, 1, What::Gone)
             .tell(90_000, 0, What::Looked { lock: "a".into(), free: true });
 }
@@ -354,6 +407,19 @@ fn order_is_judged_where_it_is_promised() {
     let tale = tale().asks(1, 1, 1, X).waits(5, 1, 1, 7).many_hold(20, 10);
     let judgement = tale.granted(3_000, 1, 1, 999, 9_000).judged_on(|c| c.fifo = false);
     assert!(judgement.acquitted(), "{:#?}", judgement.violations);
+}
+
+#[test]
+fn the_longest_time_at_a_free_lock_is_reported_for_each_lock() {
+    let judgement = tale()
+        .holds(1, 1, X, 1, 10, 20)
+        .asks(15, 2, 1, X)
+        .granted(520, 2, 1, 2, 600)
+        .holds_beside(3, 1, 3, 700)
+        .acquitted();
+    let longest = &judgement.longest_waits;
+    assert_eq!(longest["a"], Duration::from_millis(500), "from the release to the next grant");
+    assert_eq!(longest["beside"], Duration::from_millis(1));
 }
 
 #[test]

@@ -85,6 +85,12 @@ async fn waiters_that_ask_are_heard() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn steps_that_take_longer_in_crowds_are_timed() {
+    let name = "cost_08_a_crowd_at_one_name_delays_no_other";
+    convicts(Flaw::SlowInCrowds, name, "grew more than 3 times").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_leaks_when_its_answer_is_lost_is_found() {
     let name = "robust_01_an_answer_is_lost_after_the_server_acted_at_any_message";
     let leaks = ["it is free: Busy", "left: [(Shared, true), (Shared, true)]"];

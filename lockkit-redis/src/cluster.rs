@@ -20,6 +20,7 @@ use crate::failure::{Again, Failed, bounded};
 use crate::link::Turn;
 use crate::own::{NOT_A_WORD, Own};
 use crate::source::{Address, Source, elsewhere};
+use crate::voice::Voice;
 use crate::{keys, reply};
 
 /// How often a request is sent on to where a node says that its slot is.
@@ -38,6 +39,7 @@ struct ClusterState {
     named: Vec<(Address, Arc<Own>)>,
     /// How to log in.
     client: Client,
+    voice: Arc<Voice>,
     limit: Duration,
     table: Mutex<Table>,
     looking: AtomicBool,
@@ -63,14 +65,15 @@ impl Table {
 
 impl Cluster {
     /// Asks nobody yet. `nodes` has one at least.
-    pub(crate) fn new(nodes: &[Client], limit: Duration) -> Self {
+    pub(crate) fn new(nodes: &[Client], voice: &Arc<Voice>, limit: Duration) -> Self {
         let own = |client: &Client| {
-            let own = Own::new(Arc::new(Source::Client(client.clone())), limit);
+            let own = Own::new(Arc::new(Source::Client(client.clone())), voice.clone(), limit);
             (address(client), Arc::new(own))
         };
         Self(Arc::new(ClusterState {
             named: nodes.iter().map(own).collect(),
             client: nodes[0].clone(),
+            voice: voice.clone(),
             limit,
             table: Mutex::default(),
             looking: AtomicBool::new(false),
@@ -201,7 +204,8 @@ impl Cluster {
             return Ok(own.clone());
         }
         let client = elsewhere(&self.0.client, address.clone())?;
-        let own = Arc::new(Own::new(Arc::new(Source::Client(client)), self.0.limit));
+        let source = Arc::new(Source::Client(client));
+        let own = Arc::new(Own::new(source, self.0.voice.clone(), self.0.limit));
         table.nodes.insert(address.clone(), own.clone());
         Ok(own)
     }

@@ -9,12 +9,14 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
-    Answered, Flights, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+    Answered, Flights, Force, Grant, KnownBases, LockDriver, Registers, Renewal, Replies, SetLimit,
+    Step,
 };
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 use redis::Value;
 
+use crate::failure::to_error;
 use crate::flight::FLIGHTS;
 use crate::link::Link;
 use crate::listing::Listing;
@@ -22,6 +24,7 @@ use crate::replicas::Replicas;
 use crate::script::{self, Call, Script};
 use crate::source::Source;
 use crate::tokens::HighestTokens;
+use crate::voice::{Voice, is_about_rights};
 use crate::wake::Wakes;
 use crate::{BACKEND, health, keys, reply};
 
@@ -51,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) link: Link,
     pub(crate) wakes: Wakes,
     pub(crate) tokens: HighestTokens,
+    pub(crate) bases: KnownBases,
     pub(crate) replicas: Option<Replicas>,
     pub(crate) listing: Listing,
     pub(crate) source: Arc<Source>,
@@ -73,6 +77,7 @@ const CAPABILITIES: Capabilities = {
     capabilities.faults = &[
         (Fault::WritesLost, Keeps::Tokens),
         (Fault::DataLost, Keeps::Tokens),
+        (Fault::OlderDataRestored, Keeps::Tokens),
         (Fault::Failover, Keeps::Tokens),
         // Each of two masters has its own line, and who stood in it keeps an old token.
         (Fault::SplitBrain, Keeps::Nothing),
@@ -88,6 +93,7 @@ impl RedisDriver {
     pub(crate) fn start(
         link: Link,
         source: Arc<Source>,
+        voice: Arc<Voice>,
         replicas: Option<Replicas>,
         limit: Duration,
     ) -> Self {
@@ -98,8 +104,9 @@ impl RedisDriver {
         }
         let shared = Arc::new(Shared {
             link,
-            wakes: Wakes::new(),
+            wakes: Wakes::new(voice),
             tokens: HighestTokens::new(),
+            bases: KnownBases::default(),
             replicas,
             listing: Listing::default(),
             source,
@@ -147,16 +154,28 @@ impl Shared {
         args: &[impl script::Arg],
         again: Option<&[u8]>,
     ) -> Result<Answered<Value>, Error> {
-        let Link::Cluster(_) = self.link else {
-            return Ok(script.call(&self.link, Call { keys, args }, again).await?);
+        let mute = self.wakes.voice.is_mute();
+        let sent = if let Link::Cluster(_) = self.link {
+            // While a slot moves to another node, both of them refuse each command of a script whose key
+            // they do not have, also in the middle of it, after others have written. A call that names
+            // two keys, of which one never exists, is refused as a whole instead, with TRYAGAIN.
+            let never = keys.first().and_then(|key| keys::never(key.as_ref()));
+            let keys: Vec<_> = keys.iter().map(AsRef::as_ref).chain(never.as_deref()).collect();
+            let call = Call { keys: &keys, args };
+            Box::pin(script.call(&self.link, call, again, mute)).await
+        } else {
+            script.call(&self.link, Call { keys, args }, again, mute).await
         };
-        // While a slot moves to another node, both of them refuse each command of a script whose key
-        // they do not have, also in the middle of it, after others have written. A call that names
-        // two keys, of which one never exists, is refused as a whole instead, with TRYAGAIN.
-        let never = keys.first().and_then(|key| keys::never(key.as_ref()));
-        let keys: Vec<_> = keys.iter().map(AsRef::as_ref).chain(never.as_deref()).collect();
-        let call = Call { keys: &keys, args };
-        Ok(Box::pin(script.call(&self.link, call, again)).await?)
+        match sent {
+            Ok(Answered { answer, unanswered }) => match self.heard(answer) {
+                Value::ServerError(error) => Err(to_error(error.into())),
+                answer => Ok(Answered::after(unanswered, answer)),
+            },
+            Err(failed) if is_about_rights(&failed.error) => {
+                Err(Box::pin(self.forbidden(failed, keys[0].as_ref())).await)
+            }
+            Err(failed) => Err(failed.into()),
+        }
     }
 
     /// One claim, one call of a script that answers as `renew` does.
@@ -295,15 +314,10 @@ impl LockDriver for RedisDriver {
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let (mut get, key) = (redis::cmd("GET"), keys::base(namespace));
-        get.arg(&key);
-        let value = self.shared.link.look(&get, &key).await?;
-        match &value {
-            Value::Nil => Ok(0),
-            other => reply::text(other)
-                .and_then(|t| t.parse().ok())
-                .ok_or_else(|| reply::unexpected(other)),
-        }
+        let base = self.shared.run(&script::BASE, &[&keys::base(namespace)], &[b"0"]).await?;
+        let number = reply::text(&base).and_then(|text| text.parse().ok());
+        let number = number.ok_or_else(|| reply::unexpected(&base))?;
+        self.shared.bases.saw(BACKEND, namespace, number)
     }
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
@@ -313,7 +327,7 @@ impl LockDriver for RedisDriver {
     }
 
     async fn health(&self) -> Result<Health, Error> {
-        health::examine(&self.shared).await
+        health::examine_all(&self.shared).await
     }
 
     async fn close(&self) {

@@ -1,6 +1,7 @@
 //! What an error means: for core, whether trying again may help; for the driver, whether the request
 //! may have been carried out.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,36 @@ use redis::{ErrorKind, RedisError, RedisResult};
 
 /// The error as core knows them: whether trying again may help.
 pub(crate) fn to_error(error: RedisError) -> Error {
+    // What a script of ours says in its own words.
+    if error.code() == Some("LOCKKIT") {
+        let what = error.detail().unwrap_or_default().to_owned();
+        return Error::permanent(crate::BACKEND, Foreign(what));
+    }
     match may_pass(&error) {
         true => Error::retryable(crate::BACKEND, error),
         false => Error::permanent(crate::BACKEND, error),
+    }
+}
+
+/// A key of lockkit's has a value that lockkit did not write.
+#[derive(Debug)]
+pub(crate) struct Foreign(String);
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Foreign {}
+
+impl Foreign {
+    /// What it says, if this is why something failed.
+    pub(crate) fn why(error: &Error) -> Option<String> {
+        match error {
+            Error::Backend { cause, .. } => cause.downcast_ref::<Self>().map(Self::to_string),
+            _ => None,
+        }
     }
 }
 

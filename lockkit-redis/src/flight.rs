@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use futures_util::future::{join, join_all};
-use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{Acquisition, Flights, Patience, Released, Replies, Reply, Step};
 use lockkit_core::{Claim, Error};
 use redis::Value;
@@ -73,36 +72,31 @@ impl Shared {
     }
 
     async fn acquire(&self, asked: &[Asked<'_>]) -> Result<Replies, Error> {
-        let (at, clock) = (BootClock.now(), self.link.clock());
-        let now = clock.and_then(|clock| clock.at_most(at));
         let (mut locks, mut args, mut hows) = (Vec::new(), Vec::new(), Vec::new());
-        let mut proposals = Vec::with_capacity(asked.len());
+        let mut buckets = Vec::with_capacity(asked.len());
+        let client = self.wakes.voice.mark();
         for (claim, patience) in asked {
             let (lock, bucket) = keys::lock(&claim.key);
-            let token = self.tokens.propose(bucket, now);
-            proposals.push((bucket, token));
+            buckets.push(bucket);
             locks.extend([lock, keys::counter(bucket)]);
-            args.push(keys::claim(claim, token, &self.wakes.client));
+            args.push(keys::claim(claim, self.tokens.least(bucket), &client));
             args.push(keys::millis(claim.hold_ttl).to_string());
-            hows.push(keys::how(claim, *patience, now.is_some()));
+            hows.push(keys::how(claim, *patience));
         }
         if hows.iter().any(|how| !how.is_empty()) {
             args.append(&mut hows);
         }
         let sent = self.run_counting(&script::ACQUIRE, &locks, &args, None).await?;
         let mut replies = reply::to_each(sent, asked.len(), |i, answer| {
-            let ((claim, _), (bucket, token)) = (asked[i], proposals[i]);
-            if let (Some(micros), Some(clock)) = (reply::server_time(answer), clock) {
-                clock.correct(micros, at);
-            }
+            let (claim, _) = asked[i];
             let mut lease = None;
-            let reply = reply::acquisition(claim, token, answer).map(|(acquired, ends)| {
+            let reply = reply::acquisition(claim, answer).map(|(acquired, ends)| {
                 lease = ends;
                 Reply::Acquired(acquired)
             });
             self.wakes.claims.answered(&claim.id, reply.as_ref(), lease);
             if let Ok(Reply::Acquired(Acquisition::Granted(grant))) = &reply {
-                self.tokens.saw(bucket, grant.token.get());
+                self.tokens.saw(buckets[i], grant.token.get());
             }
             reply
         })?;

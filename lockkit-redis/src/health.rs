@@ -8,8 +8,9 @@ use lockkit_core::state::{Finding, Health, Severity};
 use redis::Value;
 
 use crate::driver::Shared;
+use crate::keys::BUCKETS;
 use crate::link::Link;
-use crate::{nodes, reply};
+use crate::{keys, nodes, reply, script};
 
 pub(crate) async fn examine(shared: &Shared) -> Result<Health, Error> {
     let cluster = matches!(shared.link, Link::Cluster(_));
@@ -40,6 +41,27 @@ pub(crate) async fn examine(shared: &Shared) -> Result<Health, Error> {
             severity: Severity::Note,
             what: format!("The node {node} does not answer: {error}"),
             advice: "Its locks cannot be used until it is back or replaced.".to_owned(),
+        })
+    }))
+}
+
+/// What an operator asks for, beyond what is looked at on every connection: counters of tokens that are
+/// none. (In a cluster, whose nodes have some each, the error of an acquire names its counter.)
+pub(crate) async fn examine_all(shared: &Shared) -> Result<Health, Error> {
+    let health = examine(shared).await?;
+    if let Link::Cluster(_) = shared.link {
+        return Ok(health);
+    }
+    let (counters, none): (Vec<_>, [&str; 0]) = ((0..BUCKETS).map(keys::counter).collect(), []);
+    let foreign = reply::array(shared.run(&script::COUNTERS, &counters, &none).await?)?;
+    Ok(foreign.iter().filter_map(reply::text).fold(health, |health, counter| {
+        health.with(Finding {
+            severity: Severity::Problem,
+            what: format!(
+                "{counter} is no counter of tokens: one lock in {BUCKETS} cannot be taken"
+            ),
+            advice: "find out who wrote it, and delete it while none of these locks is held"
+                .to_owned(),
         })
     }))
 }

@@ -182,15 +182,12 @@ pub(crate) fn shown(text: &str) -> (Identity, Option<String>) {
     (Identity { host, pid, program }, parts.next().map(str::to_owned))
 }
 
-/// How a claim wants to be put in line: `[t][!][ MODE WEIGHT CAPACITY]`. What is usual is not said:
-/// it waits, its client knows the server's clock, it is exclusive.
-pub(crate) fn how(claim: &Claim, patience: Patience, knows_the_clock: bool) -> String {
+/// How a claim wants to be put in line: `[t][ MODE WEIGHT CAPACITY]`. What is usual is not said: it
+/// waits, it is exclusive.
+pub(crate) fn how(claim: &Claim, patience: Patience) -> String {
     let mut how = String::new();
     if patience == Patience::Try {
         how.push('t');
-    }
-    if !knows_the_clock {
-        how.push('!');
     }
     let letter = match claim.mode {
         Mode::Exclusive => return how,

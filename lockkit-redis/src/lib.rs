@@ -35,8 +35,10 @@ mod renewal;
 mod replicas;
 mod reply;
 mod script;
+mod sentinel;
 mod source;
 mod tokens;
+mod voice;
 mod wake;
 
 pub use driver::RedisDriver;

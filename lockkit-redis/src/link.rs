@@ -2,15 +2,16 @@
 //! time; nothing here knows what a lock is.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, ConnectionManager};
-use redis::{Cmd, Pipeline, Value};
+use redis::{Client, Cmd, Pipeline, Value};
+use tokio::sync::Notify;
 
 use crate::cluster::Cluster;
 use crate::failure::{Again, Failed, bounded};
 use crate::own::{Own, ask};
-use crate::tokens::ServerClock;
 
 /// How commands reach the server.
 pub(crate) enum Link {
@@ -71,13 +72,19 @@ impl Link {
         }
     }
 
-    /// The server's clock, where it is known whenever a connection is built. Not behind sentinels:
-    /// for a while after a failover two servers may take themselves for the master, and what both
-    /// of them grant is in order only if each looks at its clock.
-    pub(crate) fn clock(&self) -> Option<&ServerClock> {
+    /// The server to which commands go, where that is one of which we know.
+    pub(crate) async fn server(&self) -> Result<Option<Client>, Failed> {
         match self {
-            Self::Own(own) => own.clock(),
-            _ => None,
+            Self::Own(own) => own.server().await.map(Some).map_err(Failed::for_good),
+            _ => Ok(None),
+        }
+    }
+
+    /// Rung when commands go over another connection. Never where that is not seen from here.
+    pub(crate) fn connected_anew(&self) -> Arc<Notify> {
+        match self {
+            Self::Own(own) => own.connected_anew(),
+            _ => Arc::default(),
         }
     }
 

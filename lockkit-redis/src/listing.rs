@@ -14,6 +14,7 @@ use lockkit_core::{Error, Key, Name, Namespace, Space};
 use redis::Value;
 
 use crate::driver::Shared;
+use crate::failure::Foreign;
 use crate::source::Address;
 use crate::{keys, nodes, reply, script};
 
@@ -73,8 +74,17 @@ impl Shared {
             .map(|(space, name)| Key::new(namespace.clone(), space, name))
             .collect();
         let next = keys.last().filter(|_| more).map(Cursor::behind);
-        let states = try_join_all(keys.iter().map(|key| self.look_at(key))).await?;
+        let states = try_join_all(keys.iter().map(|key| self.state_of(key))).await?;
         Ok(Page { states: states.into_iter().filter(|state| !state.is_free()).collect(), next })
+    }
+
+    /// One list of a page: a key that is not lockkit's costs no other its place there.
+    async fn state_of(&self, key: &Key) -> Result<LockState, Error> {
+        let state = self.look_at(key).await;
+        state.or_else(|error| match Foreign::why(&error) {
+            Some(why) => Ok(LockState::damaged(key.clone(), why)),
+            None => Err(error),
+        })
     }
 
     /// One list.
@@ -117,19 +127,22 @@ impl Shared {
     ) -> Result<Option<RegisterState>, Error> {
         let at = RegisterKey { namespace: namespace.clone(), name: name.clone() };
         let none: [&str; 0] = [];
-        let answer = self.run(&script::GLANCE, &[&keys::register(&at)], &none).await?;
-        if answer == Value::Int(0) {
-            return Ok(None);
-        }
+        let (name, version) = (name.clone(), Version(0));
+        let nothing = RegisterState { name, version, token: None, bytes: 0, damaged: None };
+        let answer = match self.run(&script::GLANCE, &[&keys::register(&at)], &none).await {
+            Ok(Value::Int(0)) => return Ok(None),
+            Err(error) => {
+                let damaged = Some(Foreign::why(&error).ok_or(error)?);
+                return Ok(Some(RegisterState { damaged, ..nothing }));
+            }
+            Ok(answer) => answer,
+        };
         let items = reply::array(answer)?;
         let number = |at: usize| u64::try_from(reply::number(items.get(at)?)?).ok();
         let state = || {
-            Some(RegisterState {
-                name: name.clone(),
-                bytes: usize::try_from(number(0)?).ok()?,
-                version: Version(number(1)?),
-                token: reply::token(items.get(2)?),
-            })
+            let bytes = usize::try_from(number(0)?).ok()?;
+            let (version, token) = (Version(number(1)?), reply::token(items.get(2)?));
+            Some(RegisterState { version, token, bytes, ..nothing })
         };
         state().map(Some).ok_or_else(|| reply::unexpected(&Value::Array(items.clone())))
     }

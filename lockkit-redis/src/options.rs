@@ -4,21 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use lockkit_core::driver::{Pem, PemFiles, UrlOption};
 use lockkit_core::state::Severity;
 use lockkit_core::{Error, parse_duration};
 use redis::aio::ConnectionManager;
-use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
-use redis::{
-    Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, TlsCertificates, TlsMode,
-};
+use redis::{Client, ClientTlsConfig, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
 use crate::cluster::Cluster;
 use crate::driver::RedisDriver;
+use crate::failure::{bounded, to_error};
 use crate::health;
 use crate::link::Link;
 use crate::own::Own;
 use crate::replicas::Replicas;
+use crate::sentinel::Sentinels;
 use crate::source::{Nodes, Source};
+use crate::voice::Voice;
 
 /// How to connect. Also what stands in the query of a URL.
 ///
@@ -107,20 +108,19 @@ impl RedisOptions {
     /// A driver that sends its commands through this connection manager, and listens for wake-ups
     /// on a connection that `client` makes. Give the manager a bounded number of retries.
     ///
-    /// Every new token costs the server a look at its clock, since a connection manager does not
-    /// tell when it connected to another server.
-    ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
     pub async fn connection_manager(
         self,
-        manager: ConnectionManager,
+        mut manager: ConnectionManager,
         client: Client,
     ) -> Result<RedisDriver, Error> {
+        let (source, voice) = (Arc::new(Source::Client(client)), Arc::new(Voice::new()));
+        let greeting = voice.greet(&mut manager);
+        bounded(self.timeout, greeting).await.map_err(to_error)?;
         let link = Link::Manager(manager, self.timeout);
-        let source = Arc::new(Source::Client(client));
-        let apart = self.link_to(&source);
-        self.finish(link, source, apart).await
+        let apart = self.link_to(&source, &voice);
+        self.finish(link, source, voice, apart).await
     }
 
     /// A driver over the cluster that these nodes are in; the others are found, and logged in at as
@@ -133,30 +133,32 @@ impl RedisOptions {
         if nodes.is_empty() {
             return Err(Error::config("a cluster needs at least one node to ask for the others"));
         }
-        let link = Link::Cluster(Cluster::new(&nodes, self.timeout));
-        let apart = Link::Cluster(Cluster::new(&nodes, self.timeout));
-        self.finish(link, Arc::new(Source::Any(Nodes::new(nodes))), apart).await
+        let voice = Arc::new(Voice::new());
+        let [link, apart] =
+            [(); 2].map(|()| Link::Cluster(Cluster::new(&nodes, &voice, self.timeout)));
+        self.finish(link, Arc::new(Source::Any(Nodes::new(nodes))), voice, apart).await
     }
 
     async fn own(self, source: Source) -> Result<RedisDriver, Error> {
-        let source = Arc::new(source);
-        let (link, apart) = (self.link_to(&source), self.link_to(&source));
-        self.finish(link, source, apart).await
+        let (source, voice) = (Arc::new(source), Arc::new(Voice::new()));
+        let [link, apart] = [(); 2].map(|()| self.link_to(&source, &voice));
+        self.finish(link, source, voice, apart).await
     }
 
-    fn link_to(&self, source: &Arc<Source>) -> Link {
-        Link::Own(Box::new(Own::new(source.clone(), self.timeout)))
+    fn link_to(&self, source: &Arc<Source>, voice: &Arc<Voice>) -> Link {
+        Link::Own(Box::new(Own::new(source.clone(), voice.clone(), self.timeout)))
     }
 
     async fn finish(
         self,
         link: Link,
         source: Arc<Source>,
+        voice: Arc<Voice>,
         apart: Link,
     ) -> Result<RedisDriver, Error> {
         let least = Some(self.min_replicas).filter(|least| *least > 0);
         let replicas = least.map(|least| Replicas::new(least, apart, self.timeout));
-        let driver = RedisDriver::start(link, source, replicas, self.timeout);
+        let driver = RedisDriver::start(link, source, voice, replicas, self.timeout);
         let health = health::examine(&driver.shared).await?;
         for finding in &health.findings {
             let (what, advice) = (&finding.what, &finding.advice);
@@ -264,9 +266,12 @@ impl ServerUrl {
 
     fn read_query(&mut self, query: &str) -> Result<(), Error> {
         let mut others = Vec::new();
-        let (mut ca, mut cert, mut key) = (None, None, None);
+        let mut files = PemFiles::default();
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            if files.take(&UrlOption { name, value, text: option })? {
+                continue;
+            }
             match (name, value) {
                 ("strict", "" | "true") => self.options.strict = true,
                 ("strict", "false") => self.options.strict = false,
@@ -278,9 +283,6 @@ impl ServerUrl {
                         number.map_err(|_| Error::config("min_replicas is a number"))?;
                 }
                 ("sentinel_login", login) => self.sentinel_login = format!("{login}@"),
-                ("ca", file) => ca = Some(read(file)?),
-                ("cert", file) => cert = Some(read(file)?),
-                ("key", file) => key = Some(read(file)?),
                 // The client's own.
                 ("protocol" | "db" | "user" | "pass", _) => others.push(option),
                 (other, _) => {
@@ -292,15 +294,14 @@ impl ServerUrl {
             return Err(Error::config("a timeout of less than 10 ms is too short for Redis"));
         }
         self.query = others.join("&");
-        let client_tls = match (cert, key) {
-            (Some(client_cert), Some(client_key)) => {
-                Some(ClientTlsConfig { client_cert, client_key })
-            }
-            (None, None) => None,
-            _ => return Err(Error::config("cert and key belong together")),
-        };
-        if ca.is_some() || client_tls.is_some() {
-            self.options.certificates = Some(TlsCertificates { client_tls, root_cert: ca });
+        if !files.is_empty() {
+            let Pem { ca, identity, .. } = files.read()?;
+            let client_tls = identity.map(|(cert, key)| ClientTlsConfig {
+                client_cert: cert.into_bytes(),
+                client_key: key.into_bytes(),
+            });
+            let root_cert = ca.map(String::into_bytes);
+            self.options.certificates = Some(TlsCertificates { client_tls, root_cert });
         }
         match (&self.options.certificates, self.tls, self.kind) {
             (Some(_), false, _) => Err(Error::config("certificates need a URL that speaks TLS")),
@@ -360,15 +361,10 @@ impl ServerUrl {
         });
         let sentinels = sentinels.collect::<Result<Vec<_>, _>>()?;
         let server = self.info("master", &self.login, &db)?;
-        let mut info = SentinelNodeConnectionInfo::default()
-            .set_redis_connection_info(server.redis_settings().clone())
-            .set_tcp_settings(server.tcp_settings().clone());
-        if self.tls {
-            info = info.set_tls_mode(TlsMode::Secure);
-        }
-        let sentinel = Sentinel::build(sentinels).map_err(config_error)?;
-        let sentinel = Box::new(tokio::sync::Mutex::new(sentinel));
-        Ok(Source::Sentinel(sentinel, master.to_owned(), Box::new(info)))
+        let open = |info| Client::open(info).map_err(config_error);
+        let sentinels = sentinels.into_iter().map(open).collect::<Result<_, _>>()?;
+        let limit = self.options.timeout;
+        Ok(Source::Sentinels(Sentinels::new(sentinels, master.to_owned(), open(server)?, limit)))
     }
 
     async fn cluster(self) -> Result<RedisDriver, Error> {
@@ -377,10 +373,6 @@ impl ServerUrl {
         let nodes = infos.into_iter().map(Client::open).collect::<Result<Vec<_>, _>>();
         self.options.cluster(nodes.map_err(config_error)?).await
     }
-}
-
-fn read(file: &str) -> Result<Vec<u8>, Error> {
-    std::fs::read(file).map_err(|error| Error::Config(format!("{file} cannot be read: {error}")))
 }
 
 /// The host with a port, should it have none.
@@ -416,9 +408,7 @@ mod tests {
         assert_eq!((info.redis_settings().db(), info.redis_settings().password()), (3, Some("p@")));
         let server = parse("redis+sentinel://:p@a:1,b:2/shop/2?min_replicas=1").unwrap();
         assert_eq!((server.kind, server.hosts.len()), (Kind::Sentinel, 2));
-        assert!(
-            matches!(server.sentinel().unwrap(), Source::Sentinel(_, name, _) if name == "shop")
-        );
+        assert!(matches!(server.sentinel().unwrap(), Source::Sentinels(it) if it.master == "shop"));
         let server = parse("redis+cluster://a:1,b:2,c:3").unwrap();
         assert_eq!((server.kind, server.hosts.len()), (Kind::Cluster, 3));
     }

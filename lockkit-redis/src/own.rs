@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, Pipeline, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisError, RedisResult};
 use redis::{ServerErrorKind, Value};
-use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, Notify, Semaphore, SemaphorePermit};
 
 use crate::failure::{Again, Failed, bounded, timed_out};
 use crate::link::Turn;
 use crate::source::Source;
-use crate::tokens::ServerClock;
+use crate::voice::Voice;
 
 /// Requests under way at once, beside those that go first. Enough to keep a server busy. If there were
 /// no bound, those of many thousand tasks would be answered later than the time limit, given up, and
@@ -31,13 +31,16 @@ pub(crate) struct Own {
     live: StdMutex<Option<Live>>,
     /// One task connects, the others wait for it and share what came of it.
     connecting: Mutex<Option<(Instant, RedisError)>>,
-    clock: ServerClock,
+    voice: Arc<Voice>,
+    /// Rung when a connection was built.
+    connected_anew: Arc<Notify>,
     turns: Semaphore,
     answers: AtomicU64,
 }
 
 #[derive(Clone)]
 struct Live {
+    client: Client,
     connection: MultiplexedConnection,
     number: u64,
     since: Instant,
@@ -71,13 +74,14 @@ impl Drop for Sent<'_> {
 }
 
 impl Own {
-    pub(crate) fn new(source: Arc<Source>, limit: Duration) -> Self {
+    pub(crate) fn new(source: Arc<Source>, voice: Arc<Voice>, limit: Duration) -> Self {
         Self {
             source,
             limit,
             live: StdMutex::new(None),
             connecting: Mutex::new(None),
-            clock: ServerClock::default(),
+            voice,
+            connected_anew: Arc::default(),
             turns: Semaphore::new(AT_ONCE),
             answers: AtomicU64::new(0),
         }
@@ -87,9 +91,14 @@ impl Own {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn clock(&self) -> Option<&ServerClock> {
-        let alone = !matches!(*self.source, Source::Sentinel(..));
-        alone.then_some(&self.clock)
+    /// Rung when a connection was built, perhaps to another server.
+    pub(crate) fn connected_anew(&self) -> Arc<Notify> {
+        self.connected_anew.clone()
+    }
+
+    /// The server to which commands go.
+    pub(crate) async fn server(&self) -> RedisResult<Client> {
+        Ok(self.connected().await?.client)
     }
 
     pub(crate) fn close(&self) {
@@ -207,12 +216,13 @@ impl Own {
             return Err(error.clone()); // somebody tried while we stood in line
         }
         match bounded(self.limit, self.connect()).await {
-            Ok(connection) => {
+            Ok((client, connection)) => {
                 static NUMBER: AtomicU64 = AtomicU64::new(0);
                 let number = NUMBER.fetch_add(1, Ordering::Relaxed);
                 let (since, answered) = (Instant::now(), Arc::default());
-                let live = Live { connection, number, since, answered };
+                let live = Live { client, connection, number, since, answered };
                 *self.live() = Some(live.clone());
+                self.connected_anew.notify_one();
                 Ok(live)
             }
             Err(error) => {
@@ -222,20 +232,13 @@ impl Own {
         }
     }
 
-    async fn connect(&self) -> RedisResult<MultiplexedConnection> {
-        let client = self.source.client().await?;
+    async fn connect(&self) -> RedisResult<(Client, MultiplexedConnection)> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.limit))
             .set_response_timeout(Some(self.limit));
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        // Before the first command: it may be another server than last time, with another clock
-        // and other counters.
-        if let Some(clock) = self.clock() {
-            let time = ask(&mut connection, &redis::cmd("TIME")).await?;
-            let (seconds, micros): (u64, u64) = redis::from_redis_value(time)?;
-            clock.set(seconds * 1_000_000 + micros);
-        }
-        Ok(connection)
+        let (client, mut connection) = self.source.connect(&config).await?;
+        self.voice.greet(&mut connection).await?;
+        Ok((client, connection))
     }
 }
 
@@ -244,25 +247,5 @@ pub(crate) async fn ask<C: ConnectionLike>(connection: &mut C, cmd: &Cmd) -> Red
     match connection.req_packed_command(cmd).await? {
         Value::ServerError(error) => Err(error.into()),
         value => Ok(value),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use redis::Client;
-    use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
-
-    use super::*;
-
-    /// Two masters may be alive at once: tokens from what a client knows of a clock would go back.
-    #[test]
-    fn behind_sentinels_the_server_chooses_the_tokens() {
-        let clocked = |source| Own::new(Arc::new(source), Duration::from_secs(2)).clock().is_some();
-        let sentinel = Sentinel::build(vec!["redis://a:1"]).unwrap();
-        let info = SentinelNodeConnectionInfo::default();
-        let sentinel =
-            Source::Sentinel(Box::new(Mutex::new(sentinel)), "shop".into(), Box::new(info));
-        assert!(!clocked(sentinel));
-        assert!(clocked(Source::Client(Client::open("redis://a:1").unwrap())));
     }
 }

@@ -94,7 +94,7 @@ impl RedisDriver {
         known: &[u8],
     ) -> Result<(Option<Entry>, Option<Duration>), Error> {
         let watch = WATCH.as_millis().to_string();
-        let args = [known, self.shared.wakes.client.as_bytes(), watch.as_bytes()];
+        let args = [known, self.shared.wakes.voice.client.as_bytes(), watch.as_bytes()];
         let answer = self.shared.run(&script::LOAD, &[key], &args).await?;
         if answer == Value::Int(0) {
             return Ok((None, None));

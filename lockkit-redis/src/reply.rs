@@ -108,22 +108,17 @@ pub(crate) fn to_each(
     }
 }
 
-/// The answer to an acquire whose client proposed this token.
+/// The answer to an acquire.
 pub(crate) fn acquisition(
     claim: &Claim,
-    proposed: u64,
     value: &Value,
 ) -> Result<(Acquisition, Option<Duration>), Error> {
-    if let (Value::Int(1), Some(token)) = (value, Token::new(proposed)) {
-        return Ok((Acquisition::Granted(grant(claim, token)), None));
-    }
     let Value::Array(items) = value else {
-        return Err(unexpected(value));
+        let token = token(value).ok_or_else(|| unexpected(value))?;
+        return Ok((Acquisition::Granted(grant(claim, token)), None));
     };
-    let parsed = match (items.first().and_then(text), &items[1..]) {
-        (Some("holds"), [t] | [t, _]) => {
-            token(t).map(|t| (Acquisition::Granted(grant(claim, t)), None))
-        }
+    let Some((first, rest)) = items.split_first() else { return Err(unexpected(value)) };
+    let parsed = match (text(first), rest) {
         (Some("waits"), [ahead, lease]) => {
             waits(ahead, lease).map(|(ahead, lease)| (Acquisition::Queued { ahead }, lease))
         }
@@ -139,17 +134,6 @@ pub(crate) fn acquisition(
         _ => None,
     };
     parsed.ok_or_else(|| unexpected(value))
-}
-
-/// The server's time, in µs, if the answer to an acquire says it.
-pub(crate) fn server_time(value: &Value) -> Option<u64> {
-    match value {
-        Value::Array(items) => match items.as_slice() {
-            [holds, _, micros] if text(holds) == Some("holds") => number(micros)?.try_into().ok(),
-            _ => None,
-        },
-        _ => None,
-    }
 }
 
 /// The record of a break; an empty one should it not be readable.

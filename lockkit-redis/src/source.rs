@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex as StdMutex, PoisonError};
 
-use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
-use redis::{Client, ConnectionAddr, ErrorKind, RedisResult};
-use tokio::sync::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, RedisResult};
+
+use crate::sentinel::Sentinels;
 
 /// Host and port.
 pub(crate) type Address = (String, u16);
@@ -29,8 +30,8 @@ pub(crate) fn elsewhere(client: &Client, (host, port): Address) -> RedisResult<C
 pub(crate) enum Source {
     /// One server, or the user's client.
     Client(Client),
-    /// The master of this name, as the sentinels say each time that a connection is built.
-    Sentinel(Box<Mutex<Sentinel>>, String, Box<SentinelNodeConnectionInfo>),
+    /// The master, as the sentinels say each time that a connection is built.
+    Sentinels(Sentinels),
     /// Any of these, in turn: for subscriptions in a cluster.
     Any(Nodes),
 }
@@ -67,12 +68,25 @@ impl Nodes {
 }
 
 impl Source {
-    pub(crate) async fn client(&self) -> RedisResult<Client> {
+    /// A connection, and the client of the server to which it leads.
+    pub(crate) async fn connect(
+        &self,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<(Client, MultiplexedConnection)> {
+        let client = match self {
+            Self::Client(client) => client.clone(),
+            Self::Sentinels(sentinels) => return sentinels.connect(config).await,
+            Self::Any(nodes) => nodes.next()?,
+        };
+        let connection = client.get_multiplexed_async_connection_with_config(config).await?;
+        Ok((client, connection))
+    }
+
+    /// Where to subscribe, where that is not where commands go.
+    pub(crate) fn any(&self) -> RedisResult<Client> {
         match self {
             Self::Client(client) => Ok(client.clone()),
-            Self::Sentinel(sentinel, master, info) => {
-                sentinel.lock().await.async_master_for(master, Some(info)).await
-            }
+            Self::Sentinels(_) => Err((ErrorKind::Client, "only sentinels know the master").into()),
             Self::Any(nodes) => nodes.next(),
         }
     }

@@ -8,29 +8,39 @@ use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{ClaimId, Grant, Renewal};
 use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
 use lockkit_core::{Claim, Error, Token};
+use redis::Client;
+use redis::aio::{PubSubSink, PubSubStream};
+use tokio::sync::{Notify, watch};
 
 use crate::driver::Shared;
 use crate::failure::bounded;
-use crate::link::Link;
+use crate::link::{Link, Turn};
+use crate::voice::{ALIVE, Voice, is_about_rights};
 use crate::{keys, nodes, reply};
 
-/// How often a subscription on which nothing came is asked whether it is alive.
+/// How often it is proved that messages arrive.
 const SILENCE: Duration = Duration::from_secs(5);
+/// How long a message of a client to itself takes at most.
+const PROOF: Duration = Duration::from_secs(1);
+
+/// Why nobody listens any more.
+type Ended = Box<dyn std::error::Error + Send + Sync>;
 
 /// Who waits through one driver.
 #[derive(Debug)]
 pub(crate) struct Wakes {
-    /// The id of this client, which its channel and its claims bear.
-    pub(crate) client: String,
+    pub(crate) voice: Arc<Voice>,
     pub(crate) claims: Waiters<ClaimId>,
     pub(crate) registers: RegisterBells,
+    /// The number of the last message to itself that this client has got.
+    alive: watch::Sender<u64>,
 }
 
 impl Wakes {
-    pub(crate) fn new() -> Self {
-        let id = ClaimId::random().to_hex();
+    pub(crate) fn new(voice: Arc<Voice>) -> Self {
         Self {
-            client: id[..16].to_owned(),
+            voice,
+            alive: watch::Sender::new(0),
             claims: Waiters::new(|id| *id),
             registers: RegisterBells::default(),
         }
@@ -38,8 +48,15 @@ impl Wakes {
 
     fn heard(&self, message: &str) {
         let (verb, rest) = message.split_once(' ').unwrap_or((message, ""));
-        if verb == "changed" {
-            return self.registers.ring(Some(rest));
+        match verb {
+            "changed" => return self.registers.ring(Some(rest)),
+            ALIVE => {
+                if let Ok(number) = rest.parse() {
+                    self.alive.send_replace(number);
+                }
+                return;
+            }
+            _ => {}
         }
         let (id, token) = rest.split_once(' ').unwrap_or((rest, ""));
         let Some(id) = ClaimId::from_hex(id) else { return };
@@ -70,33 +87,94 @@ impl Attendant for Shared {
         answers
     }
 
-    async fn listen(driver: Weak<Self>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    async fn listen(driver: Weak<Self>) -> Result<(), Ended> {
         let Some(shared) = driver.upgrade() else { return Ok(()) };
-        let (source, limit) = (shared.source.clone(), shared.limit);
-        let channel = keys::channel(&shared.wakes.client);
+        let (limit, link) = (shared.limit, shared.link.connected_anew());
+        // Where messages about the claims are published: that is where commands go.
+        let server = match shared.link.server().await.map_err(|failed| failed.error)? {
+            Some(server) => server,
+            None => shared.source.any()?,
+        };
+        let channel = keys::channel(&shared.wakes.voice.client);
         drop(shared);
-        let client = bounded(limit, source.client()).await?;
-        let (mut sink, mut stream) = bounded(limit, client.get_async_pubsub()).await?.split();
+        let (mut sink, stream) = bounded(limit, server.get_async_pubsub()).await?.split();
         bounded(limit, sink.subscribe(&channel)).await?;
         if let Some(shared) = driver.upgrade() {
-            shared.wakes.claims.is_listening();
+            if !shared.wakes.voice.is_mute() {
+                shared.wakes.claims.is_listening();
+            }
             shared.wakes.registers.ring(None);
             shared.learn_nodes().await;
         }
-        loop {
-            tokio::select! {
-                message = stream.next() => {
-                    let (Some(message), Some(shared)) = (message, driver.upgrade()) else {
-                        return Ok(());
-                    };
-                    shared.wakes.heard(&String::from_utf8_lossy(message.get_payload_bytes()));
-                }
-                () = tokio::time::sleep(SILENCE) => {
-                    bounded(limit, sink.ping::<redis::Value>()).await?;
-                }
-            }
+        tokio::select! {
+            () = hear(&driver, stream) => Ok(()),
+            ended = prove(&driver, &server, &mut sink, &link) => ended,
         }
     }
+}
+
+/// Passes messages on until the connection breaks, or the driver is gone.
+async fn hear(driver: &Weak<Shared>, mut stream: PubSubStream) {
+    while let Some(message) = stream.next().await
+        && let Some(shared) = driver.upgrade()
+    {
+        shared.wakes.heard(&String::from_utf8_lossy(message.get_payload_bytes()));
+    }
+}
+
+/// Sees again and again that what is published where commands go arrives here; ends when it does not.
+/// The subscription's own connection proves nothing: after a failover an old master that lives on
+/// answers there, and nobody publishes at it any more.
+async fn prove(
+    driver: &Weak<Shared>,
+    server: &Client,
+    sink: &mut PubSubSink,
+    connected_anew: &Notify,
+) -> Result<(), Ended> {
+    for number in 1.. {
+        tokio::select! {
+            () = tokio::time::sleep(SILENCE) => {}
+            () = connected_anew.notified() => {}
+        }
+        let Some(shared) = driver.upgrade() else { return Ok(()) };
+        let (limit, mut arrived) = (shared.limit, shared.wakes.alive.subscribe());
+        if shared.wakes.voice.is_mute() {
+            // It cannot prove it: its waiters poll.
+            shared.wakes.claims.is_deaf();
+            drop(shared);
+            bounded(limit, sink.ping::<redis::Value>()).await?;
+            continue;
+        }
+        if let Ok(Some(now)) = shared.link.server().await
+            && now.get_connection_info().addr() != server.get_connection_info().addr()
+        {
+            return Err("commands go to another server by now".into());
+        }
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(keys::channel(&shared.wakes.voice.client)).arg(format!("{ALIVE} {number}"));
+        let sent = shared.link.send(&publish, &keys::counter(0), Turn::First).await;
+        match sent {
+            Ok(_) => {}
+            Err(failed) if is_about_rights(&failed.error) => {
+                shared.wakes.voice.refused(&failed.error.to_string());
+                shared.wakes.claims.is_deaf();
+                continue;
+            }
+            // Nothing is proved either way; a new connection asks for the next try.
+            Err(_) => continue,
+        }
+        drop(shared);
+        let arrives = arrived.wait_for(|last| *last == number);
+        if tokio::time::timeout(limit.min(PROOF), arrives).await.is_err() {
+            return Err("a message of this client to itself does not arrive".into());
+        }
+        if let Some(shared) = driver.upgrade()
+            && !shared.wakes.claims.is_told()
+        {
+            shared.wakes.claims.is_listening(); // it may publish again
+        }
+    }
+    Ok(())
 }
 
 impl Shared {

@@ -184,3 +184,107 @@ async fn a_master_of_a_cluster_that_stands_still_costs_its_own_locks_alone() {
 async fn a_master_of_a_cluster_that_is_dead_costs_its_own_locks_alone() {
     one_silent_master_costs_its_own_locks_alone(true, Duration::from_secs(6)).await;
 }
+
+/// Asks until the driver has found the server that now counts; gives up requests that hang.
+async fn asked_until_answered(driver: &RedisDriver, claim: &Arc<Claim>) -> Acquisition {
+    loop {
+        let asked = driver.acquire(claim, Patience::Wait);
+        match tokio::time::timeout(Duration::from_millis(500), asked).await {
+            Ok(Ok(answered)) => return answered.answer,
+            Ok(Err(error)) => assert!(error.is_retryable(), "{error}"),
+            Err(_) => {}
+        }
+    }
+}
+
+/// The sentinels cannot demote the old master, which stood still for a while and lives on: it answers
+/// on the subscription, and nobody publishes there any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_failover_waiters_are_told_although_the_old_master_lives_on() {
+    let group = Group::start(Layout::RedisSentinel).await.unwrap();
+    let url = format!("{}?timeout=30s", group.url());
+    let [giver, next] = [RedisDriver::connect(&url).await, RedisDriver::connect(&url).await];
+    let (giver, next) = (giver.unwrap(), next.unwrap());
+    for driver in [&giver, &next] {
+        asked_until_answered(driver, &claim("warm")).await;
+    }
+    let old = &group.members()[0];
+    resp::ask(old.addr(), &["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]).await.unwrap();
+    // Both subscribe by now, and nobody has reason to ask again soon.
+    old.freeze().await;
+    resp::ask(group.sentinels()[0].addr(), &["SENTINEL", "FAILOVER", "main"]).await.unwrap();
+    for sentinel in group.sentinels() {
+        loop {
+            let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"];
+            let named = resp::ask(sentinel.addr(), &words).await.unwrap();
+            let Reply::Array(address) = named else { panic!("an address") };
+            if address[1].text() == group.members()[1].addr().port().to_string() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let (holder, waiter) = (claim("a"), claim("a"));
+    let granted = asked_until_answered(&giver, &holder).await;
+    assert!(matches!(granted, Acquisition::Granted(_)), "{granted:?}");
+    let queued = asked_until_answered(&next, &waiter).await;
+    assert!(matches!(queued, Acquisition::Queued { .. }), "{queued:?}");
+    old.thaw();
+    resp::ask(old.addr(), &["PING"]).await.unwrap();
+    let begun = Instant::now();
+    giver.release(&holder).await.unwrap();
+    let told = tokio::time::timeout(LONG, next.granted(&waiter)).await;
+    told.expect("the message went to the new master").unwrap();
+    // The leases last for minutes.
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    let role = resp::ask(old.addr(), &["ROLE"]).await.unwrap();
+    assert!(format!("{role:?}").contains("master"), "the old master lives on: {role:?}");
+}
+
+#[tokio::test]
+async fn a_sentinel_that_hangs_costs_no_time() {
+    let group = Group::start(Layout::RedisSentinel).await.unwrap();
+    let url = format!("{}?timeout=300ms", group.url());
+    for hangs in group.sentinels() {
+        hangs.freeze().await;
+        let mut took = Vec::new();
+        // A machine that stalls may make one late, never all of them.
+        for _ in 0..10 {
+            let begun = Instant::now();
+            if RedisDriver::connect(&url).await.is_ok() {
+                took.push(begun.elapsed());
+            }
+        }
+        let best = took.iter().min();
+        assert!(best.is_some_and(|it| *it < Duration::from_millis(200)), "{took:?}");
+        hangs.thaw();
+    }
+    for silent in group.sentinels() {
+        silent.freeze().await;
+    }
+    let error = RedisDriver::connect(&url).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    group.sentinels().iter().for_each(Server::thaw);
+}
+
+/// It names another server than the others do, one that is alive and takes itself for the master.
+#[tokio::test]
+async fn a_sentinel_that_is_cut_off_with_an_old_master_is_outvoted() {
+    let (group, old) =
+        (Group::start(Layout::RedisSentinel).await, Group::start(Layout::RedisSentinel).await);
+    let (group, old) = (group.unwrap(), old.unwrap());
+    let sentinels = [&old.sentinels()[0], &group.sentinels()[1], &group.sentinels()[2]];
+    let hosts: Vec<_> = sentinels.iter().map(|it| it.addr().to_string()).collect();
+    for turn in 0..3 {
+        let mut hosts = hosts.clone();
+        hosts.rotate_left(turn);
+        let url = format!("redis+sentinel://{}/main?timeout=30s", hosts.join(","));
+        let driver = RedisDriver::connect(&url).await.unwrap();
+        let held = claim("a");
+        driver.acquire(&held, Patience::Try).await.unwrap();
+        let keys = ["KEYS", "lockkit:lock:*"];
+        let at_old = resp::ask(old.members()[0].addr(), &keys).await.unwrap();
+        assert_eq!(at_old, Reply::Array(Vec::new()), "{hosts:?}");
+        driver.release(&held).await.unwrap();
+    }
+}

@@ -87,8 +87,8 @@ async fn a_server_that_asks_who_is_there_is_shown_a_certificate() {
 }
 
 /// As `docs/redis.md` says it.
-const RIGHTS: &str = "~lockkit:* &lockkit:wake:* +@read +@write +@scripting +@pubsub +@connection \
-                      +time +info +scan +publish +wait";
+const RIGHTS: &str = "~lockkit:* &lockkit:wake:* +@read +@write +@connection +eval +evalsha \
+                      +publish +subscribe +info +time +wait";
 
 #[tokio::test]
 async fn a_user_with_the_rights_that_the_docs_name_can_do_everything_in_the_database_of_the_url() {

@@ -172,6 +172,45 @@ async fn a_file_with_two_names_is_refused_under_both() {
     assert_eq!(driver.path(), std::fs::canonicalize(&path).unwrap());
 }
 
+/// A link may be put in place before there is a file.
+#[tokio::test]
+async fn a_link_to_a_file_that_does_not_exist_yet_is_followed() {
+    let folder = folder();
+    let (link, target) = (folder.path().join("link.db"), folder.path().join("target"));
+    std::fs::create_dir(&target).unwrap();
+    // By way of another link, in another folder, that counts from there.
+    std::os::unix::fs::symlink("target/second.db", &link).unwrap();
+    std::os::unix::fs::symlink("../target/./real.db", target.join("second.db")).unwrap();
+    let open = || SqliteDriver::open(&link, SqliteOptions::default());
+    let (first, second) = tokio::join!(open(), open());
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!(first.path(), std::fs::canonicalize(&target).unwrap().join("real.db"));
+    assert_eq!(second.path(), first.path());
+    take(&first, &exclusive("a")).await;
+    let answer = second.acquire(&exclusive("a"), Patience::Try).await.unwrap().answer;
+    assert_eq!(answer, Acquisition::Busy, "it is one file");
+    let later = open().await.unwrap();
+    assert_eq!(later.path(), first.path());
+    assert!(link.is_symlink(), "the link stays");
+    drop((first, second, later));
+}
+
+#[tokio::test]
+async fn a_link_that_leads_nowhere_is_refused_by_name() {
+    let folder = folder();
+    let link = folder.path().join("link.db");
+    std::os::unix::fs::symlink("missing/real.db", &link).unwrap();
+    let missing = folder.path().join("missing");
+    let words = ["there is no folder", missing.to_str().unwrap(), link.to_str().unwrap()];
+    refuses(&link, &words).await;
+    assert!(!missing.exists());
+
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("other.db", &link).unwrap();
+    std::os::unix::fs::symlink("link.db", folder.path().join("other.db")).unwrap();
+    refuses(&link, &["leads in a circle", link.to_str().unwrap(), "other.db"]).await;
+}
+
 /// What the test below runs where it may mount: its own process again, in a mount namespace.
 #[tokio::test]
 async fn a_file_that_is_a_mount_point_is_refused() {

@@ -13,6 +13,7 @@ use lockkit_lab::raw::mysql::Connection;
 use lockkit_lab::{Concerns, Deletion, Refusal, Site};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::MySqlDriver;
+use sqlx::{Connection as _, Executor, MySqlConnection};
 
 struct MySql;
 
@@ -62,11 +63,11 @@ impl Site for MySql {
                 concerns: Concerns::Claims,
                 begin: |s| {
                     Box::pin(async move {
-                        ask(s, &["SET GLOBAL TRANSACTION READ ONLY"]).await?;
+                        ask(s, READ_ONLY).await?;
                         kill_all(s).await
                     })
                 },
-                end: |s| ask(s, &["SET GLOBAL TRANSACTION READ WRITE"]),
+                end: |s| Box::pin(take_writes(s)),
             },
             Refusal {
                 what: "the tables are of a newer version",
@@ -81,6 +82,26 @@ impl Site for MySql {
     fn worker(&self) -> Option<PathBuf> {
         Some(lockkit_lab::worker::example("sql_worker"))
     }
+}
+
+/// Also for the lab's user, who may do everything, except to end it: another one can.
+const READ_ONLY: &[&str] = &[
+    "CREATE USER IF NOT EXISTS keeper@'127.0.0.1'",
+    "GRANT ALL ON *.* TO keeper@'127.0.0.1' WITH GRANT OPTION",
+    "SET GLOBAL /*M! read_only */ /*!80000 super_read_only */ = 1",
+    "/*M! REVOKE READ ONLY ADMIN ON *.* FROM root@'127.0.0.1' */ /*!80000 DO 0 */",
+];
+
+async fn take_writes(server: &Server) -> io::Result<()> {
+    let url = server.url().replacen("root@", "keeper@", 1);
+    let mut keeper = MySqlConnection::connect(&url).await.map_err(io::Error::other)?;
+    for statement in
+        ["SET GLOBAL read_only = 0", "GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION"]
+    {
+        keeper.execute(sqlx::raw_sql(statement)).await.map_err(io::Error::other)?;
+    }
+    keeper.close().await.map_err(io::Error::other)?;
+    kill_all(server).await
 }
 
 fn ask<'a>(

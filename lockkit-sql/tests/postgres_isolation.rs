@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkit_core::driver::{Acquisition, Answered, LockDriver, Patience};
 use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::{Kind, Server};
-use lockkit_sql::PostgresDriver;
+use lockkit_sql::{PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -128,4 +128,53 @@ async fn clients_of_all_levels_exclude_each_other_and_all_get_their_turns() {
         }
     }
     timeout(LONG, working.join_all()).await.expect("nobody waits in vain");
+}
+
+/// Notes the level of every transaction that changes the row of a name in these tables.
+async fn note_levels(admin: &mut PgConnection, tables: &str) {
+    let text = format!(
+        "CREATE TABLE {tables}.levels (level text);
+         GRANT INSERT ON {tables}.levels TO PUBLIC;
+         CREATE FUNCTION {tables}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+           INSERT INTO {tables}.levels VALUES (current_setting('transaction_isolation'));
+           RETURN NEW;
+         END $$;
+         CREATE TRIGGER note BEFORE INSERT OR UPDATE ON {tables}.lockkit_names
+           FOR EACH ROW EXECUTE FUNCTION {tables}.note()"
+    );
+    admin.execute(sqlx::raw_sql(AssertSqlSafe(text))).await.unwrap();
+}
+
+/// Otherwise a renewal at the level of the users' transactions takes part in what these depend on.
+#[tokio::test]
+async fn lockkits_statements_run_at_read_committed_whatever_the_default_is() {
+    let server = server().await;
+    let mut admin = PgConnection::connect(&server.url()).await.unwrap();
+    for (user, _) in LEVELS {
+        let url = server.url().replace("//postgres@", &format!("//{user}@"));
+        for pooled in [false, true] {
+            let tables = format!("{user}_{pooled}");
+            let options = ServerOptions::default().tables(&tables);
+            let made = PostgresDriver::connect_with(&server.url(), options.clone()).await.unwrap();
+            note_levels(&mut admin, &tables).await;
+            let driver = match pooled {
+                false => PostgresDriver::connect_with(&url, options).await.unwrap(),
+                true => {
+                    let pool = sqlx::PgPool::connect(&url).await.unwrap();
+                    PostgresDriver::with_pool(pool, options).await.unwrap()
+                }
+            };
+            let (held, waits) = (claim(), claim());
+            driver.acquire(&held, Patience::Wait).await.unwrap();
+            driver.acquire(&waits, Patience::Wait).await.unwrap();
+            driver.renew(&[held.clone(), waits.clone()]).await.unwrap();
+            driver.release(&waits).await.unwrap();
+            driver.release(&held).await.unwrap();
+            let text = format!("SELECT DISTINCT level FROM {tables}.levels");
+            let levels: Vec<String> =
+                sqlx::query_scalar(AssertSqlSafe(text)).fetch_all(&mut admin).await.unwrap();
+            assert_eq!(levels, ["read committed"], "{user}, pool: {pooled}");
+            made.close().await;
+        }
+    }
 }

@@ -13,7 +13,7 @@ use lockkit_core::{LockManager, Settings, Space};
 use lockkit_lab::raw::postgres as raw;
 use lockkit_lab::{Kind, Shared};
 use lockkit_sql::{PostgresDriver, ServerOptions};
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{Connection, Executor, PgConnection, PgPool};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -244,4 +244,33 @@ async fn settings_that_change_how_bytes_are_written_change_nothing() {
     guard.release().await.unwrap();
     let next = timeout(LONG, waiting).await.unwrap().unwrap().unwrap();
     next.release().await.unwrap();
+}
+
+/// Where the server's connections, which are handed on to other programs, have another level.
+#[tokio::test(flavor = "multi_thread")]
+async fn statements_run_at_read_committed_and_leave_the_level_of_the_connection_alone() {
+    make_tables(&["levels"]).await;
+    let server = Shared::server(Kind::Postgres).await.unwrap();
+    let mut admin = PgConnection::connect(server.url()).await.unwrap();
+    let note = "CREATE TABLE levels.seen (level text);
+        CREATE FUNCTION levels.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          INSERT INTO levels.seen VALUES (current_setting('transaction_isolation')); RETURN NEW;
+        END $$;
+        CREATE TRIGGER note BEFORE INSERT OR UPDATE ON levels.lockkit_names
+          FOR EACH ROW EXECUTE FUNCTION levels.note()";
+    admin.execute(sqlx::raw_sql(note)).await.unwrap();
+    let settings = ["default_transaction_isolation = serializable"];
+    let pooler = Pooler::with(1, Unknown::Refused, &settings).await;
+    let locks = pooler.program("levels").await;
+    let guard = locks.mutex("a").lock().await.unwrap();
+    guard.renew().await.unwrap();
+    guard.release().await.unwrap();
+    let levels: Vec<String> = sqlx::query_scalar("SELECT DISTINCT level FROM levels.seen")
+        .fetch_all(&mut admin)
+        .await
+        .unwrap();
+    assert_eq!(levels, ["read committed"]);
+    let mut next = raw::Connection::open(pooler.address()).await.unwrap();
+    let level = next.query("SHOW default_transaction_isolation").await.unwrap();
+    assert_eq!(format!("{level:?}").matches("serializable").count(), 1, "{level:?}");
 }

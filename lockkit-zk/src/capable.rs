@@ -57,7 +57,7 @@ const fn round_trips(may_follow: bool) -> RoundTrips {
     trips
 }
 
-const FAULTS: [(Fault, Keeps); 14] = [
+const FAULTS: [(Fault, Keeps); 16] = [
     (Fault::ConnectionCut, Keeps::All),
     (Fault::Partition, Keeps::All),
     (Fault::ServerStandsStill, Keeps::All),
@@ -69,6 +69,8 @@ const FAULTS: [(Fault, Keeps); 14] = [
     (Fault::WritesLost, Keeps::All),
     // A new ensemble counts its changes from the beginning.
     (Fault::DataLost, Keeps::Nothing),
+    (Fault::OlderDataRestored, Keeps::Nothing),
+    (Fault::RightsWithdrawn, Keeps::All),
     // There are no replicas but those of the ensemble.
     (Fault::Failover, Keeps::Impossible),
     (Fault::SplitBrain, Keeps::Impossible),

@@ -100,7 +100,7 @@ impl Locks {
                     return Ok(Listed { items, more: true });
                 }
                 let (version, token, bytes) = (entry.version, entry.token, entry.value.len());
-                items.push(RegisterState { name, version, token, bytes });
+                items.push(RegisterState { name, version, token, bytes, damaged: None });
             }
         }
         Ok(Listed { items, more: false })

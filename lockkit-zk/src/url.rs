@@ -115,10 +115,7 @@ impl Query {
 
     fn secure(&self, options: ZkOptions, secure: bool) -> Result<ZkOptions, String> {
         match secure {
-            true => {
-                self.files.check().map_err(|e| e.to_string())?;
-                self.with_tls(options)
-            }
+            true => self.with_tls(options),
             false if self.files.is_empty() => Ok(options),
             false => Err("certificates are for zks:// only".into()),
         }
@@ -127,7 +124,8 @@ impl Query {
     #[cfg(feature = "tls")]
     fn with_tls(&self, options: ZkOptions) -> Result<ZkOptions, String> {
         let pem = self.files.read().map_err(|e| e.to_string())?;
-        let tls = zookeeper_client::TlsOptions::new().with_pem_ca(&pem.ca);
+        let ca = pem.authority().map_err(|e| e.to_string())?;
+        let tls = zookeeper_client::TlsOptions::new().with_pem_ca(ca);
         let mut tls = tls.map_err(|e| format!("ca: {e}"))?;
         if let Some((cert, key)) = pem.identity {
             tls = tls.with_pem_identity(&cert, &key).map_err(|e| format!("cert, key: {e}"))?;

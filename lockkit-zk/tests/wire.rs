@@ -236,7 +236,7 @@ async fn a_session_that_ended_ends_its_guards_and_the_next_lock_works() {
     let token = guard.token().unwrap();
     server.kill().await;
     let why = tokio::time::timeout(TTL * 2, guard.lost()).await.expect("it is lost in time");
-    assert!(matches!(why, LossReason::Unreachable | LossReason::SessionEnded), "{why:?}");
+    assert!(matches!(why, LossReason::Unreachable(_) | LossReason::SessionEnded), "{why:?}");
     server.restart(Data::Keep).await.unwrap();
     let again = tokio::time::timeout(TTL * 4, locks.mutex("a").lock()).await;
     let again = again.expect("a new session is made").unwrap();

@@ -150,6 +150,7 @@ class Client:
                 pause = shorter * self._random.uniform(0.9, 1.9)
             try:
                 reason = await asyncio.wait_for(guard.lost.wait(), pause)
+                assert reason is not None, "nobody else releases it"
                 return self._recorder.record("ended", op=op, lost=reason.value)
             except asyncio.TimeoutError:
                 pass

@@ -183,6 +183,16 @@ pub const FLAWS: &[Caught] = &[
         "loss_06_lost_says_why",
     ),
     caught(
+        Flaw::RenewsNoFixedClaim,
+        "says that it renews a claim of a fixed lifetime, and does not",
+        "loss_11_what_was_granted_late_is_renewed_before_its_guard",
+    ),
+    caught(
+        Flaw::ReleaseForgetsWhoBroke,
+        "forgets the break of a claim when that is released",
+        "loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it",
+    ),
+    caught(
         Flaw::LookingRenews,
         "who looks at a lock keeps it alive",
         "inspect_07_looking_never_disturbs_the_lock",
@@ -211,6 +221,11 @@ pub const FLAWS: &[Caught] = &[
         Flaw::ClaimsWhatItCannot,
         "says that it raises tokens, and does not",
         "token_10_a_raise_lifts_this_token_and_all_later_ones",
+    ),
+    caught(
+        Flaw::RaiseForgetsWaiters,
+        "a raise lifts later tokens, but not those of claims that already wait",
+        "token_11_a_raise_lifts_the_claims_that_already_wait",
     ),
     caught(
         Flaw::DeniesWhatItDoes,

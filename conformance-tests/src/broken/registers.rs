@@ -85,7 +85,8 @@ impl Registers for Toy {
                 entry => entry,
             }?;
             let (name, version, token) = (at.name.clone(), entry.version, entry.token);
-            Some(RegisterState { name, version, token, bytes: entry.value.len() })
+            let bytes = entry.value.len();
+            Some(RegisterState { name, version, token, bytes, damaged: None })
         });
         let mut shown: Vec<_> = shown.collect();
         shown.sort_by(|a, b| a.name.cmp(&b.name));

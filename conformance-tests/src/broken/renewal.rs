@@ -2,7 +2,7 @@
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{Acquisition, Ended, Grant, Renewal};
-use lockkit_core::{Claim, Token};
+use lockkit_core::{Claim, Lifetime, Token};
 
 use super::Flaw;
 use super::toy::{Line, Toy};
@@ -44,7 +44,9 @@ impl Toy {
             Some(Flaw::ShortensWithOthersInLine) => in_line > 1,
             _ => false,
         };
-        entry.expires = if shortens { asked } else { entry.expires.max(asked) };
+        if !(self.is(Flaw::RenewsNoFixedClaim) && claim.lifetime == Lifetime::Fixed) {
+            entry.expires = if shortens { asked } else { entry.expires.max(asked) };
+        }
         match self.state_of(line, at) {
             Acquisition::Granted(grant) => Renewal::Holds(grant),
             _ => Renewal::Waits { ahead: at as u32 },

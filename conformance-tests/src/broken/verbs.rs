@@ -199,10 +199,12 @@ impl LockDriver for Toy {
         yield_now().await;
         Ok(self.on_line(&claim.key, |line, now| {
             let at = line.position(claim.id);
-            if let (Some(at), false) = (at, self.is(Flaw::ClaimsWhatItCannot)) {
+            if let (Some(at), false) = (at, self.is(Flaw::ClaimsWhatItCannot))
+                && line.entries[at].token < token
+            {
                 line.last_token = line.last_token.max(token.get());
-                let entry = &mut line.entries[at];
-                entry.token = entry.token.max(token);
+                line.entries[at].token = token;
+                self.lift_waiters(line, at, token);
             }
             self.prolong(line, now, claim)
         }))
@@ -237,6 +239,17 @@ impl Drop for GivesUpItsPlace<'_> {
 }
 
 impl Toy {
+    /// Gives those who wait behind a claim that was raised greater tokens than it has.
+    fn lift_waiters(&self, line: &mut Line, raised: usize, token: Token) {
+        for at in raised + 1..line.entries.len() {
+            let entry = &line.entries[at];
+            let is_behind = entry.held_since.is_none() && entry.token <= token;
+            if is_behind && !self.is(Flaw::RaiseForgetsWaiters) {
+                line.entries[at].token = self.number(line);
+            }
+        }
+    }
+
     fn enter(
         &self,
         line: &mut Line,
@@ -387,6 +400,9 @@ impl Toy {
     }
 
     pub(super) fn leave(&self, line: &mut Line, claim: &Claim) -> Released {
+        if self.is(Flaw::ReleaseForgetsWhoBroke) {
+            line.broken.remove(&claim.id);
+        }
         let empty = line.entries.is_empty();
         let any = self.is(Flaw::ReleasesWithoutId) && !empty;
         let Some(at) = line.position(claim.id).or(any.then_some(0)) else {

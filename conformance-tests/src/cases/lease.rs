@@ -403,7 +403,7 @@ pub async fn lease_14_max_hold_ends_a_holder_that_hangs(bench: Bench) {
     granted.expect("its turn");
     assert!(!guard.is_valid(), "it knew before");
     let reason = bench.soon("the holder is told", guard.lost()).await;
-    assert_eq!(reason, LossReason::Expired);
+    assert_eq!(reason, LossReason::MaxHold);
     let passed = driver.clock().now().since(asked);
     assert!(passed >= ttl, "it was held for {passed:?} only");
     assert!(guard.release().await.is_err());

@@ -9,8 +9,8 @@ use lockkit_core::{Error, Guard, LockManager, LossReason, Mode, Space};
 
 use crate::bench::{Bench, MustSucceed, undisturbed};
 use crate::worker::Crew;
-use crate::wrap::Tampered;
-use crate::wrap::tampers::Severed;
+use crate::wrap::tampers::{Late, Severed};
+use crate::wrap::{Tampered, Verb};
 
 pub async fn loss_01_lost_fires_on_a_break(bench: Bench) {
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
@@ -61,7 +61,7 @@ async fn cut_off(bench: &Bench, ttl: Duration, name: String) {
     };
     let (reason, valid) = tokio::join!(told, valid_at_handover);
     assert!(!valid, "the guard was still valid when the next got the lock");
-    assert_eq!(reason, LossReason::Unreachable);
+    assert!(matches!(reason, LossReason::Unreachable(_)), "{reason:?}");
 }
 
 pub async fn loss_04_lost_is_true_at_once_for_who_asks_late(bench: Bench) {
@@ -213,6 +213,40 @@ pub async fn loss_09_the_local_deadline_passes_before_the_server_s(bench: Bench)
     driver.grant(&dying).await;
     let guard = bench.within(bench.after(ttl), "the waiter gets it", mutex("c").lock()).await;
     invalid_at_handover(&bench, "c", guard.expect("its turn")).await;
+}
+
+pub async fn loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it(bench: Bench) {
+    let (ours, theirs) = (bench.manager().await, bench.manager().await);
+    let guard = ours.mutex("a").auto_renew(false).lock().await.expect("it is free");
+    let token = guard.token().expect("it holds");
+    let why = Some("it hangs");
+    let broken = theirs.break_lock(Space::Lock, "a", token, Force::Immediate, why).await;
+    assert!(broken.expect("it works"), "there was somebody to break");
+    let error = guard.release().await.expect_err("it was broken");
+    match error.loss() {
+        Some(LossReason::Broken(record)) => {
+            assert_eq!(record.reason.as_deref(), Some("it hangs"));
+            assert_eq!(record.by.pid, std::process::id());
+            assert!(record.forced);
+        }
+        other => panic!("it was broken, not {other:?}"),
+    }
+    let driver = bench.driver().await;
+    bench.free(&driver, &bench.key("a"), bench.after(bench.lively())).await;
+}
+
+pub async fn loss_11_what_was_granted_late_is_renewed_before_its_guard(bench: Bench) {
+    let bench = &bench;
+    undisturbed(bench.short() * 3, |ttl, name| async move {
+        let late = Late { verb: Verb::Acquire, by: ttl * 6 / 10 };
+        let driver = Tampered::new(bench.driver().await, Arc::new(late));
+        let manager = bench.manager_with(Arc::new(driver), |s| s.ttl(ttl).wait_ttl(ttl));
+        let guard = manager.mutex(&name).auto_renew(false).lock().await.expect("it is free");
+        let (left, granted) = (guard.remaining(), guard.granted_ttl());
+        assert!(left > granted / 2, "{left:?} of {granted:?} are left");
+        invalid_at_handover(bench, &name, guard).await;
+    })
+    .await;
 }
 
 /// Stands behind a guard that is not renewed, and looks at it when the lock is handed on.

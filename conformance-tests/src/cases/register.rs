@@ -321,7 +321,7 @@ pub async fn register_11_registers_with_a_value_are_listed_in_pages(bench: Bench
         let listed = listed.expect("they can be listed");
         let many = listed.len();
         let shown = listed.into_iter().map(|it| {
-            let RegisterState { name, version, token, bytes } = it;
+            let RegisterState { name, version, token, bytes, .. } = it;
             (name.as_str().to_owned(), (version, token, bytes))
         });
         let shown: BTreeMap<_, _> = shown.collect();

@@ -204,3 +204,45 @@ pub async fn token_10_a_raise_lifts_this_token_and_all_later_ones(bench: Bench) 
     let gone = driver.raise(&holder, high).await.expect("it works");
     assert!(matches!(gone, Renewal::Ended(_)), "only while it is live: {gone:?}");
 }
+
+pub async fn token_11_a_raise_lifts_the_claims_that_already_wait(bench: Bench) {
+    let (driver, other) = (bench.driver().await, bench.driver().await);
+    let holder = bench.exclusive("a");
+    let token = driver.grant(&holder).await.token;
+    let modes = [Mode::Exclusive, Mode::Shared, Mode::Shared, Mode::Exclusive];
+    let waiters = modes.map(|mode| bench.claim("a", mode));
+    for waiter in &waiters {
+        other.queue(waiter).await;
+    }
+    // Beyond what a counter that follows a clock has given to the waiters.
+    let high = Token::new(token.get() + 1_000_000_000_000).expect("it fits");
+    match driver.raise(&holder, high).await.expect("it works") {
+        Renewal::Holds(grant) => assert_eq!(grant.token, high),
+        other => panic!("it holds, so: {other:?}"),
+    }
+    if bench.has_line() {
+        let shown = bench.line(&driver, &holder.key).await;
+        let tokens: Vec<_> = shown.iter().map(|claim| claim.token).collect();
+        assert_eq!(tokens.len(), 5, "all are in line: {tokens:?}");
+        assert!(tokens.is_sorted_by(|a, b| a < b), "in the order of the line: {tokens:?}");
+    }
+    driver.let_go(&holder).await;
+    let first = other.turn(&waiters[0]).await.token;
+    assert!(first > high, "the next holder: {first} after {high}");
+    other.let_go(&waiters[0]).await;
+    let readers = [other.turn(&waiters[1]).await.token, other.turn(&waiters[2]).await.token];
+    for reader in readers {
+        assert!(reader > first, "a reader: {reader} after {first}");
+    }
+    // One of those who share: only who waits is behind it.
+    let higher = Token::new(high.get() + 2_000_000_000_000).expect("it fits");
+    let raised = driver.raise(&waiters[1], higher).await.expect("it works");
+    assert!(matches!(raised, Renewal::Holds(grant) if grant.token == higher), "{raised:?}");
+    other.let_go(&waiters[1]).await;
+    other.let_go(&waiters[2]).await;
+    let last = other.turn(&waiters[3]).await.token;
+    assert!(last > higher, "the last one: {last} after {higher}");
+    other.let_go(&waiters[3]).await;
+    let next = driver.grant(&bench.exclusive("a")).await.token;
+    assert!(next > last, "a later one: {next} after {last}");
+}

@@ -12,10 +12,12 @@ pub(crate) mod serve;
 pub(crate) mod sync;
 pub(crate) mod take;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use lockkit::Token;
 
@@ -36,10 +38,11 @@ Exit codes:
            no value; elect --show: there is no leader; put: the register is not as expected; latch: the latch is open already;
            compare, storm, judge: a promise was broken
   64       wrong usage: nothing was done
-  69       the backend cannot be reached, or failed, or takes no writes
+  69       the backend cannot be reached, or failed, or takes no writes, or had not answered when a
+           limited wait ended
   70, 71   lockkit itself failed; the system refused what it needs
   74       the lock was lost (of `run`: while the command ran, whatever the command returned); put
-           --fenced: a later holder has stored
+           --fenced: it is not held any more, or a later holder has stored
   75       not acquired: the lock is taken (of `run` and `acquire`: --busy-exit-code changes it);
            latch wait: the latch is still closed
   126, 127 the command cannot be run; there is no such command";
@@ -56,6 +59,9 @@ Environment:
 A command of `run` or `elect` finds the backend and prefix of its lock in LOCKKIT_URL and
 LOCKKIT_PREFIX, so a lockkit inside of it uses the same ones unless told otherwise.";
 
+/// Options that all subcommands have stand behind a subcommand's own.
+const OUTPUT: &str = "Output";
+
 const EXAMPLES: &str = "\
 Examples:
   lockkit run --local nightly -- ./backup.sh           one at a time on this host
@@ -68,18 +74,19 @@ Examples:
 #[command(name = "lockkit", version, about = ABOUT, max_term_width = 100,
     after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"),
     after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}\n\n{ENVIRONMENT}"),
-    subcommand_required = true, arg_required_else_help = false, disable_help_subcommand = true)]
+    subcommand_required = true, arg_required_else_help = false)]
 pub(crate) struct Cli {
     /// Report each step on stderr
-    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    #[arg(short, long, global = true, conflicts_with = "quiet", help_heading = OUTPUT)]
     pub(crate) verbose: bool,
 
     /// Report only failures on stderr
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
 
     /// Use colours
-    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Color::Auto)]
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Color::Auto,
+        help_heading = OUTPUT)]
     pub(crate) color: Color,
 
     #[command(flatten)]
@@ -90,6 +97,32 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
+    /// Reads the command line. Refuses `run -- COMMAND`, which a script makes of `run $NAME -- COMMAND`
+    /// when that variable is not set: COMMAND would become the name, and its first argument the command.
+    pub(crate) fn read(line: &[OsString]) -> Result<Self, clap::Error> {
+        let mut command = grouped(Self::command());
+        let cli = command
+            .try_get_matches_from_mut(line)
+            .and_then(|matches| Self::from_arg_matches(&matches))
+            .map_err(|error| error.format(&mut command))?;
+        let name = match &cli.verb {
+            Verb::Run(args) => &args.name,
+            Verb::Elect(args) => &args.name,
+            _ => return Ok(cli),
+        };
+        let Some(at) = line.iter().position(|word| word == "--") else { return Ok(cli) };
+        let before = line[..at].iter().cloned().chain([OsString::from("COMMAND")]);
+        match Self::try_parse_from(before) {
+            Err(error)
+                if error.kind() == ErrorKind::MissingRequiredArgument && !name.starts_with('-') =>
+            {
+                let sentence = "NAME is missing before `--` (is a variable of the script not set?)";
+                Err(Self::command().error(ErrorKind::MissingRequiredArgument, sentence))
+            }
+            _ => Ok(cli),
+        }
+    }
+
     /// How much is to be said.
     pub(crate) fn verbosity(&self) -> Verbosity {
         match (self.quiet, self.verbose) {
@@ -98,6 +131,38 @@ impl Cli {
             (false, false) => Verbosity::Normal,
         }
     }
+}
+
+/// The subcommands in the order in which a newcomer meets them. Which there are depends on features.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Hold a lock while something runs:", &["run", "hold", "elect", "check"]),
+    ("Look at locks, and take them away:", &["ls", "show", "watch", "top", "break"]),
+    ("Locks that outlive a process:", &["acquire", "renew", "release"]),
+    ("Latches, semaphores and registers:", &["latch", "resize", "get", "put", "delete"]),
+    ("The backend:", &["doctor", "schema", "serve", "take-over", "compare", "storm", "judge"]),
+    ("This command:", &["help", "man", "completions"]),
+];
+
+/// The command with its subcommands listed in groups, for which clap has no means of its own.
+fn grouped(mut command: clap::Command) -> clap::Command {
+    command.build();
+    let mut list = String::new();
+    for (title, verbs) in GROUPS {
+        list.push_str(&format!("{title}\n"));
+        for verb in verbs.iter().filter_map(|verb| command.find_subcommand(verb)) {
+            let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
+            list.push_str(&format!("  {:<12} {about}\n", verb.get_name()));
+        }
+        list.push('\n');
+    }
+    let verbs: Vec<_> = command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
+    for verb in verbs {
+        command = command.mut_subcommand(verb, |verb| verb.hide(true));
+    }
+    command.help_template(format!(
+        "{{before-help}}{{about-with-newline}}\nUsage: lockkit [OPTIONS] COMMAND\n\n\
+         {list}{{all-args}}{{after-help}}"
+    ))
 }
 
 /// When to use colours.

@@ -4,9 +4,10 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
-use super::take::ElectCommand;
+use super::take::{ElectCommand, Leftovers};
 use super::{duration, lease, positive_duration, term};
 
 /// `elect`.
@@ -24,7 +25,7 @@ and the candidates.
 {ELECT_EXAMPLE}"))]
 pub(crate) struct ElectArgs {
     /// What others see of this candidate while it leads, such as an address
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) value: Option<String>,
 
     /// How long a leader that vanished stays the leader [default: 30s, or that of the URL]
@@ -41,9 +42,13 @@ pub(crate) struct ElectArgs {
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub(crate) kill_after: Option<Duration>,
 
+    /// What becomes of processes that the command leaves in its process group when it ends
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Leftovers::Wait)]
+    pub(crate) leftovers: Leftovers,
+
     /// Without a command: print the value of the leader (or who it is, if it has none); end with 1
     /// when there is none
-    #[arg(long, conflicts_with_all = ["value", "max_term", "kill_after", "shell", "command"])]
+    #[arg(long, conflicts_with_all = ["value", "max_term", "kill_after", "leftovers", "shell", "command"])]
     pub(crate) show: bool,
 
     /// The election: 1 to 512 bytes, anything but control characters
@@ -70,7 +75,7 @@ pub(crate) enum LatchVerb {
 
         /// The participant that counts: each counts once, however often it says so [default: this
         /// host's name]
-        #[arg(long = "as", value_name = "ID")]
+        #[arg(long = "as", value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
         participant: Option<String>,
     },
     /// Wait until none is missing
@@ -155,8 +160,8 @@ pub(crate) struct GetArgs {
 #[derive(Args, Debug)]
 #[command(after_help = PUT_EXAMPLE, after_long_help = format!("\
 Prints the version that was stored. With --fenced, in a command of `run` or `elect`, the value goes \
-along with the token of that lock: once a later holder of the lock has stored, this ends with 74 and \
-stores nothing. So a command that was paused cannot undo what its successor did. The register has to \
+along with the token of that lock: once a later holder of the lock has stored, or when the lock is not \
+held any more, this ends with 74 and stores nothing. So a command that was paused cannot undo what its successor did. The register has to \
 be in the backend and under the prefix of the lock, as it is unless --url or --prefix say otherwise, \
 and the lock must be exclusive: tokens of other backends, of readers and of permits do not fence.
 
@@ -174,6 +179,10 @@ pub(crate) struct PutArgs {
     #[arg(long)]
     pub(crate) fenced: bool,
 
+    /// Store an empty value instead of refusing it
+    #[arg(long)]
+    pub(crate) allow_empty: bool,
+
     /// Forget the value after this time [default: never]
     #[arg(long, value_name = "DUR", value_parser = positive_duration)]
     pub(crate) keep: Option<Duration>,
@@ -181,7 +190,7 @@ pub(crate) struct PutArgs {
     /// The register: 1 to 512 bytes, anything but control characters
     pub(crate) name: String,
 
-    /// The value, 64 KiB at most; read from stdin when it is left out
+    /// The value, 64 KiB at most; `-` reads it from stdin
     pub(crate) value: Option<OsString>,
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{duration, lease, positive_duration, term};
 use crate::exit::code;
@@ -80,7 +80,8 @@ fn words(shell: Option<&OsString>, command: &[OsString]) -> Vec<OsString> {
 
 /// `run`.
 #[derive(Args, Debug)]
-#[command(after_help = RUN_EXAMPLES, after_long_help = format!("{RUN_HELP}\n\n{RUN_EXAMPLES}"))]
+#[command(after_help = format!("{RUN_EXAMPLES}\n\n{RUN_CODES}\n\n{DURATIONS}"),
+    after_long_help = format!("{RUN_HELP}\n\n{RUN_CODES}\n\n{DURATIONS}\n\n{RUN_EXAMPLES}"))]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) take: TakeArgs,
@@ -112,6 +113,11 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "only_once", conflicts_with_all = ["keep", "command", "shell", "contain"])]
     pub(crate) forget: bool,
 
+    /// What becomes of processes that the command leaves in its process group when it ends
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Leftovers::Wait,
+        conflicts_with_all = ["contain", "forget"])]
+    pub(crate) leftovers: Leftovers,
+
     /// Run the command in a PID namespace of its own: nothing that it starts survives it
     ///
     /// Also daemons and other sessions end with the command, and all of it is killed by the kernel
@@ -125,6 +131,17 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) what: RunCommand,
+}
+
+/// What becomes of the processes that a command leaves in its process group when it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Leftovers {
+    /// They work on, and the lock is held and renewed until the last of them has ended
+    Wait,
+    /// They work on; the lock is released after a second. Only the token protects from them
+    Leave,
+    /// They get SIGTERM after a second, then SIGKILL; then the lock is released
+    End,
 }
 
 /// What `run` runs; nothing with --forget.
@@ -157,30 +174,48 @@ Examples:
 const RUN_HELP: &str = "\
 The command runs with stdin, stdout and stderr as they are, in a process group of its own, and finds \
 LOCKKIT_NAME and LOCKKIT_TOKEN in its environment, and in LOCKKIT_URL and LOCKKIT_PREFIX the backend \
-of its lock (unless the URL contains a secret and was given with --url). LOCKKIT_HELD is for lockkit \
-itself. The lock is renewed while the command runs and released when it ends, however it ends.
+of its lock (unless the URL contains a secret and was given with --url). The lock is renewed while the \
+command runs and released when it ends, however it ends.
 
 The command never outlives the lease. When the lock is lost, its process group gets SIGTERM at once, \
 and SIGKILL --kill-after later at most; when the backend does not answer, SIGTERM comes --kill-after \
 before the lease ends; SIGKILL always comes before it ends. This holds also when lockkit itself \
-stands still; when it is killed, the group is killed at once. What the command leaves running in its \
-process group when it ends gets a second, then SIGTERM, then SIGKILL, before the lock is released.
+stands still; when it is killed, the group is killed at once.
+
+What the command leaves running in its process group when it ends (`job &` without `wait`) works on, \
+and the lock stays held until it has ended. --leftovers=leave releases the lock instead, as for a \
+script that starts a server; --leftovers=end ends it. A loss of the lock, --max-hold, or a signal that \
+asks lockkit to end, ends it in any case.
 
 What is left:
 - Processes that leave the group (daemons, the jobs of an interactive shell, what runs as another \
 user) are out of reach. --contain reaches them, but for what runs as another user.
-- lockkit and its supervisor, a process of its own called lk-supervisor, end the command for each \
-other. A kill by name (`pkill -f lockkit`, `killall lockkit`) misses the supervisor. When something \
-kills or stops both at one stroke (`killall /path/of/lockkit`, a kill of all processes of the user), \
-the command itself is killed with lockkit, but what it has started works on; --contain ends that too \
-when lockkit is killed, not when both are stopped.
+- When something kills or stops lockkit and its supervisor at one stroke (`killall /path/of/lockkit`, \
+a kill of all processes of the user), the command itself is killed with lockkit, but what it has \
+started works on; --contain ends that too when lockkit is killed, not when both are stopped.
 Check the token at what the command changes: that protects in these cases too.
 
 SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command. When one of the \
 first four ends it, lockkit ends by the same signal, as `sleep` would. A job that is stopped (Ctrl-Z) \
-is not renewed, and is killed when its lease ends.
+is not renewed, and is killed when its lease ends.";
 
-Durations are numbers with ms, s, m, h or d, such as 250ms or 1h30m; bare numbers are seconds.";
+const DURATIONS: &str =
+    "DUR is a number with ms, s, m, h or d, such as 250ms or 1h30m; bare numbers are seconds.";
+
+const RUN_CODES: &str = "\
+Exit codes:
+  the command's own, or 128 + n when signal n ended it; 74 the lock was lost; 75 not acquired (or
+  --busy-exit-code); 64 wrong usage; 69 the backend failed; 70, 71 lockkit or the system failed;
+  126, 127 the command cannot be run; there is no such command";
+
+/// How `run` works inside, for the manual page.
+pub(crate) const RUN_INTERNALS: &str = "\
+Three processes take part: lockkit, which holds and renews the lock; the command; and a supervisor \
+called lk-supervisor, which ends the command's process group when the lease ends or lockkit is gone. \
+lockkit and the supervisor end the command for each other. A kill by name (`pkill -f lockkit`, \
+`killall lockkit`) misses the supervisor; lockkit starts another one when that is killed. \
+LOCKKIT_HELD in the command's environment lists the locks that it runs under, for `check`, \
+`put --fenced`, and so that it does not wait for its own lock; what outlives its lock can unset it.";
 
 /// `hold`.
 #[derive(Args, Debug)]

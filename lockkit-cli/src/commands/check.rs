@@ -1,6 +1,7 @@
 //! `check`: asks the backend whether the lock that this command runs under still holds.
 
-use lockkit::Name;
+use lockkit::state::Standing;
+use lockkit::{LockManager, Name};
 
 use crate::args::BackendArgs;
 use crate::backend::Backend;
@@ -17,18 +18,26 @@ pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
     Name::new(&held.name)?;
     let backend = backend(args, &held)?;
     let locks = backend.connect().await?;
-    let state = locks.inspect(held.space(), &held.name).await;
+    let checked = still_holds(&locks, &held).await;
     take::close(&locks).await;
     let subject = phrase::subject(held.space(), &held.name);
-    let state = state.map_err(|error| Failure::from(error).at("looking at the lock at", &backend));
-    match state?.holders().find(|s| s.token.get() == held.token) {
-        Some(standing) if !standing.broken => {
-            output::detail(format!("{subject} is held with token {}", held.token));
-            Ok(0)
-        }
-        Some(_) => Err(lost(&format!("{subject} was broken"))),
-        None => Err(lost(&format!("{subject} is not held with token {} any more", held.token))),
+    let checked = checked.map_err(|failure| failure.at("looking at the lock at", &backend))?;
+    if checked.broken {
+        return Err(lost(&format!("{subject} was broken")));
     }
+    output::detail(format!("{subject} is held with token {}", held.token));
+    Ok(0)
+}
+
+/// The claim of the lock, with its token; an error if it does not hold any more. One that was broken
+/// gracefully holds until its lease ends.
+pub(crate) async fn still_holds(locks: &LockManager, held: &Held) -> Result<Standing, Failure> {
+    let state = locks.inspect(held.space(), &held.name).await?;
+    let claim = state.holders().find(|claim| claim.token.get() == held.token).cloned();
+    claim.ok_or_else(|| {
+        let subject = phrase::subject(held.space(), &held.name);
+        lost(&format!("{subject} is not held with token {} any more", held.token))
+    })
 }
 
 fn lost(sentence: &str) -> Failure {
@@ -39,8 +48,10 @@ fn lost(sentence: &str) -> Failure {
 fn backend(args: &BackendArgs, held: &Held) -> Result<Backend, Failure> {
     let told = args.url.is_some() || args.local;
     let of_the_lock = BackendArgs { prefix: Some(held.prefix.clone()), ..args.clone() };
-    match told || held.hidden {
-        true => Backend::choose(&of_the_lock),
-        false => Backend::of_the_lock(held, &of_the_lock),
+    if !told && !held.hidden {
+        return Backend::of_the_lock(held, &of_the_lock);
     }
+    let chosen = Backend::choose(&of_the_lock)?;
+    held.is_in(&chosen, "not")?;
+    Ok(chosen)
 }

@@ -1,14 +1,18 @@
 //! `latch`: count down, wait, look, reset.
 
+use std::convert::Infallible;
+use std::time::Duration;
+
 use lockkit::sync::Latch;
 use lockkit::{Error, Identity, LockManager};
+use tokio::time::sleep;
 
 use crate::args::BackendArgs;
 use crate::args::sync::LatchVerb;
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
 use crate::output::{self, printable};
-use crate::take;
+use crate::{silence, take};
 
 pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8, Failure> {
     match verb {
@@ -22,14 +26,32 @@ pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8,
         }
         LatchVerb::Wait { latch, wait } => {
             let (locks, gate) = open(&latch.name, latch.count, backend).await?;
-            let opened = match wait {
-                Some(limit) => gate.wait_timeout(*limit).await,
-                None => gate.wait().await.map(|()| true),
+            let subject = format!("the latch {:?}", latch.name);
+            let waiting = async {
+                match wait {
+                    Some(limit) => gate.wait_timeout(*limit).await,
+                    None => gate.wait().await.map(|()| true),
+                }
             };
+            let opened = tokio::select! {
+                biased;
+                opened = waiting => opened,
+                never = silence::tell(&locks, &subject) => match never {},
+                never = ask_now_and_then(&gate) => match never {},
+            };
+            let timeout = Backend::choose(backend)?.timeout();
+            let unanswered = silence::at_the_limit(&locks, timeout);
             take::close(&locks).await;
-            if !opened? {
-                let sentence = format!("the latch {:?} is still closed", latch.name);
-                return Err(Failure::new(code::BUSY, sentence));
+            match (opened?, unanswered) {
+                (true, _) => {}
+                (false, Some(sentence)) => {
+                    let sentence = format!("{subject} may be open or closed: {sentence}");
+                    return Err(Failure::new(code::UNAVAILABLE, sentence));
+                }
+                (false, None) => {
+                    let sentence = format!("{subject} is still closed");
+                    return Err(Failure::new(code::BUSY, sentence));
+                }
             }
         }
         LatchVerb::Show { name, count } => {
@@ -46,6 +68,16 @@ pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8,
         }
     }
     Ok(0)
+}
+
+/// Asks the backend, which otherwise speaks when the latch changes: so that its silence shows.
+async fn ask_now_and_then(gate: &Latch) -> Infallible {
+    let mut pause = Duration::from_secs(1);
+    loop {
+        sleep(pause).await;
+        let _ = gate.count().await;
+        pause = Duration::from_secs(5);
+    }
 }
 
 /// How many are missing, and which have counted, one a line.

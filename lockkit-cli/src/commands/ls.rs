@@ -30,6 +30,9 @@ struct RegisterView<'a> {
     token: Option<Token>,
     /// The length of the value.
     bytes: usize,
+    /// Why it cannot be read, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damaged: Option<&'a str>,
 }
 
 /// What is listed, under its prefix.
@@ -96,11 +99,15 @@ async fn registers(args: &LsArgs, locks: &LockManager) -> Result<Listed, Failure
             version: it.version.0,
             token: it.token,
             bytes: it.bytes,
+            damaged: it.damaged.as_deref(),
         })
         .collect();
     let rows = found.iter().map(|(prefix, it)| {
         let token = it.token.map_or(String::new(), |token| token.to_string());
-        let cells = [it.version.0.to_string(), token, it.bytes.to_string()];
+        let cells = match &it.damaged {
+            Some(why) => [format!("damaged: {why}"), String::new(), String::new()],
+            None => [it.version.0.to_string(), token, it.bytes.to_string()],
+        };
         row(args, prefix, [it.name.as_str().to_owned()].into_iter().chain(cells))
     });
     Ok(Listed { json: json(&views)?, titles: &REGISTERS, rows: rows.collect() })
@@ -184,6 +191,9 @@ fn state_cells(state: &LockState) -> [String; 8] {
         holder,
         first.and_then(|s| s.held_for).map_or(String::new(), phrase::duration),
         state.waiters().count().to_string(),
-        first.and_then(|s| s.note.clone()).unwrap_or_default(),
+        match &state.damaged {
+            Some(why) => format!("damaged: {why}"),
+            None => first.and_then(|s| s.note.clone()).unwrap_or_default(),
+        },
     ]
 }

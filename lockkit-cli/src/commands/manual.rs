@@ -6,6 +6,7 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
+use crate::args::take::RUN_INTERNALS;
 use crate::args::{Cli, ManArgs};
 use crate::exit::Failure;
 use crate::output;
@@ -19,7 +20,10 @@ pub(crate) fn completions(shell: Shell) -> Result<u8, Failure> {
 
 /// One page, or all of them into a folder.
 pub(crate) fn man(args: &ManArgs) -> Result<u8, Failure> {
-    let mut command = Cli::command();
+    let mut command = Cli::command().mut_subcommand("run", |run| {
+        let help = run.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        run.after_long_help(format!("{help}\n\n{RUN_INTERNALS}"))
+    });
     command.build();
     if let Some(folder) = &args.dir {
         return write_all(&command, folder);
@@ -42,7 +46,7 @@ fn write_all(command: &Command, folder: &Path) -> Result<u8, Failure> {
             .map_err(|e| Failure::os(&format!("cannot write {}", file.display()), e))
     };
     write("lockkit", page(command)?)?;
-    for verb in command.get_subcommands() {
+    for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
         write(&format!("lockkit-{}", verb.get_name()), page(verb)?)?;
     }
     Ok(0)

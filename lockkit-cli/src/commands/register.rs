@@ -9,8 +9,9 @@ use serde::Serialize;
 use crate::args::BackendArgs;
 use crate::args::sync::{DeleteArgs, GetArgs, PutArgs};
 use crate::backend::Backend;
+use crate::commands::check;
 use crate::exit::{Failure, code};
-use crate::run::nested;
+use crate::run::nested::{self, Held};
 use crate::view::json;
 use crate::{output, take};
 
@@ -65,7 +66,7 @@ fn view<'a>(name: &'a str, entry: &'a Entry) -> EntryView<'a> {
 pub(crate) async fn put(args: &PutArgs, backend: &BackendArgs) -> Result<u8, Failure> {
     Name::new(&args.name)?;
     let backend = Backend::choose(backend)?;
-    let token = args.fenced.then(|| surrounding_token(&backend)).transpose()?;
+    let fence = args.fenced.then(|| surrounding_lock(&backend)).transpose()?;
     let value = value(args)?;
     let expect = match args.if_version {
         Some(version) => Expect::Version(Version(version)),
@@ -78,18 +79,21 @@ pub(crate) async fn put(args: &PutArgs, backend: &BackendArgs) -> Result<u8, Fai
         Some(time) => register.ttl(time),
         None => register,
     };
-    let stored = match token {
-        Some(token) => register.store_with_token(token, expect, value).await,
-        None => register.compare_and_store(expect, value).await,
+    let stored = async {
+        let stored = match &fence {
+            Some((held, token)) => {
+                // The token alone lets a lock that was released write until its next holder has.
+                check::still_holds(&locks, held).await?;
+                register.store_with_token(*token, expect, value).await
+            }
+            None => register.compare_and_store(expect, value).await,
+        };
+        stored.map_err(|error| refused(error, expect))
     };
+    let stored = stored.await;
     take::close(&locks).await;
-    match stored {
-        Ok(version) => {
-            output::print_line(version.0)?;
-            Ok(0)
-        }
-        Err(error) => Err(refused(error, expect)),
-    }
+    output::print_line(stored?.0)?;
+    Ok(0)
 }
 
 /// Deletes the value. Says nothing when there was one.
@@ -127,10 +131,13 @@ fn refused(error: Error, expect: Expect) -> Failure {
     }
 }
 
-/// The token of the lock that this runs under.
-fn surrounding_token(backend: &Backend) -> Result<Token, Failure> {
+/// The lock that this runs under, and its token.
+fn surrounding_lock(backend: &Backend) -> Result<(Held, Token), Failure> {
     match nested::held().pop() {
-        Some(held) => held.fences(backend),
+        Some(held) => {
+            let token = held.fences(backend)?;
+            Ok((held, token))
+        }
         None => Err(Failure::usage(
             "this does not run under `lockkit run` or `elect`: there is no token to fence with",
         )),
@@ -140,12 +147,24 @@ fn surrounding_token(backend: &Backend) -> Result<Token, Failure> {
 fn value(args: &PutArgs) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     match &args.value {
-        Some(value) => bytes.extend(value.as_bytes()),
-        None => {
+        Some(value) if value == "-" => {
             let most = MAX_REGISTER_BYTES as u64 + 1;
             let read = io::stdin().lock().take(most).read_to_end(&mut bytes);
             read.map_err(|e| Failure::usage(format!("cannot read the value from stdin: {e}")))?;
         }
+        Some(value) => bytes.extend(value.as_bytes()),
+        // In a script, this is most likely a variable that is not set.
+        None => {
+            return Err(Failure::usage(format!(
+                "there is no value for {:?}: give one, or add - to read it from stdin",
+                args.name
+            )));
+        }
+    }
+    if bytes.is_empty() && !args.allow_empty {
+        return Err(Failure::usage(
+            "the value is empty: add --allow-empty if that is meant, or use `lockkit delete`",
+        ));
     }
     match bytes.len() > MAX_REGISTER_BYTES {
         true => Err(Failure::usage(format!("a register keeps {MAX_REGISTER_BYTES} bytes at most"))),

@@ -33,7 +33,8 @@ fn rights(url: &BackendUrl) -> String {
                 "\n-- What a user needs who uses locks and may not make tables.\n\
                  {mark}GRANT USAGE ON SCHEMA \"{schema}\" TO \"{user}\";\n\
                  {mark}GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"{schema}\" TO \
-                 \"{user}\";\n"
+                 \"{user}\";\n\
+                 {mark}GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA \"{schema}\" TO \"{user}\";\n"
             )
         }
         _ => {

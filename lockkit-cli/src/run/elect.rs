@@ -38,7 +38,8 @@ pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<End
     launch::find(&command[0])?;
     nested::refuse(&nested::held(), &backend, take.space(), &args.name)?;
     let locks = take.connect(&backend).await?;
-    let mut job = Job { command, environment: Vec::new(), contained: false };
+    let leftovers = args.leftovers;
+    let mut job = Job { command, environment: Vec::new(), contained: false, leftovers };
     let result = async {
         let mut signals = Signals::ending()?;
         loop {

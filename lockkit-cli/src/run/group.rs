@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use super::launch::Job;
 use super::signals::Signals;
 use crate::exit::{Ending, code};
+use crate::system;
 
 /// What happened to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,13 +126,24 @@ impl Group {
         let _ = kill_process_group(self.leader, signal);
     }
 
-    /// Whether nobody is left in the group. Only after the command's end: it takes away the
+    /// Whether no process of the group is alive. Only after the command's end: it takes away the
     /// command's process, and others of the group that ended and that were handed to this process.
     pub(crate) fn is_empty(&mut self) -> bool {
         while let Ok(Some(_)) = waitpgid(self.leader, WaitOptions::NOHANG) {
             self.reaped = true;
         }
-        self.reaped && test_kill_process_group(self.leader) == Err(Errno::SRCH)
+        if !self.reaped {
+            return false;
+        }
+        // The signal also finds processes that ended and that their parent has not taken away: in a
+        // container without an init, for ever.
+        test_kill_process_group(self.leader) == Err(Errno::SRCH)
+            || system::processes_of(self.leader).is_some_and(|alive| alive.is_empty())
+    }
+
+    /// The processes of the group that are alive, as far as the system shows them.
+    pub(crate) fn processes(&self) -> Vec<String> {
+        system::processes_of(self.leader).unwrap_or_default()
     }
 }
 

@@ -16,6 +16,7 @@ use super::launch::Job;
 use super::signals::{Signals, TELLING};
 use super::supervisor::{Deed, Due, Supervisor};
 use super::terminal::Terminal;
+use crate::args::take::Leftovers;
 use crate::exit::Failure;
 use crate::{output, phrase};
 
@@ -39,6 +40,7 @@ pub(crate) struct Hold<'a> {
     lead: Duration,
     due: Due,
     group: Group,
+    leftovers: Leftovers,
     supervisor: Option<Supervisor>,
     terminal: Option<Terminal>,
     ending: &'a mut Signals,
@@ -53,9 +55,13 @@ pub(crate) struct Hold<'a> {
 struct Leftover {
     end: End,
     since: Instant,
-    terminated: bool,
+    announced: bool,
+    terminated: Option<Instant>,
     killed: bool,
 }
+
+/// How long what a command leaves behind may take to end by itself: the rest of a pipeline.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// What there is to react to.
 enum Happening {
@@ -103,6 +109,7 @@ impl<'a> Hold<'a> {
             lead,
             due,
             group,
+            leftovers: job.leftovers,
             supervisor: Some(supervisor),
             terminal,
             ending,
@@ -113,7 +120,7 @@ impl<'a> Hold<'a> {
         })
     }
 
-    /// Returns when nobody of the command's group is left.
+    /// Returns when no process of the command's group is left, or is to be waited for.
     pub(crate) async fn until_the_end(mut self) -> Result<Outcome, Failure> {
         let end = loop {
             match self.next().await {
@@ -152,8 +159,9 @@ impl<'a> Hold<'a> {
     }
 
     async fn next(&mut self) -> Happening {
-        let nap = match self.leftover {
-            Some(_) => Duration::from_millis(10),
+        let nap = match &self.leftover {
+            Some(leftover) if leftover.since.elapsed() < GRACE => Duration::from_millis(10),
+            Some(_) => self.tick.min(Duration::from_millis(100)),
             None => self.tick,
         };
         let deed = async {
@@ -174,32 +182,49 @@ impl<'a> Hold<'a> {
     }
 
     fn ended(&mut self, end: End) {
-        self.leftover =
-            Some(Leftover { end, since: Instant::now(), terminated: false, killed: false });
+        let since = Instant::now();
+        let leftover = Leftover { end, since, announced: false, terminated: None, killed: false };
+        self.leftover = Some(leftover);
     }
 
-    /// How the command ended, once nobody of its group is left. What it left behind gets a moment
-    /// (the rest of a pipeline), then is ended: the lock must not be free while it works.
+    /// How the command ended, once no process that it left in its group is to be waited for.
     fn cleared(&mut self) -> Option<End> {
         let leftover = self.leftover.as_mut()?;
         if self.group.is_empty() {
             return Some(leftover.end);
         }
-        let grace = Duration::from_secs(1);
-        let waited = leftover.since.elapsed();
-        if waited >= grace && !leftover.terminated {
-            leftover.terminated = true;
-            output::note("the command left processes behind in its group: ending them");
+        if leftover.since.elapsed() < GRACE {
+            return None;
+        }
+        let leftovers = match self.lost.is_some() || self.asked.is_some() {
+            true => Leftovers::End,
+            false => self.leftovers,
+        };
+        if !leftover.announced {
+            leftover.announced = true;
+            announce(leftovers, &self.group.processes());
+            // Its keys are to reach this process, which ends what ignores them.
+            if let Some(terminal) = &mut self.terminal {
+                terminal.take_back();
+            }
+        }
+        match leftovers {
+            Leftovers::Wait => return None,
+            Leftovers::Leave => return Some(leftover.end),
+            Leftovers::End => {}
+        }
+        let Some(terminated) = leftover.terminated else {
+            leftover.terminated = Some(Instant::now());
             self.group.signal(Signal::TERM);
             self.group.signal(Signal::CONT);
-        } else if waited >= grace + self.term.kill_after && !leftover.killed {
+            return None;
+        };
+        if terminated.elapsed() >= self.term.kill_after && !leftover.killed {
             leftover.killed = true;
             self.group.signal(Signal::KILL);
-        } else if waited >= grace + self.term.kill_after + grace {
-            // Dead, but its parent does not take it away: a zombie does no work.
-            return Some(leftover.end);
         }
-        None
+        // Dead, but not taken away, and where the system does not tell: what is dead does no work.
+        (terminated.elapsed() >= self.term.kill_after + GRACE).then_some(leftover.end)
     }
 
     /// The command was stopped, from the terminal or by somebody.
@@ -285,6 +310,21 @@ impl<'a> Hold<'a> {
             }
         }
     }
+}
+
+/// Names what a command left behind, also with -q: the lock is held, or released, in spite of it.
+fn announce(leftovers: Leftovers, processes: &[String]) {
+    let many =
+        if processes.is_empty() { String::new() } else { format!(" {}", processes.join(", ")) };
+    let so = match leftovers {
+        Leftovers::Wait => {
+            "the lock stays held until they have ended (--leftovers=leave releases it now, \
+             --leftovers=end ends them)"
+        }
+        Leftovers::Leave => "the lock is released, and they work on (--leftovers=leave)",
+        Leftovers::End => "ending them",
+    };
+    output::warn(format!("the command left processes behind in its group{many}: {so}"));
 }
 
 /// When the command is to be ended if nothing is heard of the lock any more.

@@ -15,6 +15,7 @@ use rustix::fs::{Access, access};
 use rustix::process::{Signal, getpid, getppid, kill_process};
 
 use super::role;
+use crate::args::take::Leftovers;
 use crate::exit::{Failure, code};
 use crate::output;
 use crate::system::{self, contain};
@@ -28,6 +29,8 @@ pub(crate) struct Job {
     pub(crate) environment: Vec<(&'static str, Option<String>)>,
     /// Whether it gets a PID namespace of its own.
     pub(crate) contained: bool,
+    /// What becomes of what it leaves in its process group.
+    pub(crate) leftovers: Leftovers,
 }
 
 const PLAIN: &str = "plain";

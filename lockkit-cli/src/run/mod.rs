@@ -68,7 +68,8 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
             return Ok(Ending::Code(0));
         }
         let environment = environment(&guard, held, &backend, &take)?;
-        let job = Job { command, environment, contained: args.contain };
+        let (contained, leftovers) = (args.contain, args.leftovers);
+        let job = Job { command, environment, contained, leftovers };
         let ended = under(&guard, term, &job, &mut signals).await?;
         if let (Some(once), None, 0) = (&once, &ended.lost, ended.end.code()) {
             once.decide(&guard).await?;

@@ -50,17 +50,22 @@ impl Held {
             };
             return Err(Failure::usage(sentence));
         }
-        let (here, prefix) = (backend.shown(), backend.prefix());
-        if (&*self.backend, &*self.prefix) != (&*here, prefix) {
-            return Err(Failure::usage(format!(
-                "the lock that this runs under is in {} with the prefix {:?}, and its token does not \
-                 fence in {here} with the prefix {prefix:?}: leave --url and --prefix out, or give \
-                 those of the lock",
-                self.backend, self.prefix
-            )));
-        }
+        self.is_in(backend, "and its token does not fence")?;
         let none = || Failure::usage("LOCKKIT_HELD has no token: leave it as lockkit made it");
         Token::new(self.token).ok_or_else(none)
+    }
+
+    /// Refuses another backend or prefix than that of the lock, in which this is `so`.
+    pub(crate) fn is_in(&self, backend: &Backend, so: &str) -> Result<(), Failure> {
+        let (here, prefix) = (backend.shown(), backend.prefix());
+        if (&*self.backend, &*self.prefix) == (&*here, prefix) {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "the lock that this runs under is in {} with the prefix {:?}, {so} in {here} with the \
+             prefix {prefix:?}: leave --url and --prefix out, or give those of the lock",
+            self.backend, self.prefix
+        )))
     }
 
     pub(crate) fn space(&self) -> Space {

@@ -7,7 +7,8 @@
 //! | the stand-in, its command | waits for the end of the script, ends it when the lock is lost | after the script |
 //!
 //! The script tells its process id through a file in a folder of `hold`'s own: in `$(…)` the parent
-//! may be a subshell, and only what the script evaluates knows the script.
+//! may be a subshell, and only what the script evaluates knows the script. The folder also has the URL,
+//! if that contains a secret, and is removed when the script has ended.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -24,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use super::launch::Job;
 use super::signals::Signals;
 use super::{Term, conclude, environment, nested, role, under};
-use crate::args::take::HoldArgs;
+use crate::args::take::{HoldArgs, Leftovers};
 use crate::args::{BackendArgs, Cli, Verb};
 use crate::backend::Backend;
 use crate::exit::{Ending, Failure, code};
@@ -112,19 +113,21 @@ pub(super) fn keeper(arguments: &[OsString]) -> ExitCode {
 }
 
 async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<Ending, Failure> {
-    let backend = Backend::choose(backend)?.ttl_or_default(args.take.ttl);
+    let mut backend = Backend::choose(backend)?.ttl_or_default(args.take.ttl);
     let take = Take::new(&args.name, &args.take, None, false);
     take.rehearse(&backend).await?;
     let term = Term::new("--max-hold", None, None, backend.ttl())?;
     let held = nested::held();
     nested::refuse(&held, &backend, take.space(), &args.name)?;
     let locks = take.connect(&backend).await?;
+    let _folder = Removed(folder);
     let result = async {
         let mut signals = Signals::ending()?;
         let guard = tokio::select! {
             guard = take.take(&locks, &mut signals) => guard?,
             () = end_of_stdin() => return Err(Failure::silent(code::SOFTWARE)),
         };
+        backend.hand_on_by_file(folder)?;
         let variables = environment(&guard, held, &backend, &take)?;
         for (name, value) in &variables {
             print_variable(name, value.as_deref())?;
@@ -132,13 +135,13 @@ async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<E
         let file = quoted(&folder.join(SCRIPT).to_string_lossy());
         output::print(&format!("echo $$ >{file}\n{COMPLETE}\n"))?;
         let command = role::stand_in(folder, term.kill_after);
-        let job = Job { command, environment: variables, contained: false };
+        let leftovers = Leftovers::End;
+        let job = Job { command, environment: variables, contained: false, leftovers };
         let ended = under(&guard, term, &job, &mut signals).await?;
         conclude(guard, ended, &args.name).await
     }
     .await;
     take::close_after(&locks, &result).await;
-    let _ = std::fs::remove_dir_all(folder);
     result
 }
 
@@ -167,6 +170,7 @@ pub(super) fn stand_in(arguments: &[OsString]) -> ExitCode {
     let pause = pause.to_str().and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
     role::asynchronously(async {
         let mut signals = Signals::ending()?;
+        let _folder = Removed(Path::new(folder));
         let Ok(Some((pid, script))) = timeout(PATIENCE, script(Path::new(folder))).await else {
             return Ok(Ending::Code(0));
         };
@@ -185,6 +189,15 @@ pub(super) fn stand_in(arguments: &[OsString]) -> ExitCode {
     })
 }
 
+/// A folder that is removed when this is dropped.
+struct Removed<'a>(&'a Path);
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0);
+    }
+}
+
 /// The script, once it has said who it is.
 async fn script(folder: &Path) -> Option<(Pid, Process)> {
     let file = folder.join(SCRIPT);
@@ -194,7 +207,6 @@ async fn script(folder: &Path) -> Option<(Pid, Process)> {
             _ => sleep(Duration::from_millis(10)).await,
         }
     };
-    let _ = std::fs::remove_dir_all(folder);
     let pid = Pid::from_raw(text.trim().parse().ok()?)?;
     Some((pid, Process::open(pid)?))
 }

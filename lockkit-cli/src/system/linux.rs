@@ -60,6 +60,33 @@ pub(crate) fn parent_of(pid: Pid) -> Option<Pid> {
     Pid::from_raw(after.split_whitespace().nth(1)?.parse().ok()?)
 }
 
+/// The processes of a group that are alive, as `name[id]`; `None` where `/proc` shows none of the
+/// group, not even one that ended: it may hide those of other users.
+pub(crate) fn processes_of(group: Pid) -> Option<Vec<String>> {
+    let group = group.as_raw_nonzero().to_string();
+    let mut alive = None;
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let id = entry.file_name();
+        let Some(id) = id.to_str().filter(|id| id.starts_with(|c: char| c.is_ascii_digit())) else {
+            continue;
+        };
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some((before, after)) = stat.rsplit_once(')') else { continue };
+        // State, parent, group.
+        let mut fields = after.split_whitespace();
+        let (state, its_group) = (fields.next(), fields.nth(1));
+        if its_group != Some(&*group) {
+            continue;
+        }
+        let alive = alive.get_or_insert_with(Vec::new);
+        if !matches!(state, Some("Z" | "X")) {
+            let name = before.split_once('(').map_or("", |(_, name)| name);
+            alive.push(format!("{name}[{id}]"));
+        }
+    }
+    alive
+}
+
 /// Wakes a wait at a moment of the boot clock.
 pub(crate) struct Alarm(OwnedFd);
 

@@ -10,11 +10,11 @@ mod portable;
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{
-    Alarm, Process, die_with_the_parent, ignored_signals, is_usable, parent_of, show_as,
-    this_program,
+    Alarm, Process, die_with_the_parent, ignored_signals, is_usable, parent_of, processes_of,
+    show_as, this_program,
 };
 #[cfg(not(target_os = "linux"))]
 pub(crate) use portable::{
-    Alarm, Process, contain, die_with_the_parent, ignored_signals, is_usable, parent_of, show_as,
-    this_program,
+    Alarm, Process, contain, die_with_the_parent, ignored_signals, is_usable, parent_of,
+    processes_of, show_as, this_program,
 };

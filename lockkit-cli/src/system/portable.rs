@@ -5,6 +5,7 @@
 //! - The process of a script is known by its id alone.
 //! - A signal that was ignored when lockkit began is caught all the same.
 //! - There is no `--contain`.
+//! - Processes that a command leaves behind are not named, and count until they are taken away.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -34,6 +35,10 @@ pub(crate) fn ignored_signals() -> u64 {
 }
 
 pub(crate) fn parent_of(_pid: Pid) -> Option<Pid> {
+    None
+}
+
+pub(crate) fn processes_of(_group: Pid) -> Option<Vec<String>> {
     None
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lockkit::state::Standing;
+use lockkit::state::{LockState, Standing};
 use lockkit::{Mode, Space};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -43,8 +43,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, palette: Palette) {
     }
     let (text, style) = foot(model, palette);
     frame.render_widget(Paragraph::new(text).style(style), footer);
-    if let Some(Prompt::Break(target)) = &model.prompt {
-        confirmation(frame, target, palette);
+    match &model.prompt {
+        Some(Prompt::Break(target)) => confirmation(frame, target, palette),
+        Some(Prompt::Keys) => keys(frame, palette),
+        _ => {}
     }
 }
 
@@ -83,53 +85,122 @@ fn selection(model: &Model) -> String {
     printable(&text)
 }
 
+/// A column of the list, behind the name.
+struct Column {
+    title: &'static str,
+    /// The least that it is shown with.
+    width: u16,
+    /// Its part of what is left; 0 for one that needs no more than its width.
+    share: u16,
+    /// Those with a lower number are shown first where there is no room for all.
+    rank: u8,
+    text: fn(&Row<'_>) -> String,
+}
+
+const COLUMNS: [Column; 9] = [
+    Column {
+        title: "SPACE",
+        width: 9,
+        share: 0,
+        rank: 8,
+        text: |row| row.state.space().to_string(),
+    },
+    Column { title: "MODE", width: 9, share: 0, rank: 4, text: |row| use_of(row.state) },
+    Column { title: "HELD", width: 6, share: 0, rank: 1, text: |row| short_or_dash(row.held_for) },
+    Column { title: "WAITERS", width: 7, share: 0, rank: 2, text: |row| row.waiters.to_string() },
+    Column {
+        title: "LONGEST",
+        width: 7,
+        share: 0,
+        rank: 5,
+        text: |row| short_or_dash(row.longest_wait),
+    },
+    Column {
+        title: "CHG/MIN",
+        width: 7,
+        share: 0,
+        rank: 6,
+        text: |row| format!("{:.1}", row.rate),
+    },
+    Column { title: "TOKEN", width: 20, share: 0, rank: 9, text: first_token },
+    Column { title: "HELD BY", width: 16, share: 4, rank: 3, text: holders },
+    Column { title: "NOTE", width: 16, share: 6, rank: 7, text: first_note },
+];
+
 fn list(frame: &mut Frame<'_>, area: Rect, model: &Model, rows: &[Row<'_>], palette: Palette) {
-    let wide = area.width >= WIDE;
-    let mut columns = vec![
-        ("NAME", Constraint::Fill(3)),
-        ("MODE", Constraint::Length(9)),
-        ("HELD", Constraint::Length(6)),
-        ("WAITERS", Constraint::Length(7)),
-        ("LONGEST", Constraint::Length(7)),
-        ("CHG/MIN", Constraint::Length(7)),
-        ("HELD BY", Constraint::Fill(4)),
-    ];
-    if wide {
-        columns.insert(1, ("SPACE", Constraint::Length(9)));
-        columns.insert(6, ("TOKEN", Constraint::Length(20)));
-        columns.push(("NOTE", Constraint::Fill(6)));
-    }
+    let longest = rows.iter().map(|row| Line::from(row.state.name().as_str()).width()).max();
+    // Names go first. On a narrow terminal, only how long they are held has room beside them.
+    let most = if area.width < 60 { area.width.saturating_sub(10) } else { area.width / 2 };
+    let name = (longest.unwrap_or(0).min(usize::from(most)) as u16).max(4);
+    let shown = columns_within(area.width.saturating_sub(name + 2));
+    let mut columns = vec![("NAME", Constraint::Length(name))];
+    columns.extend(shown.iter().map(|column| match column.share {
+        0 => (column.title, Constraint::Length(column.width)),
+        share => (column.title, Constraint::Fill(share)),
+    }));
     let cells = rows.iter().map(|row| {
-        let holder = row.state.holders().next();
-        let who = holder.map_or_else(String::new, |s| s.identity.to_string());
-        // The count stands first: a long name may be cut off.
-        let by = match row.state.holders().count() {
-            0 | 1 => who,
-            holders => format!("{holders}x {who}"),
-        };
-        let first = row.state.line.first();
-        let mut cells = vec![
-            row.state.name().as_str().to_owned(),
-            first.map_or_else(String::new, |s| mode(s.mode)),
-            row.held_for.map_or_else(|| "-".to_owned(), short),
-            row.waiters.to_string(),
-            row.longest_wait.map_or_else(|| "-".to_owned(), short),
-            format!("{:.1}", row.rate),
-            by,
-        ];
-        if wide {
-            cells.insert(1, row.state.space().to_string());
-            cells.insert(6, first.map_or_else(String::new, |s| s.token.to_string()));
-            cells.push(first.and_then(|s| s.note.clone()).unwrap_or_default());
-        }
+        let name = row.state.name().as_str().to_owned();
+        let others = shown.iter().map(|column| (column.text)(row));
         let waited_for = row.waiters > 0;
-        cells_of(cells).style(if waited_for { palette.warning() } else { Style::new() })
+        let style = if waited_for { palette.warning() } else { Style::new() };
+        cells_of([name].into_iter().chain(others).collect()).style(style)
     });
     let chosen = model.chosen_row(rows);
     table(frame, area, &columns, cells, chosen, palette);
     if rows.is_empty() && model.has_looked() {
         say(frame, area, "nothing of that kind is in use", palette);
     }
+}
+
+/// The columns for which there is room, in the order in which they are shown.
+fn columns_within(mut room: u16) -> Vec<&'static Column> {
+    let mut ranked: Vec<_> = COLUMNS.iter().enumerate().collect();
+    ranked.sort_by_key(|(_, column)| column.rank);
+    let mut shown = Vec::new();
+    for (at, column) in ranked {
+        let Some(left) = room.checked_sub(column.width + 1) else { break };
+        room = left;
+        shown.push((at, column));
+    }
+    shown.sort_by_key(|(at, _)| *at);
+    shown.into_iter().map(|(_, column)| column).collect()
+}
+
+fn first_token(row: &Row<'_>) -> String {
+    row.state.line.first().map_or_else(String::new, |claim| claim.token.to_string())
+}
+
+fn first_note(row: &Row<'_>) -> String {
+    row.state.line.first().and_then(|claim| claim.note.clone()).unwrap_or_default()
+}
+
+/// The first holder. The count of several stands first, since a long name may be cut off.
+fn holders(row: &Row<'_>) -> String {
+    let first = row.state.holders().next();
+    let first = first.map_or_else(String::new, |claim| claim.identity.to_string());
+    match row.state.holders().count() {
+        0 | 1 => first,
+        many => format!("{many}x {first}"),
+    }
+}
+
+/// How a lock is used: of a semaphore, its permits in use and its limit.
+fn use_of(state: &LockState) -> String {
+    let permits = |mode| match mode {
+        Mode::Permits { permits, .. } => permits,
+        _ => 0,
+    };
+    match state.line.first().map(|claim| claim.mode) {
+        Some(Mode::Permits { limit, .. }) => {
+            let used: u64 = state.holders().map(|claim| u64::from(permits(claim.mode))).sum();
+            format!("{used} of {limit}")
+        }
+        other => other.map_or_else(String::new, mode),
+    }
+}
+
+fn short_or_dash(time: Option<Duration>) -> String {
+    time.map_or_else(|| "-".to_owned(), short)
 }
 
 fn line(
@@ -229,13 +300,31 @@ fn foot(model: &Model, palette: Palette) -> (String, Style) {
         (_, _, Some(error)) => (format!("not up to date: {error}"), palette.bad()),
         _ => {
             let keys = match model.view {
-                View::List => "Enter line  b break  / filter  p prefix  s order  q quit",
-                View::Line { .. } => "Esc list  b break  q quit",
+                View::List => "Enter queue  b break  / filter  p prefix  s order  ? keys  q quit",
+                View::Line { .. } => "Esc list  b break  ? keys  q quit",
             };
             (keys.to_owned(), palette.faint())
         }
     };
     (printable(&text), style)
+}
+
+/// What each key does.
+fn keys(frame: &mut Frame<'_>, palette: Palette) {
+    let lines = [
+        "Up, k   Down, j      choose",
+        "Page Up, Page Down   ten further",
+        "Home, g   End, G     the first, the last",
+        "Enter                the queue of the chosen lock; back",
+        "Esc                  back; all locks again",
+        "/                    only names, holders and notes with a text",
+        "p                    only names that begin with a text",
+        "s                    another order",
+        "b                    break the chosen claim; asks first",
+        "q, Ctrl-C            quit",
+        "any key: back",
+    ];
+    window(frame, " keys ", &lines.map(str::to_owned), palette.faint());
 }
 
 /// Asks before anything is broken, and names the token.
@@ -250,12 +339,17 @@ fn confirmation(frame: &mut Frame<'_>, target: &Target, palette: Palette) {
         "f  forced: it moves on at once; only tokens protect what it guards".to_owned(),
         "any other key: leave it".to_owned(),
     ];
+    window(frame, " break ", &lines, palette.bad());
+}
+
+/// Lines in a border, over what is shown.
+fn window(frame: &mut Frame<'_>, title: &str, lines: &[String], border: Style) {
     let area = frame.area();
     let width = area.width.min(72);
     let height = area.height.min(lines.len() as u16 + 2);
     let place = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
     let text: Vec<Line<'_>> = lines.iter().map(|line| Line::from(printable(line))).collect();
-    let block = Block::bordered().title(" break ").border_style(palette.bad());
+    let block = Block::bordered().title(title.to_owned()).border_style(border);
     frame.render_widget(Clear, place);
     frame.render_widget(Paragraph::new(text).block(block).wrap(Wrap { trim: true }), place);
 }

@@ -51,6 +51,8 @@ pub(super) enum Prompt {
     Beginning(String),
     Text(String),
     Break(Target),
+    /// The explanation of the keys.
+    Keys,
 }
 
 /// A claim to break.
@@ -233,6 +235,7 @@ impl Model {
             (Prompt::Beginning(beginning), key) => {
                 self.prompt = edited(beginning, key).map(Prompt::Beginning);
             }
+            (Prompt::Keys, _) => {}
             (Prompt::Text(text), Key::Enter) => self.text = text,
             (Prompt::Text(text), key) => {
                 let text = edited(text, key);
@@ -247,6 +250,7 @@ impl Model {
     fn command(&mut self, key: Key) -> Option<Effect> {
         match (&self.view, key) {
             (_, Key::Char('q')) => return Some(Effect::Quit),
+            (_, Key::Char('?')) => self.prompt = Some(Prompt::Keys),
             (_, Key::Char('b')) => self.prompt = self.target().map(Prompt::Break),
             (View::Line { .. }, Key::Escape | Key::Enter | Key::Erase) => self.view = View::List,
             (View::List, Key::Escape) => self.text.clear(),

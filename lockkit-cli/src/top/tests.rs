@@ -250,6 +250,49 @@ fn the_list_fits_into_80_columns_and_uses_200() {
 }
 
 #[test]
+fn a_semaphore_shows_its_permits_in_use() {
+    let mut model = looked();
+    let permits = |token, held| {
+        let mut claim = claim(token, "h", held, 5);
+        claim.mode = Mode::Permits { permits: 1, limit: 3 };
+        claim
+    };
+    let queue = vec![permits(1, Some(2)), permits(2, Some(1)), permits(3, None)];
+    model.look(vec![lock("a", queue)], SECOND);
+    line_with(&picture(&model, 80, 10), "2 of 3");
+}
+
+#[test]
+fn names_are_whole_at_any_width_that_has_room_for_them() {
+    let mut model = looked();
+    let name = "nightly/backup/of/everything";
+    model.look(vec![lock(name, vec![claim(1, "db-1", Some(2), 2)])], SECOND);
+    for width in [40, 60, 80, 130, 200] {
+        let line = line_with(&picture(&model, width, 10), name).to_owned();
+        assert!(line.contains("2s"), "how long it is held, at {width}: {line}");
+    }
+    let long = "x".repeat(300);
+    model.look(vec![lock(&long, vec![claim(1, "db-1", Some(2), 2)])], SECOND);
+    let shown = picture(&model, 80, 10);
+    assert!(line_with(&shown, "xxx").contains("db-1"), "the holder has room beside it: {shown:#?}");
+}
+
+#[test]
+fn a_question_mark_explains_the_keys() {
+    let mut model = looked();
+    for view in [Key::Escape, Key::Enter] {
+        model.press(view);
+        model.press(Key::Char('?'));
+        let shown = picture(&model, 80, 24);
+        for key in ["Enter", "Home, g", "break the chosen claim", "quit"] {
+            line_with(&shown, key);
+        }
+        assert_eq!(model.press(Key::Char('q')), None, "any key closes it, and does no more");
+        assert_eq!(model.prompt, None);
+    }
+}
+
+#[test]
 fn several_holders_are_counted_before_the_first_is_named() {
     let mut model = looked();
     model.look(vec![lock("a", vec![claim(1, "h", Some(2), 2), claim(2, "h", Some(1), 1)])], SECOND);

@@ -131,17 +131,113 @@ fn when_the_backend_does_not_answer_the_command_ends_before_the_lease() {
     assert!(process_state(command).is_none() && process_state(grandchild).is_none());
 }
 
+/// Leaves a process behind in its group that ignores SIGINT, as those of a shell's `&` do.
+const LEAVES: &str = "sh -c 'echo $$ >left; while [ ! -e go ]; do sleep 0.02; done; \
+    echo done >finished' >/dev/null 2>&1 & while [ ! -s left ]; do sleep 0.02; done; exit 6";
+
+fn says(stage: &Stage, words: &str) {
+    wait_for(words, || {
+        fs::read_to_string(stage.path("stderr")).unwrap().contains(words).then_some(())
+    });
+}
+
 #[test]
-fn what_the_command_leaves_behind_may_finish_but_not_stay() {
+fn the_lock_is_held_until_what_the_command_left_behind_has_ended() {
     let stage = Stage::new();
+    let mut running = stage.start(&["run", "--local", "--ttl", "2", "-q", "a", "sh", "-c", LEAVES]);
+    let left = stage.wait_for_pid("left");
+    says(&stage, &format!("sh[{left}]"));
+    says(&stage, "--leftovers=leave");
+    assert!(process_state(left).is_some());
+    // Longer than a ttl: it is renewed.
+    let wait = ["run", "--local", "--wait", "3", "a", "true"];
+    assert_eq!(stage.run(&wait).status.code(), Some(75), "the lock is free while it works");
+    fs::write(stage.path("go"), "").unwrap();
+    assert_eq!(running.code(), 6);
+    assert!(stage.path("finished").exists());
+    assert_eq!(stage.run(&["run", "--local", "-n", "a", "true"]).status.code(), Some(0));
+}
+
+#[test]
+fn leave_releases_the_lock_and_what_was_left_behind_cannot_put_any_more() {
+    let stage = Stage::new();
+    let put = "\"$LOCKKIT\" put --local --fenced cursor 42 2>refused; echo $? >code";
+    let script = format!(
+        "sh -c 'echo $$ >left; while [ ! -e go ]; do sleep 0.02; done; {put}' >/dev/null 2>&1 &
+         exit 6"
+    );
+    let run = ["run", "--local", "--leftovers=leave", "a", "sh", "-c", &script];
+    let output = stage.run(&run);
+    assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));
+    assert!(process_state(stage.wait_for_pid("left")).is_some());
+    assert!(stderr(&output).contains("the lock is released"), "{}", stderr(&output));
+    assert_eq!(stage.run(&["run", "--local", "-n", "a", "true"]).status.code(), Some(0));
+    fs::write(stage.path("go"), "").unwrap();
+    assert_eq!(stage.wait_for_file("code"), "74\n");
+    assert_eq!(stage.run(&["get", "--local", "cursor"]).status.code(), Some(1), "nothing stored");
+}
+
+#[test]
+fn end_ends_what_the_command_left_behind_after_a_moment() {
+    let stage = Stage::new();
+    let run = ["run", "--local", "--leftovers=end", "a", "sh", "-c"];
     let script = "(sleep 0.2; echo done >finished) & exit 6";
-    let output = stage.run(&["run", "--local", "a", "sh", "-c", script]);
+    let output = stage.run(&[&run[..], &[script]].concat());
     assert_eq!(output.status.code(), Some(6));
     assert!(stage.path("finished").exists(), "it worked under the lock");
     let script = "sleep 1000 >/dev/null 2>&1 & echo $! >left; exit 6";
-    let output = stage.run(&["run", "--local", "a", "sh", "-c", script]);
+    let output = stage.run(&[&run[..], &[script]].concat());
     assert_eq!(output.status.code(), Some(6));
     assert!(process_state(stage.wait_for_pid("left")).is_none());
+}
+
+#[test]
+fn a_loss_a_signal_and_max_hold_end_what_the_command_left_behind() {
+    for how in ["broken", "signal", "max-hold"] {
+        let stage = Stage::new();
+        let mut options = vec!["run", "--local", "--ttl", "3"];
+        if how == "max-hold" {
+            options.extend(["--max-hold", "2500ms"]);
+        }
+        let mut running = stage.start(&[&options[..], &["a", "sh", "-c", LEAVES]].concat());
+        let left = stage.wait_for_pid("left");
+        let token = stage.wait_for_holder("a").to_string();
+        let code = match how {
+            "broken" => {
+                says(&stage, "left processes behind");
+                assert!(stage.run(&["break", "--local", "a", "--token", &token]).status.success());
+                74
+            }
+            "signal" => {
+                says(&stage, "left processes behind");
+                running.signal(Signal::INT);
+                6
+            }
+            _ => 74,
+        };
+        assert_eq!(running.code(), code, "{how}");
+        assert!(process_state(left).is_none(), "{how}");
+        assert!(!stage.path("finished").exists(), "{how}");
+    }
+}
+
+#[test]
+fn a_process_that_ended_but_that_no_parent_takes_away_is_not_waited_for() {
+    let stage = Stage::new();
+    // A session of its own, whose child in the command's group ends and stays a zombie.
+    let parent = "import os, sys, time\n\
+        child = os.fork()\n\
+        if child == 0: os._exit(0)\n\
+        os.setsid() if os.getpgrp() != os.getpid() else None\n\
+        open('zombie', 'w').write(f'{child}\\n')\n\
+        time.sleep(1000)";
+    fs::write(stage.path("parent.py"), parent).unwrap();
+    let script = "python3 parent.py >/dev/null 2>&1 & echo $! >parent; \
+        while [ ! -s zombie ]; do sleep 0.02; done; exit 6";
+    let output = stage.run(&["run", "--local", "a", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(6), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("left processes"), "{}", stderr(&output));
+    kill(stage.wait_for_pid("parent"), Signal::KILL);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 use std::fs;
 use std::process::Stdio;
 
+use lockkit_lab::{Clients, Kind, Server, Tls};
+
 use crate::stage::{Stage, code as code_of, stderr, stdout};
 
 #[test]
@@ -293,4 +295,41 @@ fn manual_and_completions_come_from_the_command_itself() {
         assert!(stdout(&stage.run(&["completions", shell])).contains("kill-after"));
     }
     assert!(!stage.state_folder().exists());
+}
+
+#[tokio::test]
+async fn a_failed_tls_connection_says_what_to_do() {
+    let stage = Stage::new();
+    let server = Server::start(Kind::Redis).await.unwrap();
+    let (open, closed) =
+        (server.addr(), Tls::begin(&server, Clients::WithCertificate).await.unwrap());
+    let (authority, stranger) = (closed.authority(), closed.stranger());
+    let tls = closed.addr();
+    let (cert, key) = closed.client();
+    let [authority, stranger, cert, key] =
+        [authority, stranger, cert, key].map(|p| p.display().to_string());
+    fs::write(stage.path("text"), "no certificate").unwrap();
+    let identity = format!("cert={cert}&key={key}");
+    let said = |url: &str| {
+        let ran = stage.run(&["run", "-n", "--url", url, "a", "true"]);
+        (code_of(&ran), stderr(&ran))
+    };
+    let good = format!("rediss://{tls}?ca={authority}&{identity}");
+    assert_eq!(said(&good).0, 0, "{}", said(&good).1);
+    for (url, code, advice) in [
+        (format!("rediss://{tls}?{identity}"), 69, "add ?ca=FILE"),
+        (format!("rediss://{tls}?ca={stranger}&{identity}"), 69, "another authority signed"),
+        (format!("rediss://{tls}?ca={authority}"), 69, "cert=FILE and key=FILE"),
+        (format!("rediss://{tls}?ca={key}"), 64, "it has a private key"),
+        (format!("rediss://{tls}?ca={}", stage.path("text").display()), 64, "no certificate"),
+        (format!("redis://{tls}"), 69, "use rediss://"),
+        (format!("rediss://{open}?ca={authority}"), 69, "use redis://"),
+        (format!("http://{tls}"), 69, "use https://"),
+        (format!("https://{open}?ca={authority}"), 69, "use http://"),
+    ] {
+        let (ended, said) = said(&url);
+        assert_eq!(ended, code, "{url}: {said}");
+        assert!(said.contains(advice), "{url}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
 }

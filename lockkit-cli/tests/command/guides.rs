@@ -1,5 +1,5 @@
-//! The commands of the pages in docs/start, run against a server of the lab in the place of the one
-//! that the page starts.
+//! The commands of docs/start.md, run against a server of the lab in the place of the one that the page
+//! starts.
 
 use std::fs;
 use std::path::Path;
@@ -8,11 +8,15 @@ use lockkit_lab::{Kind, Shared};
 
 use crate::stage::{Stage, code, stderr, stdout};
 
-/// The commands of a page in their order, but for those that start a server, name it, or build.
-fn commands(page: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/start").join(page);
+/// The commands of the page for a backend, in their order, but for those that start a server, name it,
+/// or build.
+fn commands(backend: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/start.md");
     let text = fs::read_to_string(path).unwrap();
-    let lines = text.lines().filter_map(|line| line.strip_prefix("$ "));
+    let (backends, common) = text.split_once("\n## 2. ").unwrap();
+    let (_, own) = backends.split_once(&format!("\n### {backend}\n")).unwrap();
+    let own = own.split("\n### ").next().unwrap();
+    let lines = own.lines().chain(common.lines()).filter_map(|line| line.strip_prefix("$ "));
     let kept = |line: &&str| {
         let elsewhere = ["docker ", "export ", "cargo ", "lockkit serve "];
         !elsewhere.iter().any(|begin| line.starts_with(begin))
@@ -20,10 +24,10 @@ fn commands(page: &str) -> Vec<String> {
     lines.filter(kept).map(str::to_owned).collect()
 }
 
-/// Runs a page as a script with this backend, under a prefix of its own.
-fn run(page: &str, url: &str) {
-    let commands = commands(page);
-    assert!(commands.len() >= 7, "{page}: {commands:?}");
+/// Runs the page as a script with this backend, under a prefix of its own.
+fn run(backend: &str, url: &str) {
+    let commands = commands(backend);
+    assert!(commands.len() >= 7, "{backend}: {commands:?}");
     let stage = Stage::new();
     stage.copy_of_the_program();
     // Less waiting than for people who look at two shells.
@@ -31,10 +35,10 @@ fn run(page: &str, url: &str) {
     let path = format!("{}:{}", stage.path("").display(), std::env::var("PATH").unwrap());
     let mut shell = stage.program("bash");
     shell.args(["-c", &script]).env("PATH", path);
-    shell.env("LOCKKIT_URL", url).env("LOCKKIT_PREFIX", format!("page {page}"));
+    shell.env("LOCKKIT_URL", url).env("LOCKKIT_PREFIX", format!("page {backend}"));
     let ran = shell.output().unwrap();
     let said = stdout(&ran);
-    assert_eq!(code(&ran), 0, "{page}: {said}{}", stderr(&ran));
+    assert_eq!(code(&ran), 0, "{backend}: {said}{}", stderr(&ran));
     let tokens: Vec<u64> = said
         .lines()
         .filter_map(|line| line.strip_prefix("alone, with token ")?.parse().ok())
@@ -45,47 +49,47 @@ fn run(page: &str, url: &str) {
     assert_eq!(done, 1, "the job is done once: {said}");
 }
 
-async fn on(kind: Kind, page: &str) {
+async fn on(kind: Kind, backend: &str) {
     let url = Shared::server(kind).await.unwrap().url().to_owned();
-    let page = page.to_owned();
-    tokio::task::spawn_blocking(move || run(&page, &url)).await.unwrap();
+    let backend = backend.to_owned();
+    tokio::task::spawn_blocking(move || run(&backend, &url)).await.unwrap();
 }
 
 #[test]
-fn the_commands_of_the_page_for_sqlite() {
+fn the_commands_of_the_start_page_with_sqlite() {
     let stage = Stage::new();
-    run("sqlite.md", &format!("sqlite:{}", stage.path("locks.db").display()));
+    run("SQLite", &format!("sqlite:{}", stage.path("locks.db").display()));
 }
 
 #[test]
-fn the_commands_of_the_page_for_the_lock_service() {
+fn the_commands_of_the_start_page_with_the_lock_service() {
     let stage = Stage::new();
     let _server = stage.start(&["serve", "--local", "--listen", "127.0.0.1:0"]);
     let said = stage.wait_for_file("stderr");
-    run("service.md", said.trim().rsplit(' ').next().unwrap());
+    run("The lock service", said.trim().rsplit(' ').next().unwrap());
 }
 
 #[tokio::test]
-async fn the_commands_of_the_page_for_redis() {
-    on(Kind::Redis, "redis.md").await;
+async fn the_commands_of_the_start_page_with_redis() {
+    on(Kind::Redis, "Redis or Valkey").await;
 }
 
 #[tokio::test]
-async fn the_commands_of_the_page_for_postgres() {
-    on(Kind::Postgres, "postgres.md").await;
+async fn the_commands_of_the_start_page_with_postgres() {
+    on(Kind::Postgres, "PostgreSQL").await;
 }
 
 #[tokio::test]
-async fn the_commands_of_the_page_for_mysql() {
-    on(Kind::MariaDb, "mysql.md").await;
+async fn the_commands_of_the_start_page_with_mysql() {
+    on(Kind::MariaDb, "MySQL or MariaDB").await;
 }
 
 #[tokio::test]
-async fn the_commands_of_the_page_for_zookeeper() {
-    on(Kind::ZooKeeper, "zookeeper.md").await;
+async fn the_commands_of_the_start_page_with_zookeeper() {
+    on(Kind::ZooKeeper, "ZooKeeper").await;
 }
 
 #[tokio::test]
-async fn the_commands_of_the_page_for_etcd() {
-    on(Kind::Etcd, "etcd.md").await;
+async fn the_commands_of_the_start_page_with_etcd() {
+    on(Kind::Etcd, "etcd").await;
 }

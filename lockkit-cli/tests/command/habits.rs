@@ -198,3 +198,81 @@ fn a_backend_that_is_not_compiled_in_comes_with_the_command_that_adds_it() {
         assert!(stderr(&ran).contains(adds), "{}", stderr(&ran));
     }
 }
+
+#[test]
+fn help_is_a_subcommand_and_lists_the_others_in_groups() {
+    let stage = Stage::new();
+    let help = stage.run(&["help"]);
+    assert_eq!((code(&help), stdout(&help)), (0, stdout(&stage.run(&["--help"]))));
+    let help = stdout(&help);
+    let at = |text: &str| help.find(text).unwrap_or_else(|| panic!("{text:?} is not in {help}"));
+    let order = ["Hold a lock", "  run ", "  hold ", "Look at", "  ls ", "Options:", "Examples:"];
+    assert!(order.map(at).is_sorted(), "{help}");
+    for verb in ["elect", "latch", "put", "acquire", "doctor", "schema", "completions", "help"] {
+        assert!(help.contains(&format!("\n  {verb} ")), "{verb} is not in {help}");
+    }
+    let run = stage.run(&["help", "run"]);
+    assert_eq!((code(&run), stdout(&run)), (0, stdout(&stage.run(&["run", "--help"]))));
+    let nothing = stage.run(&[]);
+    assert_eq!(code(&nothing), 64);
+    let said = stderr(&nothing);
+    assert!(
+        said.contains("lockkit run NAME -- COMMAND") && said.contains("lockkit help"),
+        "{said}"
+    );
+    assert!(said.len() < 200, "one sentence: {said}");
+    let unknown = stderr(&stage.run(&["runn"]));
+    assert!(unknown.contains("'run'"), "a similar subcommand is named: {unknown}");
+}
+
+#[test]
+fn the_short_help_of_run_has_its_own_options_first_and_says_durations_and_exit_codes() {
+    let stage = Stage::new();
+    let help = stdout(&stage.run(&["run", "-h"]));
+    let at = |text: &str| help.find(text).unwrap_or_else(|| panic!("{text:?} is not in {help}"));
+    for own in ["--ttl", "--wait", "--leftovers", "--contain"] {
+        for global in ["--verbose", "--quiet", "--color", "--url"] {
+            assert!(at(own) < at(global), "{own} stands behind {global}: {help}");
+        }
+    }
+    for said in ["250ms", "Exit codes", "74", "75"] {
+        at(said);
+    }
+    let long = stdout(&stage.run(&["run", "--help"]));
+    for internal in ["LOCKKIT_HELD", "lk-supervisor"] {
+        assert!(!long.contains(internal), "{internal} in {long}");
+        let page = stdout(&stage.run(&["man", "run"])).replace('\\', "");
+        assert!(page.contains(internal), "{internal} is not on the manual page");
+    }
+}
+
+#[test]
+fn the_options_of_flock_are_answered_with_ours() {
+    let stage = Stage::new();
+    for (option, ours) in [
+        ("-x", "exclusive unless --shared"),
+        ("-e", "exclusive unless --shared"),
+        ("--exclusive", "exclusive unless --shared"),
+        ("--nonblock", "--try"),
+        ("--nb", "--try"),
+        ("--timeout", "--wait"),
+        ("--conflict-exit-code", "--busy-exit-code"),
+        ("-o", "--leftovers=leave"),
+        ("--close", "--leftovers=leave"),
+        ("-F", "--leftovers=leave"),
+        ("--no-fork", "--leftovers=leave"),
+        ("-u", "lockkit release"),
+        ("--unlock", "lockkit release"),
+    ] {
+        let ran = stage.run(&["run", "--local", option, "a", "touch", "ran"]);
+        let said = stderr(&ran);
+        assert_eq!(code(&ran), 64, "{option}: {said}");
+        assert!(said.contains("flock") && said.contains(ours), "{option}: {said}");
+    }
+    // Those that mean the same.
+    for options in [&["-n"][..], &["-w", "5"], &["-s"], &["-E", "9"]] {
+        let ran = stage.run(&[&["run", "--local"], options, &["a", "true"]].concat());
+        assert_eq!(code(&ran), 0, "{options:?}: {}", stderr(&ran));
+    }
+    assert!(!stage.path("ran").exists());
+}

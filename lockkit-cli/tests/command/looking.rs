@@ -93,7 +93,7 @@ fn ls_lists_registers_that_have_a_value() {
     assert!(none.status.success() && stderr(&none).contains("no such register"), "{none:?}");
     let mut versions = Vec::new();
     for (name, value) in [("cursor/a", "42"), ("cursor/b", ""), ("other", "x\ny")] {
-        versions.push(stdout(&stage.run(&["put", "--local", name, value])));
+        versions.push(stdout(&stage.run(&["put", "--local", "--allow-empty", name, value])));
     }
     stage.run(&["put", "--local", "--prefix", "shop", "cursor/c", "1"]);
     stage.run(&["put", "--local", "gone", "1"]);

@@ -20,6 +20,7 @@ mod script;
 mod serve;
 mod servers;
 mod signals;
+mod silence;
 mod stage;
 mod state;
 mod stroke;

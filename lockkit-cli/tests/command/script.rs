@@ -1,10 +1,12 @@
 //! `hold`: the rest of a script under a lock.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
+use lockkit_lab::{Kind, Shared};
 use rustix::process::Signal;
 
-use crate::stage::{Running, Stage, code, stderr, wait_for};
+use crate::stage::{Running, Stage, code, stderr, stdout, wait_for};
 
 const WORK: &str = "echo $LOCKKIT_TOKEN >up; until [ -e go ]; do sleep 0.02; done; echo done >end";
 
@@ -94,4 +96,57 @@ fn the_script_is_known_even_from_a_subshell() {
     fs::write(stage.path("go"), "").unwrap();
     assert_eq!(running.code(), 0);
     wait_for("the release", || is_free(&stage));
+}
+
+/// The password in the URLs below. Redis accepts any for a user without one.
+const PASSWORD: &str = "hunter2";
+
+/// A script under `hold`, once for each way to give a URL that has a password.
+fn with_a_password(url: &str, stage: &Stage, shell: &[&str], rest: &str) -> Vec<(String, String)> {
+    fs::write(stage.path("url"), url).unwrap();
+    let file = stage.path("url").display().to_string();
+    let sources = [
+        (format!("--url '{url}'"), None),
+        (String::new(), Some(("LOCKKIT_URL", url.to_owned()))),
+        (String::new(), Some(("LOCKKIT_URL_FILE", file))),
+    ];
+    let ran = sources.into_iter().map(|(option, variable)| {
+        // Kept apart from the trace of the shell, which shows the command line that has the option.
+        fs::write(stage.path("take"), format!("exec \"$LOCKKIT\" hold {option} a")).unwrap();
+        let script = format!("eval \"$(sh ./take)\"; {rest}");
+        let mut program = stage.program(shell[0]);
+        let ran = program.args(&shell[1..]).args(["-c", &script]).envs(variable).output().unwrap();
+        assert_eq!(code(&ran), 0, "{}", stderr(&ran));
+        (stdout(&ran), stderr(&ran))
+    });
+    ran.collect()
+}
+
+#[tokio::test]
+async fn no_output_or_trace_of_hold_shows_the_password_of_the_url() {
+    let (stage, server) = (Stage::new(), Shared::server(Kind::Redis).await.unwrap());
+    let url = server.url().replacen("redis://", &format!("redis://default:{PASSWORD}@"), 1);
+    let url = format!("{url}?prefix={}", stage.path("").display());
+    let rest = "\"$LOCKKIT\" check && \"$LOCKKIT\" put --fenced r 1 && echo inside";
+    for (stdout, stderr) in with_a_password(&url, &stage, &["bash", "-x"], rest) {
+        assert!(stdout.ends_with("inside\n"), "{stdout}{stderr}");
+        assert!(stderr.contains("LOCKKIT_NAME"), "the trace shows what was evaluated: {stderr}");
+        assert!(!stdout.contains(PASSWORD) && !stderr.contains(PASSWORD), "{stdout}{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn the_file_with_the_url_is_the_users_own_and_goes_with_the_script() {
+    let (stage, server) = (Stage::new(), Shared::server(Kind::Redis).await.unwrap());
+    let url = server.url().replacen("redis://", &format!("redis://default:{PASSWORD}@"), 1);
+    let url = format!("{url}?prefix={}", stage.path("").display());
+    let rest =
+        "echo \"$LOCKKIT_URL_FILE\"; stat -c %a \"$LOCKKIT_URL_FILE\"; [ -z \"$LOCKKIT_URL\" ]";
+    for (stdout, _) in with_a_password(&url, &stage, &["sh"], rest) {
+        let (file, mode) = stdout.trim().split_once('\n').unwrap();
+        assert_eq!(mode, "600");
+        wait_for("the end of the file", || fs::metadata(file).is_err().then_some(()));
+    }
+    let own = fs::metadata(stage.path("url")).unwrap();
+    assert_ne!(own.permissions().mode() & 0o777, 0, "the user's own file stays");
 }

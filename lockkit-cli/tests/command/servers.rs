@@ -110,10 +110,10 @@ async fn watch_goes_on_after_the_server_was_restarted() {
 #[tokio::test]
 async fn the_output_of_schema_has_the_rights_that_a_user_of_locks_needs() {
     let stage = Stage::new();
-    let url = Shared::server(Kind::Postgres).await.unwrap().url().to_owned();
+    // A server of its own, whose default rights are changed.
+    let server = Server::start(Kind::Postgres).await.unwrap();
+    let url = server.url();
     let mut admin = admin(&url).await;
-    execute(&mut admin, "DROP ROLE IF EXISTS plain_locker").await;
-    execute(&mut admin, "DROP ROLE IF EXISTS stranger").await;
     execute(&mut admin, "CREATE ROLE plain_locker LOGIN").await;
     execute(&mut admin, "CREATE ROLE stranger LOGIN").await;
     let of = |user: &str| {
@@ -123,6 +123,9 @@ async fn the_output_of_schema_has_the_rights_that_a_user_of_locks_needs() {
     };
     let (locker, stranger) = (of("plain_locker"), of("stranger"));
     let schema = stage.run(&["schema", "--url", &locker]);
+    // Where functions are given to nobody by themselves.
+    let nobody = "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC";
+    execute(&mut admin, nobody).await;
     execute(&mut admin, &stdout(&schema)).await;
     let ran = stage.run(&["run", "--url", &locker, "--limit", "2", "a", "true"]);
     assert_eq!(code(&ran), 0, "{}", stderr(&ran));
@@ -130,6 +133,22 @@ async fn the_output_of_schema_has_the_rights_that_a_user_of_locks_needs() {
     assert_eq!(code(&refused), 69);
     let said = stderr(&refused);
     assert_eq!(said.matches("`lockkit schema` prints the GRANTs").count(), 1, "{said}");
+    let missing = "GRANT USAGE ON SCHEMA \"rights\" TO \"stranger\"";
+    assert!(said.contains(missing), "{said}");
+    execute(&mut admin, missing).await;
+    let refused = stage.run(&["run", "--url", &stranger, "a", "true"]);
+    let said = stderr(&refused);
+    let missing = "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA \"rights\" TO \"stranger\"";
+    assert!(said.contains(missing), "{said}");
+    execute(&mut admin, missing).await;
+    let refused = stage.run(&["run", "--url", &stranger, "a", "true"]);
+    let said = stderr(&refused);
+    let missing =
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \"rights\" TO \"stranger\"";
+    assert!(said.contains(missing), "{said}");
+    execute(&mut admin, missing).await;
+    let ran = stage.run(&["run", "--url", &stranger, "a", "true"]);
+    assert_eq!(code(&ran), 0, "{}", stderr(&ran));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::stage::{Stage, stderr, stdout};
+use crate::stage::{Stage, code, stderr, stdout};
 
 #[test]
 fn what_is_put_is_got_byte_for_byte() {
@@ -13,7 +13,7 @@ fn what_is_put_is_got_byte_for_byte() {
     let bytes: Vec<u8> = (0..=255).collect();
     fs::write(stage.path("in"), &bytes).unwrap();
     let stdin = fs::File::open(stage.path("in")).unwrap();
-    let put = stage.lockkit(&["put", "--local", "r"]).stdin(stdin).output().unwrap();
+    let put = stage.lockkit(&["put", "--local", "r", "-"]).stdin(stdin).output().unwrap();
     assert_eq!(put.status.code(), Some(0), "{}", stderr(&put));
     assert_eq!(stage.run(&["get", "--local", "r"]).stdout, bytes);
     let put = stage.run(&["put", "--local", "r", "a b"]);
@@ -25,8 +25,56 @@ fn what_is_put_is_got_byte_for_byte() {
     assert!(seen["token"].is_null() && seen["hex"].is_null());
     fs::write(stage.path("large"), vec![b'x'; 65_537]).unwrap();
     let stdin = Stdio::from(fs::File::open(stage.path("large")).unwrap());
-    let large = stage.lockkit(&["put", "--local", "r"]).stdin(stdin).output().unwrap();
+    let large = stage.lockkit(&["put", "--local", "r", "-"]).stdin(stdin).output().unwrap();
     assert_eq!(large.status.code(), Some(64), "{}", stderr(&large));
+}
+
+#[test]
+fn a_value_that_is_missing_or_empty_stores_nothing() {
+    let stage = Stage::new();
+    assert_eq!(code(&stage.run(&["put", "--local", "cursor", "42"])), 0);
+    fs::write(stage.path("piped"), "7").unwrap();
+    let piped = || Stdio::from(fs::File::open(stage.path("piped")).unwrap());
+    for (arguments, stdin, advice) in [
+        (&["cursor"][..], Stdio::null(), "add -"),
+        (&["cursor"], piped(), "add -"),
+        (&["cursor", ""], Stdio::null(), "--allow-empty"),
+        (&["cursor", "-"], Stdio::null(), "--allow-empty"),
+        (&["42"], Stdio::null(), "add -"),
+    ] {
+        let put = [&["put", "--local"], arguments].concat();
+        let put = stage.lockkit(&put).stdin(stdin).output().unwrap();
+        assert_eq!(code(&put), 64, "{arguments:?}: {}", stderr(&put));
+        assert!(stderr(&put).contains(advice), "{arguments:?}: {}", stderr(&put));
+    }
+    assert_eq!(stdout(&stage.run(&["get", "--local", "cursor"])), "42");
+    assert_eq!(code(&stage.run(&["get", "--local", "42"])), 1, "no register by that name");
+    let empty = stage.run(&["put", "--local", "--allow-empty", "cursor", ""]);
+    assert_eq!(code(&empty), 0, "{}", stderr(&empty));
+    let got = stage.run(&["get", "--local", "cursor"]);
+    assert_eq!((code(&got), &*stdout(&got)), (0, ""), "empty is not absent");
+    let put = stage.lockkit(&["put", "--local", "cursor", "-"]).stdin(piped()).output().unwrap();
+    assert_eq!(code(&put), 0, "{}", stderr(&put));
+    assert_eq!(stdout(&stage.run(&["get", "--local", "cursor"])), "7");
+}
+
+#[test]
+fn an_argument_that_a_script_left_empty_is_refused() {
+    let stage = Stage::new();
+    for (arguments, advice) in [
+        (&["run", "--local", "--", "touch", "ran"][..], "NAME"),
+        (&["run", "--local", "-n", "--", "touch", "ran"], "NAME"),
+        (&["elect", "--local", "--", "touch", "ran"], "NAME"),
+        (&["elect", "--local", "--value", "", "a", "touch", "ran"], "--value"),
+        (&["latch", "down", "--local", "a", "2", "--as", ""], "--as"),
+    ] {
+        let output = stage.run(arguments);
+        assert_eq!(code(&output), 64, "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(advice), "{arguments:?}: {}", stderr(&output));
+    }
+    assert!(!stage.path("ran").exists() && !stage.state_folder().exists());
+    let named = stage.run(&["run", "--local", "a", "--", "echo", "--", "-x"]);
+    assert_eq!((code(&named), &*stdout(&named)), (0, "-- -x\n"), "{}", stderr(&named));
 }
 
 #[test]

@@ -82,6 +82,20 @@ fn a_backend_with_a_secret_is_not_handed_on_nor_replaced_by_another() {
 }
 
 #[test]
+fn check_refuses_to_look_in_another_backend_than_that_of_the_lock() {
+    let stage = Stage::new();
+    for options in ["--url sqlite:b.db", "--local"] {
+        let script = format!("\"$LOCKKIT\" check {options}");
+        let run = ["run", "--url", "sqlite:a.db", "a", "sh", "-c", &script];
+        fails(&stage.run(&run), 64, "is in sqlite:");
+    }
+    let same =
+        ["run", "--url", "sqlite:a.db", "a", "sh", "-c", "\"$LOCKKIT\" check --url sqlite:a.db"];
+    assert_eq!(code(&stage.run(&same)), 0);
+    assert!(!stage.path("b.db").exists() && !stage.state_folder().exists());
+}
+
+#[test]
 fn the_token_of_a_reader_does_not_fence() {
     let stage = Stage::new();
     fails(&stage.run(&["run", "--local", "-s", "a", "sh", "-c", PUT]), 64, "reader");

@@ -98,6 +98,7 @@ impl Default for QuorumOptions {
 const FAULTS: &[(Fault, Keeps)] = &[
     // The member comes back with old data, which nothing tells from new data.
     (Fault::WritesLost, Keeps::Nothing),
+    (Fault::OlderDataRestored, Keeps::Nothing),
     (Fault::Failover, Keeps::Nothing),
     (Fault::SplitBrain, Keeps::Nothing),
     (Fault::ServerClockSteps, Keeps::Tokens),

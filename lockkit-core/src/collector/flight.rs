@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use super::alone::Single;
 use super::{Collector, HELD_UP, SLOW, Told, Waiting};
 use crate::capabilities::Flights;
 
@@ -73,6 +74,12 @@ impl Flight {
         let collector = self.collector.clone();
         let mut landing = None;
         loop {
+            let single = match &batch[..] {
+                [waiting] => Single::of(&collector, &waiting.step),
+                _ => None,
+            };
+            // One that may wait at the backend holds up no other for longer.
+            let patience = if single.is_some() { HELD_UP } else { SLOW };
             let mut carried = pin!(collector.carry(batch));
             // It departs when it is polled first.
             let begun = poll_fn(|context| Poll::Ready(carried.as_mut().poll(context))).await;
@@ -82,12 +89,13 @@ impl Flight {
                 Poll::Pending => tokio::select! {
                     biased;
                     landing = carried.as_mut() => landing,
-                    () = tokio::time::sleep(SLOW) => {
+                    () = tokio::time::sleep(patience) => {
                         self.make_room();
                         carried.await
                     }
                 },
             };
+            drop(single);
             collector.boarded().await;
             match self.next(landing.as_mut()) {
                 Some(next) => batch = next,
@@ -146,9 +154,8 @@ impl Drop for Flight {
         let (releases, acquires) = {
             let mut queue = self.collector.queue();
             queue.out -= usize::from(self.counted);
-            (std::mem::take(&mut queue.releases), std::mem::take(&mut queue.acquires))
+            (queue.releases.drain(), queue.acquires.drain())
         };
-        let waiting = releases.into_values().chain(acquires.into_values());
-        waiting.for_each(|waiting| drop(waiting.told.send(Told::Again)));
+        releases.chain(acquires).for_each(|waiting| waiting.refuse(Told::Again));
     }
 }

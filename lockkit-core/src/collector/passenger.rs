@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::alone::Single;
 use super::{Answer, Collector, HELD_UP, Queued, SLOW, Told};
 use crate::Error;
 use crate::clock::Moment;
@@ -37,9 +38,8 @@ impl Passenger {
         if self.collector.flights.steps <= 1 {
             return self.by_itself().await;
         }
-        if self.collector.is_lone() {
-            let _alone = Alone(&self.collector);
-            return Ok(carry_alone(&self.collector, &mut self.state, &self.step, self.latest).await);
+        if self.collector.is_lone(&self.step) {
+            return Ok(self.in_place().await);
         }
         loop {
             let (place, mut hears, fetched) =
@@ -51,10 +51,7 @@ impl Passenger {
             };
             if alone {
                 self.state = State::Ashore;
-                let _alone = Alone(&self.collector);
-                return Ok(
-                    carry_alone(&self.collector, &mut self.state, &self.step, self.latest).await
-                );
+                return Ok(self.in_place().await);
             }
             let mut patience = HELD_UP;
             let told = loop {
@@ -95,15 +92,31 @@ impl Passenger {
             Step::Acquire { .. } => collector.acquires.turn().await?,
             Step::Release { .. } => collector.releases.turn().await?,
         };
-        Ok(turn.ask(carry_alone(collector, &mut self.state, &self.step, self.latest)).await)
+        let departs = || self.state = State::Departed;
+        Ok(turn.ask(carry_alone(collector, &self.step, self.latest, departs)).await)
+    }
+
+    /// Carries it here, beside all flights.
+    async fn in_place(&mut self) -> Option<Answer> {
+        let collector = &self.collector;
+        let _alone = Alone(collector);
+        let single = Single::of(collector, &self.step);
+        let departs = || self.state = State::Departed;
+        let answer = carry_alone(collector, &self.step, self.latest, departs).await;
+        if single.is_some_and(Single::end) {
+            collector.go_on();
+        }
+        answer
     }
 
     /// Takes it out of the line; says whether it will never depart.
     pub(crate) fn withdraw(&mut self) -> bool {
         match self.state {
             State::Ashore => true,
+            // What was left out of a flight that was sent twice may have acted.
             State::InLine(place) => {
-                self.collector.queue().lane(place).remove(&place.number).is_some()
+                let waiting = self.collector.queue().lane(place).remove(place.number);
+                waiting.is_some_and(|waiting| waiting.unanswered == 0)
             }
             State::Departed => false,
         }
@@ -117,17 +130,17 @@ impl Drop for Passenger {
 }
 
 /// Carries a single step, unless it is too late.
-async fn carry_alone(
+pub(super) async fn carry_alone(
     collector: &Collector,
-    state: &mut State,
     step: &Step,
     latest: Option<Moment>,
+    departs: impl FnOnce(),
 ) -> Option<Answer> {
     let departed = collector.clock.now();
     if latest.is_some_and(|latest| departed >= latest) {
         return None;
     }
-    *state = State::Departed;
+    departs();
     let reply = match collector.driver.carry(std::slice::from_ref(step)).await {
         Ok(mut replies) => replies.pop().unwrap_or_else(|| Err(collector.driver.no_reply())),
         Err(error) => Err(error),

@@ -75,6 +75,7 @@ impl Shelf {
                 version: register.version,
                 token: register.token,
                 bytes: register.value.as_ref()?.len(),
+                damaged: None,
             })
         });
         Listed::first(request.limit, shown)

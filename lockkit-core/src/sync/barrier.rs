@@ -125,7 +125,8 @@ impl Barrier {
             if through.is_some_and(|through| own <= through) {
                 return self.confirm(guard).await;
             }
-            let arrived = self.handle.core.repeat(None, || self.arrived(through)).await?;
+            let arrived =
+                self.handle.core.repeat("inspect", None, || self.arrived(through)).await?;
             entry = match arrived.get(self.count as usize - 1) {
                 Some(last) => self.open(&entry, *last).await?,
                 // Whoever completes the round looks at the line after having entered it, and so
@@ -155,12 +156,12 @@ impl Barrier {
 
     /// What the register has now, however long that takes to learn.
     async fn now(&self) -> Result<Option<Entry>, Error> {
-        self.handle.core.repeat(None, || self.register.load()).await
+        self.handle.core.repeat("load", None, || self.register.load()).await
     }
 
     /// Asks whether the claim has lived until now, so that it was one of the round.
     async fn confirm(&self, guard: &Guard) -> Result<(), Error> {
-        match self.handle.core.repeat(None, || guard.verify()).await {
+        match self.handle.core.repeat("verify", None, || guard.verify()).await {
             Err(Error::Released) => Err(Error::Lost { reason: LossReason::Vanished }),
             verified => verified.map(drop),
         }

@@ -11,7 +11,7 @@ use futures_util::stream::Stream;
 use super::handle::Handle;
 use crate::acquire::Wait;
 use crate::deadline::backoff;
-use crate::shared::{Core, rebased};
+use crate::shared::{Core, WATCH, rebased};
 use crate::state::LockState;
 use crate::{Error, FromLock, Guard, Identity, Lease, Mode, Space, Token};
 
@@ -208,7 +208,7 @@ impl Election {
                         Some(seen) => core.driver().changed(&key, seen).await,
                     }
                 };
-                let state = core.repeat(None, look).await?;
+                let state = core.repeat(WATCH, None, look).await?;
                 let leader = leader_of(rebased(state.clone(), base));
                 seen = Some(state);
                 if let Some(leader) = leader.filter(|l| last.is_none_or(|t| t < l.token)) {

@@ -12,7 +12,7 @@ use crate::driver::{
 };
 use crate::name::register_name;
 use crate::settings::LONGEST_TTL;
-use crate::shared::Core;
+use crate::shared::{Core, WATCH};
 use crate::{Error, Lease, Mode, Token};
 
 /// State that belongs to a name: at most 64 KiB, with a version, and with a fence.
@@ -100,7 +100,7 @@ impl Register {
     pub async fn load(&self) -> Result<Option<Entry>, Error> {
         let at = self.at()?;
         let registers = self.registers()?;
-        self.core.repeat_within(PATIENCE, || registers.load(&at)).await
+        self.core.repeat_within("load", PATIENCE, || registers.load(&at)).await
     }
 
     /// Stores a value over whatever is there.
@@ -203,7 +203,7 @@ impl Register {
     pub async fn changed(&self, after: Option<Version>) -> Result<Option<Entry>, Error> {
         let at = self.at()?;
         let registers = self.registers()?;
-        self.core.repeat(None, || registers.changed(&at, after)).await
+        self.core.repeat(WATCH, None, || registers.changed(&at, after)).await
     }
 
     /// The value now, and then each time that it has changed. Values that were there for a short
@@ -247,7 +247,7 @@ impl Register {
                 lock.within(registers.write(at, &write)).await
             }
         };
-        let answered = self.core.repeat_within(PATIENCE, ask).await?;
+        let answered = self.core.repeat_within("store", PATIENCE, ask).await?;
         let maybe_applied = attempts > 1 || answered.unanswered > 0;
         let name = || self.name.to_string();
         match (answered.answer, token) {

@@ -228,3 +228,37 @@ async fn a_lock_has_no_anchor_in_a_backend_of_another_kind() {
     assert!(matches!(error, Error::Unsupported { backend: "memory", .. }), "{error}");
     assert!(guard.is_valid());
 }
+
+/// Timers stand still while the machine is suspended, and the work may be ready before they are.
+#[tokio::test(start_paused = true)]
+async fn work_that_lost_its_lock_in_a_suspend_is_not_polled_again() {
+    let clock = Moved::default();
+    let driver = Moody::new(MemoryDriver::with_clock(Arc::new(clock.clone())));
+    let locks = manager_of(&driver);
+    let went_on = AtomicBool::new(false);
+    let suspend = async || {
+        clock.0.fetch_add(31_000_000_000, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        went_on.store(true, Ordering::SeqCst);
+    };
+    let run = locks.mutex("a").run(async |_| Ok::<_, Error>(suspend().await)).await;
+    assert!(matches!(run, Err(Error::Lost { .. })), "{run:?}");
+    let multi = locks.multi(["b", "c"]).run(async |_| Ok::<_, Error>(suspend().await)).await;
+    assert!(matches!(multi, Err(Error::Lost { .. })), "{multi:?}");
+    let mut terms = 0;
+    let election = locks.election("d");
+    let leading = election.run(|_| {
+        terms += 1;
+        let first = terms == 1;
+        let suspend = &suspend;
+        async move {
+            if first {
+                suspend().await;
+            }
+            Ok::<_, Error>(())
+        }
+    });
+    leading.await.unwrap();
+    assert_eq!(terms, 2, "it leads again");
+    assert!(!went_on.load(Ordering::SeqCst), "the work was polled after the loss");
+}

@@ -205,7 +205,7 @@ async fn a_hold_that_is_limited_to_less_than_a_lease() {
         assert!(guard.remaining() <= 5 * SECOND, "{:?}", guard.remaining());
         let next = timeout(6 * SECOND, locks.mutex("a").lock()).await.expect("in time").unwrap();
         assert!(!guard.is_valid() && next.is_valid());
-        assert_eq!(guard.loss(), Some(LossReason::Expired));
+        assert_eq!(guard.loss(), Some(LossReason::MaxHold));
     }
 }
 

@@ -2,16 +2,23 @@
 //! not at all. On the memory driver under a paused clock, unless a test says otherwise.
 
 mod acquire;
+mod crowds;
 mod deadlines;
 mod flights;
 mod gather;
+mod late;
+mod left_out;
+#[path = "../log/mod.rs"]
+mod log;
 mod moody;
+mod outages;
 mod primitives;
 mod probe;
 mod reading;
 mod reentrant;
 mod renewer;
 mod repeats;
+mod runtimes;
 mod shutdown;
 mod tickets;
 

@@ -1,7 +1,7 @@
 //! A driver in front of the memory driver that counts calls and, when told to, fails before it
 //! acts, after it acted, or not at all but late.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,12 +14,17 @@ use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{BreakRecord, Claim, Error, Key, MemoryDriver, Namespace, Token};
+use tokio::sync::watch;
 
 /// What happens to a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mood {
     /// It fails, and nothing was done.
     FailBefore,
+    /// It is refused for good, and nothing was done.
+    Refused,
+    /// The same, so much later.
+    FailAfterWaiting(Duration),
     /// It is done, and the answer gets lost.
     FailAfter,
     /// It is done so much later; the caller is told at once that there was no answer.
@@ -51,6 +56,8 @@ pub(crate) struct Moody {
     flights: Arc<Mutex<Vec<Vec<Step>>>>,
     /// A flight with a step about this name fails as a whole, for good.
     poison: Option<&'static str>,
+    /// Names that another client has locked: see [`lock`](Self::lock).
+    locked: Arc<watch::Sender<HashSet<&'static str>>>,
 }
 
 impl Moody {
@@ -61,6 +68,7 @@ impl Moody {
             capabilities,
             flights: Arc::default(),
             poison: None,
+            locked: Arc::default(),
             moods: Arc::default(),
             always: Arc::default(),
             calls: Arc::default(),
@@ -80,6 +88,34 @@ impl Moody {
     pub(crate) fn refusing(mut self, name: &'static str) -> Self {
         self.poison = Some(name);
         self
+    }
+
+    /// From now on a flight of one step about this name waits, and one of several leaves it out.
+    pub(crate) fn lock(&self, name: &'static str) {
+        self.locked.send_if_modified(|locked| locked.insert(name));
+    }
+
+    pub(crate) fn unlock(&self, name: &'static str) {
+        self.locked.send_if_modified(|locked| locked.remove(name));
+    }
+
+    /// Carries what is not locked.
+    async fn carry_free(&self, steps: &[Step]) -> Result<Replies, Error> {
+        let name = |step: &Step| step.claim().key.name.as_str().to_owned();
+        if let [step] = steps {
+            let mut locked = self.locked.subscribe();
+            let _ = locked.wait_for(|locked| !locked.contains(&*name(step))).await;
+            return self.inner.carry(steps).await;
+        }
+        let locked = self.locked.borrow().clone();
+        let is_free = |step: &&Step| !locked.contains(&*name(step));
+        let free: Vec<_> = steps.iter().filter(is_free).cloned().collect();
+        let mut replies = self.inner.carry(&free).await?.into_iter();
+        let reply = |step| match is_free(&step) {
+            true => replies.next().unwrap(),
+            false => Ok(Reply::SendAlone.into()),
+        };
+        Ok(steps.iter().map(reply).collect())
     }
 
     /// The flights that departed, in their order.
@@ -151,6 +187,11 @@ impl Moody {
         match mood {
             None => act.await,
             Some(Mood::FailBefore) => Err(lost_answer()),
+            Some(Mood::Refused) => Err(Error::permanent("moody", "the right was withdrawn")),
+            Some(Mood::FailAfterWaiting(d)) => {
+                tokio::time::sleep(d).await;
+                Err(lost_answer())
+            }
             Some(Mood::FailAfter) => {
                 act.await?;
                 Err(lost_answer())
@@ -220,11 +261,11 @@ impl LockDriver for Moody {
         if steps.iter().any(|step| Some(step.claim().key.name.as_str()) == self.poison) {
             return Err(Error::permanent("moody", "one of them is too much"));
         }
-        let (inner, steps, twice) = (self.inner.clone(), steps.to_vec(), self.sends_twice());
+        let (this, steps, twice) = (self.clone(), steps.to_vec(), self.sends_twice());
         let act = async move {
-            let mut replies = inner.carry(&steps).await?;
+            let mut replies = this.carry_free(&steps).await?;
             if twice && verb != "release" {
-                replies = inner.carry(&steps).await?;
+                replies = this.carry_free(&steps).await?;
                 replies.iter_mut().flatten().for_each(|reply| reply.unanswered += 1);
             }
             Ok(replies)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::moody::Mood;
 use super::{SECOND, locks};
+use lockkit_core::driver::Force;
 use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Space};
 use tokio::time::{Instant, advance, sleep};
 
@@ -54,11 +55,11 @@ async fn a_backend_out_of_reach_ends_the_guard_before_the_lease_with_its_reason(
     for _ in 0..1000 {
         driver.next("renew", Mood::FailBefore);
     }
-    assert_eq!(guard.lost().await, LossReason::Unreachable);
+    assert!(matches!(guard.lost().await, LossReason::Unreachable(_)));
     let held = taken.elapsed();
     assert!(held < 30 * SECOND && held > 29 * SECOND, "{held:?}");
     assert!(!is_free(&locks, "a").await, "the lease at the backend lasts longer than the guard");
-    assert!(matches!(guard.token(), Err(Error::Lost { reason: LossReason::Unreachable })));
+    assert!(matches!(guard.token(), Err(Error::Lost { reason: LossReason::Unreachable(_) })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,7 +168,7 @@ async fn a_hanging_holder_loses_its_lock_at_max_hold_and_the_next_has_it_at_once
     locks.mutex("a").lock().await.unwrap().release().await.unwrap();
     let waited = begun.elapsed();
     assert!(waited >= 60 * SECOND && waited < 61 * SECOND, "{waited:?}");
-    assert_eq!(guard.loss(), Some(LossReason::Expired));
+    assert_eq!(guard.loss(), Some(LossReason::MaxHold));
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,4 +203,90 @@ async fn shortening_ends_the_lease_early_here_and_at_the_backend() {
     let waited = begun.elapsed();
     assert!(waited >= 2 * SECOND - SECOND / 10 && waited < 3 * SECOND, "{waited:?}");
     assert!(!guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_in_the_background_goes_on_after_a_refusal() {
+    for mood in [Mood::Refused, Mood::FailBefore] {
+        let (driver, locks) = locks();
+        let guard = locks.mutex("a").lock().await.unwrap();
+        for _ in 0..3 {
+            driver.next("release", mood);
+        }
+        drop(guard);
+        sleep(5 * SECOND).await;
+        assert!(is_free(&locks, "a").await, "{mood:?}");
+        assert_eq!(driver.calls("release").len(), 4, "{mood:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_goes_on_after_a_refusal() {
+    let (driver, locks) = locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    for _ in 0..10 {
+        driver.next("renew", Mood::Refused);
+    }
+    sleep(40 * SECOND).await;
+    assert!(guard.is_valid(), "{:?}", guard.loss());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_always_refused_ends_with_the_lease() {
+    let (driver, locks) = locks();
+    drop(locks.mutex("a").lock().await.unwrap());
+    driver.always("release", Mood::Refused);
+    let begun = Instant::now();
+    locks.shutdown().await;
+    let took = begun.elapsed();
+    assert!(took >= 29 * SECOND && took <= 32 * SECOND, "{took:?}");
+}
+
+/// A refusal moves no deadline, and says more than silence.
+#[tokio::test(start_paused = true)]
+async fn a_guard_whose_renewals_fail_says_how_they_failed_last() {
+    for (mood, reason, text) in [
+        (Mood::Refused, "refused", "the right was withdrawn"),
+        (Mood::FailBefore, "unreachable", "the connection was cut"),
+        (Mood::Silent, "unreachable", "did not answer in time"),
+    ] {
+        let (driver, locks) = locks();
+        let begun = Instant::now();
+        let guard = locks.mutex("a").lock().await.unwrap();
+        driver.always("renew", mood);
+        let why = guard.lost().await;
+        assert_eq!(why.as_str(), reason, "{mood:?}");
+        assert!(why.to_string().contains(text), "{why}");
+        assert!(begun.elapsed() > 29 * SECOND, "{mood:?}: {:?}", begun.elapsed());
+        let error = guard.release().await.expect_err("it was lost");
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_passes_is_forgotten() {
+    let (driver, locks) = locks();
+    let guard = locks.mutex("a").auto_renew(false).lock().await.unwrap();
+    driver.next("renew", Mood::Refused);
+    assert!(guard.renew().await.is_err());
+    guard.renew().await.unwrap();
+    assert_eq!(guard.lost().await, LossReason::Expired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_finds_a_broken_lock_says_who_broke_it_and_asks_only_then() {
+    let (driver, locks) = locks();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let token = guard.token().unwrap();
+    let others = super::manager_of(&driver);
+    assert!(
+        others.break_lock(Space::Lock, "a", token, Force::Immediate, Some("deploy")).await.unwrap()
+    );
+    let error = guard.release().await.expect_err("it was broken");
+    let Some(LossReason::Broken(record)) = error.loss() else { panic!("{error}") };
+    assert_eq!(record.reason.as_deref(), Some("deploy"));
+    assert_eq!(driver.calls("renew"), [1]);
+
+    locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    assert_eq!(driver.calls("renew"), [1], "what was there is released in one request");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Expect, RegisterKey, Registers, Released, Write, WriteId};
+use lockkit_core::driver::{Expect, LockDriver, RegisterKey, Registers, Released, Write, WriteId};
 use lockkit_core::{LockManager, Name, Namespace, Settings};
 use lockkit_etcd::EtcdDriver;
 use lockkit_lab::{Kind, Server};
@@ -95,4 +95,51 @@ fn a_ticket_that_is_released_by_a_program_at_its_end_takes_its_lease_along() {
     program.shutdown_background();
     assert_eq!(released, Released::Removed);
     assert!(!runtime.block_on(leases(&server)).contains(&lease));
+}
+
+/// A program that uses locks in each way, shuts its managers down, and ends at once.
+#[test]
+fn a_program_that_ends_right_after_its_shutdown_leaves_no_lease_behind() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(Server::start(Kind::Etcd)).unwrap();
+    let url = server.url();
+    let program = tokio::runtime::Runtime::new().unwrap();
+    program.block_on(async {
+        let settings = Settings::default().ttl(Duration::from_secs(3_600));
+        let manager = async || LockManager::with(driver(&url).await, settings.clone()).unwrap();
+        let (ours, theirs) = (manager().await, manager().await);
+        let guard = ours.mutex("a").lock().await.unwrap();
+        assert!(theirs.mutex("a").try_lock().await.unwrap().is_none());
+        let waiting = tokio::spawn({
+            let lock = theirs.mutex("a");
+            async move { lock.lock().await.unwrap() }
+        });
+        until("a waiter", || async { keys(&server, "a").await.len() == 2 }).await;
+        guard.release().await.unwrap();
+        let by_hand = ours.mutex("b").auto_renew(false).lock().await.unwrap();
+        let _held_to_the_end = ours.mutex("c").lock().await.unwrap();
+        by_hand.release().await.unwrap();
+        for n in 0..4 {
+            let kept = ours.register("r").ttl(Duration::from_secs(3_600));
+            kept.store(format!("{n}")).await.unwrap();
+        }
+        waiting.await.unwrap().release().await.unwrap();
+        ours.shutdown().await;
+        theirs.shutdown().await;
+    });
+    program.shutdown_background();
+    // That of the register's present value.
+    assert_eq!(runtime.block_on(leases(&server)).len(), 1);
+}
+
+#[tokio::test]
+async fn closing_waits_for_no_etcd_that_did_not_answer() {
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let ours = driver(&server.url()).await;
+    let locks = LockManager::with(ours.clone(), Settings::default()).unwrap();
+    locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    server.freeze().await;
+    ours.health().await.expect_err("it stands still");
+    let closing = tokio::time::timeout(Duration::from_millis(500), ours.close());
+    closing.await.expect("it waits for nothing");
 }

@@ -299,6 +299,11 @@ impl Reply {
             Ok(Answered { answer: DriverReply::Released(answer), unanswered }) => {
                 Self::Released(Released::of(Answered::after(unanswered, answer)))
             }
+            // What a driver asks to send again, core has sent again before it answers.
+            Ok(_) => {
+                let error = Error::retryable("http", "the step was not carried out: send it again");
+                Self::Failed(Problem::of(&error))
+            }
             Err(error) => Self::Failed(Problem::of(&error)),
         }
     }

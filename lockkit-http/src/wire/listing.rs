@@ -95,6 +95,9 @@ pub struct RegisterState {
     pub token: Option<Token>,
     /// The length of the value.
     pub bytes: usize,
+    /// Why it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<String>,
 }
 
 impl RegisterPage {
@@ -105,6 +108,7 @@ impl RegisterPage {
             version: it.version.0,
             token: it.token,
             bytes: it.bytes,
+            damaged: it.damaged,
         });
         Self { registers: registers.collect(), more: page.more }
     }
@@ -113,7 +117,8 @@ impl RegisterPage {
     pub fn for_driver(self) -> Result<Listed<state::RegisterState>, Error> {
         let state = |it: RegisterState| {
             let (name, version) = (Name::new(it.name)?, Version(it.version));
-            Ok(state::RegisterState { name, version, token: it.token, bytes: it.bytes })
+            let (token, bytes, damaged) = (it.token, it.bytes, it.damaged);
+            Ok(state::RegisterState { name, version, token, bytes, damaged })
         };
         let items = self.registers.into_iter().map(state).collect::<Result<_, Error>>()?;
         Ok(Listed { items, more: self.more })

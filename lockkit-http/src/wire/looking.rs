@@ -99,6 +99,9 @@ pub struct Lock {
     /// The last time that a claim of it was broken, if the backend still knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_break: Option<BreakRecord>,
+    /// In a listing: why it cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<String>,
 }
 
 /// One claim of a line, without its id.
@@ -177,13 +180,16 @@ impl Lock {
             key: Key::of(&state.key),
             line: state.line.into_iter().map(Standing::of).collect(),
             last_break: state.last_break,
+            damaged: state.damaged,
         }
     }
 
     /// The state for a driver.
     pub fn for_driver(self) -> Result<LockState, Error> {
         let line = self.line.into_iter().map(Standing::for_driver).collect();
-        Ok(LockState::new(self.key.for_driver()?, line, self.last_break))
+        let mut state = LockState::new(self.key.for_driver()?, line, self.last_break);
+        state.damaged = self.damaged;
+        Ok(state)
     }
 }
 

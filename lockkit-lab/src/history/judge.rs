@@ -1,8 +1,8 @@
 //! The judge: reads a history and says which promise was broken, by whom, and when. It does not
 //! know what ran; [`Promises`] say what was promised under the faults that happened.
 //!
-//! This page has the list of rules, and those of exclusion, tokens and progress; the others have
-//! pages of their own.
+//! This page has the list of rules, and those of exclusion and tokens; the others have pages of their
+//! own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::excuse::{Strike, asks, strikes};
 use super::order::order;
+use super::progress::progress;
 use super::success::success;
 use super::turn::{Turn, by_lock, turns};
 use super::updates::updates;
@@ -58,6 +59,8 @@ pub struct Judgement {
     pub better: Vec<Rule>,
     /// How many of each event there were.
     pub counts: BTreeMap<&'static str, usize>,
+    /// For each lock, the longest time without a grant while an operation waited and nobody held it.
+    pub longest_waits: BTreeMap<String, Duration>,
 }
 
 impl Judgement {
@@ -84,7 +87,7 @@ pub enum Rule {
     LostUpdate,
     /// After the last client is gone, every lock is free in time.
     FreeAtEnd,
-    /// Nobody waits for ever while the lock is free.
+    /// While somebody waits and nobody holds, the lock is granted in time.
     Progress,
     /// Away from all faults, what is asked for succeeds; and some of it always.
     Success,
@@ -120,13 +123,16 @@ pub fn judge(history: &History, promises: &Promises) -> Judgement {
     let mut found = Vec::new();
     let turns = turns(history, &mut found);
     let strikes = strikes(history);
+    let mut longest_waits = BTreeMap::new();
     for (lock, turns) in by_lock(&turns) {
         tokens(&lock, &turns, &mut found);
         exclusion(&lock, &turns, &mut found);
         if promises.fifo {
             order(&lock, &turns, &mut found);
         }
-        progress(&lock, &turns, history, promises.patience, &mut found);
+        let limits = (promises.patience, history.events.last().map_or(0, |event| event.at));
+        let longest = progress(&lock, &turns, &strikes, limits, &mut found);
+        longest_waits.insert(lock, longest);
     }
     updates(history, &mut found);
     free_at_end(history, &mut found);
@@ -135,6 +141,7 @@ pub fn judge(history: &History, promises: &Promises) -> Judgement {
     let mut judgement = sentence(&strikes, promises, found);
     judgement.counts = counts(history);
     judgement.counts.insert("calm", calm);
+    judgement.longest_waits = longest_waits;
     judgement
 }
 
@@ -148,7 +155,7 @@ fn sentence(strikes: &[Strike], promises: &Promises, found: Vec<Violation>) -> J
     let better = better.filter(|rule| found.iter().all(|v| v.rule != *rule)).collect();
     let excused = |v: &Violation| strikes.iter().any(|s| s.excuses(v, promises));
     let (excused, violations) = found.into_iter().partition(excused);
-    Judgement { violations, excused, better, counts: BTreeMap::new() }
+    Judgement { violations, excused, better, ..Judgement::default() }
 }
 
 fn counts(history: &History) -> BTreeMap<&'static str, usize> {
@@ -252,27 +259,6 @@ fn exclusion(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
             found.push(violation(Rule::Exclusion, lock, given(&by), at, &by, text));
         }
         valid.insert(i);
-    }
-}
-
-/// Nobody is left waiting at a lock that has long been free.
-fn progress(
-    lock: &str,
-    turns: &[&Turn],
-    history: &History,
-    patience: Duration,
-    found: &mut Vec<Violation>,
-) {
-    let Some(end) = history.events.last().map(|e| e.at) else { return };
-    let patience = nanos(patience);
-    for turn in turns.iter().filter(|t| t.held.is_none() && t.over.is_none()) {
-        let busy_until = turns.iter().filter_map(|t| t.held.map(|held| held.until)).max();
-        let free_since = busy_until.unwrap_or(0).max(turn.asked);
-        if free_since.saturating_add(patience) < end {
-            let waited = Duration::from_nanos(end - free_since);
-            let text = format!("client {} waited {waited:?} at a free lock", turn.client);
-            found.push(violation(Rule::Progress, lock, free_since, end, &[turn], text));
-        }
     }
 }
 

@@ -10,6 +10,7 @@ mod file;
 pub mod judge;
 mod linear;
 mod order;
+mod progress;
 pub mod register;
 mod success;
 mod turn;

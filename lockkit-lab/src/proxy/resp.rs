@@ -1,6 +1,8 @@
 //! Messages of Redis' protocol, RESP2 and RESP3. May not interpret more of a
 //! command than its name.
 
+use std::collections::VecDeque;
+
 use super::message::{Class, Message, Wire};
 
 /// First words of messages that come in answer to a request although they look
@@ -8,8 +10,14 @@ use super::message::{Class, Message, Wire};
 const CONFIRMATIONS: [&str; 6] =
     ["subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe"];
 
+/// A client that publishes by itself, and not in a script, says to itself that it is alive; the message
+/// begins with this.
+const ALIVE: &[u8] = b"alive";
+
 #[derive(Debug, Default)]
 pub(crate) struct Resp {
+    /// What is to be answered next: whether each request was chatter.
+    chatter: VecDeque<bool>,
     /// Only then can an array of RESP2 be a published message; elsewhere it is
     /// data that happens to begin with that word.
     subscribed: bool,
@@ -27,7 +35,10 @@ impl Wire for Resp {
         }) {
             self.subscribed = true;
         }
-        Message::take(arrived, length, vec![Class::Request])
+        let chatter = first_word(arrived).is_some_and(|word| word.eq_ignore_ascii_case(b"publish"));
+        self.chatter.push_back(chatter);
+        let class = if chatter { Class::Chatter } else { Class::Request };
+        Message::take(arrived, length, vec![class])
     }
 
     fn to_client(&mut self, arrived: &mut Vec<u8>) -> Option<Message> {
@@ -40,7 +51,12 @@ impl Wire for Resp {
             b'*' => self.subscribed && begins_with(&["message", "pmessage", "smessage"]),
             _ => false,
         };
-        let class = if push { Class::Push } else { Class::Answer };
+        let class = match push {
+            true if last_word(&arrived[..length]).starts_with(ALIVE) => Class::Chatter,
+            true => Class::Push,
+            false if self.chatter.pop_front() == Some(true) => Class::Chatter,
+            false => Class::Answer,
+        };
         Message::take(arrived, length, vec![class])
     }
 }
@@ -88,6 +104,11 @@ fn first_word(bytes: &[u8]) -> Option<&[u8]> {
     Some(text.trim_ascii_end())
 }
 
+/// The last line of a message.
+fn last_word(bytes: &[u8]) -> &[u8] {
+    bytes.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,5 +147,21 @@ mod tests {
         let mut command = b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n".to_vec();
         wire.to_server(&mut command).unwrap();
         assert_eq!(classes(&mut wire, bytes), [Class::Push]);
+    }
+
+    #[test]
+    fn what_a_client_says_to_itself_is_chatter() {
+        let mut wire = Resp::default();
+        let publish = "*3\r\n$7\r\nPUBLISH\r\n$1\r\nc\r\n$7\r\nalive 1\r\n*1\r\n$4\r\nPING\r\n";
+        let mut sent = publish.as_bytes().to_vec();
+        let mut said = || wire.to_server(&mut sent).unwrap().begins;
+        assert_eq!((said(), said()), (vec![Class::Chatter], vec![Class::Request]));
+        assert_eq!(classes(&mut wire, ":1\r\n+PONG\r\n"), [Class::Chatter, Class::Answer]);
+        let mut subscribe = b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\nc\r\n".to_vec();
+        wire.to_server(&mut subscribe).unwrap();
+        let told =
+            |text: &str| format!("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n{text}\r\n", text.len());
+        assert_eq!(classes(&mut wire, &told("alive 1")), [Class::Chatter]);
+        assert_eq!(classes(&mut wire, &told("look 1")), [Class::Push]);
     }
 }

@@ -242,6 +242,7 @@ impl Storm {
         let judgement = &report.judgement;
         assert!(judgement.acquitted(), "{:#?}, histories in {kept}", judgement.violations);
         println!("{:?}, excused: {:#?}", judgement.counts, judgement.excused);
+        println!("longest time at a free lock: {:?}", judgement.longest_waits);
         let _ = std::fs::remove_dir_all(&self.folder);
         report
     }

@@ -56,7 +56,7 @@ pub async fn robust_04_the_server_stands_still(stage: Stage) -> Applied {
     let waiting = wait_in_line(bench, &theirs, LOCK).await;
     stage.server().freeze().await;
     let told = bench.within(bench.after(ttl), "the holder knows", guard.lost()).await;
-    assert_eq!(told, LossReason::Unreachable);
+    assert!(matches!(told, LossReason::Unreachable(_)), "{told:?}");
     assert!(!guard.is_valid() && guard.token().is_err());
     fails_in_time(bench, &ours).await;
     stage.server().thaw();
@@ -113,7 +113,7 @@ pub async fn robust_06_a_client_is_cut_off_for_longer_than_its_lease(stage: Stag
     let next = its_turn(bench, waiting, bench.after(ttl), Some((&guard, kept))).await;
     let token = tokens.next(&next, "who could reach the server");
     let told = bench.soon("the one who is cut off knows", guard.lost()).await;
-    assert_eq!(told, LossReason::Unreachable);
+    assert!(matches!(told, LossReason::Unreachable(_)), "{told:?}");
     staged(proxy.heal().await);
     drop(guard);
     // Neither the late release nor the late renewals touch the one who holds now.
@@ -139,7 +139,7 @@ pub async fn loss_03_a_guard_ends_by_itself_when_the_server_is_gone(stage: Stage
     stage.server().kill().await;
     let gone = clock.now();
     let why = bench.within(bench.after(ttl), "the holder knows", guard.lost()).await;
-    assert_eq!(why, LossReason::Unreachable);
+    assert!(matches!(why, LossReason::Unreachable(_)), "{why:?}");
     assert!(!guard.is_valid() && guard.remaining().is_zero());
     let (least, took) = (clock.now().since(gone_after), clock.now().since(gone));
     let late = ttl + Duration::from_secs(10);

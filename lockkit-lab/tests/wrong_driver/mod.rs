@@ -2,7 +2,7 @@
 //! trials catch it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub(crate) enum Flaw {
     CountsAnew,
     /// A repeated store is another write.
     ForgetsWrites,
+    /// Each step takes longer the more claims wait, whatever they wait for.
+    SlowInCrowds,
 }
 
 /// See [`Flaw`].
@@ -48,6 +50,8 @@ pub(crate) struct Wrong {
     inner: Arc<dyn LockDriver>,
     failed: AtomicBool,
     base: AtomicU64,
+    /// How many claims were put in line.
+    waiting: AtomicU32,
     /// The claims by which the inner driver knows those of the caller.
     known: Mutex<HashMap<ClaimId, Arc<Claim>>>,
 }
@@ -55,7 +59,8 @@ pub(crate) struct Wrong {
 impl Wrong {
     pub(crate) fn new(flaw: Flaw, inner: Arc<dyn LockDriver>) -> Self {
         let (failed, base) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { flaw, inner, failed, base, known: Mutex::default() }
+        let waiting = AtomicU32::new(0);
+        Self { flaw, inner, failed, base, waiting, known: Mutex::default() }
     }
 
     fn is(&self, flaw: Flaw) -> bool {
@@ -123,6 +128,9 @@ impl Wrong {
             self.known.lock().unwrap().insert(claim.id, known.clone());
         }
         let answer = self.passed(self.inner.acquire(&known, patience)).await?;
+        if matches!(answer.answer, Acquisition::Queued { .. }) {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+        }
         Ok(answer.map(|answer| match answer {
             Acquisition::Granted(grant) => Acquisition::Granted(self.told(grant)),
             other => other,
@@ -149,6 +157,10 @@ impl LockDriver for Wrong {
     }
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        if self.is(Flaw::SlowInCrowds) {
+            let waiting = self.waiting.load(Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_micros(100) * waiting).await;
+        }
         let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
         let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
         Ok(one_by_one(steps, acquire, release).await)

@@ -2,16 +2,13 @@
 --
 -- KEYS[2i-1]  the lock of the i-th claim    KEYS[2i]  the counter of tokens of its bucket
 -- ARGV[2i-1]  the claim as a string: "ID TOKEN HOLD_MS WAIT_MS CLIENT SHOWN". TOKEN, 19 digits, is
---             what the client proposes: greater than every token that it has seen
+--             the least that the client accepts: greater than every token that it has seen
 -- ARGV[2i]    its hold ttl in ms
--- ARGV[2n+i]  of n claims; absent when empty for all: "[t][!][ MODE WEIGHT CAPACITY]", with "t" for a
---             try, "!" when the client does not know the server's clock and the server is to choose
---             the token, and MODE ("s" or "p") unless the claim is exclusive
+-- ARGV[2n+i]  of n claims; absent when empty for all: "[t][ MODE WEIGHT CAPACITY]", with "t" for a
+--             try, and MODE ("s" or "p") unless the claim is exclusive
 --
--- 1, when each of them holds with the token proposed; otherwise an answer to each:
---   1                       it holds, with the token proposed
---   {"holds", TOKEN}        it holds
---   {"holds", TOKEN, US}    it holds, and this is the server's time: the proposal was behind
+-- An answer to each:
+--   TOKEN                   it holds
 --   {"waits", AHEAD, LOOK}  it is in line (see `renew` in line.lua)
 --   {"busy"}                it cannot hold, and is not in line
 --   {"limit", IN_USE}       the semaphore has another limit
@@ -19,30 +16,43 @@
 --   an error                of this claim only
 -- An error for all of them when memory is full: then nothing was written.
 --
--- The fast path costs two commands: a claim that finds no key takes the lock, and then the counter
--- says whether the proposed token is greater than all before it. If not (the counter is new, the
--- data were lost, another client was faster), the server chooses, and the counter is as it was: other
--- claims of this call may have the same bucket.
-local call = redis.call
+-- A token is at least the server's clock when the claim comes here: the counter alone does not know
+-- of tokens that were given before older data came back.
+--
+-- The fast path costs two commands a claim, and one a call: a claim that finds no key takes the lock,
+-- and then the counter says whether its token is greater than all before it. If not (tokens were
+-- raised, the clock went back), the counter decides, and is as it was: other claims of this call may
+-- have the same bucket.
+local call, safecall = redis.call, redis.pcall
+local clock = call('TIME')
+local clocked = string.format('%013d%06d', clock[1], clock[2])
 local count = (#KEYS - #KEYS % 2) / 2 -- in a cluster there is one more key
-local rest, sharing
+local answers, given, rest, sharing = {}, {}, nil, nil
 for i = 1, count do
-  local key, text, how = KEYS[2 * i - 1], ARGV[2 * i - 1], ARGV[2 * count + i]
+  local key, counter, text, how = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], ARGV[2 * count + i]
   local taken, holds
-  if how and #how > 2 then
+  if how and #how > 1 then
     sharing = sharing or {}
     sharing[key] = true -- who comes to this list later stays behind it
-  elseif not (sharing and sharing[key])
-    and call('SET', key, text, 'NX', 'PX', ARGV[2 * i]) then
-    taken = true
-    if not how or how == '' or how == 't' then
-      local counter, mine = KEYS[2 * i], string.sub(text, 34, 52)
-      local last = call('GETSET', counter, mine)
-      holds = last and last < mine
-      if not last then
-        call('DEL', counter)
-      elseif not holds then
-        call('SET', counter, last)
+  elseif not (sharing and sharing[key]) then
+    local token, before = string.sub(text, 34, 52), given[counter]
+    if token < clocked then token = clocked end
+    if before and before >= token then token = string.format('%019.0f', before + 1) end
+    taken = call('SET', key, string.sub(text, 1, 33) .. token .. string.sub(text, 53),
+      'NX', 'PX', ARGV[2 * i])
+    if taken then
+      local last = safecall('GETSET', counter, token)
+      local form = not last or (type(last) == 'string' and #last == 19 and not string.find(last, '%D'))
+      if form and (not last or last < token) then
+        answers[i], given[counter], holds = token, token, true
+      else
+        if type(last) == 'string' then
+          call('SET', counter, last)
+        end
+        if not form then
+          call('DEL', key)
+          taken = nil
+        end
       end
     end
   end
@@ -51,57 +61,56 @@ for i = 1, count do
     rest[#rest + 1] = { i, taken }
   end
 end
-if not rest then return 1 end
+if not rest then return answers end
 
-redis.call('SETRANGE', KEYS[2], 0, '') -- changes nothing, and is refused when memory is full
+-- Changes nothing, and is refused when memory is full.
+local room = redis.pcall('SETRANGE', KEYS[2], 0, '')
+if type(room) == 'table' and string.find(room.err, 'OOM', 1, true) then return room end
 
 -- #include line.lua
+
+-- The verb for a claim that was put in line before: the answer was lost.
+local function again(list, id, hold, wait, try)
+  local state = renew(list, id, hold, wait)
+  if type(state) == 'string' then return state end
+  if not state[2] then return { 'broken', state[1] } end
+  if not try then return { 'waits', state[1], state[2] } end
+  remove(list, id)
+  promote(list, id)
+  return { 'busy' }
+end
 
 local function acquire(i, taken)
   local key, counter, text, ttl = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], ARGV[2 * i]
   local id, token, hold, wait, client, shown =
     string.match(text, '^(%x+) (%d+) (%d+) (%d+) (%S+) (.*)$')
   local how = ARGV[2 * count + i] or ''
-  local try, unclocked, mode = string.match(how, '^(t?)(!?) ?(%a?)')
+  local try, mode = string.match(how, '^(t?) ?(%a?)')
   local weight, capacity = string.match(how, '(%d+) (%d+)$')
   local exclusive = mode == ''
   weight, capacity = tonumber(weight or CAPACITY), tonumber(capacity or CAPACITY)
   try = try == 't'
 
-  -- The lock as one string, with a token of the server's choice.
+  -- The lock as one string, with a token of the counter's choice.
   local function take_alone()
-    local chosen = next_token(counter, unclocked .. token)
+    local chosen = next_token(counter, token)
     redis.call('SET', key, table.concat({ id, chosen, hold, wait, client, shown }, ' '), 'PX', ttl)
-    return { 'holds', chosen, now_us }
+    return chosen
   end
 
   if taken then return take_alone() end
 
-  local alone = redis.pcall('GET', key)
-  if type(alone) == 'string' then
-    if string.sub(alone, 1, 32) == id then
-      if tonumber(ttl) > redis.call('PTTL', key) then redis.call('PEXPIRE', key, ttl) end
-      return { 'holds', string.sub(alone, 34, 52) }
-    end
-    if try then return { 'busy' } end
+  local list = demand(key)
+  last_token(counter) -- an error, before anything is written, when it is no counter
+  if list.alone and list.alone.id == id then
+    if tonumber(ttl) > redis.call('PTTL', key) then redis.call('PEXPIRE', key, ttl) end
+    return list.alone.token
   end
+  if list.alone and try then return { 'busy' } end
+  open(list, id)
 
-  local list = open(key, id)
-
-  if redis.call('ZRANK', list.line, id) then -- asked before: the answer was lost
-    local state = renew(list, id, hold, wait)
-    local answer
-    if type(state) == 'string' then
-      answer = { 'holds', state }
-    elseif not state[2] then
-      answer = { 'broken', state[1] }
-    elseif try then
-      remove(list, id)
-      promote(list, id)
-      answer = { 'busy' }
-    else
-      answer = { 'waits', state[1], state[2] }
-    end
+  if redis.call('ZRANK', list.line, id) then
+    local answer = again(list, id, hold, wait, try)
     close(list)
     return answer
   end
@@ -110,8 +119,7 @@ local function acquire(i, taken)
   if length == 0 then
     redis.call('DEL', list.key, list.line, list.ends)
     if exclusive then return take_alone() end
-    local given = mode == 'p' and redis.call('GET', list.limit)
-    list.capacity = tonumber(given or capacity)
+    list.capacity = mode == 'p' and given_limit(list) or capacity
   end
   if list.capacity ~= capacity then
     local in_use = list.capacity
@@ -124,17 +132,15 @@ local function acquire(i, taken)
     return { 'busy' }
   end
 
-  local chosen = next_token(counter, unclocked .. token)
+  local chosen = next_token(counter, token)
   write_claim(list, id, { mode = exclusive and 'x' or mode, token = chosen, weight = weight, hold = hold,
                           wait = wait, client = client, queued = now_us, held = '0',
                           broken = '0', shown = shown })
-  append(list, id)
+  append(list, id, client)
   set_end(list, id, wait)
   promote(list, id)
-  local answer
-  if length < list.holders then
-    answer = { 'holds', chosen }
-  else
+  local answer = chosen
+  if length >= list.holders then
     local state = renew(list, id, hold, wait)
     answer = { 'waits', state[1], state[2] }
   end
@@ -142,7 +148,5 @@ local function acquire(i, taken)
   return answer
 end
 
-local answers = {}
-for i = 1, count do answers[i] = 1 end
-for _, claim in ipairs(rest) do answers[claim[1]] = attempt(acquire, unpack(claim)) end
-return refused or answers
+for _, claim in ipairs(rest) do answers[claim[1]] = attempt(acquire, unpack(claim, 1, 2)) end
+return speak(refused or answers)

@@ -3,10 +3,11 @@
 -- KEYS[i]  the lock        ARGV[i]  the claim's id
 --
 -- 1, when each of them was alone in its list; otherwise an answer to each:
---   1 it was in line    2 it was not, others are    3 nobody is in line    an error of this claim only
-local call, try, rest = redis.call, redis.pcall
+--   1 it was in line    2 it was not, others are, or the key is not lockkit's    3 nobody is in line
+--   an error of this claim only
+local call, safecall, rest = redis.call, redis.pcall, nil
 for i = 1, #ARGV do
-  if try('GETRANGE', KEYS[i], '0', '31') == ARGV[i] then
+  if safecall('GETRANGE', KEYS[i], '0', '31') == ARGV[i] then
     call('DEL', KEYS[i])
   else
     rest = rest or {}
@@ -15,14 +16,16 @@ for i = 1, #ARGV do
 end
 if not rest then return 1 end
 
+local clock = call('TIME')
+
 -- #include line.lua
 
 local function release(i)
-  local key = KEYS[i]
-  local kind = redis.call('TYPE', key).ok
-  if kind ~= 'hash' then return kind == 'string' and 2 or 3 end
-  insist(key)
-  local list = open(key)
+  local list = find(KEYS[i])
+  if not list or list.kind == 'string' then return 2 end
+  if list.kind == 'none' then return 3 end
+  insist(list)
+  open(list)
   local removed = remove(list, ARGV[i])
   if removed then promote(list) end
   local left = redis.call('ZCARD', list.line)
@@ -33,4 +36,4 @@ end
 local answers = {}
 for i = 1, #ARGV do answers[i] = 1 end
 for _, i in ipairs(rest) do answers[i] = attempt(release, i) end
-return refused or answers
+return speak(refused or answers)

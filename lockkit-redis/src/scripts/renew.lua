@@ -3,7 +3,9 @@
 -- KEYS[i]  the lock of the i-th claim
 -- ARGV[3i-2], [3i-1], [3i]  its id, its hold ttl and its wait ttl in ms
 --
--- For each claim what `renew` in line.lua says, or an error of this claim only.
+-- For each claim what `renew` in line.lua says, or an error of this claim only. In a key that is not
+-- lockkit's no claim is in line.
+local clock = redis.call('TIME')
 
 -- #include line.lua
 
@@ -16,12 +18,10 @@ local function renew_one(i)
       if tonumber(hold) > redis.call('PTTL', key) then redis.call('PEXPIRE', key, hold) end
       return redis.call('GETRANGE', key, '33', '51')
     end
-    if redis.call('TYPE', key).ok ~= 'hash' then
-      local record = redis.call('HGET', names(key).broken, id)
-      return record and { record } or 0
-    end
-    insist(key)
-    list = open(key)
+    list = find(key)
+    if not list or list.kind ~= 'hash' then return ended(names(key), id) end
+    insist(list)
+    open(list)
     lists[key] = list
   end
   return renew(list, id, hold, wait)
@@ -35,4 +35,4 @@ for key, list in pairs(lists) do
     if KEYS[i] == key then answers[i] = failed end
   end
 end
-return refused or answers
+return speak(refused or answers)

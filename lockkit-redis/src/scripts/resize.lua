@@ -4,23 +4,28 @@
 -- ARGV[1]  "to" or "unset": only if it has none        ARGV[2]  the limit
 --
 -- The limit that it has now, as text. Who holds goes on holding, whatever the limit.
+local clock = redis.call('TIME')
 
 -- #include line.lua
 
-local list = names(KEYS[1])
-local given = redis.call('GET', list.limit)
-if given and ARGV[1] == 'unset' then return given end
+local function resize()
+  local list = demand(KEYS[1])
+  local given = given_limit(list)
+  if given and ARGV[1] == 'unset' then return string.format('%.0f', given) end
 
-list = open(KEYS[1])
-local limit = ARGV[2]
-if redis.call('ZCARD', list.line) > 0 then
-  if ARGV[1] == 'unset' then
-    limit = string.format('%.0f', list.capacity) -- the one that it is in use with
-  else
-    list.capacity = tonumber(limit)
-    promote(list)
+  open(list)
+  local limit = ARGV[2]
+  if redis.call('ZCARD', list.line) > 0 then
+    if ARGV[1] == 'unset' then
+      limit = string.format('%.0f', list.capacity) -- the one that it is in use with
+    else
+      list.capacity = tonumber(limit)
+      promote(list)
+    end
   end
+  redis.call('SET', list.limit, limit)
+  close(list)
+  return limit
 end
-redis.call('SET', list.limit, limit)
-close(list)
-return limit
+
+return speak(attempt(resize))

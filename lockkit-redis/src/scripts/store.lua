@@ -13,58 +13,64 @@
 -- Versions are the server's clock in µs, or the last one plus 1: they grow also across the end of
 -- a register that leaves nothing behind. One that was written with tokens leaves the highest.
 local clock = redis.call('TIME')
+
+-- #include answer.lua
+-- #include register.lua
+
 local now_us = clock[1] * 1000000 + clock[2]
 local now = math.floor(now_us / 1000)
-local r = redis.call('HMGET', KEYS[1], 'value', 'version', 'token', 'until', 'write')
-if r[5] == ARGV[4] then return { 'stored', r[2] } end
 
 local function less(a, b) -- decimal strings: Lua's numbers end at 2^53
   if #a ~= #b then return #a < #b end
   return a < b
 end
-if ARGV[3] ~= '' and r[3] and less(ARGV[3], r[3]) then return { 'stale', r[3] } end
 
-local there = r[1] and (not r[4] or tonumber(r[4]) > now_us)
-local expected = ARGV[2] == 'any' or (ARGV[2] == 'absent' and not there)
-  or (there and ARGV[2] == r[2])
-if not expected then return { 'conflict' } end
+local function store()
+  local r = read_register(KEYS[1], 'write', 'value')
+  if r[1] == ARGV[4] then return { 'stored', r.version } end
+  local watchers, watching = read_watchers(KEYS[1], now)
+  if ARGV[3] ~= '' and r.token and less(ARGV[3], r.token) then return { 'stale', r.token } end
 
--- The earlier attempt may have been applied, and then overwritten by somebody: to apply it again would
--- undo that. It was not where the version that it expects is still there, where no write had a token
--- as great, or where there was no write at all. One that expects nothing and has no token may be
--- applied at any time.
-local harmless = (there and ARGV[2] == r[2]) or not r[2]
-  or (ARGV[3] == '' and ARGV[2] == 'any')
-  or (ARGV[3] ~= '' and (not r[3] or less(r[3], ARGV[3])))
-if ARGV[7] == 'repeated' and not harmless then return { 'conflict' } end
+  local there = r[2] and (not r.ends or tonumber(r.ends) > now_us)
+  local expected = ARGV[2] == 'any' or (ARGV[2] == 'absent' and not there)
+    or (there and ARGV[2] == r.version)
+  if not expected then return { 'conflict' } end
 
-local version = string.format('%.0f', math.max(now_us, (r[2] or 0) + 1))
-if ARGV[1] == 'store' then
-  redis.call('HSET', KEYS[1], 'value', ARGV[6], 'version', version, 'write', ARGV[4])
-  redis.call('HDEL', KEYS[1], 'until')
-else
-  redis.call('HDEL', KEYS[1], 'value', 'until')
-  redis.call('HSET', KEYS[1], 'version', version, 'write', ARGV[4])
-end
-if ARGV[5] ~= '' then
-  redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now_us + 1000 * ARGV[5]))
-end
-local token = r[3]
-if ARGV[3] ~= '' then
-  token = ARGV[3]
-  redis.call('HSET', KEYS[1], 'token', token)
-end
--- What has no value and no token is only kept for as long as a write may be asked for again.
-if not token and (ARGV[1] == 'delete' or ARGV[5] ~= '') then
-  local stays = ARGV[1] == 'delete' and 0 or ARGV[5]
-  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', 600000 + stays))
-else
-  redis.call('PERSIST', KEYS[1])
+  -- The earlier attempt may have been applied, and then overwritten by somebody: to apply it again would
+  -- undo that. It was not where the version that it expects is still there, where no write had a token
+  -- as great, or where there was no write at all. One that expects nothing and has no token may be
+  -- applied at any time.
+  local harmless = (there and ARGV[2] == r.version) or not r.version
+    or (ARGV[3] == '' and ARGV[2] == 'any')
+    or (ARGV[3] ~= '' and (not r.token or less(r.token, ARGV[3])))
+  if ARGV[7] == 'repeated' and not harmless then return { 'conflict' } end
+
+  local version = string.format('%.0f', math.max(now_us, (r.version or 0) + 1))
+  if ARGV[1] == 'store' then
+    redis.call('HSET', KEYS[1], 'value', ARGV[6], 'version', version, 'write', ARGV[4])
+    redis.call('HDEL', KEYS[1], 'until')
+  else
+    redis.call('HDEL', KEYS[1], 'value', 'until')
+    redis.call('HSET', KEYS[1], 'version', version, 'write', ARGV[4])
+  end
+  if ARGV[5] ~= '' then
+    redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now_us + 1000 * ARGV[5]))
+  end
+  local token = r.token
+  if ARGV[3] ~= '' then
+    token = ARGV[3]
+    redis.call('HSET', KEYS[1], 'token', token)
+  end
+  -- What has no value and no token is only kept for as long as a write may be asked for again.
+  if not token and (ARGV[1] == 'delete' or ARGV[5] ~= '') then
+    local stays = ARGV[1] == 'delete' and 0 or ARGV[5]
+    redis.call('PEXPIRE', KEYS[1], string.format('%.0f', 600000 + stays))
+  else
+    redis.call('PERSIST', KEYS[1])
+  end
+  redis.call('DEL', watchers)
+  for _, client in ipairs(watching) do tell(client, 'changed ' .. KEYS[1]) end
+  return { 'stored', version }
 end
 
-local watchers, place = string.gsub(KEYS[1], '^lockkit:register:', 'lockkit:register.watchers:'), KEYS[1]
-for _, client in ipairs(redis.call('ZRANGEBYSCORE', watchers, string.format('(%.0f', now), '+inf')) do
-  redis.call('PUBLISH', 'lockkit:wake:' .. client, 'changed ' .. place)
-end
-redis.call('DEL', watchers)
-return { 'stored', version }
+return speak(attempt(store))

@@ -6,12 +6,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Reply, Step};
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Token};
+use lockkit_lab::raw::resp::Reply as Answer;
 use lockkit_lab::{Kind, Server, Shift};
 use lockkit_redis::redis::Client;
 use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use lockkit_redis::{RedisDriver, RedisOptions};
 
-use super::{LONG, ask, claim, connect, granted, holds, queue, take, waits};
+use super::{LONG, ask, claim, connect, granted, holds, named, queue, start, take, waits};
 
 /// The server's clock shows so much since 1970.
 fn set_clock(server: &Server, since_1970: Duration) {
@@ -19,8 +20,8 @@ fn set_clock(server: &Server, since_1970: Duration) {
     server.move_clock(Shift::Behind(now - since_1970)).unwrap();
 }
 
-/// A driver that leaves the choice of each token to the server's clock, as in a cluster.
-async fn without_clock(server: &Server) -> RedisDriver {
+/// A driver over a connection of the user's own.
+async fn over_a_manager(server: &Server) -> RedisDriver {
     let client = Client::open(server.url()).unwrap();
     let config = ConnectionManagerConfig::new()
         .set_connection_timeout(Some(LONG))
@@ -33,7 +34,7 @@ async fn without_clock(server: &Server) -> RedisDriver {
 async fn in_1970_leases_are_renewed_and_locks_handed_over() {
     let server = Server::start_with_clock(Kind::Redis).await.unwrap();
     set_clock(&server, Duration::from_secs(5));
-    for driver in [connect(&server).await, without_clock(&server).await] {
+    for driver in [connect(&server).await, over_a_manager(&server).await] {
         for mode in [Mode::Exclusive, Mode::Shared] {
             let (first, second) = (claim(mode), claim(Mode::Exclusive));
             let token = take(&driver, &first).await;
@@ -55,7 +56,7 @@ async fn in_1970_leases_are_renewed_and_locks_handed_over() {
 #[tokio::test]
 async fn tokens_grow_when_the_clock_goes_back_to_where_it_has_fewer_digits() {
     let server = Server::start_with_clock(Kind::Redis).await.unwrap();
-    let driver = without_clock(&server).await;
+    let driver = over_a_manager(&server).await;
     let mut last = None;
     let day = Duration::from_secs(86_400);
     // 1970, 1973, before and after September 2001, and 1970 again.
@@ -107,5 +108,121 @@ async fn tokens_of_a_flight_grow_although_its_client_is_behind_the_clock_and_oth
             assert!(token > before, "invoice/{i}: {token} after {before}, data lost: {data_lost}");
         }
         ask(&server, &["FLUSHALL"]).await;
+    }
+}
+
+#[tokio::test]
+async fn tokens_of_a_flight_grow_although_the_clock_went_back() {
+    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let hour = Duration::from_secs(3_600);
+    set_clock(&server, hour * 480_001);
+    let mut before = take_many(&connect(&server).await).await;
+    set_clock(&server, hour * 480_000);
+    let driver = connect(&server).await;
+    for _ in 0..2 {
+        let now = take_many(&driver).await;
+        for (i, (token, before)) in now.iter().zip(&before).enumerate() {
+            assert!(token > before, "invoice/{i}: {token} after {before}");
+        }
+        before = now;
+    }
+}
+
+/// Puts back the counters of tokens that were kept before.
+async fn put_back(server: &Server, counters: &[(String, String)]) {
+    for (key, value) in counters {
+        ask(server, &["SET", key, value]).await;
+    }
+}
+
+async fn counters(server: &Server) -> Vec<(String, String)> {
+    let Answer::Array(keys) = ask(server, &["KEYS", "lockkit:tokens:*"]).await else { panic!() };
+    let mut counters = Vec::new();
+    for key in keys.iter().map(Answer::text) {
+        counters.push((key.to_owned(), ask(server, &["GET", key]).await.text().to_owned()));
+    }
+    counters
+}
+
+/// Only the counter knows of the tokens of other clients: when it is older than they are, the clock is
+/// what keeps the order, and not what a client has known of it for an hour.
+#[tokio::test]
+async fn no_token_is_below_the_clock_when_older_counters_come_back_behind_an_idle_client() {
+    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let hour = Duration::from_secs(3_600);
+    set_clock(&server, hour * 480_000);
+    let idle = connect(&server).await;
+    for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { permits: 1, limit: 2 }] {
+        let first = claim(mode);
+        take(&idle, &first).await;
+        idle.release(&first).await.unwrap();
+    }
+    let old = counters(&server).await;
+    set_clock(&server, hour * 480_001);
+    let other = connect(&server).await;
+    for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { permits: 1, limit: 2 }] {
+        let theirs = claim(mode);
+        let before = take(&other, &theirs).await;
+        other.release(&theirs).await.unwrap();
+        put_back(&server, &old).await;
+        let (holder, waiter) = (claim(mode), claim(mode));
+        let token = take(&idle, &holder).await;
+        assert!(token > before, "{mode:?}: {token} after {before}");
+        put_back(&server, &old).await;
+        let last = match idle.acquire(&waiter, Patience::Wait).await.unwrap().answer {
+            Acquisition::Granted(grant) => grant.token,
+            _ => idle.inspect(&waiter.key).await.unwrap().line[1].token,
+        };
+        assert!(last > before, "{mode:?}: {last}, in line, after {before}");
+        idle.release(&waiter).await.unwrap();
+        idle.release(&holder).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_is_lifted_with_a_raise_gets_a_token_by_the_clock_too() {
+    let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+    let then = Duration::from_secs(3_600) * 480_000;
+    set_clock(&server, then);
+    let driver = connect(&server).await;
+    let (holder, waiter) = (claim(Mode::Exclusive), claim(Mode::Exclusive));
+    let token = take(&driver, &holder).await;
+    queue(&driver, &waiter).await;
+    let old = counters(&server).await;
+    set_clock(&server, then + LONG / 2);
+    // Somebody else, whose tokens the counter knows no more.
+    let other = named("other", Mode::Exclusive);
+    let clocked = take(&connect(&server).await, &other).await;
+    put_back(&server, &old).await;
+    let raised = Token::new(token.get() + 1_000_000).unwrap();
+    driver.raise(&holder, raised).await.unwrap();
+    let lifted = driver.inspect(&holder.key).await.unwrap().line[1].token;
+    assert!(lifted > clocked, "{lifted} after {clocked}");
+}
+
+#[tokio::test]
+async fn one_call_asks_for_the_time_once_and_a_claim_costs_two_commands_more() {
+    let (server, driver) = start().await;
+    let claims: Vec<_> = (0..3).map(|i| named(&format!("n{i}"), Mode::Exclusive)).collect();
+    let steps = |claims: &[Arc<Claim>]| -> Vec<_> {
+        let step = |it: &Arc<Claim>| Step::Acquire { claim: it.clone(), patience: Patience::Wait };
+        claims.iter().map(step).collect()
+    };
+    driver.carry(&steps(&claims[..1])).await.unwrap(); // the script is known
+    driver.release(&claims[0]).await.unwrap();
+    for count in [1, 3] {
+        ask(&server, &["CONFIG", "RESETSTAT"]).await;
+        driver.carry(&steps(&claims[..count])).await.unwrap();
+        let stats = ask(&server, &["INFO", "commandstats"]).await.text().to_owned();
+        let called = |name: &str| {
+            let (_, rest) = stats.split_once(&format!("cmdstat_{name}:calls=")).unwrap_or_default();
+            rest.split(',').next().unwrap().parse::<usize>().unwrap_or_default()
+        };
+        let names = ["evalsha", "time", "set", "getset", "get", "del"];
+        let calls = names.map(|name| called(name));
+        assert_eq!(calls, [1, 1, count, count, 0, 0], "{stats}");
+        for claim in &claims[..count] {
+            driver.release(claim).await.unwrap();
+        }
     }
 }

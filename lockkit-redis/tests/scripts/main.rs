@@ -1,11 +1,14 @@
 //! What the scripts do where the server is not as usual: a clock without a battery, memory that is
-//! full, keys that are gone; and what leases they give in lists in which somebody waits or shares.
+//! full, keys that are gone, older or not lockkit's, rights that are missing; and what leases they give in lists in which somebody waits or shares.
 
 mod clocks;
+mod foreign;
 mod full_memory;
 mod leases;
 mod lost_keys;
+mod old_data;
 mod registers;
+mod rights;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +26,11 @@ const PERMIT: Mode = Mode::Permits { permits: 1, limit: 2 };
 
 fn claim(mode: Mode) -> Arc<Claim> {
     with_ttls(mode, LONG, LONG)
+}
+
+fn named(name: &str, mode: Mode) -> Arc<Claim> {
+    let key = Key::new(Namespace::default(), mode.space(), Name::new(name).unwrap());
+    Arc::new(Claim::new(key, mode, LONG, LONG, Identity::of_this_process().into()))
 }
 
 fn with_ttls(mode: Mode, hold: Duration, wait: Duration) -> Arc<Claim> {

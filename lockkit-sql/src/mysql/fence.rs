@@ -7,7 +7,8 @@
 
 use async_trait::async_trait;
 use lockkit_core::{Error, Fence, Lease, Token};
-use sqlx::{AssertSqlSafe, MySql as Db, Transaction};
+use sqlx::mysql::MySqlDatabaseError;
+use sqlx::{AssertSqlSafe, Executor, MySql as Db, Transaction};
 
 use super::{BACKEND, MySqlDriver, judge};
 use crate::fence::{Fenced, FencedWrite, lost};
@@ -25,9 +26,11 @@ impl<'t> Fence<Transaction<'t, Db>, MySqlDriver> for Lease {
         let there = sqlx::query(AssertSqlSafe(statement))
             .bind(self.claim().id.as_bytes().to_vec())
             .fetch_optional(&mut **tx)
-            .await
-            .map_err(refused)?;
-        there.map(drop).ok_or_else(|| lost(self))
+            .await;
+        match there {
+            Ok(there) => there.map(drop).ok_or_else(|| lost(self)),
+            Err(error) => Err(refused(tx, error).await),
+        }
     }
 }
 
@@ -44,12 +47,41 @@ impl FencedWrite for Transaction<'_, Db> {
         .bind(token.as_i64())
         .bind(token.as_i64())
         .execute(&mut **self)
-        .await
-        .map_err(refused)?;
-        Ok(Fenced::admitted(written.last_insert_id() == token.get()))
+        .await;
+        match written {
+            Ok(written) => Ok(Fenced::admitted(written.last_insert_id() == token.get())),
+            Err(error) => Err(refused(self, error).await),
+        }
     }
 }
 
-fn refused(error: sqlx::Error) -> Error {
-    judge(&error).told(BACKEND, error)
+/// What the program is told. Where the server has rolled back, sqlx takes the transaction for open, and each
+/// statement that follows would commit by itself: in a transaction that takes no writes it fails, until
+/// sqlx's rollback.
+async fn refused(tx: &mut Transaction<'_, Db>, error: sqlx::Error) -> Error {
+    if !has_ended(tx, &error).await {
+        return judge(&error).told(BACKEND, error);
+    }
+    // Where this fails, so does what follows: the connection is gone.
+    let _ = tx.execute("START TRANSACTION READ ONLY").await;
+    Error::retryable(BACKEND, Over(error))
 }
+
+/// Whether the server has rolled the whole transaction back, not the statement only.
+async fn has_ended(tx: &mut Transaction<'_, Db>, error: &sqlx::Error) -> bool {
+    let error = error.as_database_error().and_then(|error| error.try_downcast_ref());
+    match error.map(MySqlDatabaseError::number) {
+        // A deadlock; a record that is newer than the snapshot.
+        Some(1213 | 1020) => true,
+        // A wait for a lock that was too long.
+        Some(1205) => {
+            let all = sqlx::query_scalar("SELECT @@innodb_rollback_on_timeout = 1");
+            all.fetch_one(&mut **tx).await.is_ok_and(|all: i64| all == 1)
+        }
+        _ => false,
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the server has ended this transaction ({0}): begin it again, and fence it first")]
+struct Over(sqlx::Error);

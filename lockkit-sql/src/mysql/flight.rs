@@ -1,12 +1,18 @@
 //! A flight as the arguments of `lockkit_carry`, and the answer as rows. No I/O.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use super::memory::Memory;
 use crate::server::dialect::{Arg, Cell, Row, hex};
 
 /// What a step is to `lockkit_carry`.
 const RELEASE: i64 = 0;
+
+/// The row of a step that is to be asked for by itself.
+pub(super) fn left_out(number: usize) -> Row {
+    Row(vec![Cell::Int(number as i64), Cell::Int(9)])
+}
 
 /// A step, as its arguments say.
 struct Step<'a> {
@@ -84,29 +90,39 @@ impl<'a> Flight<'a> {
         Some(Self { steps })
     }
 
-    fn swift(&self, is_release: bool) -> impl Iterator<Item = &Step<'a>> {
-        self.steps.iter().filter(move |step| step.swift && (step.what == RELEASE) == is_release)
+    pub(super) fn len(&self) -> usize {
+        self.steps.len()
     }
 
-    /// What is handed to the procedure.
-    pub(super) fn arguments(&self) -> Arguments {
-        let every = |_: &&(usize, &Step<'_>)| true;
-        let is_any = self.steps.iter().any(|step| step.swift);
+    pub(super) fn is_one_list(&self, one: usize, other: usize) -> bool {
+        self.steps[one].is_of_the_list_of(&self.steps[other])
+    }
+
+    fn swift(&self, part: &Range<usize>, is_release: bool) -> impl Iterator<Item = &Step<'a>> {
+        let steps = self.steps[part.clone()].iter();
+        steps.filter(move |step| step.swift && (step.what == RELEASE) == is_release)
+    }
+
+    /// What is handed to the procedure, of some of the steps.
+    pub(super) fn arguments(&self, part: &Range<usize>) -> Arguments {
+        let is_any = self.steps[part.clone()].iter().any(|step| step.swift);
         Arguments {
-            held: condition(self.swift(true)),
-            helds: self.swift(true).count() as i64,
-            free: condition(self.swift(false)),
-            frees: self.swift(false).count() as i64,
-            rows: rows(self.swift(false)),
-            rest: self.packed(|(_, step)| !step.swift),
-            every: if is_any { self.packed(every) } else { Vec::new() },
+            held: condition(self.swift(part, true)),
+            helds: self.swift(part, true).count() as i64,
+            free: condition(self.swift(part, false)),
+            frees: self.swift(part, false).count() as i64,
+            rows: rows(self.swift(part, false)),
+            rest: self.packed(part, |step| !step.swift),
+            every: if is_any { self.packed(part, |_| true) } else { Vec::new() },
         }
     }
 
-    fn packed(&self, which: impl Fn(&&(usize, &Step<'a>)) -> bool) -> Vec<u8> {
+    fn packed(&self, part: &Range<usize>, which: impl Fn(&Step<'a>) -> bool) -> Vec<u8> {
         let mut packed = Vec::new();
-        let steps: Vec<_> = self.steps.iter().enumerate().collect();
-        for (number, step) in steps.iter().filter(|step| which(step)) {
+        for (number, step) in part.clone().zip(&self.steps[part.clone()]) {
+            if !which(step) {
+                continue;
+            }
             let Step { namespace, space, name, id, what, .. } = step;
             let (namespaces, names) = (namespace.len(), name.len());
             let head = format!("{what:1}{number:05}{space:1}{namespaces:03}{names:03}");
@@ -125,13 +141,19 @@ impl<'a> Flight<'a> {
         packed
     }
 
-    /// The rows of `Verb::Carry`, from that of the procedure. Remembers whose lists are free, or have one
-    /// claim.
-    pub(super) fn rows(&self, answer: &Row, alone: &Memory) -> Option<Vec<Row>> {
+    /// The rows of `Verb::Carry`, from that of the procedure for these steps. Remembers whose lists are
+    /// free, or have one claim.
+    pub(super) fn rows(
+        &self,
+        answer: &Row,
+        part: &Range<usize>,
+        alone: &Memory,
+    ) -> Option<Vec<Row>> {
         let (swift, now) = (answer.int(0)? != 0, answer.int(1)?);
         let told = str::from_utf8(answer.bytes(2)?).ok()?;
-        let mut rows = Vec::with_capacity(self.steps.len());
-        for (number, step) in self.steps.iter().enumerate().filter(|(_, step)| step.swift) {
+        let mut rows = Vec::with_capacity(part.len());
+        let steps = part.clone().zip(&self.steps[part.clone()]);
+        for (number, step) in steps.filter(|(_, step)| step.swift) {
             match swift {
                 true => rows.push(step.done(number, now)),
                 false => alone.forget(&step.key()),
@@ -144,6 +166,10 @@ impl<'a> Flight<'a> {
             };
             let number: usize = number.parse().ok()?;
             let step = self.steps.get(number)?;
+            if outcome == "9" {
+                rows.push(left_out(number));
+                continue;
+            }
             if outcome == "1" && is_alone == "1" {
                 alone.learn(&step.key());
             }
@@ -284,7 +310,7 @@ mod tests {
     #[test]
     fn what_is_known_is_text_of_hexadecimal_digits_and_the_rest_is_packed() {
         let args = args();
-        let packed = Flight::new(&args, &knows(&[b"a", b"b", b"c"])).unwrap().arguments();
+        let packed = Flight::new(&args, &knows(&[b"a", b"b", b"c"])).unwrap().arguments(&(0..4));
         let held = "namespace = x'6e' AND space = 0 AND name IN (x'61') AND id IN (x'0101')";
         assert_eq!((packed.held.as_str(), packed.helds), (held, 1));
         assert_eq!(packed.free, "namespace = x'6e' AND space = 0 AND name IN (x'62')");
@@ -298,7 +324,7 @@ mod tests {
             format!("1000030001001nc\x04\x0400000000010000000005{times}0000000002----------{{}}");
         assert_eq!(String::from_utf8(packed.rest).unwrap(), first + &second);
         assert!(packed.every.starts_with(b"0000000001001na\x01\x012000010001001nb"));
-        let nothing = Flight::new(&args, &Memory::default()).unwrap().arguments();
+        let nothing = Flight::new(&args, &Memory::default()).unwrap().arguments(&(0..4));
         assert_eq!((nothing.helds, nothing.frees, nothing.every.len()), (0, 0, 0));
     }
 
@@ -313,7 +339,7 @@ mod tests {
         };
         let ints = |cells: &[i64]| cells.iter().map(|n| Cell::Int(*n)).collect::<Vec<_>>();
         let row = |cells: &[i64], rest: [Cell; 2]| Row([ints(cells), rest.to_vec()].concat());
-        let rows = flight.rows(&answer(1, told), &memory).unwrap();
+        let rows = flight.rows(&answer(1, told), &(0..4), &memory).unwrap();
         assert_eq!(rows[0], Row([ints(&[0, 1]), vec![Cell::Null]].concat()));
         assert_eq!(rows[1], row(&[1, 1, 99, 30, 0], [Cell::Null, Cell::Null]));
         assert_eq!(rows[2], row(&[2, 1, 70, 30, 0], [Cell::Null, Cell::Bytes(Vec::new())]));
@@ -324,9 +350,9 @@ mod tests {
         assert!(known(b"a") && known(b"c"));
         // Not as they were remembered; the release found its claim, and the other one a holder.
         let told = b"00000,1,,,,,1,;00001,0,,,0,,0,;00002,9,,,,,,;00003,9,,,,,,;";
-        let rows = flight.rows(&answer(0, told), &memory).unwrap();
+        let rows = flight.rows(&answer(0, told), &(0..4), &memory).unwrap();
         assert_eq!(rows.len(), 4);
         assert!(known(b"a") && !known(b"b"));
-        assert_eq!(flight.rows(&answer(1, b"00002,1;"), &memory), None);
+        assert_eq!(flight.rows(&answer(1, b"00002,1;"), &(0..4), &memory), None);
     }
 }

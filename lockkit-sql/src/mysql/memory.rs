@@ -2,6 +2,7 @@
 //! A wrong memory costs a round trip, nothing else. No I/O.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::server::dialect::Arg;
@@ -13,6 +14,7 @@ const MOST: usize = 4_096;
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     names: Mutex<HashSet<Vec<u8>>>,
+    is_off: AtomicBool,
 }
 
 impl Memory {
@@ -21,7 +23,15 @@ impl Memory {
         self.names().contains(&key(args))
     }
 
+    /// From here on there is no swift way.
+    pub(super) fn learns_nothing(&self) {
+        self.is_off.store(true, Ordering::Relaxed);
+    }
+
     pub(super) fn learn(&self, args: &[Arg<'_>]) {
+        if self.is_off.load(Ordering::Relaxed) {
+            return;
+        }
         let mut names = self.names();
         if names.len() >= MOST {
             names.clear();

@@ -5,6 +5,7 @@
 mod fence;
 mod flight;
 mod memory;
+mod packet;
 mod schema;
 mod statement;
 mod verbs;
@@ -20,12 +21,13 @@ use lockkit_core::{Capabilities, Error};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{ConnectOptions, Executor};
 
-use crate::server::dialect::{Arg, Dialect, Heard, Row, Verb, Verdict};
+use crate::server::dialect::{Arg, Commands, Dialect, Heard, Row, Verb, Verdict};
 use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
 pub use fence::TOKENS_TABLE;
 use memory::Memory;
+use packet::{InParts, Packet};
 use schema::Step;
-use statement::{Statement, text, wrong_arguments};
+use statement::{Statement, wrong_arguments};
 
 /// The dialect of MySQL and MariaDB.
 #[derive(Debug)]
@@ -37,6 +39,7 @@ pub struct MySql {
     schema: Vec<Step>,
     prefix: String,
     alone: Memory,
+    packet: Packet,
     /// Where the last bite of the sweep ended: a list, or nothing.
     swept: Mutex<Row>,
 }
@@ -53,6 +56,20 @@ const GRACE: Duration = Duration::from_secs(600);
 
 /// The time of a statement, as the tables have it.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// What a connection of lockkit's own is told when it is opened: the server's administrator may have set
+/// other values for all. They stand here as they are, since a default is what the administrator set. Some
+/// variables have other names, or are missing, on one of the servers: a comment with `M!` is read by
+/// MariaDB alone (from a version on), one with `!80000` by MySQL alone.
+///
+/// The timeouts: a verb whose caller has given up must not wait on at the server, and act then.
+const SESSION: &str = "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, \
+    autocommit = 1, completion_type = 0, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', \
+    sql_safe_updates = 0, sql_select_limit = 18446744073709551615, sql_big_selects = 1, \
+    sql_auto_is_null = 0 \
+    /*M! , tx_isolation = 'READ-COMMITTED', tx_read_only = 0 */ \
+    /*M!110602 , innodb_snapshot_isolation = 0 */ \
+    /*!80000 , transaction_isolation = 'READ-COMMITTED', transaction_read_only = 0 */";
 
 /// What each verb sends; see [`Statement`].
 const STATEMENTS: [(Verb, &str); 18] = [
@@ -91,7 +108,7 @@ impl Dialect for MySql {
         c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
         c
     };
-    const VERSION: i64 = 4;
+    const VERSION: i64 = 5;
     const PUSHES: bool = false;
 
     fn new(tables: &Tables, _: ServerDurability) -> Self {
@@ -105,6 +122,7 @@ impl Dialect for MySql {
             schema: schema::steps(&prefix),
             prefix,
             alone: Memory::default(),
+            packet: Packet::default(),
             swept: Mutex::default(),
         }
     }
@@ -140,10 +158,14 @@ impl Dialect for MySql {
 
     async fn open(&self, options: &MySqlConnectOptions) -> Result<MySqlConnection, sqlx::Error> {
         let mut connection = options.connect().await?;
-        // A verb whose caller has given up must not wait on for the server's 50 s, and act then.
-        let set = "SET SESSION innodb_lock_wait_timeout = 1, autocommit = 1";
-        connection.execute(sqlx::raw_sql(set)).await?;
+        connection.execute(sqlx::raw_sql(SESSION)).await?;
         Ok(connection)
+    }
+
+    /// The single statements of the swift way run as the session's variables say, and those of a pool are the
+    /// program's. Procedures say themselves what they need.
+    async fn meet(&self, _: &MySqlConnectOptions) {
+        self.alone.learns_nothing();
     }
 
     async fn run(
@@ -156,10 +178,7 @@ impl Dialect for MySql {
             Verb::Acquire => self.acquire(connection, args).await,
             Verb::Release => self.release(connection, args).await,
             Verb::Carry => self.carry(connection, args).await,
-            Verb::Renew | Verb::Look => {
-                let claims = text(args).ok_or_else(wrong_arguments)?;
-                self.ask(connection, verb, &[Arg::Bytes(claims.as_bytes())]).await
-            }
+            Verb::Renew | Verb::Look => self.about(connection, verb, args).await,
             Verb::Amend | Verb::Resize => {
                 self.alone.forget(args);
                 self.ask(connection, verb, args).await
@@ -175,18 +194,30 @@ impl Dialect for MySql {
                 self.ask(connection, verb, &[args, &[grace]].concat()).await
             }
             Verb::Sweep => self.sweep(connection, args).await,
+            Verb::Health => self.health(connection).await,
             _ => self.ask(connection, verb, args).await,
         }
     }
 
     fn verdict(&self, error: &sqlx::Error) -> Verdict {
-        judge(error)
+        match error {
+            sqlx::Error::Configuration(cause) if cause.is::<InParts>() => Verdict::InParts,
+            _ => judge(error),
+        }
     }
 
-    async fn listen(_: &MySqlConnectOptions, _: &str, _: &Heard<'_>) -> Result<(), sqlx::Error> {
+    async fn listen(
+        _: &MySqlConnectOptions,
+        _: &str,
+        _: &Heard<'_>,
+        _: &dyn Commands,
+    ) -> Result<(), sqlx::Error> {
         std::future::pending().await
     }
 }
+
+/// More than `max_allowed_packet`. The server closes the connection.
+const TOO_LARGE: u16 = 1153;
 
 /// What an error of the client or the server means.
 fn judge(error: &sqlx::Error) -> Verdict {
@@ -199,10 +230,9 @@ fn judge(error: &sqlx::Error) -> Verdict {
         Some(1205) => Verdict::HeldUp,
         // Ended by an administrator or for idleness; a statement that was cancelled may have
         // left a transaction open, which ends with its connection.
-        Some(1053 | 1077 | 1079 | 1152 | 1153 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => {
-            Verdict::Gone
-        }
+        Some(1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 1969) => Verdict::Gone,
         Some(3024 | 3169) => Verdict::Gone,
+        Some(TOO_LARGE) => Verdict::TooLarge,
         // Closed for idleness.
         Some(4031) => Verdict::Closed,
         // No such table, procedure, or column of an older one.

@@ -81,6 +81,22 @@ fn turn(prefix: &str) -> String {
     format!("SHA2(CONCAT(DATABASE(), '.', 'lockkit {prefix}'), 256)")
 }
 
+/// Procedures keep the mode that they were made in.
+const MODE: &str = "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'";
+
+/// The same for a connection of the driver's, or of a program's pool, which gets back what it had. A table may
+/// be in use for long before it can be changed: that is waited for, unlike what a verb waits for.
+const BEGIN: &str = "SET @lockkit_mode = @@SESSION.sql_mode, \
+    @lockkit_wait = @@SESSION.lock_wait_timeout, \
+    /*M! @lockkit_only = @@SESSION.tx_read_only, SESSION tx_read_only = 0, */ \
+    /*!80000 @lockkit_only = @@SESSION.transaction_read_only, SESSION transaction_read_only = 0, */ \
+    SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', \
+    SESSION lock_wait_timeout = 120";
+const FINISH: &str = "SET SESSION lock_wait_timeout = @lockkit_wait, \
+    /*M! SESSION tx_read_only = @lockkit_only, */ \
+    /*!80000 SESSION transaction_read_only = @lockkit_only, */ \
+    SESSION sql_mode = @lockkit_mode";
+
 /// What a program needs that uses them; for whom is not known here.
 const RIGHTS: &str = "
 -- The rights of a program that uses these tables, with the names of its database and its user:
@@ -94,7 +110,7 @@ pub(super) fn as_text(steps: &[Step], prefix: &str) -> String {
     let turn = turn(prefix);
     let (take, give) = (format!("DO GET_LOCK({turn}, 60)"), format!("DO RELEASE_LOCK({turn})"));
     let steps = steps.iter().map(|step| &step.text);
-    for step in [&take].into_iter().chain(steps).chain([&give]) {
+    for step in [&MODE.to_owned(), &take].into_iter().chain(steps).chain([&give]) {
         text.push_str(step);
         text.push_str(&format!("\n{END}\n\n"));
     }
@@ -108,6 +124,7 @@ pub(super) async fn install(
     dialect: &MySql,
     connection: &mut MySqlConnection,
 ) -> Result<(), sqlx::Error> {
+    connection.execute(sqlx::raw_sql(BEGIN)).await?;
     // Whoever comes second finds everything done. Statements that make tables are no transaction here;
     // what was left half made is made by the next one.
     let turn = turn(&dialect.prefix);
@@ -121,7 +138,12 @@ pub(super) async fn install(
     let made = make(dialect, connection).await;
     let unlock = AssertSqlSafe(format!("SELECT RELEASE_LOCK({turn})"));
     let freed = sqlx::query(unlock).fetch_one(&mut *connection).await;
-    made.and(freed.map(drop))
+    let made = made.and(freed.map(drop));
+    // After an error the connection is closed.
+    if made.is_ok() {
+        connection.execute(sqlx::raw_sql(FINISH)).await?;
+    }
+    made
 }
 
 /// Under the server's lock. Procedures of an older version are replaced: who uses them goes on, with
@@ -188,7 +210,27 @@ mod tests {
         let procedures = steps.iter().filter(|step| step.procedure.is_some()).count();
         assert_eq!(procedures, 2 * 15);
         let last = &steps.last().expect("there are steps").text;
-        assert!(last.starts_with("UPDATE shop_meta SET version = 4"), "{last}");
+        assert!(last.starts_with("UPDATE shop_meta SET version = 5"), "{last}");
         assert!(steps.iter().all(|step| !step.text.contains("lockkit_")));
+    }
+
+    /// InnoDB reads a subquery of IF, SET, CASE or a call's argument with shared locks, whatever the isolation
+    /// level: it waits for rows that others write. One in a plain SELECT, or in a cursor, takes no lock.
+    #[test]
+    fn no_procedure_reads_with_a_lock_by_accident() {
+        for step in steps("").iter().filter(|step| step.text.contains("PROCEDURE")) {
+            for statement in step.text.split(';') {
+                let code: Vec<_> =
+                    statement.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+                let code = code.join(" ").replace("( ", "(");
+                let words: Vec<_> = code.split_whitespace().collect();
+                let Some(nested) = code.find("(SELECT ") else { continue };
+                let begins = match words.iter().position(|word| *word == "CURSOR") {
+                    Some(at) => words[at + 2],
+                    None => words[0],
+                };
+                assert!(begins == "SELECT" && !code.contains("FOR UPDATE"), "{}", &code[..nested]);
+            }
+        }
     }
 }

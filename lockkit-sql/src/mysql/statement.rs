@@ -68,8 +68,9 @@ pub(super) fn wrong_arguments() -> sqlx::Error {
     sqlx::Error::Protocol("a verb with other arguments than the dialect knows".into())
 }
 
-/// The JSON of `lockkit_renew`, from the lists of a renewal.
-pub(super) fn text(args: &[Arg<'_>]) -> Option<String> {
+/// The JSON of `lockkit_renew`, from the lists of a renewal: texts of at most so many bytes, or of one claim
+/// each, and how many claims each has.
+pub(super) fn texts(args: &[Arg<'_>], most: usize) -> Option<Vec<(usize, String)>> {
     let [Arg::Many(namespaces), Arg::Ints(spaces), Arg::Many(names), Arg::Many(ids), rest @ ..] =
         args
     else {
@@ -80,9 +81,23 @@ pub(super) fn text(args: &[Arg<'_>]) -> Option<String> {
     };
     let claims = ids.iter().enumerate().map(|(i, id)| {
         let (namespace, name) = (hex(namespaces.get(i)?), hex(names.get(i)?));
-        Some((hex(id), holds.get(i)?, waits.get(i)?, namespace, spaces.get(i)?, name))
+        Some(to_json(&(hex(id), holds.get(i)?, waits.get(i)?, namespace, spaces.get(i)?, name)))
     });
-    claims.collect::<Option<Vec<_>>>().as_ref().map(to_json)
+    let mut texts: Vec<(usize, String)> = Vec::new();
+    for claim in claims {
+        let claim = claim?;
+        match texts.last_mut() {
+            // A comma and the bracket at the end.
+            Some((count, text)) if text.len() + claim.len() + 2 <= most => {
+                *count += 1;
+                text.push(',');
+                text.push_str(&claim);
+            }
+            _ => texts.push((1, format!("[{claim}"))),
+        }
+    }
+    texts.iter_mut().for_each(|(_, text)| text.push(']'));
+    Some(texts)
 }
 
 /// A row of sqlx's.
@@ -124,7 +139,12 @@ mod tests {
             Arg::Bytes(b"client"),
         ];
         let expected = r#"[["0f0f",30,10,"6c6b",0,"6122"],["a0a0",40,20,"6c6b",1,"c3a1"]]"#;
-        assert_eq!(text(&args).as_deref(), Some(expected));
-        assert_eq!(text(&args[..5]), None);
+        assert_eq!(texts(&args, 1_000), Some(vec![(2, expected.to_owned())]));
+        assert_eq!(texts(&args, expected.len()), Some(vec![(2, expected.to_owned())]));
+        let parts = texts(&args, expected.len() - 1).unwrap();
+        let first = r#"[["0f0f",30,10,"6c6b",0,"6122"]]"#.to_owned();
+        let second = r#"[["a0a0",40,20,"6c6b",1,"c3a1"]]"#.to_owned();
+        assert_eq!(parts, [(1, first), (1, second)]);
+        assert_eq!(texts(&args[..5], 1_000), None);
     }
 }

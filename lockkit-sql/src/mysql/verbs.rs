@@ -2,10 +2,10 @@
 
 use sqlx::mysql::MySqlConnection;
 
-use super::flight::Flight;
-use super::statement::{self, wrong_arguments};
+use super::flight::{Flight, left_out};
+use super::statement::{self, texts, wrong_arguments};
 use super::{IDLE, MySql};
-use crate::server::dialect::{Arg, Row, Verb};
+use crate::server::dialect::{Arg, Cell, Row, Verb};
 
 impl MySql {
     /// The statement of a verb, with these arguments.
@@ -15,7 +15,43 @@ impl MySql {
         verb: Verb,
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
+        self.packet.check(bytes(args))?;
         statement::fetch(self.statements[&verb].bind(args)?, connection).await
+    }
+
+    pub(super) async fn health(
+        &self,
+        connection: &mut MySqlConnection,
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let rows = self.ask(connection, Verb::Health, &[]).await?;
+        let row = rows.first().ok_or_else(wrong_arguments)?;
+        if let Some(packet) = row.int(4).and_then(|bytes| usize::try_from(bytes).ok()) {
+            self.packet.learn(packet);
+        }
+        match row.int(5) {
+            Some(0) => Ok(rows),
+            _ => Err(sqlx::Error::Configuration(EMPTY_IS_NULL.into())),
+        }
+    }
+
+    /// A renewal or a look, in as few requests as fit into the server's packets.
+    pub(super) async fn about(
+        &self,
+        connection: &mut MySqlConnection,
+        verb: Verb,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let mut rows = Vec::new();
+        let mut before = 0;
+        for (count, text) in texts(args, self.packet.part()).ok_or_else(wrong_arguments)? {
+            let part = match self.ask(connection, verb, &[Arg::Bytes(text.as_bytes())]).await {
+                Err(error) if count > 1 => return Err(self.packet.parted(error, text.len())),
+                answer => answer?,
+            };
+            rows.extend(part.into_iter().map(|row| behind(row, before)));
+            before += count as i64;
+        }
+        Ok(rows)
     }
 
     /// One row where the name is believed to be free, the whole work otherwise.
@@ -70,10 +106,43 @@ impl MySql {
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
         let flight = Flight::new(args, &self.alone).ok_or_else(wrong_arguments)?;
-        let packed = flight.arguments();
-        let rows = self.ask(connection, Verb::Carry, &packed.bind()).await?;
-        let answer = rows.first().and_then(|row| flight.rows(row, &self.alone));
-        answer.ok_or_else(wrong_arguments)
+        let mut rows = Vec::new();
+        // The last step that was left out: those of its list behind it stay behind it.
+        let mut left = None;
+        let mut parts = vec![0..flight.len()];
+        while let Some(mut part) = parts.pop() {
+            while !part.is_empty() && left.is_some_and(|at| flight.is_one_list(at, part.start)) {
+                rows.push(left_out(part.start));
+                part.start += 1;
+            }
+            let Some(last) = part.clone().last() else { continue };
+            let packed = flight.arguments(&part);
+            let packed = packed.bind();
+            if bytes(&packed) > self.packet.part() {
+                if part.len() == 1 {
+                    // By itself it is a smaller request, or an error of its own.
+                    rows.push(left_out(last));
+                    left = Some(last);
+                } else {
+                    let middle = part.start + part.len() / 2;
+                    parts.extend([middle..part.end, part.start..middle]);
+                }
+                continue;
+            }
+            let answer = match self.ask(connection, Verb::Carry, &packed).await {
+                Err(error) if flight.len() > 1 => {
+                    return Err(self.packet.parted(error, bytes(&packed)));
+                }
+                answer => answer?,
+            };
+            let answer = answer.first().and_then(|row| flight.rows(row, &part, &self.alone));
+            let answer = answer.ok_or_else(wrong_arguments)?;
+            if answer.contains(&left_out(last)) {
+                left = Some(last);
+            }
+            rows.extend(answer);
+        }
+        Ok(rows)
     }
 
     pub(super) async fn sweep(
@@ -95,6 +164,23 @@ impl MySql {
         *lock() = end.unwrap_or_default();
         Ok(Vec::new())
     }
+}
+
+/// A pool's sessions are the program's. Namespaces and registers may be empty, and here that is no text.
+const EMPTY_IS_NULL: &str = "the connections of this pool have EMPTY_STRING_IS_NULL in their sql_mode, and \
+    lockkit needs it to be off";
+
+fn bytes(args: &[Arg<'_>]) -> usize {
+    let bytes = |arg: &Arg<'_>| if let Arg::Bytes(bytes) = arg { bytes.len() } else { 0 };
+    args.iter().map(bytes).sum()
+}
+
+/// The row of a claim that has so many before it in other parts.
+fn behind(mut row: Row, before: i64) -> Row {
+    if let Some(Cell::Int(number)) = row.0.first_mut() {
+        *number += before;
+    }
+    row
 }
 
 /// The columns that the verb has: a procedure may tell more.

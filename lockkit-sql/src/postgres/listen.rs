@@ -1,9 +1,10 @@
-//! The subscription of one process: one connection that listens on a channel of its own, and has
-//! proved that it can.
+//! The subscription of one process: one connection that listens on a channel of its own, and that a
+//! message which the process's other connections send is known to reach.
 //!
 //! Behind a [pooler](super::pooler) messages would go to another client, which did not ask and fails.
 //! So nothing is listened for before it is known that the server itself is at the other end. And then a
-//! message to itself has to arrive.
+//! message has to arrive, at first and ever again: behind a virtual address the subscription may be left
+//! at an old primary that lives on, while the verbs go to the new one.
 
 use std::time::Duration;
 
@@ -11,36 +12,42 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::time::timeout;
 
 use super::pooler;
-use crate::server::dialect::Heard;
+use crate::server::dialect::{Commands, Heard};
 
-/// How long a message to oneself may take before the subscription counts as broken.
-const PROOF: Duration = Duration::from_secs(5);
-/// How often a subscription on which nothing came has to prove itself again.
-const SILENCE: Duration = Duration::from_secs(15);
+/// How long opening the connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a message may take, after it was sent, before the subscription counts as broken.
+const PROOF: Duration = Duration::from_secs(1);
+/// How often a subscription has to prove itself again.
+const INTERVAL: Duration = Duration::from_secs(15);
+/// The message, as `Verb::Notify` sends it.
 const SELF: &str = "self";
 
 pub(super) async fn listen(
     options: &PgConnectOptions,
     channel: &str,
     heard: &Heard<'_>,
+    commands: &dyn Commands,
 ) -> Result<(), sqlx::Error> {
     let mark = pooler::mark();
     // sqlx listens through a pool: one of a single connection.
     let pool = PgPoolOptions::new()
         .max_connections(1)
-        .acquire_timeout(PROOF)
+        .acquire_timeout(CONNECT)
         .connect_lazy_with(pooler::marked(options, &mark));
-    let ended = subscription(&pool, &mark, channel, heard).await;
+    let ended = match subscribe(&pool, &mark, channel).await {
+        Ok(listener) => Subscription { listener, channel, heard, commands }.follow().await,
+        Err(error) => Err(error),
+    };
     let _ = timeout(Duration::from_secs(1), pool.close()).await;
     ended
 }
 
-async fn subscription(
+async fn subscribe(
     pool: &sqlx::PgPool,
     mark: &str,
     channel: &str,
-    heard: &Heard<'_>,
-) -> Result<(), sqlx::Error> {
+) -> Result<PgListener, sqlx::Error> {
     let mut listener = PgListener::connect_with(pool).await?;
     listener.ignore_pool_close_event(true);
     listener.eager_reconnect(false);
@@ -48,37 +55,76 @@ async fn subscription(
         return Err(sqlx::Error::Protocol("there is a pooler before the server".into()));
     }
     listener.listen(channel).await?;
-    prove(&mut listener, channel, heard).await?;
-    heard(None);
-    loop {
-        match timeout(SILENCE, listener.try_recv()).await {
-            Ok(Ok(Some(message))) => heard(Some(message.payload())),
-            Ok(Ok(None)) => return Err(sqlx::Error::Protocol("the connection broke".into())),
-            Ok(Err(error)) => return Err(error),
-            Err(_) => prove(&mut listener, channel, heard).await?,
-        }
-    }
+    Ok(listener)
 }
 
-/// Sends itself a message and waits for it; hands on what comes before.
-async fn prove(
-    listener: &mut PgListener,
-    channel: &str,
-    heard: &Heard<'_>,
-) -> Result<(), sqlx::Error> {
-    let lost = || sqlx::Error::Protocol("messages are not delivered on this connection".into());
-    let proof = async {
-        // As text: what is prepared may not outlive the message behind a pooler. The channel is
-        // made of letters and digits.
-        let notify = format!("SELECT pg_notify('{channel}', '{SELF}')");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(notify)).execute(&mut *listener).await?;
+struct Subscription<'a> {
+    listener: PgListener,
+    channel: &'a str,
+    heard: &'a Heard<'a>,
+    commands: &'a dyn Commands,
+}
+
+impl Subscription<'_> {
+    /// Hands on messages until the connection breaks, or one does not arrive.
+    async fn follow(mut self) -> Result<(), sqlx::Error> {
+        self.prove().await?;
+        (self.heard)(None);
         loop {
-            match listener.try_recv().await? {
-                Some(message) if message.payload() == SELF => return Ok(()),
-                Some(message) => heard(Some(message.payload())),
-                None => return Err(lost()),
+            let commands = self.commands;
+            let due = async {
+                tokio::select! {
+                    () = tokio::time::sleep(INTERVAL) => {}
+                    () = commands.lost() => {}
+                }
+            };
+            tokio::pin!(due);
+            loop {
+                tokio::select! {
+                    message = self.next() => drop(message?),
+                    () = &mut due => break,
+                }
+            }
+            self.prove().await?;
+        }
+    }
+
+    /// Hands on the next message; says whether it was one of this client to itself.
+    async fn next(&mut self) -> Result<bool, sqlx::Error> {
+        let broke = || sqlx::Error::Protocol("the connection broke".into());
+        let message = self.listener.try_recv().await?.ok_or_else(broke)?;
+        let is_own = message.payload() == SELF;
+        if !is_own {
+            (self.heard)(Some(message.payload()));
+        }
+        Ok(is_own)
+    }
+
+    /// Has a message sent by a connection that carries verbs, and waits for it. What comes before goes
+    /// on being handed on.
+    async fn prove(&mut self) -> Result<(), sqlx::Error> {
+        let (commands, channel) = (self.commands, self.channel);
+        let sent = commands.notify(channel);
+        tokio::pin!(sent);
+        // It may be faster than the answer, which is waited for all the same: a request that is dropped
+        // costs its connection.
+        let mut arrived = false;
+        loop {
+            tokio::select! {
+                sent = &mut sent => {
+                    sent.map_err(|error| sqlx::Error::Protocol(error.to_string()))?;
+                    break;
+                }
+                is_own = self.next() => arrived |= is_own?,
             }
         }
-    };
-    timeout(PROOF, proof).await.map_err(|_| lost())?
+        let arrives = async {
+            while !arrived {
+                arrived = self.next().await?;
+            }
+            Ok(())
+        };
+        let lost = || sqlx::Error::Protocol("messages are not delivered on this connection".into());
+        timeout(PROOF, arrives).await.map_err(|_| lost())?
+    }
 }

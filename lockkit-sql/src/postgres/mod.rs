@@ -8,17 +8,20 @@ mod pooler;
 mod statement;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::WakeUp;
-use lockkit_core::driver::Flights;
+use lockkit_core::driver::{Flights, locked};
 use lockkit_core::{Capabilities, Error};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Postgres as Db};
+use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
 
-use crate::server::dialect::{Arg, Cell, Dialect, Heard, Row, Verb, Verdict, without_header};
+use crate::server::dialect::{
+    Arg, Cell, Commands, Dialect, Heard, Row, Verb, Verdict, without_header,
+};
 use crate::server::{ServerDriver, ServerDurability, Tables, capabilities};
 
 pub use fence::TOKENS_TABLE;
@@ -30,8 +33,11 @@ pub struct Postgres {
     place: String,
     schema: String,
     statements: HashMap<Verb, Arc<str>>,
-    /// Whether statements are sent as text, since a pooler was met before the server.
+    /// Whether statements are sent as text: a pooler was met before the server, or the connections of the
+    /// user's pool have another isolation level.
     plain: AtomicBool,
+    /// When it was last said that the queue of messages is full.
+    full: Mutex<Option<Instant>>,
 }
 
 /// Locks and registers in a PostgreSQL database.
@@ -66,7 +72,7 @@ impl Dialect for Postgres {
         c.wake_up = WakeUp::Push;
         c
     };
-    const VERSION: i64 = 4;
+    const VERSION: i64 = 5;
     const PUSHES: bool = true;
 
     fn new(tables: &Tables, durability: ServerDurability) -> Self {
@@ -75,8 +81,8 @@ impl Dialect for Postgres {
         let statements = FUNCTIONS.map(|(verb, name, args)| {
             (verb, statement(&place, durability, verb, name, args).into())
         });
-        let plain = AtomicBool::new(false);
-        Self { place, schema, statements: statements.into(), plain }
+        let (plain, full) = (AtomicBool::new(false), Mutex::default());
+        Self { place, schema, statements: statements.into(), plain, full }
     }
 
     fn parse(url: &str) -> Result<PgConnectOptions, Error> {
@@ -126,9 +132,8 @@ impl Dialect for Postgres {
     async fn meet(&self, options: &PgConnectOptions) {
         // Until it is known better, also when this is dropped.
         self.plain.store(true, Ordering::Relaxed);
-        if let Ok((connection, is_server)) = pooler::open(options).await {
-            self.plain.store(!is_server, Ordering::Relaxed);
-            let _ = connection.close().await;
+        if let Ok(prepares) = pooler::prepares(options).await {
+            self.plain.store(!prepares, Ordering::Relaxed);
         }
     }
 
@@ -140,8 +145,17 @@ impl Dialect for Postgres {
     ) -> Result<Vec<Row>, sqlx::Error> {
         let text = &self.statements[&verb];
         let rows = match self.plain.load(Ordering::Relaxed) {
-            true => statement::plain(connection, &format!("{HURRY}{text}"), args).await?,
-            false => statement::prepared(connection, text, args).await?,
+            true => statement::plain(connection, &format!("{BEGIN}{text}"), args).await,
+            false => statement::prepared(connection, text, args).await,
+        };
+        let rows = match rows {
+            // Its commit failed, so nothing was done: done again without a message. Those who wait ask
+            // when a lease ends and when they are renewed.
+            Err(error) if is_queue_full(&error) && verb != Verb::Notify => {
+                self.warn_of_full_queue(&error);
+                statement::plain(connection, &format!("{BEGIN}{MUTE}{text}"), args).await?
+            }
+            rows => rows?,
         };
         match (verb, args) {
             (Verb::Acquire, [_, _, _, _, _, _, Arg::Int(hold), ..]) => {
@@ -166,9 +180,58 @@ impl Dialect for Postgres {
         options: &PgConnectOptions,
         channel: &str,
         heard: &Heard<'_>,
+        commands: &dyn Commands,
     ) -> Result<(), sqlx::Error> {
-        listen::listen(options, channel, heard).await
+        listen::listen(options, channel, heard, commands).await
     }
+
+    /// The server says in words what a right is missing for. In another language than English they are
+    /// not understood: then all rights are named.
+    fn missing_grant(&self, error: &sqlx::Error, options: &PgConnectOptions) -> Option<String> {
+        let message = error.as_database_error()?.message();
+        let is_of = |what: &str| message.contains(&format!("permission denied for {what}"));
+        let known = [
+            ("schema", RIGHTS[0]),
+            ("table", RIGHTS[1]),
+            ("view", RIGHTS[1]),
+            ("function", RIGHTS[2]),
+        ];
+        let known = known.into_iter().find(|(what, _)| is_of(what));
+        let rights = known.map_or(RIGHTS.to_vec(), |(_, right)| vec![right]);
+        let (schema, user) = (&self.schema, options.get_username().replace('"', "\"\""));
+        let grant = |right: &str| format!("GRANT {right} \"{schema}\" TO \"{user}\"");
+        Some(rights.into_iter().map(grant).collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// What a user of locks needs in the schema whose name follows.
+const RIGHTS: [&str; 3] = [
+    "USAGE ON SCHEMA",
+    "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA",
+    "EXECUTE ON ALL FUNCTIONS IN SCHEMA",
+];
+
+impl Postgres {
+    /// Once a minute at most.
+    fn warn_of_full_queue(&self, error: &sqlx::Error) {
+        let mut full = locked(&self.full);
+        if full.is_none_or(|since| since.elapsed() > Duration::from_secs(60)) {
+            *full = Some(Instant::now());
+            tracing::warn!(
+                %error,
+                "waiters are not notified: a client that listens has not read for long (look for old \
+                 transactions in pg_stat_activity)"
+            );
+        }
+    }
+}
+
+/// PostgreSQL fails the commit of a transaction whose messages its queue has no room for.
+fn is_queue_full(error: &sqlx::Error) -> bool {
+    let full = |error: &dyn sqlx::error::DatabaseError| {
+        error.code().as_deref() == Some("54000") && error.message().contains("NOTIFY")
+    };
+    error.as_database_error().is_some_and(full)
 }
 
 /// What an error of the client or the server means.
@@ -198,7 +261,7 @@ fn judge(error: &sqlx::Error) -> Verdict {
 
 /// What each verb calls, and with how many arguments. A verb without a function has a statement of its
 /// own.
-const FUNCTIONS: [(Verb, &str, usize); 18] = [
+const FUNCTIONS: [(Verb, &str, usize); 19] = [
     (Verb::Acquire, "take", 12),
     (Verb::Release, "leave", 4),
     (Verb::Carry, "carry", 12),
@@ -217,11 +280,17 @@ const FUNCTIONS: [(Verb, &str, usize); 18] = [
     (Verb::RaiseBase, "raise_base", 2),
     (Verb::Health, "health", 0),
     (Verb::Sweep, "sweep", 1),
+    (Verb::Notify, "", 1),
 ];
 
 /// What stands before a statement that is sent as text, in the same message and so in the same transaction:
-/// connections to the server itself have it as a setting.
-const HURRY: &str = "SET LOCAL lock_timeout = '1s'; ";
+/// connections to the server itself have it as settings. Behind a pooler a setting of the connection
+/// would be handed on to other clients.
+const BEGIN: &str =
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '1s'; ";
+
+/// Lets a transaction send no messages.
+const MUTE: &str = "SET LOCAL lockkit.mute = 'on'; ";
 
 /// What a transaction begins with that does not wait for the disk.
 const QUICK: &str = "length(set_config('synchronous_commit', 'off', true))::bigint";
@@ -244,6 +313,9 @@ fn statement(
         // Not functions, so that tables of earlier versions of lockkit have them too.
         Verb::Registers => include_str!("sql/page_of_registers.sql"),
         Verb::Namespaces => include_str!("sql/namespaces.sql"),
+        Verb::Notify => {
+            "SELECT (pg_notify(convert_from($1, 'UTF8'), 'self') IS NOT NULL)::int::bigint"
+        }
         Verb::Renew | Verb::Carry if is_needed => {
             "SELECT f.* FROM (SELECT {settings}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
         }

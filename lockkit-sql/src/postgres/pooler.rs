@@ -8,21 +8,37 @@
 
 use lockkit_core::driver::ClaimId;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Row};
 
 use crate::server::dialect::hex;
 
 /// The setting by which the server is known.
 const SETTING: &str = "lockkit.client";
+const READ_COMMITTED: &str = "read committed";
 
 /// A value for one connection: letters and digits.
 pub(super) fn mark() -> String {
     hex(ClaimId::random().as_bytes())
 }
 
-/// Options for a connection that begins with this mark, and that waits for nobody's transaction for long.
+/// Options for a connection of lockkit's own. It begins with this mark, waits for no other transaction for
+/// long, and reads what is committed: at a level with one snapshot its renewals would be among the
+/// transactions on which a user's serializable one depends, and fail it.
 pub(super) fn marked(options: &PgConnectOptions, mark: &str) -> PgConnectOptions {
-    options.clone().options([(SETTING, mark), ("lock_timeout", "1s")])
+    let level = ("default_transaction_isolation", READ_COMMITTED);
+    options.clone().options([(SETTING, mark), ("lock_timeout", "1s"), level])
+}
+
+/// Asks a connection as a pool of the user's opens it whether statements may be prepared on it: whether
+/// it is the server's own, and its transactions read what is committed.
+pub(super) async fn prepares(options: &PgConnectOptions) -> Result<bool, sqlx::Error> {
+    let mark = mark();
+    let mut connection = options.clone().options([(SETTING, &*mark)]).connect().await?;
+    let question = format!("SELECT current_setting('transaction_isolation') = '{READ_COMMITTED}'");
+    let level = connection.fetch_one(sqlx::raw_sql(AssertSqlSafe(question))).await?;
+    let prepares = level.try_get(0)? && is_server(&mut connection, &mark).await?;
+    let _ = connection.close().await;
+    Ok(prepares)
 }
 
 /// Asks whether this connection still has its mark, which means that it is the server's own. One round

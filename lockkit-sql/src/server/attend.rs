@@ -3,14 +3,16 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{ClaimId, Grant, Renewal};
 use lockkit_core::waiting::{Attendant, Waiters};
 use lockkit_core::{Claim, Error, Token};
 use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
 
 use super::Shared;
-use super::dialect::{Dialect, Verb, hex};
+use super::dialect::{Arg, Commands, Dialect, Verb, hex};
 use crate::rows::micros;
 use crate::wake::{Fate, Tag, Wakes, since};
 
@@ -48,6 +50,7 @@ impl<D: Dialect> Attendant for Shared<D> {
         let Some(driver) = driver.upgrade() else { return Ok(()) };
         let (options, wakes) = (driver.connections.options(), driver.wakes.clone());
         let channel = format!("lockkit_{}", hex(&driver.client));
+        let commands = Verbs { lost: driver.lost.clone(), driver: Arc::downgrade(&driver) };
         drop(driver);
         let hear = |message: Option<&str>| match message {
             Some(message) => heard(&wakes, message),
@@ -56,7 +59,25 @@ impl<D: Dialect> Attendant for Shared<D> {
                 wakes.registers.ring(None);
             }
         };
-        Ok(D::listen(&options, &channel, &hear).await?)
+        Ok(D::listen(&options, &channel, &hear, &commands).await?)
+    }
+}
+
+/// The connections of a driver, which this does not keep alive.
+struct Verbs<D: Dialect> {
+    lost: Arc<Notify>,
+    driver: Weak<Shared<D>>,
+}
+
+#[async_trait]
+impl<D: Dialect> Commands for Verbs<D> {
+    async fn notify(&self, channel: &str) -> Result<(), Error> {
+        let driver = self.driver.upgrade().ok_or(Error::Closed)?;
+        driver.call(Verb::Notify, &[Arg::Bytes(channel.as_bytes())]).await.map(drop)
+    }
+
+    async fn lost(&self) {
+        self.lost.notified().await;
     }
 }
 

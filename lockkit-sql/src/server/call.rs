@@ -67,11 +67,12 @@ impl<D: Dialect> Shared<D> {
             match self.dialect.verdict(&error) {
                 // Others wait for the place of their flight: core asks again, or its steps by themselves.
                 Verdict::HeldUp if matches!(verb, Verb::Acquire | Verb::Release | Verb::Carry) => {
-                    return Err(Error::retryable(D::BACKEND, HeldUp(error)));
+                    let held_up = HeldUp { error, unanswered: tries.unanswered };
+                    return Err(Error::retryable(D::BACKEND, held_up));
                 }
                 Verdict::Again | Verdict::HeldUp => {}
                 verdict @ (Verdict::Gone | Verdict::Closed) => {
-                    self.connections.forget();
+                    self.forget_connections();
                     // A server that is down is core's to wait for.
                     if tries.lost {
                         return Err(Error::retryable(D::BACKEND, error));
@@ -84,6 +85,12 @@ impl<D: Dialect> Shared<D> {
                     last = Some(error);
                     continue;
                 }
+                Verdict::InParts => {
+                    tries.unanswered += u32::from(sent);
+                    again = repeated(verb, args);
+                    last = Some(error);
+                    continue;
+                }
                 Verdict::NoTables if attempt < 3 => {
                     let installed = timeout_at(until, self.install()).await;
                     installed.map_err(|_| self.late(None))??;
@@ -91,13 +98,16 @@ impl<D: Dialect> Shared<D> {
                 }
                 // A connection may be read-only for good while the server is not any more.
                 Verdict::ReadOnly if !tries.refused => {
-                    self.connections.forget();
+                    self.forget_connections();
                     tries.refused = true;
                     continue;
                 }
                 Verdict::ReadOnly => return Err(read_only::<D>(verb, error)),
-                Verdict::Forbidden => return Err(forbidden::<D>(&error)),
-                verdict @ (Verdict::Later | Verdict::Never | Verdict::NoTables) => {
+                Verdict::Forbidden => return Err(self.forbidden(&error)),
+                verdict @ (Verdict::Later
+                | Verdict::Never
+                | Verdict::TooLarge
+                | Verdict::NoTables) => {
                     return Err(verdict.told(D::BACKEND, error));
                 }
             }
@@ -109,6 +119,11 @@ impl<D: Dialect> Shared<D> {
     }
 
     async fn ask(&self, verb: Verb, args: &[Arg<'_>]) -> Result<Vec<Row>, Failure> {
+        // One connection is always left for renewals.
+        let _place = match verb {
+            Verb::Renew => None,
+            _ => self.others.acquire().await.ok(),
+        };
         let lease = self.connections.lease(&self.dialect).await;
         let mut lease = lease.map_err(|error| Failure { error, sent: false })?;
         let answer = self.dialect.run(lease.connection(), verb, args).await;
@@ -121,8 +136,14 @@ impl<D: Dialect> Shared<D> {
 
     /// Whether another connection may do better.
     fn closes(&self, error: &sqlx::Error) -> bool {
-        let verdict = self.dialect.verdict(error);
-        matches!(verdict, Verdict::Gone | Verdict::Closed | Verdict::ReadOnly)
+        matches!(
+            self.dialect.verdict(error),
+            Verdict::Gone
+                | Verdict::Closed
+                | Verdict::InParts
+                | Verdict::TooLarge
+                | Verdict::ReadOnly
+        )
     }
 
     /// Makes the tables, or tells who should.
@@ -149,6 +170,22 @@ impl<D: Dialect> Shared<D> {
         })
     }
 
+    /// A connection was found dead, or to lead to the wrong server.
+    fn forget_connections(&self) {
+        self.connections.forget();
+        self.lost.notify_one();
+    }
+
+    fn forbidden(&self, error: &sqlx::Error) -> Error {
+        let grant = self.dialect.missing_grant(error, &self.connections.options());
+        let missing = grant.map_or(String::new(), |grant| format!("; {grant} is missing"));
+        let told = format!(
+            "this user has no right to use lockkit's tables ({error}){missing}; `lockkit schema` prints \
+             the GRANTs that are missing"
+        );
+        Error::permanent(D::BACKEND, told)
+    }
+
     fn late(&self, last: Option<sqlx::Error>) -> Error {
         let limit = self.timeout;
         let told = match last {
@@ -161,11 +198,19 @@ impl<D: Dialect> Shared<D> {
 
 /// Somebody else's transaction has locked what was to be written. Nothing was done.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct HeldUp(sqlx::Error);
+#[error("{error}")]
+struct HeldUp {
+    error: sqlx::Error,
+    unanswered: u32,
+}
 
-pub(super) fn is_held_up(error: &Error) -> bool {
-    matches!(error, Error::Backend { cause, .. } if cause.is::<HeldUp>())
+/// Whether an operation did nothing because of another transaction; then how many attempts before the
+/// last one got no answer.
+pub(super) fn held_up(error: &Error) -> Option<u32> {
+    match error {
+        Error::Backend { cause, .. } => cause.downcast_ref::<HeldUp>().map(|it| it.unanswered),
+        _ => None,
+    }
 }
 
 /// The server takes no writes.
@@ -184,12 +229,4 @@ fn read_only<D: Dialect>(verb: Verb, error: sqlx::Error) -> Error {
         Verb::Renew | Verb::Release | Verb::Amend => Error::retryable(D::BACKEND, ReadOnly(error)),
         _ => Error::permanent(D::BACKEND, ReadOnly(error)),
     }
-}
-
-fn forbidden<D: Dialect>(error: &sqlx::Error) -> Error {
-    let told = format!(
-        "this user has no right to use lockkit's tables ({error}); `lockkit schema` prints the GRANTs \
-         that are missing"
-    );
-    Error::permanent(D::BACKEND, told)
 }

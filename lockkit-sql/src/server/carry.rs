@@ -1,10 +1,11 @@
 //! Flights: acquires and releases that travel together, in one statement of the database.
 //!
-//! A flight never waits for somebody else's transaction, since it would do so with other lists in its
-//! hands. A step whose list is locked by another is left out of it, and goes by itself: it waits with
-//! nothing in hand, and the rest of what was left out goes together again behind it.
+//! A flight never waits for another client's transaction, since it would do so with other lists locked.
+//! A step whose list is locked is left out of it, and core sends it again by itself. A single step may
+//! wait for its row, for a second at a time and on half of the connections at most: the rows that
+//! somebody has locked cost the others nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -12,94 +13,121 @@ use lockkit_core::driver::{
     Acquisition, Answered, Ended, Patience, Released, Renewal, Replies, Reply, Step, backoff,
 };
 use lockkit_core::{Claim, Error};
-use tokio::time::Instant;
+use tokio::sync::SemaphorePermit;
+use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
-use super::call::{Answer, is_held_up, is_read_only};
+use super::call::{Answer, held_up, is_read_only};
 use super::dialect::{Arg, Cell, Dialect, Row, Verb};
 use super::verbs::{count, grant, key, ring, unexpected};
 use crate::rows::{columns, from_micros, micros, space_number, to_json};
 
-/// A step that was left out and waits in vain holds up the others no longer than this.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// For so long after a flight was held up as a whole, single steps are not sent as flights.
+const HELD_UP: Duration = Duration::from_secs(1);
 /// The outcome of a step that was left out.
 const LEFT_OUT: i64 = 9;
 
-/// The row of a step, and how many attempts before it got no answer.
+/// The row of a step, and how many attempts before it got no answer. Its outcome may be [`LEFT_OUT`].
 type Told = Result<(Row, u32), Error>;
 
 impl<D: Dialect> Shared<D> {
     pub(super) async fn take_off(self: &Arc<Self>, steps: &[Step]) -> Result<Replies, Error> {
         self.wakes.claims.departs(steps);
-        let told = match self.fly(steps).await {
-            Err(error) if is_read_only(&error) => {
-                join_all(steps.iter().map(|step| self.alone(step))).await
-            }
-            told => told?,
+        let told = match steps {
+            [step] => vec![self.single(step).await],
+            steps => match self.fly(steps).await {
+                Err(error) if is_read_only(&error) => {
+                    join_all(steps.iter().map(|step| self.alone(step))).await
+                }
+                told => told?,
+            },
         };
         self.sweep_in_passing(steps.len() as u64);
         let each = steps.iter().zip(told);
         Ok(each.map(|(step, told)| self.answered(step, told)).collect())
     }
 
-    /// What the steps are told, in their order.
+    /// What the steps are told, in their order. Waits for no row.
     async fn fly(&self, steps: &[Step]) -> Result<Vec<Told>, Error> {
-        let begun = Instant::now();
-        let mut told: Vec<Option<Told>> = steps.iter().map(|_| None).collect();
         // In the order of their keys, those of one key as they came.
-        let mut left: Vec<usize> = (0..steps.len()).collect();
-        left.sort_by_key(|at| columns(&steps[*at].claim().key));
-        let mut unanswered = 0;
-        loop {
-            if left.len() > 1 {
-                let Answer { rows, unanswered: more } = match self.together(steps, &left).await {
-                    // More than rows is locked, as by who reads a range to change it: each step finds
-                    // out by itself whether it is concerned.
-                    Err(error) if is_held_up(&error) => {
-                        let alone = join_all(left.iter().map(|at| self.alone(&steps[*at]))).await;
-                        for (at, alone) in left.iter().zip(alone) {
-                            told[*at] = Some(alone.map(|(row, more)| (row, unanswered + more)));
-                        }
-                        break;
-                    }
-                    answer => answer?,
-                };
-                unanswered += more;
-                for Row(mut cells) in rows {
-                    let at = match cells.first() {
-                        Some(Cell::Int(n)) => usize::try_from(*n).ok().and_then(|n| left.get(n)),
-                        _ => None,
-                    };
-                    let at = at.ok_or_else(unexpected::<D>)?;
-                    cells.remove(0);
-                    if cells.first() != Some(&Cell::Int(LEFT_OUT)) {
-                        told[*at] = Some(Ok((Row(cells), unanswered)));
-                    }
-                }
-                left.retain(|at| told[*at].is_none());
+        let mut order: Vec<usize> = (0..steps.len()).collect();
+        order.sort_by_key(|at| columns(&steps[*at].claim().key));
+        let Answer { rows, unanswered } = match self.together(steps, &order).await {
+            // More than rows is locked, as by who reads a range to change it: each step finds out by
+            // itself whether it is concerned.
+            Err(error) => {
+                let unanswered = held_up(&error).ok_or(error)?;
+                *locked(&self.held_up) = Some(Instant::now());
+                let left_out = || Ok((Row(vec![Cell::Int(LEFT_OUT)]), unanswered));
+                return Ok(steps.iter().map(|_| left_out()).collect());
             }
-            let Some(first) = left.first().copied() else { break };
-            let mut alone = self.alone(&steps[first]).await;
-            // Who releases has nothing better to do than to ask again, and here nobody waits for it. A
-            // pool of the user's may refuse at once.
-            let mut failures = 0;
-            while let ([Step::Release { .. }], Err(error)) = (steps, &alone)
-                && is_held_up(error)
-                && begun.elapsed() < self.timeout
-            {
-                failures += 1;
-                tokio::time::sleep(backoff(failures)).await;
-                alone = self.alone(&steps[first]).await;
-            }
-            let patience = if alone.is_ok() { self.timeout } else { PATIENCE };
-            told[first] = Some(alone.map(|(row, more)| (row, unanswered + more)));
-            left.remove(0);
-            if begun.elapsed() >= patience {
-                break;
-            }
+            Ok(answer) => answer,
+        };
+        let mut told: Vec<Option<Told>> = steps.iter().map(|_| None).collect();
+        for Row(mut cells) in rows {
+            let at = match cells.first() {
+                Some(Cell::Int(n)) => usize::try_from(*n).ok().and_then(|n| order.get(n)),
+                _ => None,
+            };
+            let at = at.ok_or_else(unexpected::<D>)?;
+            cells.remove(0);
+            told[*at] = Some(Ok((Row(cells), unanswered)));
         }
-        let held_up = || Error::retryable(D::BACKEND, "other transactions have locked its list");
-        Ok(told.into_iter().map(|told| told.unwrap_or_else(|| Err(held_up()))).collect())
+        told.into_iter().map(|told| told.ok_or_else(unexpected::<D>)).collect()
+    }
+
+    /// One step, which may wait for its row: a release until the driver's time limit is over, an acquire
+    /// for as long as the server lets a statement wait. It asks for no longer than that at a time, so
+    /// that one whose caller gave up does not act later; in between others have their turns.
+    async fn single(&self, step: &Step) -> Told {
+        let until = Instant::now() + self.timeout;
+        let is_release = matches!(step, Step::Release { .. });
+        let mut failures = 0;
+        loop {
+            let turn = match self.may_wait.try_acquire() {
+                Ok(turn) => turn,
+                Err(_) => match self.without_waiting(step).await {
+                    Some(told) => return told,
+                    None => self.turn(until).await?,
+                },
+            };
+            let told = self.alone(step).await;
+            drop(turn);
+            // Who releases has nothing better to do than to ask again.
+            match &told {
+                Err(error) if held_up(error).is_some() && is_release => {}
+                _ => return told,
+            }
+            failures += 1;
+            // A pool of the user's may refuse at once.
+            let pause = backoff(failures);
+            if Instant::now() + pause >= until {
+                return told;
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One of the connections on which steps may wait for rows.
+    async fn turn(&self, until: Instant) -> Result<SemaphorePermit<'_>, Error> {
+        match timeout_at(until, self.may_wait.acquire()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            _ => Err(Error::retryable(D::BACKEND, "other transactions have locked many lists")),
+        }
+    }
+
+    /// One step, where others wait for rows on all connections that may be used so. `None` where it would
+    /// have to wait, too.
+    async fn without_waiting(&self, step: &Step) -> Option<Told> {
+        // Where more than rows is locked, a flight waits as well.
+        if locked(&self.held_up).is_some_and(|at| at.elapsed() < HELD_UP) {
+            return None;
+        }
+        match self.fly(std::slice::from_ref(step)).await {
+            Ok(mut told) => told.pop().filter(|told| !is_left_out(told)),
+            Err(error) if is_read_only(&error) => None,
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// One statement for all of these.
@@ -189,6 +217,9 @@ impl<D: Dialect> Shared<D> {
     }
 
     fn reply(&self, step: &Step, row: &Row) -> Result<Reply, Error> {
+        if row.int(0) == Some(LEFT_OUT) {
+            return Ok(Reply::SendAlone);
+        }
         let Step::Acquire { claim, .. } = step else {
             return match row.int(0) {
                 Some(1) => Ok(Reply::Released(Released::Removed)),
@@ -205,6 +236,14 @@ impl<D: Dialect> Shared<D> {
             _ => Err(unexpected::<D>()),
         }
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_left_out(told: &Told) -> bool {
+    matches!(told, Ok((row, _)) if row.int(0) == Some(LEFT_OUT))
 }
 
 const TRY: i64 = 2;

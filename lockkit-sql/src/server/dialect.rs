@@ -74,14 +74,33 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
     /// What an error means.
     fn verdict(&self, error: &sqlx::Error) -> Verdict;
 
-    /// Listens for wake-ups until the connection breaks. Never returns where there is no such
-    /// thing. `channel` is this client's; `heard` is called with every message, and with `None`
-    /// once the subscription stands and is known to work.
+    /// Listens for wake-ups until the connection breaks, or messages are found not to arrive. Never
+    /// returns where there is no such thing. `channel` is this client's; `heard` is called with every
+    /// message, and with `None` once the subscription stands and is known to work. Only a message that
+    /// was sent by `commands` shows that it does: the two may lead to different servers.
     async fn listen(
         options: &OptionsOf<Self>,
         channel: &str,
         heard: &Heard<'_>,
+        commands: &dyn Commands,
     ) -> Result<(), sqlx::Error>;
+
+    /// The statement that gives a user the right for want of which there was this error, where that is
+    /// known.
+    fn missing_grant(&self, error: &sqlx::Error, options: &OptionsOf<Self>) -> Option<String> {
+        let _ = (error, options);
+        None
+    }
+}
+
+/// The connections that carry this client's verbs, as [`Dialect::listen`] uses them.
+#[async_trait]
+pub trait Commands: Send + Sync {
+    /// Sends a message to this channel.
+    async fn notify(&self, channel: &str) -> Result<(), Error>;
+
+    /// Returns when one of them was lost after the last return: the next may lead to another server.
+    async fn lost(&self);
 }
 
 /// Bytes in hexadecimal digits.
@@ -172,6 +191,8 @@ pub enum Verb {
     Health,
     /// `n` how many rows at most. Removes what has ended and what nobody used for a day. No row.
     Sweep,
+    /// `b` channel. Sends it a message, where the server has such a thing.
+    Notify,
 }
 
 /// An argument of a verb.
@@ -242,6 +263,11 @@ pub enum Verdict {
     Gone,
     /// The connection was closed before the request came; it did not act. Another one may do.
     Closed,
+    /// The request was too large as a whole, and the connection is closed; of its parts, some may have been
+    /// carried out. Asked again, the dialect makes smaller parts.
+    InParts,
+    /// The request is too large, whatever is done. The connection is closed; nothing was done.
+    TooLarge,
     /// The tables are not there, or not all of them.
     NoTables,
     /// The server refuses now, and may not later.

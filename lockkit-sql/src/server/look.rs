@@ -84,6 +84,7 @@ impl<D: Dialect> Shared<D> {
                 version: Version(u64::try_from(row.int(1)?).ok()?),
                 token: row.int(2).map(token_of),
                 bytes: usize::try_from(row.int(3)?).ok()?,
+                damaged: None,
             })
         };
         let items = rows.iter().map(|row| register(row).ok_or_else(unexpected::<D>));

@@ -13,14 +13,17 @@ mod registers;
 mod verbs;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Keeps, TokenSource};
 use lockkit_core::driver::{ClaimId, Flights};
 use lockkit_core::{Capabilities, Error};
 use sqlx::Pool;
+use tokio::sync::Notify;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use dialect::{Dialect, Verb};
 use options::is_plain;
@@ -64,6 +67,14 @@ pub(crate) struct Shared<D: Dialect> {
     client: Tag,
     wakes: Arc<Wakes>,
     operations: AtomicU64,
+    /// Rung when a connection was lost.
+    lost: Arc<Notify>,
+    /// The connections on which a step may wait for a row that another client has locked: half of them.
+    may_wait: Semaphore,
+    /// The connections for all but renewals.
+    others: Semaphore,
+    /// When a flight was held up as a whole.
+    held_up: Mutex<Option<Instant>>,
 }
 
 impl<D: Dialect> fmt::Debug for ServerDriver<D> {
@@ -139,9 +150,9 @@ impl<D: Dialect> ServerDriver<D> {
         if options.durability == ServerDurability::Full {
             capabilities.faults = FAULTS_ON_DISK;
         }
-        // One connection is left for renewals.
-        let flights = connections.most().saturating_sub(1).max(1);
-        capabilities.flights.at_once = capabilities.flights.at_once.min(flights);
+        let most = connections.most();
+        let others = most.saturating_sub(1).max(1);
+        capabilities.flights.at_once = capabilities.flights.at_once.min(others);
         let shared = Shared {
             dialect: Self::dialect(&options)?,
             connections,
@@ -151,6 +162,10 @@ impl<D: Dialect> ServerDriver<D> {
             client: attend::tag(&ClaimId::random()),
             wakes: Wakes::new(attend::tag, D::PUSHES),
             operations: AtomicU64::new(0),
+            lost: Arc::default(),
+            may_wait: Semaphore::new((most / 2).max(1)),
+            others: Semaphore::new(others),
+            held_up: Mutex::default(),
         };
         let driver = Self { shared: Arc::new(shared) };
         driver.meet().await;
@@ -225,6 +240,7 @@ pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Cap
     c.resize = true;
     c.flights = flights;
     c.flights.same_key = true;
+    c.flights.waits = true;
     c.faults = FAULTS;
     c
 }
@@ -232,6 +248,7 @@ pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Cap
 const FAULTS: &[(Fault, Keeps)] = &[
     (Fault::WritesLost, Keeps::Tokens),
     (Fault::DataLost, Keeps::Tokens),
+    (Fault::OlderDataRestored, Keeps::Tokens),
     (Fault::Failover, Keeps::Tokens),
     (Fault::SplitBrain, Keeps::Nothing),
     (Fault::LeaderLost, Keeps::Impossible),

@@ -4,7 +4,6 @@ use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use lockkit_core::Error;
 use lockkit_core::clock::Clock;
@@ -13,11 +12,12 @@ use rusqlite::{Connection, params};
 use sqlx::sqlite::SqlitePool;
 
 use super::BACKEND;
-use super::flight::{TOKEN_BLOCK, batch};
+use super::flight::batch;
 use super::location::{
     check_header, check_writable, io_error, refuse_network, refuse_second_name, resolve,
 };
 use super::mark::{FileMark, beside};
+use super::tokens::{TOKEN_BLOCK, wall_clock};
 use super::worker::{connect, patiently};
 
 /// `lkit`, in the header of every file that lockkit made.
@@ -171,15 +171,9 @@ fn create_tables(connection: &Connection, boot: &str) -> rusqlite::Result<()> {
         connection.execute_batch(include_str!("sql/schema.sql"))?;
         let first = "INSERT INTO lockkit_meta (one, version, boot, epoch, token, ceiling)
             VALUES (1, ?1, ?2, 1, ?3, ?3)";
-        connection.execute(first, params![SCHEMA_VERSION, boot, first_token()])?;
+        connection.execute(first, params![SCHEMA_VERSION, boot, wall_clock()])?;
     }
     Ok(())
-}
-
-/// Tokens begin at the wall clock's microseconds, so that they grow even where somebody deletes
-/// the file: the clock is faster than any use.
-fn first_token() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_micros() as i64)
 }
 
 /// Finds out how the file counts this boot; takes the file over from an earlier one.
@@ -197,9 +191,11 @@ pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i6
         connection.execute_batch(include_str!("sql/limits.sql"))?;
         if !known {
             // Tokens go on above the ceiling: what was given below it may be lost from the file, if
-            // the power failed, but the ceiling was on disk before.
-            let next = "UPDATE lockkit_meta SET boot = ?1, epoch = epoch + 1, token = ceiling";
-            connection.execute(next, [boot])?;
+            // the power failed, but the ceiling was on disk before. And above the wall clock: the file
+            // may be an older copy.
+            let next = "UPDATE lockkit_meta
+                SET boot = ?1, epoch = epoch + 1, token = max(ceiling, ?2)";
+            connection.execute(next, params![boot, wall_clock()])?;
             let now = clock.now().as_nanos() as i64;
             batch(&connection, include_str!("sql/takeover.sql"), now)?;
         }
@@ -208,7 +204,7 @@ pub(crate) fn enter(file: &FileMark, boot: &str, clock: &dyn Clock) -> Result<i6
         if before[0].is_none() || file.log() != before {
             connection.execute(
                 "UPDATE lockkit_meta SET token = max(token, ?1), ceiling = max(ceiling, ?1 + ?2)",
-                params![first_token(), TOKEN_BLOCK],
+                params![wall_clock(), TOKEN_BLOCK],
             )?;
         }
         let epoch = "SELECT epoch FROM lockkit_meta";

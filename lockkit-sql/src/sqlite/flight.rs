@@ -13,13 +13,12 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row, para
 
 use super::BACKEND;
 use super::registers::GRACE;
+use super::tokens::{Given, used_up, wall_clock};
 use super::wait::tag;
 use super::worker::{Failure, Site};
 use crate::rows::{self, columns, duration, mode_of, nanos, token_of};
 use crate::wake::Tag;
 
-/// How many tokens are put on disk in advance; see the guide.
-pub(crate) const TOKEN_BLOCK: i64 = 1 << 20;
 /// How much of a list is loaded at first.
 const FRONT: usize = 8;
 /// How many lists are known from one transaction to the next at most.
@@ -37,8 +36,12 @@ type Entry = line::Entry<Who>;
 pub(crate) struct Flight<'c> {
     connection: &'c Connection,
     now: i64,
-    durable: bool,
-    known: &'c mut Known,
+    /// The wall clock's microseconds, which new numbers are not less than.
+    pub(super) wall: i64,
+    pub(super) given: &'c Given,
+    pub(super) writes: bool,
+    pub(super) durable: bool,
+    pub(super) known: &'c mut Known,
     /// Lists of which only a window is known.
     partly: Vec<Key>,
     woken: Vec<Tag>,
@@ -51,8 +54,8 @@ pub(crate) struct Flight<'c> {
 pub(crate) struct Known {
     version: Option<i64>,
     /// Of `lockkit_meta`.
-    floor: i64,
-    ceiling: i64,
+    pub(super) floor: i64,
+    pub(super) ceiling: i64,
     lists: HashMap<Key, List>,
 }
 
@@ -81,15 +84,25 @@ impl<'c> Flight<'c> {
     /// In a transaction that has begun, and that has the file's write lock if it `writes`.
     pub(super) fn begin(
         connection: &'c Connection,
-        site: &Site,
+        site: &'c Site,
         writes: bool,
         durable: bool,
         known: &'c mut Known,
     ) -> Result<Self, Failure> {
         // Read with the lock in hand: no transaction that wrote before this one had a later clock.
         let now = site.clock.now().as_nanos() as i64;
-        let (partly, woken) = (Vec::new(), Vec::new());
-        let flight = Self { connection, now, durable, known, partly, woken, steps: 0 };
+        let flight = Self {
+            connection,
+            now,
+            wall: wall_clock(),
+            given: &site.given,
+            writes,
+            durable,
+            known,
+            partly: Vec::new(),
+            woken: Vec::new(),
+            steps: 0,
+        };
         if writes {
             let version = flight.any("PRAGMA data_version", [], |row| row.get(0))?;
             if flight.known.version != version {
@@ -226,41 +239,9 @@ impl<'c> Flight<'c> {
         Ok(())
     }
 
-    /// The next number of the counter that registers take their versions from.
-    pub(crate) fn next_version(&mut self) -> Result<i64, Failure> {
-        let next = self.known.floor + 1;
-        self.give_tokens(next, true)?;
-        Ok(next)
-    }
-
-    /// Makes sure that numbers up to `last` may be given. They lie below a ceiling that is on disk
-    /// before: after a power failure tokens go on above it.
-    fn give_tokens(&mut self, last: i64, raised: bool) -> Result<(), Failure> {
-        if last > self.known.ceiling {
-            if !self.durable {
-                return Err(Failure::NotDurable);
-            }
-            self.known.ceiling = last.saturating_add(TOKEN_BLOCK);
-            self.run("UPDATE lockkit_meta SET ceiling = ?1", [self.known.ceiling])?;
-        }
-        if raised {
-            self.raise_floor(last)?;
-        }
-        Ok(())
-    }
-
-    /// Lists without a row go on above this.
-    fn raise_floor(&mut self, place: i64) -> rusqlite::Result<()> {
-        if place > self.known.floor {
-            self.known.floor = place;
-            self.run("UPDATE lockkit_meta SET token = ?1", [place])?;
-        }
-        Ok(())
-    }
-
     /// Applies one step, loading as much of the list as it takes.
     fn apply(&mut self, key: &Key, step: &Verb<'_>, list: &mut List) -> Result<Applied, Failure> {
-        let last = unsigned(self.known.floor).max(list.last_row);
+        let last = unsigned(self.last_number()).max(list.last_row);
         loop {
             let mut tokens = Tokens::above(last);
             match list.line.apply(step, moment(self.now), &mut tokens) {
@@ -270,15 +251,12 @@ impl<'c> Flight<'c> {
                     }
                     if tokens.last() > last {
                         let given = i64::try_from(tokens.last()).unwrap_or(i64::MAX);
-                        self.give_tokens(given, matches!(step, Verb::Raise(..)))?;
+                        self.give_numbers(given, matches!(step, Verb::Raise(..)))?;
                     }
                     return Ok(applied);
                 }
                 Err(Stop::NeedMore) => self.load_more(key, list)?,
-                Err(Stop::TokensUsedUp) => {
-                    let message = "all tokens up to 2^63 - 1 were given or skipped";
-                    return Err(Error::permanent(BACKEND, message).into());
-                }
+                Err(Stop::TokensUsedUp) => return Err(used_up().into()),
             }
         }
     }
@@ -318,7 +296,8 @@ impl<'c> Flight<'c> {
         let text =
             concat!(include_str!("sql/entries.sql"), "AND place > ?4 ORDER BY place LIMIT ?5");
         let values = params![namespace, space, name, after, count as i64 + 1];
-        let mut entries = self.all(text, values, |row| entry(row, key.space))?;
+        let mut entries =
+            self.adopted(key, self.all(text, values, |row| entry(row, key.space))?)?;
         let more = entries.len() > count;
         entries.truncate(count);
         let known_to = entries.last().filter(|_| more).map(|last| last.place);
@@ -337,6 +316,7 @@ impl<'c> Flight<'c> {
             let text = concat!(include_str!("sql/entries.sql"), "AND id = ?4 AND held IS NULL");
             let values = params![namespace, space, name, claim.id.as_bytes()];
             let waiter = self.all(text, values, |row| entry(row, key.space))?;
+            let waiter = self.adopted(key, waiter)?;
             list.line.extend(waiter, Some(known_to));
         }
         Ok(())
@@ -479,6 +459,6 @@ pub(crate) fn moment(nanos: i64) -> Moment {
 }
 
 /// A moment as a column has it.
-fn stored(moment: Moment) -> i64 {
+pub(super) fn stored(moment: Moment) -> i64 {
     i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -15,25 +15,50 @@ use super::file::{APPLICATION_ID, check_version};
 use super::mark::beside;
 use super::worker::{explain, primary_code};
 
+/// How many links are followed from one to the next, as by the kernel.
+const LINKS: usize = 40;
+
 /// The folder without links, and the file's name in it. The folder is not made: a path that was
-/// mistyped would be a world of locks of its own.
+/// mistyped would be a world of locks of its own. A link is followed also where it leads to no file yet,
+/// which is then made there.
 pub(crate) fn resolve(path: &Path) -> Result<PathBuf, Error> {
-    let path = std::path::absolute(path)
+    let given = std::path::absolute(path)
         .map_err(|e| Error::config(format!("{path:?} is not a path: {e}")))?;
-    refuse_network(&path)?;
-    if let Ok(real) = fs::canonicalize(&path) {
+    if let Ok(real) = fs::canonicalize(&given) {
+        refuse_network(&real)?;
         return Ok(real);
     }
+    let mut place = given.clone();
+    for _ in 0..=LINKS {
+        let Ok(target) = fs::read_link(&place) else { return in_its_folder(&place, &given) };
+        // One that is not absolute counts from the folder of the link itself.
+        place.pop();
+        place.push(target);
+    }
+    Err(Error::config(format!(
+        "{} is a link that leads in a circle, by way of {}: remove it, or correct where it leads",
+        given.display(),
+        place.display()
+    )))
+}
+
+/// A path whose last part is no link, as `given` led to it.
+fn in_its_folder(path: &Path, given: &Path) -> Result<PathBuf, Error> {
+    refuse_network(path)?;
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::config(format!("{} names no file", path.display())));
+    };
+    let by_link = match path == given {
+        true => String::new(),
+        false => format!(", where the link {} leads", given.display()),
     };
     match fs::canonicalize(folder) {
         Ok(folder) => Ok(folder.join(name)),
         Err(e) if e.kind() == ErrorKind::NotFound => Err(Error::config(format!(
-            "there is no folder {}: make it, or correct the path",
+            "there is no folder {}{by_link}: make it, or correct the path",
             folder.display()
         ))),
-        Err(e) => Err(io_error("find the folder of", &path, &e)),
+        Err(e) => Err(io_error("find the folder of", path, &e)),
     }
 }
 

@@ -64,6 +64,7 @@ impl Flight<'_> {
                 version: Version(unsigned(version)),
                 token: token.map(token_of),
                 bytes: usize::try_from(bytes).unwrap_or_default(),
+                damaged: None,
             }))
         })?;
         let more = rows.len() == limit;

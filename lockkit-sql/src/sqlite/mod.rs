@@ -1,17 +1,19 @@
 //! Locks in a SQLite file, for the processes of one machine. This file opens it and says what it
 //! can do; `verbs` has the lock, `registers` the values, `wait` the waiting, `flight` a transaction,
-//! `worker` the thread that carries it out, `location` and `file` the checks of the file.
+//! `tokens` its numbers, `worker` the thread that carries it out, `location` and `file` the checks of the file.
 #![doc = include_str!("guide.md")]
 
 mod boot;
 mod fence;
 mod file;
 mod flight;
+mod foreign;
 mod location;
 mod look;
 mod mark;
 mod registers;
 mod sweep;
+mod tokens;
 mod verbs;
 mod wait;
 mod worker;
@@ -29,6 +31,7 @@ use sqlx::sqlite::SqlitePool;
 
 pub use fence::TOKENS_TABLE;
 use mark::FileMark;
+use tokens::Given;
 use worker::{Site, Worker};
 
 use crate::wake::Wakes;
@@ -56,6 +59,7 @@ const CAPABILITIES: Capabilities = {
         (Fault::Partition, Keeps::Impossible),
         (Fault::ServerStandsStill, Keeps::Impossible),
         (Fault::DataLost, Keeps::Tokens),
+        (Fault::OlderDataRestored, Keeps::Tokens),
         (Fault::Failover, Keeps::Impossible),
         (Fault::SplitBrain, Keeps::Impossible),
         (Fault::LeaderLost, Keeps::Impossible),
@@ -218,7 +222,8 @@ impl SqliteDriver {
             let file = FileMark::of(&prepare(&boot)?)?;
             let epoch = file::enter(&file, &boot, &*options.clock)?;
             let durable = options.durability == Durability::Everything;
-            let site = Arc::new(Site { file, epoch, clock: options.clock, durable });
+            let given = Given::of(file.path());
+            let site = Arc::new(Site { file, epoch, given, clock: options.clock, durable });
             Ok(Shared {
                 writer: Worker::start(site.clone(), true)?,
                 reader: Worker::start(site.clone(), false)?,

@@ -26,18 +26,25 @@ const TICK: Duration = Duration::from_millis(25);
 #[async_trait]
 impl Registers for SqliteDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        let at = at.clone();
+        let (at, adopted) = (at.clone(), at.clone());
         let load = move |flight: &mut Flight<'_>| {
-            let text = "SELECT value, version, highest FROM lockkit_registers
+            let text = "SELECT value, version, highest, expires > ?3 + ttl FROM lockkit_registers
                 WHERE namespace = ?1 AND name = ?2 AND value IS NOT NULL
                   AND (expires IS NULL OR expires > ?3)";
             let values = params![at.namespace.as_str(), at.name.as_str(), flight.now()];
             Ok(flight.any(text, values, |row| {
                 let token = row.get::<_, Option<i64>>(2)?.map(token_of);
-                Ok(Entry { value: row.get(0)?, version: Version(unsigned(row.get(1)?)), token })
+                let version = Version(unsigned(row.get(1)?));
+                let is_foreign = row.get::<_, Option<bool>>(3)? == Some(true);
+                Ok((Entry { value: row.get(0)?, version, token }, is_foreign))
             })?)
         };
-        self.shared.reader.call(false, load).await
+        let found = self.shared.reader.call(false, load).await?;
+        if let Some((_, true)) = found {
+            let adopt = move |flight: &mut Flight<'_>| Ok(flight.adopt_value(&adopted)?);
+            self.shared.writer.call(false, adopt).await?;
+        }
+        Ok(found.map(|(entry, _)| entry))
     }
 
     async fn write(
@@ -76,24 +83,30 @@ fn apply(
 ) -> Result<StoreOutcome, Failure> {
     let (namespace, name, now) = (at.namespace.as_str(), at.name.as_str(), flight.now());
     let found = flight.any(
-        "SELECT version, value IS NOT NULL AND (expires IS NULL OR expires > ?3), highest, write_id
+        "SELECT version, value IS NOT NULL AND (expires IS NULL OR expires > ?3), highest, write_id,
+           expires > ?3 + ttl
          FROM lockkit_registers WHERE namespace = ?1 AND name = ?2",
         params![namespace, name, now],
         |row| {
-            Ok(Found {
+            let found = Found {
                 version: Some(Version(unsigned(row.get(0)?))),
                 present: row.get(1)?,
                 token: row.get::<_, Option<i64>>(2)?.map(token_of),
                 last_write: row.get_ref(3)?.as_blob()?.try_into().ok().map(WriteId),
-            })
+            };
+            Ok((found, row.get::<_, Option<bool>>(4)? == Some(true)))
         },
     )?;
     let never = Found { version: None, present: false, token: None, last_write: None };
-    let found = found.unwrap_or(never);
+    let (found, is_foreign) = found.unwrap_or((never, false));
+    if is_foreign {
+        flight.adopt_value(at)?;
+    }
     if let Some(outcome) = StoreOutcome::decide(&found, write) {
         return Ok(outcome);
     }
-    let version = flight.next_version()?;
+    let own = found.version.map_or(0, |version| version.0 as i64);
+    let version = flight.next_version(own)?;
     let (token, ends) = (write.token.or(found.token), write.ttl.map(|ttl| now + nanos(ttl)));
     let purge_at = match write.value {
         Some(_) => ends,

@@ -4,6 +4,7 @@ use lockkit_core::Key;
 use rusqlite::params;
 
 use super::flight::{Flight, Verb, key_of};
+use super::foreign::STALE;
 use super::worker::{Desk, Failure};
 use crate::rows::columns;
 
@@ -37,15 +38,17 @@ impl Desk {
 fn sweep(flight: &mut Flight<'_>, after: Option<&Key>) -> Result<Option<Key>, Failure> {
     let (namespace, space, name) = after.map_or(("", 0, ""), columns);
     let mut rows = flight.all(
-        "SELECT namespace, space, name, expires FROM lockkit_claims
-         WHERE (namespace, space, name) > (?1, ?2, ?3)
+        "SELECT namespace, space, name, expires <= ?5 OR (asked > ?5 + ?6
+           AND expires > ?5 + CASE WHEN held IS NULL THEN wait_ttl ELSE hold_ttl END)
+         FROM lockkit_claims WHERE (namespace, space, name) > (?1, ?2, ?3)
          ORDER BY namespace, space, name, place LIMIT ?4",
-        params![namespace, space, name, BITE as i64],
-        |row| Ok((key_of(row)?, row.get::<_, i64>(3)?)),
+        params![namespace, space, name, BITE as i64, flight.now(), STALE],
+        // It has ended, or is of another boot.
+        |row| Ok((key_of(row)?, row.get::<_, bool>(3)?)),
     )?;
     let whole = rows.len() == BITE;
     let next = rows.last().filter(|_| whole).and_then(|row| row.0.clone());
-    rows.retain(|row| row.1 <= flight.now());
+    rows.retain(|row| row.1);
     rows.dedup_by(|a, b| a.0 == b.0);
     for key in rows.iter().filter_map(|row| row.0.as_ref()) {
         flight.step(key, &Verb::Look)?;

@@ -19,6 +19,7 @@ use super::BACKEND;
 use super::flight::{Flight, Known};
 use super::mark::{FileMark, LogMark};
 use super::sweep::Sweep;
+use super::tokens::Given;
 use crate::wake::Wakes;
 
 /// For how long a busy file is waited out.
@@ -31,6 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(8);
 pub(crate) struct Site {
     pub(crate) file: FileMark,
     pub(crate) epoch: i64,
+    pub(super) given: Given,
     pub(crate) clock: Arc<dyn Clock>,
     /// Whether everything waits for the disk.
     pub(crate) durable: bool,

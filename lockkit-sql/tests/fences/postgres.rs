@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockkit::{Error, Fence, LockManager};
 use lockkit_lab::{Kind, Shared};
 use lockkit_sql::postgres::TOKENS_TABLE;
-use lockkit_sql::{Fenced, FencedWrite};
+use lockkit_sql::{Fenced, FencedWrite, PostgresDriver, ServerOptions};
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgPool, Postgres, Transaction};
 use tokio::time::timeout;
@@ -71,6 +71,46 @@ async fn begin_at<'c>(
     let set = format!("SET TRANSACTION ISOLATION LEVEL {level}");
     tx.execute(sqlx::raw_sql(AssertSqlSafe(set))).await.unwrap();
     tx
+}
+
+/// A user whose transactions, and so those of its lockkit, are serializable unless they say otherwise.
+async fn serializable_login() -> String {
+    let url = Shared::server(KIND).await.unwrap().url().to_owned();
+    let mut admin = sqlx::PgConnection::connect(&url).await.unwrap();
+    let text = "DO $$ BEGIN
+          CREATE ROLE strict LOGIN SUPERUSER;
+          ALTER ROLE strict SET default_transaction_isolation = 'serializable';
+        EXCEPTION WHEN duplicate_object THEN NULL; END $$";
+    admin.execute(sqlx::raw_sql(text)).await.unwrap();
+    url.replacen("//postgres@", "//strict@", 1)
+}
+
+/// Another transaction has read what the fenced one writes; so it fails where it depends on one more, as
+/// it would on a serializable renewal of the claim that its fence read.
+#[tokio::test]
+async fn a_renewal_fails_no_serializable_transaction_that_is_fenced() {
+    let scene = Scene::set("serializable").await;
+    let url = serializable_login().await;
+    let data = PgPool::connect(&url).await.unwrap();
+    let own = PostgresDriver::connect(&url).await.unwrap();
+    let options = ServerOptions::default();
+    let pooled = PostgresDriver::with_pool(data.clone(), options).await.unwrap();
+    for driver in [own, pooled] {
+        let locks = LockManager::new(driver);
+        let guard = locks.mutex("serializable").lock().await.unwrap();
+        let mut reading = data.begin().await.unwrap();
+        let read = "SELECT cents FROM account WHERE name = 'serializable'";
+        reading.execute(read).await.unwrap();
+        let mut tx = data.begin().await.unwrap();
+        guard.fence(&mut tx).await.unwrap();
+        guard.renew().await.unwrap();
+        scene.add(&mut tx, 1).await;
+        tx.commit().await.expect("nothing of the user's own failed it");
+        reading.commit().await.unwrap();
+        guard.release().await.unwrap();
+        locks.shutdown().await;
+    }
+    assert_eq!(scene.cents().await, 102);
 }
 
 cases!();

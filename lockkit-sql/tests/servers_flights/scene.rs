@@ -112,6 +112,8 @@ pub(crate) struct Words {
     /// Locks the rows of 4 and 5, for this transaction. One row each: of two, an optimizer might read the
     /// whole table.
     pub(crate) lock_rows: [&'static str; 2],
+    /// Changes all rows of names that begin with `row/`.
+    pub(crate) lock_many: &'static str,
     /// Changes the row of `warm/1`.
     pub(crate) touch: &'static str,
     /// How many transactions wait for a row.
@@ -132,6 +134,8 @@ static POSTGRES: Words = Words {
         "SELECT 1::bigint FROM lockkit.lockkit_names WHERE name = '4' FOR UPDATE",
         "SELECT 1::bigint FROM lockkit.lockkit_names WHERE name = '5' FOR UPDATE",
     ],
+    lock_many: "UPDATE lockkit.lockkit_names SET used = used
+        WHERE position('row/'::bytea IN name) = 1",
     touch: "UPDATE lockkit.lockkit_names SET used = used WHERE name = 'warm/1'",
     waiting: "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
     refuse_long_notes: Some("ALTER TABLE lockkit.lockkit_names ADD CHECK (length(note) < 60000)"),
@@ -147,6 +151,8 @@ static MARIADB: Words = Words {
         "SELECT 1 FROM lockkit_names WHERE namespace = '' AND space = 0 AND name = '4' FOR UPDATE",
         "SELECT 1 FROM lockkit_names WHERE namespace = '' AND space = 0 AND name = '5' FOR UPDATE",
     ],
+    lock_many: "UPDATE lockkit_names SET crowd = crowd
+        WHERE namespace = '' AND space = 0 AND name LIKE 'row/%'",
     touch: "UPDATE lockkit_names SET crowd = 0
         WHERE namespace = '' AND space = 0 AND name = 'warm/1'",
     waiting: "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",

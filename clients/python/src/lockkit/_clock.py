@@ -10,6 +10,8 @@ import threading
 import time
 from typing import Callable, Protocol
 
+from . import _forks
+
 
 class Clock(Protocol):
     """What deadlines are read on."""
@@ -46,6 +48,11 @@ class AgreeingClock:
         # Reentrant: a signal handler may read the clock as well.
         self._lock = threading.RLock()
         self._seen = (*self._read(), 0.0)
+        _forks.tell(self)
+
+    def forked(self) -> None:
+        # Another thread of the parent may have held it.
+        self._lock = threading.RLock()
 
     def now(self) -> float:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional, Tuple, Type
 
 __all__ = [
     "BreakRecord",
@@ -53,10 +53,14 @@ class LossReason(enum.Enum):
 
     EXPIRED = "its lease ended"
     """It was not renewed in time, or was not to be renewed."""
+    MAX_HOLD = "it was held for as long as its max_hold allows"
     BROKEN = "it was broken"
     """Another client or an operator broke it; ``LockLost.broken`` says who."""
     SESSION_ENDED = "the backend ended its session"
-    UNREACHABLE = "the service did not answer until its lease ended"
+    UNREACHABLE = "the service or its backend did not answer until its lease ended"
+    """``LockLost.detail`` has the last error."""
+    REFUSED = "the service refused to renew it until its lease ended"
+    """A token or a right was withdrawn, for example; ``LockLost.detail`` has the last error."""
     VANISHED = "the backend does not have it any more"
     """Data was lost or deleted, or the clock of the backend was moved."""
     CLOSED = "its connection object was closed"
@@ -64,21 +68,40 @@ class LossReason(enum.Enum):
 
 
 class Error(Exception):
-    """The base of all exceptions of this package."""
+    """The base of all exceptions of this package. They can be copied and pickled, as they are when
+    a worker process passes them on."""
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # Not by calling the constructor, which takes other arguments than `args` has.
+        return _made, (type(self), self.args), self.__dict__ or None
+
+
+def _made(kind: Type[Error], args: Tuple[Any, ...]) -> Error:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 class LockLost(Error):
-    """The lock was held, or waited for, and is not any more. Leave alone what it protected."""
+    """The lock was held, or waited for, and is not any more. Leave alone what it protected.
 
-    def __init__(self, reason: LossReason, broken: Optional[BreakRecord] = None) -> None:
-        detail = reason.value
+    ``broken`` says who broke it, ``detail`` what the last error of its renewal was.
+    """
+
+    def __init__(
+        self, reason: LossReason, broken: Optional[BreakRecord] = None, detail: str = ""
+    ) -> None:
+        said = reason.value
         if broken is not None:
             forced = " by force" if broken.forced else ""
             why = f": {broken.reason}" if broken.reason else ""
-            detail = f"{detail} by {broken.by}{forced}{why}"
-        super().__init__(f"the lock was lost: {detail}")
+            said = f"{said} by {broken.by}{forced}{why}"
+        if detail:
+            said = f"{said}: {detail}"
+        super().__init__(f"the lock was lost: {said}")
         self.reason = reason
         self.broken = broken
+        self.detail = detail
 
 
 class LockReleased(Error):
@@ -135,12 +158,14 @@ class Refused(Error):
     """The service or its backend refuses until an operator does something about it.
 
     ``code`` is the service's: ``unauthorized``, ``forbidden``, ``backend`` or another one; empty
-    where no lock service answered.
+    where no lock service answered. ``maybe_done``: the request may have been carried out: it was
+    sent, and not turned away at the door. The package cleans up behind it.
     """
 
-    def __init__(self, detail: str, code: str = "") -> None:
+    def __init__(self, detail: str, code: str = "", maybe_done: bool = True) -> None:
         super().__init__(detail)
         self.code = code
+        self.maybe_done = maybe_done
 
 
 class Unavailable(Error):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Callable, List, Optional
+import weakref
+from typing import Optional
 
-from ._engine import Hold
+from ._engine import Callback, Hold
 from ._errors import LockLost, LossReason
-from ._record import Loss, Record
-
-Callback = Callable[[LossReason], None]
+from ._record import Record
 
 
 class Lease:
@@ -60,17 +59,17 @@ class Lost:
     """Tells that a lock was lost, in programs with threads.
 
     It is set by a background thread; ``is_set`` also looks at the clock itself, so it is right in
-    a process that was suspended or stalled. A release does not set it.
+    a process that was suspended or stalled. A release does not set it. It does not keep the lock:
+    a guard is released when nothing refers to it, also while its ``lost`` is in use.
     """
 
     POLL = 1.0
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
-        self._mutex = threading.Lock()
+    def __init__(self, hold: Hold) -> None:
+        self._record = hold.record
+        self._hold = weakref.ref(hold)
         self._event = threading.Event()
-        self._callbacks: List[Callback] = []
-        record.on_loss(self._tell)
+        self._record.tell(self)
 
     def is_set(self) -> bool:
         """Whether the lock was lost."""
@@ -99,40 +98,51 @@ class Lost:
     def call(self, callback: Callback) -> None:
         """Has ``callback(reason)`` called once when the lock is lost, in a thread of its own; at
         once when it was lost already. Never after a release."""
-        with self._mutex:
-            self._callbacks.append(callback)
-            told = self._event.is_set()
-        if told:
-            self._start()
+        if self.is_set():
+            return self._start(callback)
+        hold = self._hold()
+        if hold is not None:
+            hold.callbacks.append(callback)
+            if self._record.is_over():
+                self._start_all(hold)
 
-    def _tell(self, loss: Loss) -> None:
-        with self._mutex:
-            self._event.set()
-        self._start()
+    def ended(self) -> None:
+        """The background thread tells."""
+        self._event.set()
+        hold = self._hold()
+        if hold is not None:
+            self._start_all(hold)
 
-    def _start(self) -> None:
-        with self._mutex:
-            callbacks, self._callbacks = self._callbacks, []
+    def _start_all(self, hold: Hold) -> None:
+        # No lock, which a signal handler or a fork could meet: each callback is taken out once.
+        while hold.callbacks:
+            try:
+                callback = hold.callbacks.popleft()
+            except IndexError:
+                return
+            self._start(callback)
+
+    def _start(self, callback: Callback) -> None:
         loss = self._record.loss()
         if loss is not None:
-            for callback in callbacks:
-                # One that blocks must not hold up the renewals of other locks.
-                threading.Thread(target=callback, args=(loss.reason,), daemon=True).start()
+            # One that blocks must not hold up the renewals of other locks.
+            threading.Thread(target=callback, args=(loss.reason,), daemon=True).start()
 
 
 class AsyncLost:
     """Tells that a lock was lost, in programs of asyncio.
 
     It is set by a background task; ``is_set`` also looks at the clock itself, so it is right after
-    the event loop was blocked or the process suspended. A release does not set it.
+    the event loop was blocked or the process suspended. A release does not set it. It does not keep
+    the lock: a guard is released when nothing refers to it, also while its ``lost`` is in use.
     """
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
+    def __init__(self, hold: Hold) -> None:
+        self._record = hold.record
+        self._hold = weakref.ref(hold)
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
-        self._callbacks: List[Callback] = []
-        record.on_loss(self._tell)
+        self._record.tell(self)
 
     def is_set(self) -> bool:
         """Whether the lock was lost."""
@@ -144,32 +154,35 @@ class AsyncLost:
         loss = self._record.loss()
         return None if loss is None else loss.reason
 
-    async def wait(self) -> LossReason:
-        """Waits for the loss, and says why; for good when the lock is released instead."""
-        await self._event.wait()
-        loss = self._record.loss()
-        if loss is None:
-            raise AssertionError("a loss that was told stays")
-        return loss.reason
+    async def wait(self) -> Optional[LossReason]:
+        """Waits for the loss, and says why; ``None`` when the lock is released instead."""
+        if not self.is_set():
+            await self._event.wait()
+        return self.reason
 
     def call(self, callback: Callback) -> None:
         """Has ``callback(reason)`` called once when the lock is lost, by the event loop; soon when
         it was lost already. It must not block. Never after a release."""
-        if self._event.is_set():
-            self._call(callback)
-        else:
-            self._callbacks.append(callback)
+        if self.is_set():
+            return self._call(callback)
+        hold = self._hold()
+        if hold is not None:
+            hold.callbacks.append(callback)
 
-    def _tell(self, loss: Loss) -> None:
+    def ended(self) -> None:
+        """The engine tells."""
         self._event.set()
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            self._call(callback)
+        hold = self._hold()
+        while hold is not None and hold.callbacks:
+            self._call(hold.callbacks.popleft())
 
     def _call(self, callback: Callback) -> None:
         loss = self._record.loss()
         if loss is not None:
-            self._loop.call_soon(callback, loss.reason)
+            # The loop of the parent does not run in its child.
+            foreign = self._record.is_foreign()
+            loop = asyncio.get_running_loop() if foreign else self._loop
+            loop.call_soon(callback, loss.reason)
 
 
 def swallowed(error: BaseException, body: Optional[BaseException]) -> bool:

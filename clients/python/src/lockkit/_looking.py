@@ -4,44 +4,48 @@ failure that may pass."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, TypeVar
 
 from ._engine import Engine
 from ._errors import Unavailable
 from ._record import backoff
-from ._wire import LONGEST_WAIT, Json, LockState, Standing, holder_json, lock_state, seen
+from ._wire import LONGEST_WAIT, Json, LockState, Standing, holder_json, lock_state, page, seen
+from ._wire import was_found
+
+T = TypeVar("T")
 
 PATIENCE = 5.0
 """How long a look is repeated that fails, in seconds: a restart of a server is over by then."""
 
 
-async def repeat(engine: Engine, path: str, body: Json, patience: float = PATIENCE) -> Json:
-    """Asks until there is an answer or an error that stays, for so many seconds."""
-    until = engine.loop.time() + patience
+async def repeat(engine: Engine, path: str, body: Json, read: Callable[[Json], T]) -> T:
+    """Asks until there is an answer or an error that stays, for some seconds."""
+    until = engine.loop.time() + PATIENCE
     failures = 0
     while True:
         engine.check_open()
         try:
-            return await engine.ask(path, body)
-        except Unavailable:
+            return await engine.ask(path, body, read)
+        except Unavailable as error:
             failures += 1
             pause = backoff(failures)
             if engine.loop.time() + pause >= until:
                 raise
+            engine.retrying(error)
             await asyncio.sleep(pause)
 
 
-async def poll(engine: Engine, path: str, body: Json) -> Json:
+async def poll(engine: Engine, path: str, body: Json, read: Callable[[Json], T]) -> T:
     """A request whose answer may wait; goes on trying while the service is out of reach."""
     failures = 0
     while True:
         engine.check_open()
         try:
             asked = dict(body, wait_ms=int(LONGEST_WAIT * 1000))
-            return await engine.ask(path, asked, LONGEST_WAIT + engine.settings.timeout)
-        except Unavailable:
+            return await engine.ask(path, asked, read, LONGEST_WAIT + engine.settings.timeout)
+        except Unavailable as error:
             failures += 1
-            await asyncio.sleep(backoff(failures))
+            await engine.pause(error, failures)
 
 
 def key(engine: Engine, name: str, space: str) -> Dict[str, Any]:
@@ -49,7 +53,7 @@ def key(engine: Engine, name: str, space: str) -> Dict[str, Any]:
 
 
 async def inspect(engine: Engine, name: str, space: str) -> LockState:
-    return lock_state(await repeat(engine, "/v1/inspect", key(engine, name, space)))
+    return await repeat(engine, "/v1/inspect", key(engine, name, space), lock_state)
 
 
 async def changed(engine: Engine, before: LockState) -> LockState:
@@ -57,7 +61,7 @@ async def changed(engine: Engine, before: LockState) -> LockState:
     told = [seen(it) for it in before.line]
     while True:
         body = {"key": key(engine, before.name, before.space), "seen": told}
-        now = lock_state(await poll(engine, "/v1/changed", body))
+        now = await poll(engine, "/v1/changed", body, lock_state)
         if [seen(it) for it in now.line] != told:
             return now
 
@@ -70,9 +74,8 @@ async def list_locks(engine: Engine, names: str) -> List[LockState]:
         body: Json = {"prefix": engine.settings.prefix, "names": names}
         if after is not None:
             body["after"] = after
-        page = await repeat(engine, "/v1/list", body)
-        found.extend(lock_state(it) for it in page["locks"])
-        after = page.get("next")
+        more, after = await repeat(engine, "/v1/list", body, page)
+        found.extend(more)
         if after is None:
             return found
 
@@ -84,11 +87,11 @@ async def break_lock(
         "key": key(engine, name, space),
         "token": str(token),
         "force": force,
-        "by": holder_json(engine.settings.holder),
+        "by": holder_json(engine.holder),
     }
     if reason is not None:
         body["reason"] = reason
-    return bool((await engine.ask("/v1/break", body))["found"])
+    return await engine.ask("/v1/break", body, was_found)
 
 
 async def available(engine: Engine, name: str, limit: int) -> int:

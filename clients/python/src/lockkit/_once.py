@@ -66,7 +66,7 @@ async def decide(engine: Engine, key: str, lock: Record, value: bytes, keep: flo
     """
     if len(value) > LONGEST_VALUE:
         raise Invalid(f"a decision has {LONGEST_VALUE} bytes at most, not {len(value)}")
-    mine = Decision(value, engine.settings.holder, int(time.time() * 1000), lock.token())
+    mine = Decision(value, engine.holder, int(time.time() * 1000), lock.token())
     try:
         await _registers.write(engine, register(key), encoded(mine), None, ttl=keep)
         return mine

@@ -12,14 +12,18 @@ which is replaced at once.
 from __future__ import annotations
 
 import math
-import os
 import random
-from typing import Callable, List, NamedTuple, Optional, Union
+import weakref
+from typing import TYPE_CHECKING, Callable, List, NamedTuple, Optional, Protocol, Union
 
+from . import _forks
 from ._clock import Clock
-from ._errors import BreakRecord, LockLost, LockReleased, LossReason
+from ._errors import BreakRecord, Error, LockLost, LockReleased, LossReason, Unavailable
 from ._settings import margin
 from ._wire import Claim, Ended, Held, State
+
+if TYPE_CHECKING:
+    from ._engine import Hold
 
 
 class Loss(NamedTuple):
@@ -27,9 +31,10 @@ class Loss(NamedTuple):
 
     reason: LossReason
     broken: Optional[BreakRecord] = None
+    detail: str = ""
 
     def error(self) -> LockLost:
-        return LockLost(self.reason, self.broken)
+        return LockLost(*self)
 
 
 class Term(NamedTuple):
@@ -38,13 +43,22 @@ class Term(NamedTuple):
     token: int
     ttl: float
     deadline: float
-    failures: int
+    failures: int = 0
+    trouble: Optional[Loss] = None
+    """What the end of the lease would be put down to: the last renewal failed."""
 
 
 class Over(NamedTuple):
     """The claim has ended: with a loss, or without one when it was released."""
 
     loss: Optional[Loss]
+
+
+class Listener(Protocol):
+    """What is told of the end of a claim."""
+
+    def ended(self) -> None:
+        """The claim is over: with a loss, or without one."""
 
 
 class Record:
@@ -65,13 +79,18 @@ class Record:
         """When it is to be renewed."""
         self.asking = False
         """Whether a renewal is under way."""
+        self.scheduled = math.inf
+        """When the renewer looks at it."""
+        self.hold: "Callable[[], Optional[Hold]]" = lambda: None
+        """What nobody holds is not renewed: a weak reference."""
         self._renewed = renewed
         self._max_hold = max_hold
         self._stop = math.inf
         self._clock = clock
-        self._pid = os.getpid()
+        self._process = _forks.this_process()
         self._now: Union[Term, Over, None] = None
-        self._listeners: List[Callable[[Loss], None]] = []
+        # Weak: the renewer keeps this, and what listens leads to the guard.
+        self._listeners: "List[weakref.ref[Listener]]" = []
 
     # Read in any thread.
 
@@ -94,15 +113,21 @@ class Record:
     def is_over(self) -> bool:
         return isinstance(self._now, Over)
 
+    def is_foreign(self) -> bool:
+        """Whether it belongs to the process that this one was forked from."""
+        return self._process != _forks.this_process()
+
     def loss(self, now: Union[Term, Over, None] = None) -> Optional[Loss]:
         """Why it was lost, if it was: also when nothing has noticed yet."""
         now = self._now if now is None else now
         if isinstance(now, Over):
             return now.loss
-        if self._pid != os.getpid():
+        if self.is_foreign():
             return Loss(LossReason.FORKED)
         if isinstance(now, Term) and self._clock.now() >= now.deadline:
-            return Loss(LossReason.UNREACHABLE if now.failures else LossReason.EXPIRED)
+            if now.deadline >= self._stop:
+                return Loss(LossReason.MAX_HOLD)
+            return now.trouble or Loss(LossReason.EXPIRED)
         return None
 
     # Called in the event loop.
@@ -122,7 +147,7 @@ class Record:
         until = min(until, self._stop)
         if until <= now:
             return False
-        self._now = Term(held.token, held.ttl, until, 0)
+        self._now = Term(held.token, held.ttl, until)
         # The lease counts from where it has its whole ttl left.
         began = sent - (held.ttl - held.remaining)
         renewed = self._renewed and until < self._stop
@@ -139,11 +164,25 @@ class Record:
             # It held, and stands in line now: the backend lost what it knew.
             self.lose(Loss(LossReason.VANISHED))
 
-    def renewal_failed(self) -> None:
+    def is_short(self, round_trip: float) -> bool:
+        """Whether so little is left of a grant that came late that its first use might fail. A lock
+        that is renewed is, at once: a tenth of what is trusted is enough for that, if it is time for
+        two round trips. One that is not renewed is to last for half of it."""
+        term = self._now
+        if not isinstance(term, Term) or term.deadline >= self._stop:
+            return False
+        trusted, left = term.ttl - margin(term.ttl), term.deadline - self._clock.now()
+        enough = max(trusted / 10, 2 * round_trip) if self._renewed else trusted / 2
+        return left < enough
+
+    def renewal_failed(self, error: Error) -> None:
         """Tries again soon."""
         term = self._now
         if isinstance(term, Term):
-            self._now = term._replace(failures=term.failures + 1)
+            passes = isinstance(error, Unavailable)
+            reason = LossReason.UNREACHABLE if passes else LossReason.REFUSED
+            trouble = Loss(reason, None, str(error))
+            self._now = term._replace(failures=term.failures + 1, trouble=trouble)
             self.due = self._clock.now() + backoff(term.failures + 1)
 
     def expire(self) -> bool:
@@ -153,21 +192,17 @@ class Record:
 
     def lose(self, loss: Loss) -> bool:
         """Marks it as lost, unless it has ended; says whether it was this call that did."""
-        if not self._end(Over(loss)):
-            return False
-        for listener in self._listeners:
-            listener(loss)
-        return True
+        return self._end(Over(loss))
 
     def close(self) -> bool:
         """Marks it as released, unless it has ended; says whether it was this call that did."""
         return self._end(Over(None))
 
-    def on_loss(self, listener: Callable[[Loss], None]) -> None:
-        """Has this called once when it is lost; at once when it was lost already."""
-        self._listeners.append(listener)
-        if isinstance(self._now, Over) and self._now.loss is not None:
-            listener(self._now.loss)
+    def tell(self, listener: Listener) -> None:
+        """Tells this of the end, as long as anything else refers to it."""
+        self._listeners.append(weakref.ref(listener))
+        if self.is_over():
+            listener.ended()
 
     def next_event(self) -> float:
         """When something is to be done: a renewal, or its end."""
@@ -194,6 +229,10 @@ class Record:
             return False
         self._now = over
         self.due = math.inf
+        for ref in self._listeners:
+            listener = ref()
+            if listener is not None:
+                listener.ended()
         return True
 
 

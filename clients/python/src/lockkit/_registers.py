@@ -45,7 +45,7 @@ def as_bytes(value: Union[bytes, str]) -> bytes:
 
 
 async def load(engine: Engine, name: str) -> Optional[Entry]:
-    return entry(await _looking.repeat(engine, "/v1/registers/load", _at(engine, name)))
+    return await _looking.repeat(engine, "/v1/registers/load", _at(engine, name), entry)
 
 
 async def changed(engine: Engine, name: str, after: Optional[int]) -> Optional[Entry]:
@@ -54,7 +54,7 @@ async def changed(engine: Engine, name: str, after: Optional[int]) -> Optional[E
     if after is not None:
         body["after"] = str(after)
     while True:
-        now = entry(await _looking.poll(engine, "/v1/registers/changed", body))
+        now = await _looking.poll(engine, "/v1/registers/changed", body, entry)
         if (None if now is None else now.version) != after:
             return now
 
@@ -93,13 +93,16 @@ async def write(
         condition["repeated"] = failures > 0
         try:
             limit = max(0.001, min(left, engine.settings.timeout))
-            answer = await engine.ask(path, body, limit)
-            return outcome(answer, name, token, failures > 0)
+            repeated = failures > 0
+            return await engine.ask(
+                path, body, lambda answer: outcome(answer, name, token, repeated), limit
+            )
         except Unavailable as error:
             failures += 1 if error.maybe_done or failures else 0
             pause = backoff(failures or 1)
             if engine.loop.time() + pause >= until:
                 raise
+            engine.retrying(error)
             await asyncio.sleep(pause)
 
 

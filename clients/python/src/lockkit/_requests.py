@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from ._engine import Request
+from ._acquire import Request
 from ._errors import Invalid
 from ._settings import Seconds, Settings, checked_ttl, in_seconds
 

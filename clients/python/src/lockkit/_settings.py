@@ -65,7 +65,6 @@ class Settings:
     prefix: str
     ttl: float
     wait_ttl: float
-    holder: Holder
 
 
 def settings(url: str, token: str, prefix: str, ttl: Seconds, wait_ttl: Seconds) -> Settings:
@@ -89,7 +88,6 @@ def settings(url: str, token: str, prefix: str, ttl: Seconds, wait_ttl: Seconds)
         prefix=prefix,
         ttl=checked_ttl("ttl", ttl),
         wait_ttl=checked_ttl("wait_ttl", wait_ttl),
-        holder=this_process(),
     )
 
 

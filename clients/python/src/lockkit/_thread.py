@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import functools
-import os
 import threading
 import weakref
 from concurrent.futures import Future
 from typing import Any, Callable, Coroutine, Optional, TypeVar
 
+from . import _forks
 from ._clock import Clock
 from ._engine import Engine
 from ._errors import Closed
@@ -24,17 +24,28 @@ AT_EXIT = 2.0
 
 class EngineThread:
     """An engine, and the thread that it runs in. The thread starts with the first request. It does
-    not keep the program from ending, and then gives back what is held."""
+    not keep the program from ending, and then gives back what is held. A child that was forked
+    starts an engine and a thread of its own."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self._clock = clock
-        self._pid = os.getpid()
-        self._mutex = threading.Lock()
+        self._process = _forks.this_process()
+        # Reentrant: a signal handler may use locks while its own thread has it.
+        self._mutex = threading.RLock()
         self._engine: Optional[Engine] = None
         self._thread: Optional[threading.Thread] = None
         self._closed = False
         self._at_exit = functools.partial(_close, weakref.ref(self))
+        _forks.tell(self)
+
+    def forked(self) -> None:
+        """Begins anew, in a child."""
+        _forks.keep(self._engine, self._thread)
+        atexit.unregister(self._at_exit)
+        self._process = _forks.this_process()
+        self._mutex = threading.RLock()
+        self._engine = self._thread = None
 
     def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
         """Runs ``work`` in the thread, and waits for its result. An interrupt of the caller, such
@@ -53,7 +64,7 @@ class EngineThread:
         """Gives back what is held, and ends the thread."""
         with self._mutex:
             engine, thread = self._engine, self._thread
-            if self._closed or self._pid != os.getpid():
+            if self._closed or self._process != _forks.this_process():
                 return
             self._closed = True
         atexit.unregister(self._at_exit)
@@ -64,8 +75,8 @@ class EngineThread:
         thread.join()
 
     def _started(self) -> Engine:
-        # Before the mutex: another thread may have held it when this process was forked.
-        if self._pid != os.getpid():
+        # Only C code forks without a word. Before the mutex, which another thread may have held.
+        if self._process != _forks.this_process():
             raise Closed("this process is a fork: connect again in it")
         with self._mutex:
             if self._closed:
@@ -75,14 +86,18 @@ class EngineThread:
                 what = (self.settings, self._clock, started)
                 thread = threading.Thread(target=_main, args=what, name="lockkit", daemon=True)
                 thread.start()
-                self._engine, self._thread = started.result(), thread
+                engine = started.result()
+                if self._engine is not None:  # a signal handler has started another one
+                    engine.loop.call_soon_threadsafe(engine.loop.stop)
+                    return self._engine
+                self._engine, self._thread = engine, thread
                 atexit.register(self._at_exit)
             return self._engine
 
     def __del__(self) -> None:
         # Nothing refers to its locks any more. This may be the thread itself: it cannot be joined.
         engine = self._engine
-        if engine is None or self._closed or self._pid != os.getpid():
+        if engine is None or self._closed or engine.is_foreign():
             return
         atexit.unregister(self._at_exit)
         try:

@@ -7,7 +7,7 @@ import base64
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from ._errors import (
     BreakRecord,
@@ -113,13 +113,6 @@ State = Union[Held, Waiting, Busy, Ended]
 
 def state(answer: Json) -> State:
     """Reads how a claim stands; raises the error of one that failed by itself."""
-    try:
-        return _state(answer)
-    except (KeyError, TypeError, ValueError) as error:
-        raise Refused("an answer of another version of the service") from error
-
-
-def _state(answer: Json) -> State:
     kind = answer.get("state")
     unanswered = answer.get("unanswered", 0)
     if kind == "held":
@@ -134,6 +127,16 @@ def _state(answer: Json) -> State:
     raise problem(answer)
 
 
+def found(answer: Json) -> str:
+    """Reads what a release found."""
+    return str(answer["found"])
+
+
+def renewals(answer: Json) -> List[Json]:
+    """Reads the answers to many renewals."""
+    return list(answer["answers"])
+
+
 _REASONS = {"broken": LossReason.BROKEN, "session_ended": LossReason.SESSION_ENDED}
 
 
@@ -144,8 +147,11 @@ def _ended(loss: Json) -> Ended:
 
 
 def problem(answer: Json) -> Error:
-    """The exception that a problem (RFC 9457) of the service is."""
-    code, detail = answer.get("code"), str(answer.get("detail", "no lock service answers there"))
+    """The exception that a problem (RFC 9457) of the service is. Raises ``KeyError`` and others for
+    what another service says."""
+    code, detail = answer["code"], answer["detail"]
+    if not isinstance(code, str) or not isinstance(detail, str):
+        raise TypeError("no problem of a lock service")
     if code == "ended":
         ended = _ended(answer.get("loss") or {})
         return LockLost(ended.reason, ended.broken)
@@ -157,7 +163,7 @@ def problem(answer: Json) -> Error:
         return Unsupported(detail)
     if code in ("unavailable", "too_many", "too_slow"):
         return Unavailable(detail)
-    return Refused(detail, str(code or ""))
+    return Refused(detail, code, maybe_done=code not in ("unauthorized", "forbidden"))
 
 
 def holder_json(holder: Holder) -> Json:
@@ -218,6 +224,16 @@ class LockState:
         return tuple(it for it in self.line if it.held_for is None)
 
 
+def was_found(answer: Json) -> bool:
+    """Reads whether there was a claim to break."""
+    return bool(answer["found"])
+
+
+def page(answer: Json) -> Tuple[List[LockState], Optional[str]]:
+    """Reads a page of a list, and where the next one begins."""
+    return [lock_state(it) for it in answer["locks"]], answer.get("next")
+
+
 def lock_state(answer: Json) -> LockState:
     record = answer.get("last_break")
     line = tuple(_standing(it) for it in answer["line"])
@@ -270,7 +286,7 @@ class Entry:
 
 
 def entry(answer: Json) -> Optional[Entry]:
-    it = answer.get("entry")
+    it = answer["entry"]
     if it is None:
         return None
     value, token = it["value"], it.get("token")

@@ -1,4 +1,4 @@
-//! The program of the pages in docs/start: takes a lock, says its token, and releases it.
+//! The program of docs/start.md: takes a lock, says its token, and releases it.
 //!
 //! `LOCKKIT_URL=sqlite:demo.db cargo run -p lockkit-examples --bin start`
 

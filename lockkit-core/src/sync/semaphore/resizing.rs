@@ -84,7 +84,8 @@ impl Semaphore {
         self.check()?;
         let key = self.handle.key(Space::Semaphore)?;
         let core = &self.handle.core;
-        let limit = core.repeat_within(patience, || core.driver().resize(&key, to)).await?;
+        let limit =
+            core.repeat_within("resize", patience, || core.driver().resize(&key, to)).await?;
         if let Some(heard) = &self.heard {
             heard.set(limit);
         }

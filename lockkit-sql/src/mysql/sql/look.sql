@@ -24,4 +24,5 @@ LEFT JOIN lockkit_claims AS c
  AND c.name = UNHEX(j.name) AND c.expires > {now}
 LEFT JOIN lockkit_names AS l
   ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
- AND l.id = UNHEX(j.id) AND l.expires > {now};
+ AND l.id = UNHEX(j.id) AND l.expires > {now}
+LIMIT 18446744073709551615;

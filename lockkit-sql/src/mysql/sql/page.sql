@@ -1,4 +1,4 @@
--- A page of the lists in use, claim by claim.
+-- A page of the lists in use, claim by claim. (The limit says that sql_select_limit is not meant.)
 -- Parameters: ?1 namespace, ?2 space or -1, ?3 prefix, ?4 ?5 space and name after which to begin,
 -- ?6 how many lists, ?7 greater than any name that has the prefix. Columns: as of a line.
 WITH page AS (
@@ -31,4 +31,4 @@ SELECT l.namespace, l.space, l.name, l.last, l.weight, l.capacity, l.hold_ttl,
 FROM page STRAIGHT_JOIN lockkit_names AS l
   ON l.namespace = page.namespace AND l.space = page.space AND l.name = page.name
 WHERE l.id IS NOT NULL
-ORDER BY space, name, place;
+ORDER BY space, name, place LIMIT 18446744073709551615;

@@ -1,4 +1,4 @@
--- The tables, version 4: those of version 2. Each statement ends with a line of two hyphens and a semicolon.
+-- The tables, version 5: those of version 2. Each statement ends with a line of two hyphens and a semicolon.
 -- Parameters: none; `lockkit_` is replaced by the prefix of choice.
 -- Times are microseconds since 1970 on the server's clock, in UTC.
 

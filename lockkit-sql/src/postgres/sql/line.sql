@@ -2,11 +2,13 @@
 CREATE OR REPLACE FUNCTION {p}tag(p_id bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS
 $$ SELECT substr(sha256(p_id), 1, 8) $$;
 
--- Tells whoever asked for a claim: `g` it holds, `l` it is to look.
+-- Tells whoever asked for a claim: `g` it holds, `l` it is to look. A transaction that was failed for its
+-- messages, as the server's queue is full, is sent again with `lockkit.mute`, and sends none.
 CREATE OR REPLACE FUNCTION {p}tell(p_client bytea, p_word text, p_id bytea, p_token bigint)
 RETURNS void LANGUAGE sql VOLATILE AS
 $$ SELECT pg_notify('lockkit_' || encode(p_client, 'hex'),
-                    p_word || ' ' || encode({p}tag(p_id), 'hex') || ' ' || p_token) $$;
+                    p_word || ' ' || encode({p}tag(p_id), 'hex') || ' ' || p_token)
+   WHERE current_setting('lockkit.mute', true) IS DISTINCT FROM 'on' $$;
 
 -- Locks a list by changing its row, and makes it one of `claims`, so that a verb has one place to look
 -- at. Nobody waits to be told of the claim that is moved: it holds.

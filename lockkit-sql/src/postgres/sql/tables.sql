@@ -2,10 +2,17 @@
 -- lets those who start at the same time follow one another, and whoever comes later changes nothing.
 -- Names, identities and notes are bytes: no collation, no encoding, no case.
 -- Times are microseconds since 1970 by this server's clock.
-BEGIN;
+BEGIN ISOLATION LEVEL READ COMMITTED;
 SET LOCAL lock_timeout = 0;
 SELECT pg_catalog.pg_advisory_xact_lock(7308324465849692011);
 CREATE SCHEMA IF NOT EXISTS "{schema}";
+
+-- The functions that are there: the end of this script gives new ones to those who have these.
+DO $$ BEGIN
+  PERFORM set_config('lockkit.functions', (
+    SELECT coalesce(string_agg(f.oid::text, ','), '') FROM pg_catalog.pg_proc AS f
+    WHERE f.pronamespace = '"{schema}"'::regnamespace AND left(f.proname, 8) = 'lockkit_'), true);
+END $$;
 
 CREATE TABLE IF NOT EXISTS {p}meta (
   one     boolean PRIMARY KEY DEFAULT true CHECK (one),

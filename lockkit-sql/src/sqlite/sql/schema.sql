@@ -13,8 +13,9 @@ CREATE TABLE lockkit_meta (
 -- One row a claim, in the order of its list: the whole queue of a lock is one range of this tree.
 --
 -- What a write costs is the pages that it touches, so an uncontended acquire touches one and its
--- release the same one. Therefore there is no counter that every acquire writes: a place is one
--- more than the last of its list and than the floor in lockkit_meta. And therefore the last claim
+-- release the same one. Therefore there is no counter that every acquire writes: a place is
+-- greater than the last of its list and than the floor in lockkit_meta, and no less than the wall clock's
+-- microseconds. And therefore the last claim
 -- to leave a list stays as a row that has ended (`expires` 0), which remembers the place. It is
 -- always alone in its list. The next claim takes it away; so does the sweep, which raises the floor
 -- first, as everybody does who removes the last row of a list.

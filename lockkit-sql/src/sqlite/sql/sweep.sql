@@ -11,6 +11,12 @@ DELETE FROM lockkit_breaks WHERE n IN (
                     WHERE l.namespace = b.namespace AND l.space = b.space AND l.name = b.name
                       AND l.n > b.n))
   LIMIT 2048);
+-- The times of registers that another boot wrote and that were put back by hand: those farthest ahead.
+UPDATE lockkit_registers
+SET purge_at = :now + ifnull(ttl, :grace), expires = CASE WHEN expires IS NOT NULL THEN :now + ttl END
+WHERE rowid IN (SELECT rowid FROM lockkit_registers
+                WHERE purge_at IS NOT NULL ORDER BY purge_at DESC LIMIT 64)
+  AND purge_at > :now + ifnull(ttl, :grace);
 -- The values of registers whose time is over.
 UPDATE lockkit_registers
 SET value = NULL, ttl = NULL, expires = NULL,

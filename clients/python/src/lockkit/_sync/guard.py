@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 from typing import Optional, Type
 
-from .._engine import Engine, Hold, Request
+from .._acquire import Request
+from .._engine import Callback, Engine, Hold
 from .._errors import Error
-from .._lease import Callback, Lease, Lost, swallowed
+from .._lease import Lease, Lost, swallowed
 from .._thread import EngineThread
 
 
@@ -22,7 +22,7 @@ class Guard(Lease):
     def __init__(self, thread: EngineThread, hold: Hold) -> None:
         super().__init__(hold)
         self._thread = thread
-        self.lost = Lost(hold.record)
+        self.lost = Lost(hold)
         """Tells of the loss: ``lost.wait(timeout)``, ``lost.is_set()``, ``lost.call(callback)``."""
 
     def on_lost(self, callback: Callback) -> None:
@@ -37,7 +37,7 @@ class Guard(Lease):
         lease is over.
         """
         record = self._record
-        if record.is_over() or self._hold.engine.pid != os.getpid():
+        if record.is_over() or record.is_foreign():
             loss = record.loss()
             if loss is not None:
                 raise loss.error()
@@ -48,12 +48,14 @@ class Guard(Lease):
         """Asks the backend whether the lock is held, and renews it. Raises ``LockLost`` or
         ``Unavailable``."""
         record = self._record
+        record.token()  # in a fork, before an engine of its own is asked
         self._thread.run(lambda it: it.verify(record))
 
     def downgrade(self) -> None:
         """Of a lock held for writing: keeps it for reading, and lets other readers in. The token
         stays. Raises ``Invalid`` for other locks, ``LockLost`` when it is not held."""
         record = self._record
+        record.token()
         self._thread.run(lambda it: it.downgrade(record))
 
     def __enter__(self) -> "Guard":

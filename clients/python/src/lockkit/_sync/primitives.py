@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from types import TracebackType
-from typing import List, Optional, Type
+from typing import TYPE_CHECKING, Optional, Type
 
 from .. import _looking
+from .._entered import EachBlock, Entered, begun, caller_of
 from .._requests import Options
 from .._settings import Seconds, in_seconds
 from .._thread import EngineThread
@@ -23,7 +25,7 @@ class Mutex:
     def __init__(self, thread: EngineThread, options: Options) -> None:
         self._thread = thread
         self._options = options
-        self._entered = threading.local()
+        self._entered: Entered[Guard] = Entered(threading.current_thread)
 
     def lock(self) -> Guard:
         """Waits for the lock. While the service is out of reach, this goes on trying. Raises
@@ -41,19 +43,27 @@ class Mutex:
         return taken(self._thread, self._options.exclusive(), limit)
 
     def __enter__(self) -> Guard:
+        caller = caller_of(sys._getframe(1))
+        # A handle may be used by several threads, and more than once by one: each has its block.
+        block = begun(self, caller)
         guard = self.lock()
-        # A handle may be used by several threads, and more than once by one.
-        stack: List[Guard] = self._entered.__dict__.setdefault("guards", [])
-        stack.append(guard)
+        if block is None:
+            self._entered.add(guard, caller)
+        else:
+            block.guard = guard
         return guard
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        body: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        self._entered.guards.pop().__exit__(kind, body, trace)
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self,
+            kind: Optional[Type[BaseException]],
+            body: Optional[BaseException],
+            trace: Optional[TracebackType],
+        ) -> None: ...
+
+    else:
+        __exit__ = EachBlock(Guard.__exit__)
 
 
 class RwLock:

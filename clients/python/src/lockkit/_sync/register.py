@@ -68,6 +68,8 @@ class Register:
         ttl: Optional[float],
     ) -> int:
         name, record = self._name, None if lock is None else lock._record
+        if record is not None:
+            record.token()  # in a fork, before an engine of its own is asked
         return self._thread.run(
             lambda it: _registers.write(it, name, value, expect, record, token, ttl)
         )

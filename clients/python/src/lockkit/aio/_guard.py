@@ -6,9 +6,10 @@ import asyncio
 from types import TracebackType
 from typing import Any, Awaitable, Callable, Coroutine, Generator, Optional, Type, TypeVar
 
-from .._engine import Hold, Request
-from .._errors import Error, LockLost
-from .._lease import AsyncLost, Callback, Lease, swallowed
+from .._acquire import Request
+from .._engine import Callback, Hold
+from .._errors import Error
+from .._lease import AsyncLost, Lease, swallowed
 from ._slot import EngineSlot
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ class Guard(Lease):
 
     def __init__(self, hold: Hold) -> None:
         super().__init__(hold)
-        self.lost = AsyncLost(hold.record)
+        self.lost = AsyncLost(hold)
         """Tells of the loss: ``await lost.wait()``, ``lost.is_set()``, ``lost.call(callback)``."""
 
     def on_lost(self, callback: Callback) -> None:
@@ -79,7 +80,10 @@ async def cancelled_by_loss(guard: Guard, work: Callable[[Guard], Awaitable[T]])
     try:
         await asyncio.wait({working, losing}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise LockLost(losing.result())
+            loss = guard._record.loss()
+            if loss is not None:
+                raise loss.error()
+            await asyncio.wait({working})  # which has released it
         return working.result()
     finally:
         losing.cancel()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from types import TracebackType
-from typing import Any, Awaitable, Callable, Dict, List, Optional, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Coroutine, Optional, Type, TypeVar
 
 from .. import _looking
+from .._entered import Block, Caller, EachBlock, Entered, begun, caller_of
 from .._requests import Options
 from .._settings import Seconds, in_seconds
 from ._guard import Acquiring, Guard, taken, waited
@@ -25,7 +27,7 @@ class Mutex:
     def __init__(self, slot: EngineSlot, options: Options) -> None:
         self._slot = slot
         self._options = options
-        self._entered: Dict[Any, List[Guard]] = {}
+        self._entered: Entered[Guard] = Entered(asyncio.current_task)
 
     def lock(self) -> Acquiring:
         """Waits for the lock. While the service is out of reach, this goes on trying. Raises
@@ -47,24 +49,31 @@ class Mutex:
         lock is lost, and this raises ``LockLost``."""
         return await (await self.lock()).run(work)
 
-    async def __aenter__(self) -> Guard:
+    # Not `async`: the caller's frame shows only before the first step of a coroutine.
+    def __aenter__(self) -> Coroutine[Any, Any, Guard]:
+        caller = caller_of(sys._getframe(1))
+        return self._enter(begun(self, caller), caller)
+
+    async def _enter(self, block: Optional[Block[Guard]], caller: Caller) -> Guard:
+        # A handle may be used by several tasks, and more than once by one: each has its block.
         guard = await self.lock()
-        # A handle may be used by several tasks, and more than once by one.
-        self._entered.setdefault(asyncio.current_task(), []).append(guard)
+        if block is None:
+            self._entered.add(guard, caller)
+        else:
+            block.guard = guard
         return guard
 
-    async def __aexit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        body: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        task = asyncio.current_task()
-        guards = self._entered[task]
-        guard = guards.pop()
-        if not guards:
-            del self._entered[task]
-        await guard.__aexit__(kind, body, trace)
+    if TYPE_CHECKING:
+
+        def __aexit__(
+            self,
+            kind: Optional[Type[BaseException]],
+            body: Optional[BaseException],
+            trace: Optional[TracebackType],
+        ) -> Coroutine[Any, Any, None]: ...
+
+    else:
+        __aexit__ = EachBlock(Guard.__aexit__)
 
 
 class RwLock:

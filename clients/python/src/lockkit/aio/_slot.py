@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Optional
 
+from .. import _forks
 from .._clock import Clock
 from .._engine import Engine
 from .._errors import Closed
@@ -12,19 +13,30 @@ from .._settings import Settings
 
 
 class EngineSlot:
-    """An engine, once there is an event loop for it."""
+    """An engine, once there is an event loop for it. A child that was forked gets another one, in an
+    event loop of its own."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self.settings = settings
         self._clock = clock
         self._engine: Optional[Engine] = None
+        self._inherited: Optional[asyncio.AbstractEventLoop] = None
         self._closed = False
+        _forks.tell(self)
+
+    def forked(self) -> None:
+        """Begins anew, in a child."""
+        _forks.keep(self._engine)
+        if self._engine is not None:
+            self._inherited, self._engine = self._engine.loop, None
 
     def engine(self) -> Engine:
         """The engine; raises ``Closed`` in another event loop than the first."""
         if self._closed:
             raise Closed
         if self._engine is None:
+            if self._inherited is asyncio.get_running_loop():
+                raise Closed("this event loop is the parent's: use a new one in a fork")
             self._engine = Engine(self.settings, self._clock)
         self._engine.check_open()
         if self._engine.loop is not asyncio.get_running_loop():

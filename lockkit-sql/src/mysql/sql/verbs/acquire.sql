@@ -9,18 +9,22 @@ BEGIN
   DECLARE v_outcome, v_alone TINYINT;
   DECLARE v_token, v_ttl, v_ahead, v_look BIGINT;
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    RESIGNAL;
+  END;
   IF NOT @@autocommit THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
       'lockkit needs connections on which autocommit is on';
   END IF;
-  ROLLBACK;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
+  START TRANSACTION READ WRITE;
   CALL lockkit_put(p_namespace, p_space, p_name, p_id, p_weight, p_capacity, p_hold_ttl, p_wait_ttl,
                    p_identity, p_note, p_try,
                    v_outcome, v_token, v_ttl, v_ahead, v_look, v_woken, v_alone);
-  COMMIT;
+  COMMIT AND NO CHAIN NO RELEASE;
   SELECT v_outcome AS outcome, v_token AS token, v_ttl AS ttl, v_ahead AS ahead, v_look AS look,
          v_woken AS woken, v_alone AS alone;
 END

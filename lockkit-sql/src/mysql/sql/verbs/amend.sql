@@ -10,17 +10,25 @@ SQL SECURITY INVOKER
 BEGIN
   DECLARE v_now, v_place, v_token, v_held, v_ttl, v_ahead, v_expires, v_top BIGINT DEFAULT NULL;
   DECLARE v_there, v_outcome, v_broken TINYINT DEFAULT NULL;
+  DECLARE v_inserted INT DEFAULT 0;
   DECLARE v_record BLOB DEFAULT NULL;
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-  ROLLBACK;
-  IF p_what = 3 THEN
-    -- By itself, before the name's row is locked: a transaction that looked for a row in vain keeps
-    -- others from inserting near it, and this must not keep a renewal waiting.
-    INSERT IGNORE INTO lockkit_fences (id) VALUES (p_id);
-  END IF;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    RESIGNAL;
+  END;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
+  START TRANSACTION READ WRITE;
+  IF p_what = 3 THEN
+    -- Nobody sees the row before it is known that the claim holds: the transaction of another fence that
+    -- looks for it waits for this one's end. Before the name's row is locked: a transaction that looked for
+    -- a row in vain keeps others from inserting near it, and this must not keep a renewal waiting. IGNORE
+    -- shares the lock of a row that is there with the transactions that rely on it.
+    INSERT IGNORE INTO lockkit_fences (id) VALUES (p_id);
+    SET v_inserted = ROW_COUNT();
+  END IF;
   CALL lockkit_enter(p_namespace, p_space, p_name, v_now, v_there);
   SELECT place, token, expires, held, broken INTO v_place, v_token, v_expires, v_held, v_broken
   FROM lockkit_claims
@@ -55,8 +63,8 @@ BEGIN
       UPDATE lockkit_claims SET token = GREATEST(token, p_value + (place - v_place))
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place >= v_place
         AND (place = v_place OR held IS NULL);
-      SET v_top = (SELECT MAX(token) FROM lockkit_claims
-        WHERE namespace = p_namespace AND space = p_space AND name = p_name);
+      SELECT MAX(token) INTO v_top FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name;
       UPDATE lockkit_names SET last = GREATEST(last, v_top)
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
     END IF;
@@ -70,16 +78,15 @@ BEGIN
   FROM lockkit_claims
   WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
   IF v_outcome = 2 THEN
-    SET v_ahead = (SELECT COUNT(*) FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place < v_place);
+    SELECT COUNT(*) INTO v_ahead FROM lockkit_claims
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place < v_place;
   ELSEIF v_outcome <> 1 THEN
-    SET v_record = (SELECT record FROM lockkit_breaks WHERE id = p_id ORDER BY n DESC LIMIT 1);
+    SELECT record INTO v_record FROM lockkit_breaks WHERE id = p_id ORDER BY n DESC LIMIT 1;
   END IF;
-  COMMIT;
-  IF p_what = 3 AND v_outcome <> 1 THEN
-    DELETE FROM lockkit_fences
-    WHERE id = p_id AND NOT EXISTS (SELECT 1 FROM lockkit_claims WHERE id = p_id);
+  IF v_inserted AND v_outcome <> 1 THEN
+    DELETE FROM lockkit_fences WHERE id = p_id;
   END IF;
+  COMMIT AND NO CHAIN NO RELEASE;
   SELECT 0 AS n, v_outcome AS state, v_token AS token, v_ttl AS ttl, COALESCE(v_ahead, 0) AS ahead,
          NULL AS look, v_record AS record, v_woken AS woken;
 END

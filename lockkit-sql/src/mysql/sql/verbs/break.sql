@@ -10,10 +10,14 @@ BEGIN
   DECLARE v_there TINYINT;
   DECLARE v_id BINARY(16);
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-  ROLLBACK;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    RESIGNAL;
+  END;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
+  START TRANSACTION READ WRITE;
   CALL lockkit_enter(p_namespace, p_space, p_name, v_now, v_there);
   IF v_there THEN
     CALL lockkit_settle(p_namespace, p_space, p_name, v_now, v_woken);
@@ -38,7 +42,7 @@ BEGIN
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
     END IF;
   END IF;
-  COMMIT;
+  COMMIT AND NO CHAIN NO RELEASE;
   SELECT v_place IS NOT NULL AS outcome, v_woken AS woken;
 END
 --;

@@ -35,15 +35,19 @@ BEGIN
   DECLARE v_locked VARBINARY(647) DEFAULT '';
   DECLARE v_woken BLOB;
   DECLARE v_told LONGTEXT CHARACTER SET ascii DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    RESIGNAL;
+  END;
 
   IF NOT @@autocommit THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
       'lockkit needs connections on which autocommit is on';
   END IF;
-  ROLLBACK;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
+  START TRANSACTION READ WRITE;
   SET @lockkit_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
       @lockkit_held = 0, @lockkit_free = 0;
   IF p_helds > 0 THEN
@@ -66,7 +70,9 @@ BEGIN
     SET p_rest = p_every, p_helds = 0, p_frees = 0;
   END IF;
   IF p_helds > 0 THEN
-    SET @lockkit_text = CONCAT('UPDATE lockkit_names SET expires = 0 WHERE ', p_held);
+    -- Safe updates want a LIMIT, or a key that the optimizer may not choose.
+    SET @lockkit_text = CONCAT('UPDATE lockkit_names SET expires = 0 WHERE ', p_held,
+                               ' LIMIT ', p_helds);
     PREPARE lockkit_statement FROM @lockkit_text;
     EXECUTE lockkit_statement;
   END IF;
@@ -97,11 +103,13 @@ BEGIN
     ELSE
       SELECT 1 INTO v_there FROM lockkit_names
       WHERE namespace = v_namespace AND space = v_space AND name = v_name FOR UPDATE SKIP LOCKED;
-      IF v_there IS NULL AND EXISTS (
-        SELECT 1 FROM lockkit_names
-        WHERE namespace = v_namespace AND space = v_space AND name = v_name)
-      THEN
-        SET v_outcome = 9, v_locked = SUBSTR(p_rest, v_at + 6, 7 + v_namespaces + v_names);
+      IF v_there IS NULL THEN
+        -- Not a subquery of the IF, which InnoDB would read with a lock, that is, wait.
+        SELECT 0 INTO v_there FROM lockkit_names
+        WHERE namespace = v_namespace AND space = v_space AND name = v_name;
+        IF v_there = 0 THEN
+          SET v_outcome = 9, v_locked = SUBSTR(p_rest, v_at + 6, 7 + v_namespaces + v_names);
+        END IF;
       END IF;
     END IF;
     SET v_at = v_at + 29 + v_namespaces + v_names;
@@ -129,7 +137,7 @@ BEGIN
       COALESCE(v_ahead, ''), ',', COALESCE(v_look, ''), ',', COALESCE(v_alone, ''), ',',
       HEX(v_woken), ';');
   END WHILE;
-  COMMIT;
+  COMMIT AND NO CHAIN NO RELEASE;
   SELECT p_helds + p_frees > 0 AS swift, @lockkit_now AS now, v_told AS told;
 END
 --;

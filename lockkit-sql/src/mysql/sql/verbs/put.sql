@@ -26,11 +26,11 @@ main: BEGIN
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   IF v_last = 0 THEN
     -- Names that were removed left their tokens here.
-    SET v_last = (SELECT floor FROM lockkit_meta WHERE one = 1);
+    SELECT floor INTO v_last FROM lockkit_meta WHERE one = 1;
   END IF;
   IF p_space = 1 THEN
-    SET v_given = (SELECT capacity FROM lockkit_limits
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name);
+    SELECT capacity INTO v_given FROM lockkit_limits
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name;
     IF v_given IS NOT NULL AND NOT v_crowd THEN
       -- The row is new, since the table was emptied.
       CALL lockkit_enter(p_namespace, p_space, p_name, v_now, v_there);
@@ -47,8 +47,8 @@ main: BEGIN
       -- What is in line already stays where it is.
       UPDATE lockkit_names SET expires = GREATEST(expires, v_now + hold_ttl)
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
-      SET p_ttl = (SELECT hold_ttl FROM lockkit_names
-        WHERE namespace = p_namespace AND space = p_space AND name = p_name);
+      SELECT hold_ttl INTO p_ttl FROM lockkit_names
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name;
       SET p_outcome = 1, p_token = v_last, p_alone = 1;
       LEAVE main;
     END IF;
@@ -61,8 +61,11 @@ main: BEGIN
 
   IF v_crowd THEN
     CALL lockkit_settle(p_namespace, p_space, p_name, v_now, p_woken);
-    SET v_capacity = COALESCE(v_given, (SELECT capacity FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1));
+    SET v_capacity = v_given;
+    IF v_capacity IS NULL THEN
+      SELECT capacity INTO v_capacity FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1;
+    END IF;
     SELECT place, expires, held, broken INTO v_place, v_expires, v_held, v_broken
     FROM lockkit_claims
     WHERE id = p_id AND namespace = p_namespace AND space = p_space AND name = p_name;
@@ -85,8 +88,9 @@ main: BEGIN
       SET p_outcome = 3, p_token = v_capacity;
       LEAVE main;
     END IF;
-    SET v_crowd = (SELECT crowd FROM lockkit_names
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name);
+    SET v_crowd = NULL;
+    SELECT crowd INTO v_crowd FROM lockkit_names
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name;
   END IF;
 
   IF v_place IS NOT NULL THEN
@@ -111,8 +115,8 @@ main: BEGIN
     WHERE namespace = p_namespace AND space = p_space AND name = p_name
     ORDER BY place DESC LIMIT 1;
     IF v_held IS NOT NULL THEN
-      SET v_weight = (SELECT COALESCE(SUM(weight), 0) FROM lockkit_claims
-        WHERE namespace = p_namespace AND space = p_space AND name = p_name);
+      SELECT COALESCE(SUM(weight), 0) INTO v_weight FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name;
       SET v_held = IF(v_weight + p_weight <= p_capacity, v_now, NULL);
     END IF;
     IF v_held IS NOT NULL OR NOT p_try THEN
@@ -139,11 +143,10 @@ main: BEGIN
     FROM lockkit_claims
     WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place;
     IF p_outcome = 2 THEN
-      SET p_ahead = (SELECT COUNT(*) FROM lockkit_claims
-        WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place < v_place);
-      SET p_look = (SELECT GREATEST(1, ends - v_now)
-        FROM lockkit_names
-        WHERE namespace = p_namespace AND space = p_space AND name = p_name);
+      SELECT COUNT(*) INTO p_ahead FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place < v_place;
+      SELECT GREATEST(1, ends - v_now) INTO p_look FROM lockkit_names
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name;
     END IF;
   END IF;
 END

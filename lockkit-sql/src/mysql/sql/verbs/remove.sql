@@ -7,7 +7,7 @@ CREATE PROCEDURE lockkit_remove(
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_now, v_expires, v_place BIGINT DEFAULT NULL;
-  DECLARE v_crowd TINYINT DEFAULT NULL;
+  DECLARE v_crowd, v_others TINYINT DEFAULT NULL;
   DECLARE v_id BINARY(16) DEFAULT NULL;
 
   SET p_outcome = 3;
@@ -30,13 +30,13 @@ BEGIN
       CALL lockkit_leave(p_namespace, p_space, p_name, v_place);
     END IF;
     CALL lockkit_settle(p_namespace, p_space, p_name, v_now, p_woken);
-    SET v_crowd = (SELECT crowd FROM lockkit_names
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name);
+    SET v_crowd = NULL;
+    SELECT crowd INTO v_crowd FROM lockkit_names
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+    SELECT 1 INTO v_others FROM lockkit_claims
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1;
     SET p_outcome = CASE WHEN v_place IS NOT NULL AND v_expires > v_now THEN 1
-                         WHEN v_crowd AND EXISTS (
-                           SELECT 1 FROM lockkit_claims
-                           WHERE namespace = p_namespace AND space = p_space AND name = p_name)
-                         THEN 2 ELSE 3 END;
+                         WHEN v_crowd AND v_others THEN 2 ELSE 3 END;
   END IF;
   SET p_alone = COALESCE(v_crowd, 0) = 0;
 END

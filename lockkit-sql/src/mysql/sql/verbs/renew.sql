@@ -12,6 +12,8 @@ BEGIN
   DECLARE v_space TINYINT;
   DECLARE v_name VARBINARY(512);
   DECLARE v_done TINYINT DEFAULT 0;
+  -- Safe updates want a key for each table, and a JSON_TABLE has none.
+  DECLARE v_safe TINYINT DEFAULT @@SESSION.sql_safe_updates;
   DECLARE v_woken BLOB DEFAULT '';
   DECLARE v_lists CURSOR FOR
     SELECT DISTINCT l.namespace, l.space, l.name
@@ -23,17 +25,24 @@ BEGIN
       ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
     WHERE l.crowd;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    SET SESSION sql_safe_updates = v_safe;
+    RESIGNAL;
+  END;
 
-  ROLLBACK;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
-  -- Locks the rows: MySQL has no FOR UPDATE beside a JSON_TABLE.
+  START TRANSACTION READ WRITE;
+  SET SESSION sql_safe_updates = 0;
+  -- Locks the rows: MySQL has no FOR UPDATE beside a JSON_TABLE. By the index: of a small table the
+  -- optimizer would read, and so lock, all rows.
   UPDATE JSON_TABLE(p_claims, '$[*]' COLUMNS (
       n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
       wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
       name VARCHAR(1024) PATH '$[5]')) AS j
-  STRAIGHT_JOIN lockkit_names AS l
+  STRAIGHT_JOIN lockkit_names AS l FORCE INDEX (PRIMARY)
     ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
   SET l.crowd = l.crowd;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
@@ -43,7 +52,7 @@ BEGIN
       n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
       wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
       name VARCHAR(1024) PATH '$[5]')) AS j
-  STRAIGHT_JOIN lockkit_names AS l
+  STRAIGHT_JOIN lockkit_names AS l FORCE INDEX (PRIMARY)
     ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
    AND l.id = UNHEX(j.id)
   SET l.id = IF(l.expires > v_now, l.id, NULL),
@@ -67,7 +76,7 @@ BEGIN
       n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
       wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
       name VARCHAR(1024) PATH '$[5]')) AS j
-  STRAIGHT_JOIN lockkit_claims AS c
+  STRAIGHT_JOIN lockkit_claims AS c FORCE INDEX (lockkit_by_id)
     ON c.id = UNHEX(j.id) AND c.namespace = UNHEX(j.namespace) AND c.space = j.space
    AND c.name = UNHEX(j.name)
   WHERE c.expires <= v_now AND c.held IS NULL;
@@ -75,7 +84,7 @@ BEGIN
       n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
       wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
       name VARCHAR(1024) PATH '$[5]')) AS j
-  STRAIGHT_JOIN lockkit_claims AS c
+  STRAIGHT_JOIN lockkit_claims AS c FORCE INDEX (lockkit_by_id)
     ON c.id = UNHEX(j.id) AND c.namespace = UNHEX(j.namespace) AND c.space = j.space
    AND c.name = UNHEX(j.name)
   SET c.expires = GREATEST(c.expires, v_now + IF(c.held IS NULL, j.wait_ttl, j.hold_ttl)),
@@ -107,7 +116,8 @@ BEGIN
   LEFT JOIN lockkit_names AS l
     ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
    AND l.id = UNHEX(j.id)
-  ORDER BY j.n;
-  COMMIT;
+  ORDER BY j.n LIMIT 18446744073709551615;
+  COMMIT AND NO CHAIN NO RELEASE;
+  SET SESSION sql_safe_updates = v_safe;
 END
 --;

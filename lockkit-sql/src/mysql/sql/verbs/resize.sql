@@ -12,10 +12,14 @@ BEGIN
   DECLARE v_now, v_capacity BIGINT DEFAULT NULL;
   DECLARE v_there TINYINT;
   DECLARE v_woken BLOB DEFAULT '';
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-  ROLLBACK;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    RESIGNAL;
+  END;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
+  START TRANSACTION READ WRITE;
   INSERT INTO lockkit_names (namespace, space, name, last) VALUES (p_namespace, p_space, p_name, 0)
   ON DUPLICATE KEY UPDATE crowd = crowd;
   CALL lockkit_enter(p_namespace, p_space, p_name, v_now, v_there);
@@ -23,12 +27,14 @@ BEGIN
   SET v_capacity = p_capacity;
   IF NOT p_always THEN
     -- Without a limit of its own it keeps the one that it is in use with.
-    SET v_capacity = COALESCE(
-      (SELECT capacity FROM lockkit_limits
-       WHERE namespace = p_namespace AND space = p_space AND name = p_name),
-      (SELECT capacity FROM lockkit_claims
-       WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1),
-      p_capacity);
+    SET v_capacity = NULL;
+    SELECT capacity INTO v_capacity FROM lockkit_limits
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+    IF v_capacity IS NULL THEN
+      SELECT capacity INTO v_capacity FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name LIMIT 1;
+    END IF;
+    SET v_capacity = COALESCE(v_capacity, p_capacity);
   END IF;
   INSERT INTO lockkit_limits (namespace, space, name, capacity)
   VALUES (p_namespace, p_space, p_name, v_capacity)
@@ -36,7 +42,7 @@ BEGIN
   UPDATE lockkit_claims SET capacity = v_capacity
   WHERE namespace = p_namespace AND space = p_space AND name = p_name;
   CALL lockkit_settle(p_namespace, p_space, p_name, v_now, v_woken);
-  COMMIT;
+  COMMIT AND NO CHAIN NO RELEASE;
   SELECT v_capacity AS capacity, v_woken AS woken;
 END
 --;

@@ -13,29 +13,31 @@ CREATE PROCEDURE lockkit_settle(
   IN p_now BIGINT, INOUT p_woken BLOB)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_first, v_place, v_weight, v_capacity, v_expires, v_ends BIGINT DEFAULT NULL;
+  DECLARE v_first, v_place, v_next, v_weight, v_capacity, v_expires, v_ends BIGINT DEFAULT NULL;
   DECLARE v_given BIGINT DEFAULT NULL;
   DECLARE v_used BIGINT DEFAULT 0;
   DECLARE v_holders INT DEFAULT 0;
   DECLARE v_id BINARY(16);
 
   IF p_space = 1 THEN
-    SET v_given = (SELECT capacity FROM lockkit_limits
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name);
+    SELECT capacity INTO v_given FROM lockkit_limits
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name;
   END IF;
-  SET v_first = (SELECT place FROM lockkit_claims
-    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND held IS NULL
-    ORDER BY place LIMIT 1);
+  SELECT place INTO v_first FROM lockkit_claims
+  WHERE namespace = p_namespace AND space = p_space AND name = p_name AND held IS NULL
+  ORDER BY place LIMIT 1;
 
   gone: LOOP
-    SET v_place = (SELECT place FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name
-        AND place < COALESCE(v_first, 9223372036854775807) AND expires <= p_now
-        AND place > COALESCE(v_place, 0)
-      ORDER BY place LIMIT 1);
-    IF v_place IS NULL THEN
+    SET v_next = NULL;
+    SELECT place INTO v_next FROM lockkit_claims
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name
+      AND place < COALESCE(v_first, 9223372036854775807) AND expires <= p_now
+      AND place > COALESCE(v_place, 0)
+    ORDER BY place LIMIT 1;
+    IF v_next IS NULL THEN
       LEAVE gone;
     END IF;
+    SET v_place = v_next;
     CALL lockkit_leave(p_namespace, p_space, p_name, v_place);
   END LOOP;
 
@@ -58,8 +60,9 @@ BEGIN
       SET held = p_now, expires = IF(broken, expires, GREATEST(expires, p_now + hold_ttl))
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
       SET v_used = v_used + v_weight, v_holders = v_holders + 1;
-      SET v_ends = (SELECT LEAST(COALESCE(v_ends, expires), expires) FROM lockkit_claims
-        WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first);
+      SELECT expires INTO v_expires FROM lockkit_claims
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
+      SET v_ends = LEAST(COALESCE(v_ends, v_expires), v_expires);
       IF LENGTH(p_woken) < 8000 THEN
         SET p_woken = CONCAT(p_woken, UNHEX(LEFT(SHA2(v_id, 256), 16)));
       END IF;
@@ -67,9 +70,11 @@ BEGIN
       SET v_ends = LEAST(COALESCE(v_ends, v_expires), v_expires);
       LEAVE walk;
     END IF;
-    SET v_first = (SELECT place FROM lockkit_claims
-      WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place > v_first
-      ORDER BY place LIMIT 1);
+    SET v_next = NULL;
+    SELECT place INTO v_next FROM lockkit_claims
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place > v_first
+    ORDER BY place LIMIT 1;
+    SET v_first = v_next;
   END WHILE;
 
   UPDATE lockkit_names

@@ -1,6 +1,6 @@
 -- Removes what nobody needs any more, a bite at a time: names unused for long, claims of lists that
--- nobody visits, old records of breaks, registers that are gone. (A list that was given a limit, and is
--- empty, has `crowd` 1 and `ends` 0: it stays.)
+-- nobody visits, old records of breaks, fences without a claim, registers that are gone. (A list that was
+-- given a limit, and is empty, has `crowd` 1 and `ends` 0: it stays.) Waits for no row of a name or a fence.
 -- In: namespace, space, name: where the last bite ended; bite: how many names to look at; idle:
 -- after how long an unused name goes.
 -- Row: namespace, space, name: where this bite ended (NULL: at the end of the table).
@@ -14,6 +14,8 @@ BEGIN
   DECLARE v_space, v_crowd TINYINT;
   DECLARE v_name VARBINARY(512);
   DECLARE v_seen INT DEFAULT 0;
+  DECLARE v_n BIGINT;
+  DECLARE v_id, v_free, v_used BINARY(16);
   DECLARE v_done TINYINT DEFAULT 0;
   DECLARE v_woken BLOB DEFAULT '';
   DECLARE v_bite CURSOR FOR
@@ -24,11 +26,28 @@ BEGIN
        OR (namespace = p_namespace AND space > p_space)
        OR (namespace = p_namespace AND space = p_space AND name > p_name)
     ORDER BY namespace, space, name LIMIT p_bite;
+  -- What can go is found by reads without locks: a DELETE with a condition on another table would wait for
+  -- rows of that table.
+  DECLARE v_records CURSOR FOR
+    SELECT b.n FROM lockkit_breaks AS b
+    WHERE b.expires <= v_now
+      AND NOT EXISTS (SELECT 1 FROM lockkit_names AS l
+                      WHERE l.namespace = b.namespace AND l.space = b.space
+                        AND l.name = b.name AND (l.crowd OR l.expires > v_now))
+    LIMIT 256;
+  DECLARE v_orphans CURSOR FOR
+    SELECT f.id FROM lockkit_fences AS f
+    WHERE NOT EXISTS (SELECT 1 FROM lockkit_claims AS c WHERE c.id = f.id)
+    LIMIT 256;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-  ROLLBACK;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    RESIGNAL;
+  END;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
+  START TRANSACTION READ WRITE;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   OPEN v_bite;
   bite: LOOP
@@ -56,20 +75,43 @@ BEGIN
   END LOOP;
   CLOSE v_bite;
 
-  SET v_top = GREATEST(v_top, COALESCE((SELECT MAX(version) FROM lockkit_registers
-    WHERE purge_at <= v_now AND highest IS NULL), 0));
+  SELECT GREATEST(v_top, COALESCE(MAX(version), 0)) INTO v_top FROM lockkit_registers
+  WHERE purge_at <= v_now AND highest IS NULL;
   UPDATE lockkit_meta SET floor = v_top WHERE one = 1 AND floor < v_top;
   DELETE FROM lockkit_registers
   WHERE purge_at <= v_now AND highest IS NULL AND version <= v_top LIMIT 256;
   UPDATE lockkit_registers SET value = NULL, expires = NULL, purge_at = NULL
   WHERE purge_at <= v_now AND highest IS NOT NULL LIMIT 256;
-  DELETE FROM lockkit_breaks
-  WHERE expires <= v_now
-    AND NOT EXISTS (SELECT 1 FROM lockkit_names AS l
-                    WHERE l.namespace = lockkit_breaks.namespace AND l.space = lockkit_breaks.space
-                      AND l.name = lockkit_breaks.name AND (l.crowd OR l.expires > v_now))
-  LIMIT 256;
-  COMMIT;
+
+  SET v_done = 0;
+  OPEN v_records;
+  records: LOOP
+    FETCH v_records INTO v_n;
+    IF v_done THEN
+      LEAVE records;
+    END IF;
+    DELETE FROM lockkit_breaks WHERE n = v_n;
+  END LOOP;
+  CLOSE v_records;
+
+  SET v_done = 0;
+  OPEN v_orphans;
+  orphans: LOOP
+    FETCH v_orphans INTO v_id;
+    IF v_done THEN
+      LEAVE orphans;
+    END IF;
+    -- Where a transaction relies on it, or makes it a fence just now, it is locked.
+    SET v_free = NULL, v_used = NULL;
+    SELECT id INTO v_free FROM lockkit_fences WHERE id = v_id FOR UPDATE SKIP LOCKED;
+    SELECT id INTO v_used FROM lockkit_claims WHERE id = v_id LIMIT 1;
+    IF v_free IS NOT NULL AND v_used IS NULL THEN
+      DELETE FROM lockkit_fences WHERE id = v_id;
+    END IF;
+    SET v_done = 0;
+  END LOOP;
+  CLOSE v_orphans;
+  COMMIT AND NO CHAIN NO RELEASE;
   SELECT IF(v_seen < p_bite, NULL, v_namespace) AS namespace, v_space AS space, v_name AS name,
          v_woken AS woken;
 END

@@ -17,10 +17,14 @@ BEGIN
   DECLARE v_now, v_version, v_highest, v_number BIGINT DEFAULT NULL;
   DECLARE v_there, v_same TINYINT DEFAULT 0;
   DECLARE v_outcome TINYINT DEFAULT 9;
-  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-  ROLLBACK;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+  BEGIN
+    ROLLBACK AND NO CHAIN NO RELEASE;
+    RESIGNAL;
+  END;
+  ROLLBACK AND NO CHAIN NO RELEASE;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-  START TRANSACTION;
+  START TRANSACTION READ WRITE;
   INSERT INTO lockkit_registers (namespace, name, version, write_id) VALUES
     (p_namespace, p_name, 0, '')
   ON DUPLICATE KEY UPDATE version = version;
@@ -44,7 +48,7 @@ BEGIN
   END IF;
   IF v_outcome = 9 THEN
     IF v_version = 0 THEN
-      SET v_version = (SELECT floor FROM lockkit_meta WHERE one = 1);
+      SELECT floor INTO v_version FROM lockkit_meta WHERE one = 1;
     END IF;
     SET v_outcome = 1, v_number = GREATEST(v_version + 1, v_now);
     UPDATE lockkit_registers
@@ -55,9 +59,9 @@ BEGIN
                         ELSE v_now + p_ttl + p_grace END,
         highest = COALESCE(p_token, v_highest)
     WHERE namespace = p_namespace AND name = p_name;
-    COMMIT;
+    COMMIT AND NO CHAIN NO RELEASE;
   ELSE
-    ROLLBACK;
+    ROLLBACK AND NO CHAIN NO RELEASE;
   END IF;
   SELECT v_outcome AS outcome, v_number AS number;
 END

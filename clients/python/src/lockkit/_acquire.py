@@ -1,0 +1,203 @@
+"""One claim on its way into the line of a lock, until it holds or is taken out again."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Callable, Optional, Tuple, TypeVar, Union
+
+from ._errors import Error, LockLost, LossReason, Refused, Unavailable
+from ._record import Record, backoff
+from ._wire import LONGEST_WAIT, Busy, Claim, Ended, Held, Json, State, Waiting, random_id
+from ._wire import renewals, state
+
+if TYPE_CHECKING:
+    from ._engine import Engine, Hold
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one operation asks for. Durations are in seconds."""
+
+    name: str
+    mode: str
+    ttl: float
+    wait_ttl: float
+    permits: Optional[int] = None
+    limit: Optional[int] = None
+    note: Optional[str] = None
+    renewed: bool = True
+    max_hold: Optional[float] = None
+
+
+class Again:
+    """The claim was lost in line, or granted too late: ask with another one."""
+
+
+AGAIN = Again()
+Came = Union["Hold", None, Again]
+
+
+class Attempt:
+    """A claim, and the requests that take it to its lock. However this ends, but with a hold, the
+    claim is taken out."""
+
+    def __init__(self, engine: "Engine", request: Request, wait: bool, until: float) -> None:
+        self._engine = engine
+        self._request = request
+        self._wait = wait
+        self._until = until
+        self._claim = Claim(
+            id=random_id(),
+            prefix=engine.settings.prefix,
+            name=request.name,
+            mode=request.mode,
+            permits=request.permits,
+            limit=request.limit,
+            ttl=request.ttl,
+            wait_ttl=request.wait_ttl,
+            holder=engine.holder,
+            note=request.note,
+        )
+        self._uncertain = False
+        """A request got no answer, and may yet put the claim in line."""
+        self._in_line = False
+        """The claim may be in line now."""
+        self._asking = False
+        """A request is under way."""
+        self._round_trip = 0.0
+
+    async def run(self) -> Came:
+        """The hold; ``None`` when the lock was busy. Raises ``Elapsed`` when the time is over."""
+        try:
+            came = await self._enter()
+            while came is not None and isinstance(came[0], Waiting):
+                self._uncertain = self._uncertain or came[0].unanswered > 0
+                came = await self._poll()
+            return AGAIN if came is None else await self._settled(*came)
+        finally:
+            if self._in_line:
+                self._engine.give_back(self._claim, self._uncertain or self._asking)
+
+    async def _enter(self) -> Optional[Tuple[State, float]]:
+        """The answer to the acquire, and when it was asked; ``None``: too late for this claim."""
+        engine, claim = self._engine, self._claim
+        first, failures = engine.clock.now(), 0
+        while True:
+            engine.check_open()
+            sent = engine.clock.now()
+            # Later it may have been in line and have ended there: it must not revive.
+            if failures and sent >= first + claim.wait_ttl:
+                return None
+            self._in_line = self._asking = True
+            try:
+                body = {"claim": claim.json(), "no_wait": not self._wait}
+                came = await self._ask("/v1/acquire", body, state, claim.wait_ttl / 3)
+            except (Unavailable, Refused) as error:
+                self._asking = False
+                self._uncertain = self._uncertain or error.maybe_done
+                self._in_line = self._uncertain
+                engine.check_open()
+                if isinstance(error, Refused) or not self._wait:
+                    raise
+                failures += 1
+                await engine.pause(error, failures, self._until)
+                continue
+            except Error:
+                self._asking, self._in_line = False, self._uncertain
+                raise
+            self._asking = False
+            self._round_trip = engine.clock.now() - sent
+            return came, sent
+
+    async def _poll(self) -> Tuple[State, float]:
+        """Asks how the claim stands, which waits for a change."""
+        engine, claim = self._engine, self._claim
+        failures = 0
+        while True:
+            engine.check_open()
+            # Nothing renews it meanwhile: half of its wait ttl is for the poll, a quarter for the
+            # answer, a quarter for asking another server.
+            poll = min(LONGEST_WAIT, claim.wait_ttl / 2)
+            sent = engine.clock.now()
+            try:
+                body = {"claim": claim.json(), "wait_ms": int(poll * 1000)}
+                return await self._ask("/v1/wait", body, state, claim.wait_ttl / 4, poll), sent
+            except Unavailable as error:
+                engine.check_open()
+                failures += 1
+                await engine.pause(error, failures, self._until)
+
+    async def _settled(self, came: State, sent: float) -> Came:
+        if isinstance(came, Held):
+            self._uncertain = self._uncertain or came.unanswered > 0
+            return await self._granted(came, sent)
+        self._uncertain = self._uncertain or (isinstance(came, Busy) and came.unanswered > 0)
+        self._in_line = self._uncertain
+        if isinstance(came, Busy):
+            return AGAIN if self._wait else None
+        if isinstance(came, Ended) and came.reason is LossReason.BROKEN:
+            raise LockLost(came.reason, came.broken)
+        return AGAIN
+
+    async def _granted(self, held: Held, sent: float) -> Came:
+        engine, request = self._engine, self._request
+        how = (request.renewed, request.max_hold)
+        record = Record(self._claim, engine.clock, self._uncertain, *how)
+        if not record.grant(held, sent):
+            return AGAIN
+        if record.is_short(self._round_trip) and not await self._lengthened(record):
+            return AGAIN
+        hold = engine.holds(record)
+        self._in_line = False
+        return hold
+
+    async def _lengthened(self, record: Record) -> bool:
+        """Renews a lease of which so little is left that its first use might fail. One that waited
+        for an hour does not give up its lock for a lost packet: until the lease is over."""
+        engine, failures = self._engine, 0
+        while record.remaining() > 0:
+            engine.check_open()
+            sent, body = engine.clock.now(), {"claims": [self._claim.json()]}
+            try:
+                (answer,) = await self._ask("/v1/renew", body, renewals, record.remaining())
+                record.renewed(state(answer), sent)
+                return not record.is_over()
+            except Unavailable as error:
+                failures += 1
+                engine.retrying(error)
+                await asyncio.sleep(min(backoff(failures), record.remaining()))
+            except (LookupError, TypeError, ValueError) as error:
+                if isinstance(error, Error):
+                    raise
+                raise Refused("an answer of another version of the service") from error
+        return False
+
+    async def _ask(
+        self,
+        path: str,
+        body: Json,
+        read: Callable[[Json], T],
+        patience: float,
+        poll: float = 0.0,
+    ) -> T:
+        """A request of a claim on its way: ends when this is closed."""
+        limit = poll + max(0.1, min(self._engine.settings.timeout, patience))
+        return await self._engine.ask(path, body, read, limit, self._until, waiting=True)
+
+
+async def acquire(engine: "Engine", request: Request, limit: Optional[float]) -> Came:
+    """The lock, within so many seconds: 0 does not wait, ``None`` waits for good."""
+    until = math.inf if not limit else engine.loop.time() + limit
+    first, attempts = engine.clock.now(), 0
+    while True:
+        came = await Attempt(engine, request, limit != 0, until).run()
+        if not isinstance(came, Again):
+            return came
+        if limit == 0 and engine.clock.now() >= first + request.ttl:
+            raise Unavailable("the answer came after the lease that it granted was over")
+        attempts += 1
+        await engine.sleep(backoff(attempts), until)

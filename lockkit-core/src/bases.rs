@@ -1,0 +1,47 @@
+//! The token bases that a driver has seen. A backend that gets older data back forgets a base that was
+//! raised since, and all tokens would fall by it.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use crate::shared::locked;
+use crate::{Error, Namespace};
+
+/// The greatest token base that was seen of each namespace.
+///
+/// ```
+/// # fn main() -> Result<(), lockkit_core::Error> {
+/// use lockkit_core::Namespace;
+/// use lockkit_core::driver::KnownBases;
+///
+/// let (bases, shop) = (KnownBases::default(), Namespace::new("shop")?);
+/// assert_eq!(bases.saw("mine", &shop, 5)?, 5);
+/// assert!(bases.saw("mine", &shop, 0).is_err());
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Default)]
+pub struct KnownBases(Mutex<HashMap<Namespace, u64>>);
+
+impl KnownBases {
+    /// The backend says that this is the base. An error when it has said more before: managers that
+    /// are open go on above that, and one that began below would give tokens that go back.
+    pub fn saw(
+        &self,
+        backend: &'static str,
+        namespace: &Namespace,
+        base: u64,
+    ) -> Result<u64, Error> {
+        let mut known = locked(&self.0);
+        let known = known.entry(namespace.clone()).or_default();
+        if base < *known {
+            let message = format!(
+                "the token base of the prefix {:?} went back from {known} to {base}, so older data \
+                 came back: raise it again (`lockkit take-over`) before anybody else connects",
+                namespace.as_str()
+            );
+            return Err(Error::permanent(backend, message));
+        }
+        *known = base;
+        Ok(base)
+    }
+}

@@ -1,0 +1,114 @@
+//! Renewal where one manager is used in several runtimes.
+//!
+//! In a single runtime the renewer is a task of it, and there is nothing else: what the program blocks
+//! is not renewed, so that a program that hangs loses its locks. From the first use in a second runtime
+//! on, each has a heartbeat. Where the renewer was not polled for a third of the shortest ttl, the next
+//! heartbeat of another runtime takes over from it; and a claim is renewed only while the runtime that
+//! asked for it has a heartbeat, so that only the locks of the one that hangs are lost.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Id};
+use tokio::task::JoinHandle;
+
+use crate::clock::Moment;
+use crate::record::Record;
+use crate::registry::Registry;
+use crate::renewer;
+
+/// Where the renewer runs, and the runtimes that use the manager.
+#[derive(Default)]
+pub(crate) struct Runtimes {
+    /// The renewer, if one was started.
+    pub(crate) task: Option<JoinHandle<()>>,
+    /// Its runtime.
+    pub(crate) home: Option<Handle>,
+    /// Empty as long as there is one runtime.
+    hearts: Vec<Arc<Heart>>,
+}
+
+/// The heartbeat of a runtime.
+struct Heart {
+    runtime: Id,
+    /// When it was polled last, in nanoseconds.
+    beat: AtomicU64,
+    /// Whether the runtime has ended: nobody hangs there, and its guards may be in use elsewhere.
+    ended: AtomicBool,
+}
+
+impl Runtimes {
+    pub(crate) fn has_renewer(&self) -> bool {
+        self.task.as_ref().is_some_and(|task| !task.is_finished())
+    }
+
+    pub(crate) fn are_several(&self) -> bool {
+        !self.hearts.is_empty()
+    }
+
+    /// The manager is used in this runtime, while the renewer runs in that one or another.
+    pub(crate) fn meet(&mut self, registry: &Arc<Registry>, here: &Handle) {
+        let Some(home) = self.home.clone() else { return };
+        if self.hearts.is_empty() && home.id() != here.id() {
+            registry.renewer_polled();
+            self.start_heart(registry, &home);
+            registry.share();
+        }
+        if self.are_several() && !self.hearts.iter().any(|heart| heart.runtime == here.id()) {
+            self.hearts.retain(|heart| !heart.ended.load(Ordering::SeqCst));
+            self.start_heart(registry, here);
+        }
+    }
+
+    /// Whether the runtime of this claim may hang: its last heartbeat is older than a third of the ttl.
+    pub(crate) fn hangs(&self, record: &Record, now: Moment) -> bool {
+        let Some(runtime) = record.runtime() else { return false };
+        let heart = self.hearts.iter().find(|heart| heart.runtime == runtime.id());
+        heart.is_some_and(|heart| {
+            let beat = Moment::from_nanos(heart.beat.load(Ordering::SeqCst));
+            !heart.ended.load(Ordering::SeqCst) && now.since(beat) > record.ttl() / 3
+        })
+    }
+
+    fn start_heart(&mut self, registry: &Arc<Registry>, runtime: &Handle) {
+        let now = registry.clock.now().as_nanos();
+        let (beat, ended) = (AtomicU64::new(now), AtomicBool::new(false));
+        let heart = Arc::new(Heart { runtime: runtime.id(), beat, ended });
+        self.hearts.push(heart.clone());
+        let beating = Beating(heart);
+        runtime.spawn(keep_beating(Arc::downgrade(registry), beating, runtime.clone()));
+    }
+}
+
+/// Goes with the task of a heart: dropped when its runtime ends, polled or not.
+struct Beating(Arc<Heart>);
+
+impl Drop for Beating {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::SeqCst);
+    }
+}
+
+async fn keep_beating(registry: Weak<Registry>, beating: Beating, runtime: Handle) {
+    loop {
+        let pause = {
+            let Some(registry) = registry.upgrade() else { return };
+            let now = registry.clock.now();
+            beating.0.beat.store(now.as_nanos(), Ordering::SeqCst);
+            renewer::take_over(&registry, &runtime, now);
+            interval(registry.shortest())
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Between two heartbeats, and between two looks of the renewer.
+pub(crate) fn interval(shortest_ttl: Duration) -> Duration {
+    (shortest_ttl / 12).clamp(Duration::from_millis(1), Duration::from_secs(1))
+}
+
+/// After this a renewer that was not polled is taken for blocked.
+pub(crate) fn patience(shortest_ttl: Duration) -> Duration {
+    shortest_ttl / 3
+}

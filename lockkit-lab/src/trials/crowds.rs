@@ -1,0 +1,116 @@
+//! Crowds: what many claims of one name cost another name of the same process.
+
+use std::time::{Duration, Instant};
+
+use lockkit_core::{LockManager, Space};
+use tokio::task::JoinSet;
+
+use super::{Applied, Stage};
+
+/// How many claims wait for one name; in a long storm there are more.
+const CROWD: usize = 1_000;
+const LARGE_CROWD: usize = 5_000;
+/// How often the other name is locked and released for one p99.
+const SAMPLES: usize = 200;
+/// By how much the p99 of the other name may grow.
+const FACTOR: u32 = 3;
+/// A p99 below this says more about the machine than about the backend.
+const FLOOR: Duration = Duration::from_millis(10);
+/// What else the machine does disturbs some rounds; what the crowd costs shows in all of them.
+const ROUNDS: usize = 5;
+/// How long each of the crowd holds the lock.
+const HOLDS: Duration = Duration::from_millis(20);
+
+pub async fn cost_08_a_crowd_at_one_name_delays_no_other(stage: Stage) -> Applied {
+    let bench = stage.bench();
+    let change = |settings: lockkit_core::Settings| {
+        settings.ttl(Duration::from_secs(30)).wait_ttl(Duration::from_secs(10))
+    };
+    let locks = bench.manager_with(bench.driver().await, change);
+    delays_no_other(&locks).await;
+    Ok(())
+}
+
+/// The p99 of locking and releasing a name stays within its bounds while a crowd waits for another
+/// name, of which the claims hold one after the other.
+///
+/// # Panics
+/// When it does not.
+pub async fn delays_no_other(locks: &LockManager) {
+    let long = std::env::var_os("LOCKKIT_STORM_SECONDS").is_some();
+    let claims = if long { LARGE_CROWD } else { CROWD };
+    p99(locks).await; // connections, scripts and statements are known
+    let mut seen = Vec::new();
+    for round in 0..ROUNDS {
+        let alone = p99(locks).await;
+        let name = format!("crowd/{round}");
+        let gathering = Instant::now();
+        let crowd = Crowd::gathers(locks, &name, claims).await;
+        let gathered = gathering.elapsed();
+        let beside = p99(locks).await;
+        crowd.leaves(locks, &name).await;
+        println!(
+            "{claims} claims, in line after {gathered:?}: p99 of another name {beside:?}, alone \
+             {alone:?}"
+        );
+        if beside <= alone.max(FLOOR) * FACTOR {
+            return;
+        }
+        seen.push((alone, beside));
+    }
+    panic!(
+        "beside {claims} claims the p99 of another name grew more than {FACTOR} times: {seen:?}"
+    );
+}
+
+/// The 99th percentile of locking and releasing a name.
+async fn p99(locks: &LockManager) -> Duration {
+    let mut took = Vec::with_capacity(SAMPLES);
+    let mutex = locks.mutex("other");
+    for _ in 0..SAMPLES {
+        let begun = Instant::now();
+        let guard = mutex.lock().await.expect("another name is free");
+        guard.release().await.expect("the guard is valid");
+        took.push(begun.elapsed());
+    }
+    took.sort_unstable();
+    took[SAMPLES * 99 / 100 - 1]
+}
+
+/// Tasks that wait for one lock.
+struct Crowd(JoinSet<()>);
+
+impl Crowd {
+    /// Returns when all of them are in line, except for those that have left it already.
+    async fn gathers(locks: &LockManager, name: &str, claims: usize) -> Self {
+        let first = locks.mutex(name).lock().await.expect("nobody waits for it yet");
+        let mut tasks = JoinSet::new();
+        for _ in 0..claims {
+            let mutex = locks.mutex(name);
+            tasks.spawn(async move {
+                let guard = mutex.lock().await.expect("its turn comes");
+                tokio::time::sleep(HOLDS).await;
+                drop(guard.release().await);
+            });
+        }
+        loop {
+            let line = locks.inspect(Space::Lock, name).await.expect("it is shown").line;
+            if line.len() > claims {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        first.release().await.expect("the guard is valid");
+        Self(tasks)
+    }
+
+    /// Returns when nothing is left of them.
+    async fn leaves(mut self, locks: &LockManager, name: &str) {
+        assert!(self.0.try_join_next().is_some(), "the lock went on from one to the next");
+        self.0.abort_all();
+        while self.0.join_next().await.is_some() {}
+        while !locks.inspect(Space::Lock, name).await.expect("it is shown").is_free() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}

@@ -1,0 +1,72 @@
+-- How a script answers: what fails for one claim, values that are not lockkit's, and messages, which
+-- are sent last. No script of its own: others include it.
+
+-- Whether this client publishes nothing, since the server refused it before.
+local MUTE = false
+
+-- The commands of all scripts that this user may not call, where the server can tell (Redis 7).
+local function forbidden()
+  local missing, key, allowed = {}, 'lockkit:tokens:{0}', 0
+  if not redis.acl_check_cmd then return missing end
+  for name in string.gmatch('{commands}', '%u+') do
+    -- With arguments: Redis 7.0.15 crashes when it is asked about some commands without them.
+    local known, may = pcall(redis.acl_check_cmd, name, key, key, key, key)
+    if not (known and may) then
+      missing[#missing + 1] = name
+    elseif name ~= 'TIME' then
+      allowed = allowed + 1
+    end
+  end
+  if allowed == 0 then return { 'anything with a key like ' .. key } end
+  return missing
+end
+
+-- What fails for one claim costs no other: its error is its answer. Not so when this server is a
+-- replica by now, which nobody could write to: then that is the answer to all.
+local refused
+local function attempt(step, ...)
+  local done, answer = pcall(step, ...)
+  if done then return answer end
+  local message = type(answer) == 'table' and answer.err or answer
+  if not string.find(message, '^%u+ ') then message = 'ERR ' .. message end
+  -- Redis before 7.2 does not say which command it is.
+  if string.find(message, "can't run this command", 1, true) then
+    local names = table.concat(forbidden(), ', ')
+    if names ~= '' then message = 'NOPERM the user may not call ' .. names end
+  end
+  answer = { err = message }
+  if string.find(message, 'READONLY', 1, true) then refused = answer end
+  return answer
+end
+
+-- A key that lockkit did not write stays as it is: whoever needs it gets an error that names it.
+local function refuse(key)
+  error({ err = 'LOCKKIT the key ' .. key .. ' is a ' .. redis.call('TYPE', key).ok
+    .. ' that lockkit did not write; nothing was changed' })
+end
+
+-- What is to be published, and about which list. A list remembers whether its last message was
+-- refused: who waits in it polls.
+local messages = {}
+local function tell(client, text, list)
+  messages[#messages + 1] = { 'lockkit:wake:' .. string.gsub(client, '^%-', ''), text, list }
+end
+
+-- The last act of a script. A message that the server refuses changes no answer:
+-- {"unheard", WHY, ANSWER} when one was.
+local function speak(answer)
+  local why
+  for _, message in ipairs(messages) do
+    local channel, text, list = message[1], message[2], message[3]
+    if not MUTE then
+      local sent = redis.pcall('PUBLISH', channel, text)
+      if type(sent) == 'table' and sent.err then MUTE, why = true, sent.err end
+    end
+    if list and MUTE and redis.call('TYPE', list.key).ok == 'hash' then
+      redis.pcall('HSET', list.key, 'unheard', '1')
+    elseif list and list.unheard and not MUTE then
+      redis.pcall('HDEL', list.key, 'unheard')
+    end
+  end
+  return why and { 'unheard', why, answer } or answer
+end
