@@ -18,10 +18,11 @@ pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
     Name::new(&held.name)?;
     let backend = backend(args, &held)?;
     let locks = backend.connect().await?;
-    let checked = still_holds(&locks, &held, &backend).await;
+    let checked = still_holds(&locks, &held).await;
     take::close(&locks).await;
     let subject = phrase::subject(held.space(), &held.name);
-    if checked?.broken {
+    let checked = checked.map_err(|failure| failure.at("looking at the lock at", &backend))?;
+    if checked.broken {
         return Err(lost(&format!("{subject} was broken")));
     }
     output::detail(format!("{subject} is held with token {}", held.token));
@@ -30,13 +31,8 @@ pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
 
 /// The claim of the lock, with its token; an error if it does not hold any more. One that was broken
 /// gracefully holds until its lease ends.
-pub(crate) async fn still_holds(
-    locks: &LockManager,
-    held: &Held,
-    backend: &Backend,
-) -> Result<Standing, Failure> {
-    let state = locks.inspect(held.space(), &held.name).await;
-    let state = state.map_err(|error| Failure::from(error).at("looking at the lock at", backend))?;
+pub(crate) async fn still_holds(locks: &LockManager, held: &Held) -> Result<Standing, Failure> {
+    let state = locks.inspect(held.space(), &held.name).await?;
     let claim = state.holders().find(|claim| claim.token.get() == held.token).cloned();
     claim.ok_or_else(|| {
         let subject = phrase::subject(held.space(), &held.name);

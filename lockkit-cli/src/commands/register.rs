@@ -83,7 +83,7 @@ pub(crate) async fn put(args: &PutArgs, backend: &BackendArgs) -> Result<u8, Fai
         let stored = match &fence {
             Some((held, token)) => {
                 // The token alone lets a lock that was released write until its next holder has.
-                check::still_holds(&locks, held, &backend).await?;
+                check::still_holds(&locks, held).await?;
                 register.store_with_token(*token, expect, value).await
             }
             None => register.compare_and_store(expect, value).await,
