@@ -123,7 +123,9 @@ def test_closing_in_a_child_waits_for_no_thread_of_the_parent(connect: Connect) 
 
 
 PROGRAM = """
-import os, sys, lockkit
+import os, sys, warnings, lockkit
+# Python 3.12 and later warn of any fork beside another thread.
+warnings.filterwarnings("ignore", "This process", DeprecationWarning)
 locks = lockkit.connect(sys.argv[1])
 lock = locks.mutex("a").lock()
 child = os.fork()

@@ -162,8 +162,9 @@ class Peer:
 
     def close(self) -> None:
         """Closes connections that are not in use."""
-        while self._idle:
-            self._idle.pop().writer.transport.abort()
+        for connection in self._idle:
+            connection.writer.transport.abort()
+        self._idle.clear()
 
 
 async def _reply(reader: asyncio.StreamReader) -> Tuple[Reply, bool]:
