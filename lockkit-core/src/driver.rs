@@ -348,7 +348,8 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     async fn health(&self) -> Result<Health, Error>;
 
     /// Lets go of connections. Called once, after the manager released everything. Claims are not
-    /// the driver's to release here.
+    /// the driver's to release here. The program may end its runtime right after: so this waits, for
+    /// about a second at most, for what the driver does in the [background](Background).
     async fn close(&self) {}
 
     /// The error for an answer that does not answer what was asked.

@@ -24,6 +24,9 @@ const LIMIT: Duration = Duration::from_millis(4_500);
 /// What one attempt may take where there is another endpoint to try.
 pub(crate) const ATTEMPT: Duration = Duration::from_millis(1_500);
 const PAUSE: Duration = Duration::from_millis(20);
+/// What etcd does not say when it refuses something.
+const RIGHTS: &str = "the login needs the rights to read and to write all keys below \"lockkit/\", or \
+                      below the root that the URL names";
 /// The longest answer to a transaction: a list of some hundred thousand claims. (The client's own
 /// limit is 4 MB, and a list beyond it could not be left any more.)
 const LONGEST_ANSWER: usize = 256 * 1024 * 1024;
@@ -330,8 +333,11 @@ pub(crate) fn failure_of(error: etcd_client::Error) -> Failure {
     }
     match status.code() as i32 {
         code::NOT_FOUND if message.contains("lease") => Failure::LeaseGone,
+        code::PERMISSION_DENIED => {
+            let message = format!("{message}: {RIGHTS}");
+            Failure::Other(Error::permanent(BACKEND, message))
+        }
         code::INVALID_ARGUMENT
-        | code::PERMISSION_DENIED
         | code::RESOURCE_EXHAUSTED
         | code::FAILED_PRECONDITION
         | code::UNIMPLEMENTED

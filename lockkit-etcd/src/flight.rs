@@ -23,7 +23,7 @@ use crate::calls::{self, ATTEMPT, BACKEND, Failure, revision};
 use crate::leases::Lease;
 use crate::locks::Locks;
 use crate::release::Leaving;
-use crate::requests::odd;
+use crate::requests::{delete, odd};
 
 /// etcd takes 128 operations in a transaction unless it is told otherwise, those within others
 /// counted along by their depth, of which a step has up to 11; and 1.5 MiB, of which the longest
@@ -184,11 +184,14 @@ impl Locks {
             many => {
                 let steps: Vec<_> = many.iter().map(|(_, plan)| TxnOp::txn(plan.txn())).collect();
                 // Always so. An etcd that checks nobody's rights inside a nested transaction (before
-                // 3.6.9, GHSA-rfx7-8w68-q57q) checks those to read what is compared outside of it.
+                // 3.6.9, GHSA-rfx7-8w68-q57q) checks those to read what is compared outside of it,
+                // and those to write what would be deleted otherwise.
+                let never = many.iter().map(|(_, plan)| delete(plan.key()));
                 let there = |(_, plan): &(_, Plan)| {
                     Compare::create_revision(plan.key(), CompareOp::Greater, -1)
                 };
-                Txn::new().when(many.iter().map(there).collect::<Vec<_>>()).and_then(steps)
+                let there = many.iter().map(there).collect::<Vec<_>>();
+                Txn::new().when(there).and_then(steps).or_else(never.collect::<Vec<_>>())
             }
         };
         let (reply, _) = join(self.calls.txn_within(ATTEMPT, together), fresh).await;

@@ -66,8 +66,23 @@ impl Locks {
     }
 
     /// Answers for a claim whose node was just created; `None` when others have another limit, and
-    /// it was taken out again.
+    /// it was taken out again. Where the list is refused for good it does not stay, either.
     async fn placed(
+        &self,
+        session: &Arc<Session>,
+        claim: &Claim,
+        patience: Patience,
+        entered: Entered,
+    ) -> Result<Option<Acquisition>, Error> {
+        let node = entered.node.clone();
+        let answer = self.read_place(session, claim, patience, entered).await;
+        if matches!(&answer, Err(Error::Backend { retryable: false, .. })) {
+            let _ = self.remove(session, claim, &node).await;
+        }
+        answer
+    }
+
+    async fn read_place(
         &self,
         session: &Arc<Session>,
         claim: &Claim,

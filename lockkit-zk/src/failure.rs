@@ -5,11 +5,15 @@ use zookeeper_client::Error as ZkError;
 
 pub(crate) const BACKEND: &str = "zookeeper";
 
+/// What ZooKeeper does not say when it refuses something.
+const RIGHTS: &str = "the login needs the rights create, delete, read and write on what lies below \
+                      \"lockkit\", or on the folders that neighbours share";
+
 /// The error for what went wrong. Everything that is not known to stay may pass.
 pub(crate) fn failed(error: ZkError) -> Error {
     match error {
-        ZkError::NoAuth
-        | ZkError::AuthFailed
+        ZkError::NoAuth => Error::permanent(BACKEND, format!("{error}: {RIGHTS}")),
+        ZkError::AuthFailed
         | ZkError::InvalidAcl
         | ZkError::BadArguments(_)
         | ZkError::QuotaExceeded

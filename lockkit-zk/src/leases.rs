@@ -23,7 +23,7 @@ impl Locks {
 
     /// Takes a claim out whose lease is over, however long that takes to reach the server.
     async fn end(&self, place: &Place) {
-        let mut failures = 0;
+        let mut failures: u32 = 0;
         while !place.session.has_ended() {
             let ended: Result<(), Error> = match &place.node {
                 Some(node) => {
@@ -34,9 +34,13 @@ impl Locks {
                 None => self.remove_all(&place.session, &place.folder, &place.tag).await,
             };
             match ended {
-                Err(error) if error.is_retryable() => {}
-                Err(error) => return tracing::warn!(%error, "a claim that is over stays"),
                 Ok(()) => return,
+                Err(error) if error.is_retryable() => {}
+                // It ends with the session, of which this may have the last use.
+                Err(_) if !self.sessions.has(&place.session) => return,
+                // The right to delete it may be given back.
+                Err(error) if failures == 0 => tracing::warn!(%error, "a claim that is over stays"),
+                Err(_) => {}
             }
             failures += 1;
             tokio::time::sleep(backoff(failures)).await;

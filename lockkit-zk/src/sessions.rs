@@ -163,6 +163,12 @@ impl Sessions {
         locked(&self.others)
     }
 
+    /// Whether this is one of the sessions that are used now.
+    pub(crate) fn has(&self, session: &Arc<Session>) -> bool {
+        let is_it = |lane: &Lane| lane.latest().is_some_and(|it| Arc::ptr_eq(&it, session));
+        is_it(&self.main) || self.others().values().any(|lane| is_it(lane))
+    }
+
     /// Lets go of sessions for other ttls in which no claim has lived for a while.
     pub(crate) fn close_idle(&self) {
         self.others().retain(|_, lane| lane.is_needed());

@@ -130,6 +130,31 @@ fn a_program_that_ends_right_after_its_shutdown_leaves_no_lease_behind() {
     program.shutdown_background();
     // That of the register's present value.
     assert_eq!(runtime.block_on(leases(&server)).len(), 1);
+    for name in ["a", "b", "c"] {
+        assert!(runtime.block_on(keys(&server, name)).is_empty(), "{name}");
+    }
+}
+
+/// A program that just ends: its leases end by themselves, and its keys with them.
+#[test]
+fn a_program_that_ends_without_a_word_leaves_nothing_beyond_its_leases() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(Server::start(Kind::Etcd)).unwrap();
+    let program = tokio::runtime::Runtime::new().unwrap();
+    let locks = program.block_on(async {
+        let ttl = Duration::from_secs(2);
+        let settings = Settings::default().ttl(ttl).wait_ttl(ttl);
+        let locks = LockManager::with(driver(&server.url()).await, settings).unwrap();
+        std::mem::forget(locks.mutex("a").lock().await.unwrap());
+        std::mem::forget(locks.mutex("b").auto_renew(false).lock().await.unwrap());
+        locks
+    });
+    program.shutdown_background();
+    runtime.block_on(async {
+        until("the leases' end", || async { leases(&server).await.is_empty() }).await;
+        assert!(keys(&server, "a").await.is_empty() && keys(&server, "b").await.is_empty());
+    });
+    drop(locks);
 }
 
 #[tokio::test]
