@@ -89,7 +89,11 @@ fn missing(rights: &Value) -> Option<String> {
 /// Whether the server refused a command, a key or a channel to this user.
 pub(crate) fn is_about_rights(error: &RedisError) -> bool {
     let detail = error.detail().unwrap_or_default();
-    error.code() == Some("NOPERM") || detail.contains("The user executing the script can't")
+    // In scripts: before Redis 7.2, and since.
+    let says = |what| detail.contains(what);
+    error.code() == Some("NOPERM")
+        || says("The user executing the script can't")
+        || says("ACL failure in script")
 }
 
 /// Whether the server has no such command: somebody renamed it.
