@@ -15,8 +15,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_secs(120);
-/// Much shorter than the leases here, and much longer than what has to happen within it.
-const SOON: Duration = Duration::from_secs(20);
+/// Shorter than the leases here and than the pause between two proofs of a subscription, and much longer
+/// than what has to happen within it.
+const SOON: Duration = Duration::from_secs(10);
 
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());

@@ -100,6 +100,31 @@ async fn stored(driver: &SqliteDriver) -> Version {
     }
 }
 
+const FILE: &str = "LOCKKIT_TEST_FILE";
+
+/// What another process does, which is this same binary; does nothing where it is none.
+#[tokio::test]
+async fn a_child_locks_and_writes_once() {
+    if let Some(file) = std::env::var_os(FILE) {
+        let driver = SqliteDriver::open(file, SqliteOptions::default()).await.unwrap();
+        println!("\nnumbers {} {}", used(&driver).await, stored(&driver).await.0);
+    }
+}
+
+/// The numbers of a process that knows nothing of those given before.
+fn in_another_process(file: &Path) -> (Token, Version) {
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "sqlite::a_child_locks_and_writes_once", "--nocapture"])
+        .env(FILE, file)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    let numbers = said.lines().find_map(|line| line.strip_prefix("numbers "));
+    let numbers = numbers.and_then(|numbers| numbers.split_once(' '));
+    let (token, version) = numbers.unwrap_or_else(|| panic!("{child:?}"));
+    (Token::new(token.parse().unwrap()).unwrap(), Version(version.parse().unwrap()))
+}
+
 #[tokio::test]
 async fn tokens_and_versions_grow_although_older_data_are_put_back_under_an_open_file() {
     for way in [Way::Backup, Way::Copy, Way::Rows, Way::Deleted] {
@@ -115,7 +140,11 @@ async fn tokens_and_versions_grow_although_older_data_are_put_back_under_an_open
             (token, version) = (used(&theirs).await, stored(&theirs).await);
         }
         older.put_back(way, ours.path());
-        // Those who come later, then those who had it open.
+        // Another process, then those who come later here, then those who had it open.
+        let others = in_another_process(ours.path());
+        assert!(others.0 > token, "{way:?}: {} after {token}", others.0);
+        assert!(others.1 > version, "{way:?}: {:?} after {version:?}", others.1);
+        (token, version) = others;
         let later = open(&folder).await;
         for driver in [&later, &ours, &theirs] {
             let (next, stored) = (used(driver).await, stored(driver).await);
