@@ -109,7 +109,8 @@ impl MySql {
         let mut rows = Vec::new();
         // The last step that was left out: those of its list behind it stay behind it.
         let mut left = None;
-        let mut parts = vec![0..flight.len()];
+        let whole = 0..flight.len();
+        let mut parts = vec![whole];
         while let Some(mut part) = parts.pop() {
             while !part.is_empty() && left.is_some_and(|at| flight.is_one_list(at, part.start)) {
                 rows.push(left_out(part.start));
