@@ -90,7 +90,11 @@ async fn a_fence_that_is_raised_at_the_write_loses_an_update() {
     let (first, second) = (balance(&db).await, balance(&db).await);
     assert!(write(&db, first - 30, 10).await, "the paused holder passes");
     assert!(write(&db, second - 50, 11).await);
-    assert_eq!(balance(&db).await, 50, "and its 30 are lost, though both were told that they wrote");
+    assert_eq!(
+        balance(&db).await,
+        50,
+        "and its 30 are lost, though both were told that they wrote"
+    );
 }
 
 #[tokio::test]
