@@ -51,7 +51,8 @@ async fn a_lock_is_seen_to_come_to_wait_and_to_go_and_is_broken() {
     browser.open(&format!("http://{}/", served.address)).await;
     browser.sees(&format!("{}.includes('No lock is in use')", text("none"))).await;
     browser.sees(&format!("{}.includes('memory')", text("server"))).await;
-    browser.sees("document.getElementById('faults').children.length === 14").await;
+    let faults = lockkit_core::capabilities::Fault::ALL.len();
+    browser.sees(&format!("document.getElementById('faults').children.length === {faults}")).await;
 
     let forced = format!("{}.textContent", "document.getElementById('fault-broken_by_force')");
     browser.sees(&format!("{forced}.includes('tokens grow; two may hold at once')")).await;
