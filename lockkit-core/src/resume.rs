@@ -79,7 +79,7 @@ async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<
     match fresh {
         Ok(true) => {
             record.hand_out();
-            return Ok(Some(record));
+            Ok(Some(record))
         }
         fresh => {
             let over = record.is_over();
