@@ -10,4 +10,5 @@ mod leaders;
 mod leaks;
 mod listing;
 mod registers;
+mod rights;
 mod stage;
