@@ -217,7 +217,9 @@ impl Collector {
             }
             self.next_batch(&mut queue)
         };
-        batch.map(|batch| Flight::begin(self, batch));
+        if let Some(batch) = batch {
+            Flight::begin(self, batch);
+        }
         false
     }
 
@@ -231,14 +233,18 @@ impl Collector {
             }
             self.next_batch(&mut queue)
         };
-        batch.map(|batch| Flight::begin(self, batch));
+        if let Some(batch) = batch {
+            Flight::begin(self, batch);
+        }
         true
     }
 
     /// Departs with what may depart now.
     fn go_on(self: &Arc<Self>) {
         let batch = self.next_batch(&mut self.queue());
-        batch.map(|batch| Flight::begin(self, batch));
+        if let Some(batch) = batch {
+            Flight::begin(self, batch);
+        }
     }
 
     /// What departs next, where there is room for a flight.

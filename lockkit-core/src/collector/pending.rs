@@ -52,7 +52,9 @@ impl Pending {
             Entry::Occupied(queue) => queue.into_mut(),
             Entry::Vacant(place) => {
                 let turn = (!blocked).then_some(waiting.number);
-                turn.map(|turn| self.turns.insert(turn, key.clone()));
+                if let Some(turn) = turn {
+                    self.turns.insert(turn, key.clone());
+                }
                 place.insert(KeyQueue { numbers: BTreeSet::new(), turn })
             }
         };
@@ -68,7 +70,9 @@ impl Pending {
             queue.numbers.remove(&number);
             self.ready -= usize::from(queue.turn.is_some());
             if queue.numbers.is_empty() {
-                queue.turn.map(|turn| self.turns.remove(&turn));
+                if let Some(turn) = queue.turn {
+                    self.turns.remove(&turn);
+                }
                 self.keys.remove(key);
             }
         }
