@@ -219,7 +219,7 @@ async fn one_call_asks_for_the_time_once_and_a_claim_costs_two_commands_more() {
             rest.split(',').next().unwrap().parse::<usize>().unwrap_or_default()
         };
         let names = ["evalsha", "time", "set", "getset", "get", "del"];
-        let calls = names.map(|name| called(name));
+        let calls = names.map(called);
         assert_eq!(calls, [1, 1, count, count, 0, 0], "{stats}");
         for claim in &claims[..count] {
             driver.release(claim).await.unwrap();
