@@ -113,7 +113,7 @@ pub const QUESTIONS: &[Question] = &[
         title: "wake-up",
         shown_by: &["cost_05", "cost_06", "cost_07"],
         answer: |c| match c.wake_up {
-            WakeUp::Poll { within } => format!("looks, within {}", span(within)),
+            WakeUp::Poll { within } => format!("polls, within {}", span(within)),
             _ => "pushed".to_owned(),
         },
     },

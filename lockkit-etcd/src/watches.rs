@@ -104,6 +104,9 @@ async fn run(calls: Arc<Calls>, mut orders: mpsc::UnboundedReceiver<Order>) {
     }
 }
 
+/// The number of a watch of a state, and a digest of what was read; `None` when reading failed.
+type Compared = (i64, Option<u64>);
+
 /// A stream, and what is still to be said on it.
 struct Stream<'a> {
     send: WatchRequestSender,
@@ -112,7 +115,7 @@ struct Stream<'a> {
     /// The number of the endpoint.
     at: usize,
     /// What is read to compare it with what was there before: contents of states.
-    comparing: Option<BoxFuture<'a, Vec<(i64, Option<u64>)>>>,
+    comparing: Option<BoxFuture<'a, Vec<Compared>>>,
     /// And the revision that a majority has reached; up to which watch it will count.
     confirming: Option<BoxFuture<'a, (Option<i64>, i64)>>,
 }
@@ -152,7 +155,7 @@ async fn open<'a>(calls: &'a Calls, watchers: &Watchers, again: bool) -> Option<
 }
 
 /// What lies in these ranges; `None` where that could not be read.
-async fn contents(calls: &Calls, states: Vec<(i64, WatchRange)>) -> Vec<(i64, Option<u64>)> {
+async fn contents(calls: &Calls, states: Vec<(i64, WatchRange)>) -> Vec<Compared> {
     let mut contents = Vec::with_capacity(states.len());
     for some in states.chunks(TOGETHER) {
         let get = |(_, range): &(i64, WatchRange)| {
