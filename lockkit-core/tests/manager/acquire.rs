@@ -241,10 +241,11 @@ async fn work_that_lost_its_lock_in_a_suspend_is_not_polled_again() {
         clock.0.fetch_add(31_000_000_000, Ordering::SeqCst);
         tokio::task::yield_now().await;
         went_on.store(true, Ordering::SeqCst);
+        Ok::<_, Error>(())
     };
-    let run = locks.mutex("a").run(async |_| Ok::<_, Error>(suspend().await)).await;
+    let run = locks.mutex("a").run(async |_| suspend().await).await;
     assert!(matches!(run, Err(Error::Lost { .. })), "{run:?}");
-    let multi = locks.multi(["b", "c"]).run(async |_| Ok::<_, Error>(suspend().await)).await;
+    let multi = locks.multi(["b", "c"]).run(async |_| suspend().await).await;
     assert!(matches!(multi, Err(Error::Lost { .. })), "{multi:?}");
     let mut terms = 0;
     let election = locks.election("d");
@@ -253,10 +254,10 @@ async fn work_that_lost_its_lock_in_a_suspend_is_not_polled_again() {
         let first = terms == 1;
         let suspend = &suspend;
         async move {
-            if first {
-                suspend().await;
+            match first {
+                true => suspend().await,
+                false => Ok(()),
             }
-            Ok::<_, Error>(())
         }
     });
     leading.await.unwrap();

@@ -18,8 +18,11 @@ const TTL: Duration = Duration::from_secs(6);
 const SHOP: (&str, &str) = ("shop", "shop");
 const NAMES: &str = "the rights to read and to write all keys below";
 
+/// Makes a right for the keys below a root.
+type Right = fn(&str) -> Permission;
+
 /// What is left of the rights, and what is missing.
-const MISSING: [(&str, Option<fn(&str) -> Permission>); 3] = [
+const MISSING: [(&str, Option<Right>); 3] = [
     ("to read", Some(|prefix| Permission::write(prefix))),
     ("to write", Some(|prefix| Permission::read(prefix))),
     ("both", None),
