@@ -24,17 +24,6 @@ pub struct Pem {
     pub identity: Option<(String, String)>,
 }
 
-impl Pem {
-    /// The certificates of the authorities to trust, for a client that needs them.
-    ///
-    /// # Errors
-    /// [`Error::Config`] without them.
-    pub fn authority(&self) -> Result<&str, Error> {
-        let missing = || Error::config("TLS needs the file of the authority: ?ca=FILE");
-        self.ca.as_deref().ok_or_else(missing)
-    }
-}
-
 impl PemFiles {
     /// Takes an option of a URL, if it is about these files. Says whether it is.
     pub fn take(&mut self, option: &UrlOption<'_>) -> Result<bool, Error> {
@@ -51,6 +40,17 @@ impl PemFiles {
     /// Whether the URL names none.
     pub fn is_empty(&self) -> bool {
         self.ca.is_none() && self.cert.is_none() && self.key.is_none()
+    }
+
+    /// Reads the files for a client that trusts no authority but those that the URL names: also gives
+    /// their certificates by themselves.
+    ///
+    /// # Errors
+    /// [`Error::Config`] without a file of them, before any is read; otherwise as [`read`](Self::read).
+    pub fn read_with_authority(&self) -> Result<(String, Pem), Error> {
+        let missing = || Error::config("TLS needs the file of the authority: ?ca=FILE");
+        let file = self.ca.as_deref().ok_or_else(missing)?;
+        Ok((certificates("ca", file)?, self.read()?))
     }
 
     /// Reads the files.
@@ -185,7 +185,7 @@ mod tests {
             let message = read(query.clone()).err().unwrap().to_string();
             assert!(message.contains(why) && !message.contains("hunter2"), "{query}: {message}");
         }
-        assert!(read(String::new()).unwrap().authority().is_err());
+        assert!(files("x://h").read_with_authority().is_err());
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -101,8 +101,8 @@ impl Tls {
     }
 
     fn options(self) -> Result<TlsOptions, Error> {
-        let pem = self.files.read()?;
-        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(pem.authority()?));
+        let (ca, pem) = self.files.read_with_authority()?;
+        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
         if let Some((cert, key)) = pem.identity {
             tls = tls.identity(Identity::from_pem(cert, key));
         }

@@ -123,9 +123,8 @@ impl Query {
 
     #[cfg(feature = "tls")]
     fn with_tls(&self, options: ZkOptions) -> Result<ZkOptions, String> {
-        let pem = self.files.read().map_err(|e| e.to_string())?;
-        let ca = pem.authority().map_err(|e| e.to_string())?;
-        let tls = zookeeper_client::TlsOptions::new().with_pem_ca(ca);
+        let (ca, pem) = self.files.read_with_authority().map_err(|e| e.to_string())?;
+        let tls = zookeeper_client::TlsOptions::new().with_pem_ca(&ca);
         let mut tls = tls.map_err(|e| format!("ca: {e}"))?;
         if let Some((cert, key)) = pem.identity {
             tls = tls.with_pem_identity(&cert, &key).map_err(|e| format!("cert, key: {e}"))?;
@@ -199,7 +198,7 @@ mod tests {
         let empty = file.display();
         for (query, why) in [
             ("ca=/does/not/exist".to_owned(), "/does/not/exist cannot be read"),
-            (format!("ca={empty}"), "no valid tls trust anchor"),
+            (format!("ca={empty}"), "no certificate in PEM"),
         ] {
             let message = ZkOptions::parse(&format!("zks://a?{query}")).unwrap_err().to_string();
             assert!(message.contains(why), "{message}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, SetLimit};
 use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space, Token};
 use lockkit_lab::{Data, Kind, Server};
-use lockkit_zk::zookeeper_client::Client;
+use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lockkit_zk::{ZkDriver, ZkOptions};
 
 const FOLDER: &str = "/lockkit/n-/lock/a";
@@ -82,6 +82,10 @@ fn adler32(bytes: &[u8]) -> u32 {
 /// given last.
 async fn near_the_end() -> (Server, Token) {
     let server = Server::start(Kind::ZooKeeper).await.unwrap();
+    // A driver removes the folders that it made itself.
+    let client = Client::connect(&server.addr().to_string()).await.unwrap();
+    let folder = CreateMode::Container.with_acls(Acls::anyone_all());
+    client.mkdir(FOLDER, &folder).await.unwrap();
     let before = locks(&server).await;
     let guard = before.mutex("a").lock().await.unwrap();
     let last = guard.token().unwrap();
