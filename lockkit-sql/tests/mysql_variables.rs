@@ -290,7 +290,7 @@ async fn what_is_larger_than_a_packet_goes_in_parts() {
                     .iter()
                     .chain([&huge])
                     .map(|claim| Step::Acquire { claim: claim.clone(), patience: Patience::Try });
-                let replies = carried(&**driver, &steps.collect::<Vec<_>>()).await;
+                let replies = carried(driver, &steps.collect::<Vec<_>>()).await;
                 for reply in &replies[..part.len()] {
                     let reply = &reply.as_ref().unwrap().answer;
                     assert!(matches!(reply, Reply::Acquired(Acquisition::Granted(_))), "{reply:?}");
@@ -303,7 +303,7 @@ async fn what_is_larger_than_a_packet_goes_in_parts() {
             }
             for part in claims.chunks(128) {
                 let steps = part.iter().map(|claim| Step::Release { claim: claim.clone() });
-                for reply in carried(&**driver, &steps.collect::<Vec<_>>()).await {
+                for reply in carried(driver, &steps.collect::<Vec<_>>()).await {
                     reply.unwrap();
                 }
             }
