@@ -144,7 +144,7 @@ impl Hand {
 
     /// From now on the program's manager, its clones and guards find themselves in a fork of the process
     /// that made them: the guards are lost ([`LossReason::Forked`]), acquires are
-    /// [`Error::Forked`](crate::Error::Forked), and what is dropped sends nothing. Not to be undone.
+    /// [`Error::Forked`], and what is dropped sends nothing. Not to be undone.
     pub fn fork(&self) {
         self.core.registry.fork();
     }
