@@ -52,6 +52,20 @@ impl Site for MySql {
                     ask(s, &["TRUNCATE lockkit.lockkit_names", "TRUNCATE lockkit.lockkit_claims"])
                 },
             },
+            Deletion {
+                what: "older rows are put back",
+                fault: Some(Fault::OlderDataRestored),
+                act: |s| {
+                    ask(
+                        s,
+                        &[
+                            "DELETE FROM lockkit.lockkit_claims",
+                            "UPDATE lockkit.lockkit_names SET last = 1, expires = 0, crowd = 0, \
+                             next = 0, ends = 0, since = 1",
+                        ],
+                    )
+                },
+            },
         ]
     }
 

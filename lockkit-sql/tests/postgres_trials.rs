@@ -55,7 +55,7 @@ impl Site for Postgres {
             },
             Deletion {
                 what: "older rows are put back",
-                fault: Some(Fault::DataLost),
+                fault: Some(Fault::OlderDataRestored),
                 act: |s| {
                     ask(
                         s,

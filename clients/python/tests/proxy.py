@@ -61,9 +61,23 @@ class Proxy:
             def handle_error(self, request: Any, client_address: Any) -> None:
                 pass  # a client that left
 
+            def shutdown_request(self, request: Any) -> None:
+                # What was not read would reset the connection, and an alert of TLS be lost with it.
+                try:
+                    request.shutdown(socket.SHUT_WR)
+                    request.settimeout(1)
+                    while request.recv(4096):
+                        pass
+                except OSError:
+                    pass
+                self.close_request(request)
+
         self._listener = Listener(("127.0.0.1", 0), Handler)
         if tls is not None:
-            self._listener.socket = tls.wrap_socket(self._listener.socket, server_side=True)
+            # The handshake is made by the thread of the connection.
+            self._listener.socket = tls.wrap_socket(
+                self._listener.socket, server_side=True, do_handshake_on_connect=False
+            )
         scheme = "http" if tls is None else "https"
         self.url = f"{scheme}://127.0.0.1:{self._listener.server_address[1]}"
 

@@ -84,6 +84,31 @@ async fn wait_covers_connecting() {
 }
 
 #[tokio::test]
+async fn a_command_on_etcd_leaves_no_lease_behind() {
+    let stage = Stage::new();
+    // A server of its own, whose leases are counted.
+    let server = Server::start(Kind::Etcd).await.unwrap();
+    let leases = || {
+        let mut etcdctl = stage.program("etcdctl");
+        let endpoint = format!("--endpoints={}", server.addr());
+        let listed = etcdctl.env("ETCDCTL_API", "3").args([&endpoint, "lease", "list"]).output();
+        let listed = stdout(&listed.unwrap());
+        let count = listed.split_whitespace().nth(1).and_then(|count| count.parse::<usize>().ok());
+        count.unwrap_or_else(|| panic!("no count in {listed}"))
+    };
+    for options in [&["--ttl", "1h"][..], &["--try"], &["--shared"], &["--limit", "2"]] {
+        let ran = stage.run(&[&["run", "--url", &server.url()], options, &["a", "true"]].concat());
+        assert_eq!(code(&ran), 0, "{}", stderr(&ran));
+        assert_eq!(leases(), 0, "{options:?}");
+    }
+    for _ in 0..3 {
+        let put = ["put", "--url", &server.url(), "--keep", "1h", "r", "x"];
+        assert_eq!(code(&stage.run(&put)), 0);
+    }
+    assert_eq!(leases(), 1, "that of the value that is there");
+}
+
+#[tokio::test]
 async fn watch_goes_on_after_the_server_was_restarted() {
     let stage = Stage::new();
     let server = Server::start(Kind::Postgres).await.unwrap();

@@ -44,6 +44,27 @@ async fn every_path_is_described_and_every_described_path_is_there() {
 }
 
 #[test]
+fn every_request_is_in_the_table_of_the_documentation_and_in_no_other_form() {
+    let page = source("../docs/service.md");
+    let table: String = page.lines().filter(|line| line.starts_with("| `")).collect();
+    let in_code = table.split('`').skip(1).step_by(2);
+    let paths = in_code.map(|code| code.trim_start_matches("GET "));
+    let listed: BTreeSet<_> =
+        paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect();
+    let description = description();
+    // Those for a browser, and the description itself, are in the text.
+    let of_a_page = ["/", "/page.css", "/page.js", "/openapi.json"];
+    let described = description["paths"].as_object().unwrap().keys();
+    let described: BTreeSet<_> =
+        described.filter(|path| !of_a_page.contains(&path.as_str())).cloned().collect();
+    assert_eq!(listed, described);
+    for path in described.iter().filter_map(|path| path.strip_prefix("/v1/")) {
+        let known = ["capabilities", "health"].contains(&path);
+        assert!(known || page.contains(&format!("`{path}`")), "no right is said to allow {path}");
+    }
+}
+
+#[test]
 fn every_field_and_word_on_the_wire_is_described() {
     let description = description();
     let schemas = description["components"]["schemas"].as_object().unwrap();
