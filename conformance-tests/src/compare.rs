@@ -29,6 +29,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::{BoxFuture, Shared};
 use futures_util::{FutureExt, StreamExt, stream};
 use lockkit_core::capabilities::Fault;
+use lockkit_core::promises::Promises;
 use lockkit_core::{Capabilities, Error};
 use serde::Serialize;
 
@@ -61,6 +62,8 @@ pub struct SetUp {
     pub place: String,
     /// What its driver states.
     pub capabilities: Capabilities,
+    /// What is kept under each fault as its servers were set up, and why.
+    pub promises: Promises,
     /// The cases and trials that were run, and how each ended.
     pub reports: Vec<Report>,
     /// What was measured.
@@ -137,7 +140,8 @@ impl Comparison {
         };
         let set_ups = set_ups.into_iter().zip(measured).map(|((subject, reports), measured)| {
             let (name, place) = (subject.name().to_owned(), subject.place().to_owned());
-            SetUp { name, place, capabilities: *subject.capabilities(), reports, measured }
+            let (capabilities, promises) = (*subject.capabilities(), subject.promises().clone());
+            SetUp { name, place, capabilities, promises, reports, measured }
         });
         Ok(Some(Self { date: today(), machine: machine(), set_ups: set_ups.collect() }))
     }

@@ -47,7 +47,13 @@ pub trait Harness: Send + Sync + 'static {
         None
     }
 
-    /// How many things the backend keeps for this namespace: keys, rows, nodes, whatever grows with use.
+    /// How many things the backend keeps for this namespace: keys, rows, nodes, values of registers,
+    /// whatever grows with use. Not among them is what goes by itself (records of breaks, values that
+    /// have a ttl), and what stays by contract: the last token of a list, limits that were given,
+    /// versions and tokens of registers.
+    ///
+    /// After every case there must be none, once its claims are broken and its registers deleted. (Not
+    /// where the driver keeps no queue: [`Capabilities::fifo`](lockkit_core::Capabilities::fifo).)
     /// Without it the case that counts them is *not applicable*.
     async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {
         let _ = namespace;

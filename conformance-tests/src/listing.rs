@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkit_core::driver::{Force, LockDriver};
+use lockkit_core::driver::{Force, LockDriver, RegisterKey, Write};
 use lockkit_core::state::{ListRequest, Listed, LockState, RegisterRequest, RegisterState};
 use lockkit_core::{BreakRecord, Error, Identity, Key, Namespace, Space, Token};
 
@@ -109,6 +109,22 @@ pub async fn break_by_force(
     let record = record("cleaned up by the suite", true);
     let force = Force::Immediate;
     driver.break_claim(key, token, force, &record).await
+}
+
+/// Deletes the values of all registers of the namespace.
+///
+/// # Errors
+/// The driver's.
+pub async fn delete_registers(
+    driver: &Arc<dyn LockDriver>,
+    namespace: &Namespace,
+) -> Result<(), Error> {
+    let Some(registers) = driver.registers() else { return Ok(()) };
+    for RegisterState { name, .. } in self::registers(driver, namespace, "", 500).await? {
+        let at = RegisterKey { namespace: namespace.clone(), name };
+        registers.write(&at, &Write::of(None)).await?;
+    }
+    Ok(())
 }
 
 /// A record of a break by this process.

@@ -9,7 +9,7 @@ use lockkit_core::Capabilities;
 use lockkit_core::capabilities::{Fault, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use serde::Serialize;
 
-use crate::{Outcome, Report, promises};
+use crate::{Outcome, Report};
 
 /// One column of the table.
 #[derive(Clone, Copy)]
@@ -93,7 +93,7 @@ pub const QUESTIONS: &[Question] = &[
     Question {
         title: "server restarts",
         shown_by: &["robust_03", "token_06"],
-        answer: |c| promises::word(c.keeps(Fault::ServerRestarts)).to_owned(),
+        answer: |c| c.keeps(Fault::ServerRestarts).word().to_owned(),
     },
     Question {
         title: "failover",
@@ -101,13 +101,13 @@ pub const QUESTIONS: &[Question] = &[
         // To a replica that lags, or to another leader of a majority: whatever there is.
         answer: |c| {
             let least = c.keeps(Fault::Failover).min(c.keeps(Fault::LeaderLost));
-            promises::word(least).to_owned()
+            least.word().to_owned()
         },
     },
     Question {
         title: "partition",
         shown_by: &["robust_06"],
-        answer: |c| promises::word(c.keeps(Fault::Partition)).to_owned(),
+        answer: |c| c.keeps(Fault::Partition).word().to_owned(),
     },
     Question {
         title: "wake-up",

@@ -14,6 +14,7 @@ use lockkit_core::driver::{
     Acquisition, Anchored, Answered, Entry, Force, Grant, LockDriver, RegisterKey, Registers,
     Renewal, Replies, Reply, SetLimit, Step, StoreOutcome, Version, Write,
 };
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
 };
@@ -302,6 +303,10 @@ impl<T: Tamper> LockDriver for Tampered<T> {
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         let call = self.inner.raise_token_base(namespace, base);
         self.around(Verb::RaiseTokenBase, call).await
+    }
+
+    async fn promises(&self) -> Result<Promises, Error> {
+        self.inner.promises().await
     }
 
     async fn health(&self) -> Result<Health, Error> {

@@ -174,7 +174,12 @@ impl LockDriver for DocumentDriver {
             match found {
                 Some(entry) if entry.broken => return Err(self.lost(claim)),
                 Some(entry) if entry.holds() => {
-                    return Ok(Grant { token: entry.token, ttl: entry.hold_ttl, since: None });
+                    return Ok(Grant {
+                        token: entry.token,
+                        ttl: entry.hold_ttl,
+                        since: None,
+                        margin: Duration::ZERO,
+                    });
                 }
                 Some(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 None => return Err(self.lost(claim)),

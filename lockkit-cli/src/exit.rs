@@ -59,6 +59,8 @@ pub(crate) struct Failure {
     pub(crate) sentence: Option<String>,
     /// Whether the same may work in a moment.
     pub(crate) passing: bool,
+    /// Whether the backend takes no writes, which may pass too.
+    pub(crate) read_only: bool,
     /// Whether the sentence says which backend it is about.
     is_located: bool,
 }
@@ -66,7 +68,8 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn new(code: u8, sentence: impl Into<String>) -> Self {
         let ending = Ending::Code(code);
-        Self { ending, sentence: Some(sentence.into()), passing: false, is_located: false }
+        let sentence = Some(sentence.into());
+        Self { ending, sentence, passing: false, read_only: false, is_located: false }
     }
 
     pub(crate) fn usage(sentence: impl Into<String>) -> Self {
@@ -120,7 +123,7 @@ impl From<Error> for Failure {
             Error::Conflict { .. } | Error::BelowZero { .. } => code::NO,
             _ => code::SOFTWARE,
         };
-        let passing = error.is_retryable();
-        Self { passing, ..Self::new(code, error.to_string()) }
+        let (passing, read_only) = (error.is_retryable(), error.is_read_only());
+        Self { passing, read_only, ..Self::new(code, error.to_string()) }
     }
 }

@@ -1,6 +1,7 @@
 //! Taking a lock from the command line: the checks that need no backend, the wait with its words on
 //! stderr, the withdrawal when interrupted.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -52,6 +53,8 @@ pub(crate) struct Take<'a> {
     began: Instant,
     /// How long a request may take, once the backend is known.
     timeout: OnceLock<Duration>,
+    /// What the backend says that takes no writes now.
+    refused: Cell<Option<Error>>,
 }
 
 impl<'a> Take<'a> {
@@ -61,7 +64,8 @@ impl<'a> Take<'a> {
         max_hold: Option<Duration>,
         detached: bool,
     ) -> Self {
-        Self { name, args, max_hold, detached, began: Instant::now(), timeout: OnceLock::new() }
+        let (began, timeout, refused) = (Instant::now(), OnceLock::new(), Cell::new(None));
+        Self { name, args, max_hold, detached, began, timeout, refused }
     }
 
     /// Connects, again and again for as long as --wait says: what starts at boot waits for its
@@ -75,7 +79,7 @@ impl<'a> Take<'a> {
                 Err(failure) => failure,
             };
             let left = self.left().unwrap_or_default();
-            if !failure.passing || left.is_zero() {
+            if !(failure.passing || failure.read_only) || left.is_zero() {
                 return Err(failure);
             }
             if told.is_none_or(|told| told.elapsed() >= silence::AGAIN) {
@@ -146,11 +150,25 @@ impl<'a> Take<'a> {
     async fn unless_hopeless(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
         for pause in [100, 1_000].into_iter().chain(std::iter::repeat(10_000)) {
             sleep(Duration::from_millis(pause)).await;
-            if trouble::is_in(locks).await {
-                match self.once(locks).await {
-                    Ok(None) => {}
-                    found => return found,
+            let found = match trouble::is_in(locks).await {
+                true => self.once(locks).await,
+                false => Ok(None),
+            };
+            let refused = self.refused.take();
+            match found {
+                Ok(None) => {}
+                // What was written to before is about to be a primary again, and may be within the limit.
+                Err(error)
+                    if error.is_read_only()
+                        && (error.is_retryable() || self.args.wait.is_some()) =>
+                {
+                    if refused.is_none() {
+                        let subject = phrase::subject(self.space(), self.name);
+                        output::note(format!("waiting for {subject}: {error}"));
+                    }
+                    self.refused.set(Some(error));
                 }
+                found => return found,
             }
         }
         std::future::pending().await
@@ -267,6 +285,9 @@ impl<'a> Take<'a> {
     /// Why it was not acquired: somebody holds it, or nothing was heard of the backend.
     async fn busy(&self, locks: &LockManager) -> Failure {
         let subject = phrase::subject(self.space(), self.name);
+        if let Some(error) = self.refused.take() {
+            return error.into();
+        }
         let timed_out = self.timeout.get().and_then(|limit| silence::at_the_limit(locks, *limit));
         if let Some(sentence) = timed_out {
             let sentence = format!("did not acquire {subject}: {sentence}");

@@ -7,6 +7,7 @@ use lockkit::{Identity, Mode, Space, Token};
 use serde::Serialize;
 
 use crate::exit::{Failure, code};
+use crate::run::leftovers::Leftovers;
 
 /// A lock, or a semaphore.
 #[derive(Serialize)]
@@ -43,6 +44,9 @@ struct ClaimView<'a> {
     waiting_for_ms: Option<u64>,
     /// The place in the whole line, from 1; holders stand first.
     position: usize,
+    /// Of a holder whose command ended: the processes that it left behind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leftovers: Option<&'a str>,
 }
 
 impl<'a> StateView<'a> {
@@ -62,6 +66,14 @@ impl<'a> StateView<'a> {
             waiters: claims(false),
             damaged: state.damaged.as_deref(),
         }
+    }
+
+    /// The same with what was left behind.
+    pub(crate) fn with(mut self, leftovers: &'a Leftovers) -> Self {
+        for holder in &mut self.holders {
+            holder.leftovers = leftovers.get(&holder.token).map(String::as_str);
+        }
+        self
     }
 
     /// The same with its prefix, if that is to be shown.
@@ -87,6 +99,7 @@ impl<'a> ClaimView<'a> {
             held_for_ms: standing.held_for.map(ms),
             waiting_for_ms: (!standing.holds()).then(|| ms(standing.queued_for)),
             position,
+            leftovers: None,
         }
     }
 }

@@ -17,6 +17,7 @@ use lockkit_core::driver::{
     Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Renewal, Replies, Step,
     one_by_one,
 };
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
@@ -39,7 +40,10 @@ const FAULTS: &[(Fault, Keeps)] = &[
     (Fault::OlderDataRestored, Keeps::Nothing),
     (Fault::Failover, Keeps::Nothing),
     (Fault::SplitBrain, Keeps::Nothing),
+    (Fault::OtherClockTakesOver, Keeps::Tokens),
     (Fault::ServerClockSteps, Keeps::Tokens),
+    (Fault::ClientMachinePaused, Keeps::Tokens),
+    (Fault::ServerClockSlewedMore, Keeps::Tokens),
     (Fault::BrokenByForce, Keeps::Tokens),
 ];
 
@@ -100,7 +104,8 @@ impl MirrorDriver {
             (a, b) => WakeUp::Poll { within: a.unwrap_or_default() + b.unwrap_or_default() },
         };
         c.faults = FAULTS;
-        let clock = old.clock();
+        let clocks = [(a, &old.clock()), (b, &new.clock())];
+        let clock = together::clock(clocks.into_iter());
         Self { old, new, capabilities: c, clock, stands: Mutex::default(), bases: Mutex::default() }
     }
 
@@ -261,6 +266,15 @@ impl LockDriver for MirrorDriver {
         let (old, new) = futures_util::future::try_join(old, new).await?;
         let all: BTreeSet<_> = old.into_iter().chain(new).collect();
         Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
+    }
+
+    /// What the mirror itself states, less what the settings of either backend cost.
+    async fn promises(&self) -> Result<Promises, Error> {
+        let mut kept = Promises::of(&self.capabilities);
+        for driver in [&self.old, &self.new] {
+            kept = kept.worse(driver.promises().await?.losses(driver.capabilities()));
+        }
+        Ok(kept)
     }
 
     async fn health(&self) -> Result<Health, Error> {

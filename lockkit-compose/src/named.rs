@@ -8,6 +8,7 @@ use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
     Anchored, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
 };
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Token};
 
@@ -126,6 +127,10 @@ impl LockDriver for Named {
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         self.of(self.driver.raise_token_base(namespace, base).await)
+    }
+
+    async fn promises(&self) -> Result<Promises, Error> {
+        self.of(self.driver.promises().await)
     }
 
     async fn health(&self) -> Result<Health, Error> {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::iter::repeat_n;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,29 +17,36 @@ use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::{Clock, Moment};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies, Step,
-    no_answer, one_by_one,
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Renewed, Replies,
+    Step, no_answer, one_by_one,
 };
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Lifetime, LossReason, Mode, Namespace, Token};
 
 mod connect;
+mod evidence;
 mod hold;
 mod listing;
 mod member;
 mod options;
+mod promises;
 mod quarantine;
 mod renewal;
 mod round;
+mod runs;
 mod view;
 
 pub use connect::QuorumMember;
+use evidence::Watched;
 pub use options::QuorumOptions;
 
 use hold::{Hold, Phase};
 use member::Member;
 use options::{BACKEND, capabilities_of};
-use round::Outcome;
+use round::{Outcome, Verdict};
+
+use crate::together;
 
 /// The longest pause between two rounds of a claim that waits.
 const PATIENT_ROUNDS: u32 = 3;
@@ -49,7 +56,8 @@ const PATIENT_ROUNDS: u32 = 3;
 /// Locks are exclusive or shared. There are no semaphores and no registers: majorities meet in
 /// pairs, they do not count. Waiting is a matter of the client alone, who tries again: so there is
 /// no order among those who wait, and nobody else sees them. Of several who try at once, all may
-/// find it busy.
+/// find it busy. A try that some members grant and others refuse is repeated until a majority shows
+/// a holder, for [`member_limit`](QuorumOptions::member_limit) at most.
 ///
 /// Clones are not needed: a manager shares it.
 ///
@@ -74,10 +82,14 @@ struct Shared {
     capabilities: Capabilities,
     clock: Arc<dyn Clock>,
     holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
+    /// The locks of which releases are under way at members.
+    leaving: Mutex<HashMap<Key, Weak<()>>>,
     opened: OnceCell<()>,
     listing: listing::Listing,
     /// How many steps of watches are being taken.
     steps: tokio::sync::watch::Sender<usize>,
+    /// What the members' answers tell of their servers.
+    watched: Watched,
 }
 
 impl QuorumDriver {
@@ -96,16 +108,19 @@ impl QuorumDriver {
 
     fn of(members: Vec<Member>, options: QuorumOptions) -> Result<Self, Error> {
         let capabilities = capabilities_of(&members, options)?;
-        let clock = members[0].clock.clone();
+        let clock = together::clock(members.iter().map(|m| (&m.capabilities, &m.clock)));
+        let watched = Watched::new(members.len(), options.margin);
         let shared = Shared {
             members,
             options,
             capabilities,
             clock,
             holds: Mutex::default(),
+            leaving: Mutex::default(),
             opened: OnceCell::new(),
             listing: listing::Listing::default(),
             steps: tokio::sync::watch::Sender::new(0),
+            watched,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -157,8 +172,9 @@ impl Shared {
     /// From when on a member's lease counts, where it says so, on our clock.
     fn began(&self, member: usize, grant: &Grant) -> Option<Moment> {
         let since = grant.since?;
-        let ago = self.members[member].clock.now().since(since);
-        Some(self.clock.now().before(ago))
+        // Ours first: time that passes between the two makes it earlier, not later.
+        let now = self.clock.now();
+        Some(now.before(self.members[member].clock.now().since(since)))
     }
 
     fn holds(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Hold>>> {
@@ -232,19 +248,38 @@ impl Shared {
         {
             return Ok(answer);
         }
-        let now = self.clock.now();
-        let until = (patience == Patience::Wait).then(|| now.after(claim.wait_ttl));
+        let waits = patience == Patience::Wait;
+        let longest = if waits { claim.wait_ttl } else { self.options.member_limit };
+        let until = self.clock.now().after(longest);
         let hold = Arc::new(Hold::new(self.for_members(claim), self.members.len(), until));
         self.keep(claim.id, &hold);
-        match self.begin(&hold).await {
-            Ok(granted @ Ok(Acquisition::Granted(_))) => granted,
-            Ok(Ok(_)) if patience == Patience::Wait => Ok(Acquisition::Queued { ahead: 1 }),
-            Ok(outcome) => {
-                self.holds().remove(&claim.id);
-                outcome
+        let mut round = self.begin(&hold);
+        for rounds in 1.. {
+            let refused = match round.await {
+                Ok(Ok(Verdict::Granted(grant))) => return Ok(Acquisition::Granted(grant)),
+                Ok(Ok(_)) if waits => return Ok(Acquisition::Queued { ahead: 1 }),
+                Ok(Ok(refused)) => refused,
+                Ok(Err(error)) => {
+                    self.holds().remove(&claim.id);
+                    return Err(error);
+                }
+                Err(_) => return Err(Error::retryable(BACKEND, "the runtime is going down")),
+            };
+            // Claims on their way out may stand in the way of a try, at other members each.
+            let again = matches!(refused, Verdict::Split)
+                && self.clock.now() < until
+                && !self.may_be_held(claim).await;
+            if again {
+                tokio::time::sleep(self.pause(rounds)).await;
             }
-            Err(_) => Err(Error::retryable(BACKEND, "the runtime is going down")),
+            let next = if again { self.next_round(claim) } else { None };
+            let Some(next) = next else { break };
+            round = next;
         }
+        if self.hold(claim).is_some() {
+            self.release(claim).await?;
+        }
+        Ok(Acquisition::Busy)
     }
 
     /// Remembers a claim, and forgets those whose leases are over at all members.
@@ -281,7 +316,7 @@ impl Shared {
                 Phase::Waiting { .. } => {}
             }
             let Some(told) = self.next_round(claim) else { continue };
-            if let Ok(Ok(Acquisition::Granted(grant))) = told.await {
+            if let Ok(Ok(Verdict::Granted(grant))) = told.await {
                 return Ok(grant);
             }
         }
@@ -294,7 +329,7 @@ impl Shared {
         let Phase::Waiting { until } = state.phase else {
             return None;
         };
-        state.phase = Phase::Trying { until: Some(until) };
+        state.phase = Phase::Trying { until };
         state.claim = self.for_members(&state.claim);
         state.seats.fill(hold::Seat::default());
         drop(state);
@@ -387,6 +422,16 @@ impl LockDriver for QuorumDriver {
         Ok(self.shared.renew(claims).await)
     }
 
+    async fn renew_with_evidence(
+        &self,
+        claims: &[Arc<Claim>],
+    ) -> Result<Vec<Result<Renewed, Error>>, Error> {
+        let answers = self.shared.renew(claims).await;
+        let evidence = self.shared.watched.evidence();
+        let with = |renewal| Renewed { renewal, evidence: Some(evidence.clone()) };
+        Ok(answers.into_iter().map(|answer| answer.map(with)).collect())
+    }
+
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
         if !self.shared.capabilities.shorten {
             return Err(self.unsupported("shortening a lease at the server"));
@@ -433,6 +478,10 @@ impl LockDriver for QuorumDriver {
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         self.shared.raise_token_base(namespace, base).await
+    }
+
+    async fn promises(&self) -> Result<Promises, Error> {
+        Ok(self.shared.promises(self.capabilities()).await)
     }
 
     async fn health(&self) -> Result<Health, Error> {

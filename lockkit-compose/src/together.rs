@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use lockkit_core::capabilities::Capabilities;
+use lockkit_core::capabilities::{Capabilities, LeaseClock};
+use lockkit_core::clock::Clock;
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Namespace};
 
@@ -21,6 +22,16 @@ pub(crate) fn capabilities(backend: &'static str, all: &[&Capabilities]) -> Capa
     c.namespaces = every(|c| c.namespaces);
     c.shared_between_processes = every(|c| c.shared_between_processes);
     c
+}
+
+/// The clock on which deadlines of several drivers are read: that of a driver whose clients are on
+/// other machines than its leases. The clock of a file on this machine may be slewed.
+pub(crate) fn clock<'a>(
+    mut all: impl Iterator<Item = (&'a Capabilities, &'a Arc<dyn Clock>)> + Clone,
+) -> Arc<dyn Clock> {
+    let remote = all.clone().find(|(c, _)| c.lease_clock != LeaseClock::Machine);
+    let (_, clock) = remote.or_else(|| all.next()).expect("several have a first");
+    clock.clone()
 }
 
 /// How many namespaces are asked for at once.

@@ -112,12 +112,10 @@ async fn within(
     started: Moment,
 ) -> Result<Option<Guard>, Error> {
     match wait {
-        Wait::No | Wait::For(Duration::ZERO) => {
-            attempt(core, request, Patience::Try, started).await
-        }
-        Wait::Forever => attempt(core, request, Patience::Wait, started).await,
+        Wait::For(Duration::ZERO) => attempt(core, request, Wait::No, started).await,
+        Wait::No | Wait::Forever => attempt(core, request, wait, started).await,
         Wait::For(limit) => {
-            let attempt = attempt(core, request, Patience::Wait, started);
+            let attempt = attempt(core, request, wait, started);
             tokio::time::timeout(limit, attempt).await.unwrap_or(Ok(None))
         }
     }
@@ -128,7 +126,7 @@ fn check(core: &Core, request: &Request<'_>) -> Result<(), Error> {
     let options = request.options;
     core.check_open()?;
     let capabilities = core.driver().capabilities();
-    let margin = core.settings.margin;
+    let margin = core.margin();
     check_ttl("ttl", options.ttl, margin, capabilities)?;
     check_ttl("wait_ttl", options.wait_ttl, margin, capabilities)?;
     if options.max_hold == Some(Duration::ZERO) {
@@ -152,10 +150,11 @@ const TRIES: u32 = 3;
 async fn attempt(
     core: &Arc<Core>,
     request: &Request<'_>,
-    patience: Patience,
+    wait: Wait,
     started: Moment,
 ) -> Result<Option<Guard>, Error> {
     renewer::ensure(&core.registry);
+    let patience = if matches!(wait, Wait::No) { Patience::Try } else { Patience::Wait };
     let mut late = 0;
     loop {
         let base = match (core.known_token_base(), patience) {
@@ -163,7 +162,7 @@ async fn attempt(
             (None, Patience::Try) => core.token_base().await?,
             (None, Patience::Wait) => core.repeat("token_base", None, || core.token_base()).await?,
         };
-        match Attempt::new(core, request, base).run(patience).await? {
+        match Attempt::new(core, request, base).run(wait, patience).await? {
             Came::Granted(guard) => return Ok(Some(guard)),
             Came::Busy => return Ok(None),
             Came::Again => late += 1,
@@ -216,7 +215,7 @@ impl<'a> Attempt<'a> {
             .with_lifetime(options.lifetime())
             .with_note(options.note.clone())
             .with_resizable(options.resizable);
-        let margin = core.settings.margin;
+        let margin = core.margin();
         let Options { auto_renew: renew, max_hold, .. } = *options;
         let how = How { margin, base, renew, max_hold, labels };
         let claim = Arc::new(claim);
@@ -232,7 +231,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn run(mut self, patience: Patience) -> Result<Came, Error> {
+    async fn run(mut self, wait: Wait, patience: Patience) -> Result<Came, Error> {
         let core = self.core;
         let first = core.clock().now();
         let mut failures = 0;
@@ -258,6 +257,10 @@ impl<'a> Attempt<'a> {
                     return self.answered(answer, departed, patience).await;
                 }
                 Ok(_) => core.driver().no_reply(),
+                // A server may become a primary within the caller's limit.
+                Err(error) if error.is_read_only() && matches!(wait, Wait::For(_)) => {
+                    error.with_retryable(true)
+                }
                 Err(error) => error,
             };
             if !matches!(error, Error::Backend { .. }) {

@@ -106,7 +106,7 @@ pub enum Acquisition {
 /// // The backend keeps whole seconds, so 1.5 s became 2 s.
 /// let ttl = Duration::from_secs(2);
 /// let token = Token::new(7).expect("from 1 on");
-/// let answer = Acquisition::Granted(Grant { token, ttl, since: None });
+/// let answer = Acquisition::Granted(Grant { token, ttl, since: None, margin: Duration::ZERO });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
@@ -119,6 +119,9 @@ pub struct Grant {
     /// that core sent itself and that was answered, which is right wherever that request set the
     /// lease; a driver that shares leases between claims, or that asked on its own, says it here.
     pub since: Option<Moment>,
+    /// What a client leaves unused of the ttl at least: the greater of this and of its own
+    /// [`Margin`](crate::Margin) counts. Zero where the backend names none.
+    pub margin: Duration,
 }
 
 /// What became of a renewed claim.

@@ -73,7 +73,11 @@ pub struct Capabilities {
     pub round_trips: Option<RoundTrips>,
     /// How many steps travel in one request, and how many requests at once.
     pub flights: Flights,
-    /// What each fault may cost; [`Capabilities::keeps`] reads it.
+    /// What each fault may cost where the servers are set up as the driver's documentation asks;
+    /// [`Capabilities::keeps`] reads it. [`LockDriver::promises`] says what is kept by the servers as
+    /// they are.
+    ///
+    /// [`LockDriver::promises`]: crate::driver::LockDriver::promises
     pub faults: &'static [(Fault, Keeps)],
 }
 
@@ -277,8 +281,11 @@ pub enum Fault {
     Partition,
     /// The server stands still for longer than the ttl.
     ServerStandsStill,
-    /// A client stands still for longer than the ttl.
+    /// A client's process is stopped for longer than the ttl, while its machine goes on.
     ClientStandsStill,
+    /// A client's machine is paused from outside for longer than the ttl, so that none of its clocks
+    /// counts it: a virtual machine during a live migration or a snapshot.
+    ClientMachinePaused,
     /// A client dies.
     ClientDies,
     /// The server is killed and started again with its data.
@@ -296,10 +303,17 @@ pub enum Fault {
     /// A replica takes over while the old leader lives on, and still serves those who have not
     /// heard of it.
     SplitBrain,
+    /// A server whose clock differs from the old one's by more than the margin takes over, with all
+    /// data.
+    OtherClockTakesOver,
     /// The leader of a cluster that replicates by consensus is killed, frozen or cut off.
     LeaderLost,
     /// The server's clock is stepped.
     ServerClockSteps,
+    /// The server's clock is made faster or slower by less than the margin.
+    ServerClockSlewed,
+    /// The server's clock is made faster by more than the margin.
+    ServerClockSlewedMore,
     /// A client's wall clock is stepped.
     ClientClockSteps,
     /// Somebody breaks the lock by force.
@@ -308,11 +322,12 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the docs' table.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 20] = [
         Self::ConnectionCut,
         Self::Partition,
         Self::ServerStandsStill,
         Self::ClientStandsStill,
+        Self::ClientMachinePaused,
         Self::ClientDies,
         Self::ServerRestarts,
         Self::WritesLost,
@@ -321,11 +336,40 @@ impl Fault {
         Self::RightsWithdrawn,
         Self::Failover,
         Self::SplitBrain,
+        Self::OtherClockTakesOver,
         Self::LeaderLost,
         Self::ServerClockSteps,
+        Self::ServerClockSlewed,
+        Self::ServerClockSlewedMore,
         Self::ClientClockSteps,
         Self::BrokenByForce,
     ];
+
+    /// What it is called in tables. A `²` stands for "longer than the ttl".
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::ConnectionCut => "a connection is cut",
+            Self::Partition => "no way to the server²",
+            Self::ServerStandsStill => "the server stands still²",
+            Self::ClientStandsStill => "a process is stopped²",
+            Self::ClientMachinePaused => "a client's machine is paused²",
+            Self::ClientDies => "a client dies",
+            Self::ServerRestarts => "the server is killed and restarted",
+            Self::WritesLost => "its last writes were not on disk",
+            Self::DataLost => "its data is lost or deleted",
+            Self::OlderDataRestored => "older data are put back",
+            Self::RightsWithdrawn => "a right is withdrawn",
+            Self::Failover => "a replica that lags takes over",
+            Self::SplitBrain => "and the old leader lives on",
+            Self::OtherClockTakesOver => "failover to a server with another clock³",
+            Self::LeaderLost => "the leader of a majority is lost",
+            Self::ServerClockSteps => "the server's clock is stepped",
+            Self::ServerClockSlewed => "a server's clock is slewed by less than the margin",
+            Self::ServerClockSlewedMore => "a server's clock is slewed by more than the margin",
+            Self::ClientClockSteps => "a client's clock is stepped",
+            Self::BrokenByForce => "the lock is broken by force",
+        }
+    }
 }
 
 /// What is left of promises 1 (exclusion) and 2 (tokens grow) under a fault.
@@ -352,6 +396,18 @@ pub enum Keeps {
     All,
     /// The fault cannot happen here.
     Impossible,
+}
+
+impl Keeps {
+    /// What it is called in tables.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::All => "all hold",
+            Self::Tokens => "tokens",
+            Self::Nothing => "none",
+            Self::Impossible => "–",
+        }
+    }
 }
 
 /// How much one request of a backend carries, and how many requests it is sent at once.

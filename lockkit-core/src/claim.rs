@@ -256,8 +256,9 @@ impl Claim {
     /// that people could not read in a line. For programs that carry claims which others made; a
     /// manager has checked its own.
     pub fn check(&self, capabilities: &Capabilities) -> Result<(), Error> {
-        check_ttl("ttl", self.hold_ttl, Margin::default(), capabilities)?;
-        check_ttl("wait_ttl", self.wait_ttl, Margin::default(), capabilities)?;
+        let margin = Margin::for_clock(capabilities.lease_clock);
+        check_ttl("ttl", self.hold_ttl, margin, capabilities)?;
+        check_ttl("wait_ttl", self.wait_ttl, margin, capabilities)?;
         if let Mode::Permits { permits, .. } = self.mode {
             if !capabilities.permits {
                 let (operation, backend) = ("semaphores", capabilities.backend);

@@ -5,6 +5,10 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+mod steady;
+
+pub use steady::{ClockPair, SteadyClock};
+
 /// A point of a [`Clock`]'s time. Moments of different clocks, or machines, mean nothing to each
 /// other.
 ///
@@ -82,7 +86,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 /// The operating system's clock since boot, system suspend included (`CLOCK_BOOTTIME` on Linux and
 /// Android; elsewhere the monotonic clock, which on Apple's systems counts sleep as well).
 ///
-/// It is what real programs use: a laptop that slept through its lease finds out on waking.
+/// It is for moments that processes of one machine share, such as those in SQLite's files. Daemons
+/// that set the time make it faster or slower; [`SteadyClock`] is the clock for deadlines.
 ///
 /// ```
 /// use std::time::Duration;
@@ -108,9 +113,13 @@ impl Clock for BootClock {
         let id = rustix::time::ClockId::Boottime;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let id = rustix::time::ClockId::Monotonic;
-        let now = rustix::time::clock_gettime(id);
-        Moment(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+        read(id)
     }
+}
+
+fn read(id: rustix::time::ClockId) -> Moment {
+    let now = rustix::time::clock_gettime(id);
+    Moment(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
 /// Tokio's clock, which tests can pause and advance.
@@ -151,10 +160,27 @@ impl Clock for TokioClock {
     }
 }
 
+/// How long to sleep by a timer of another clock when a deadline is `left` away, before looking
+/// again: nine tenths, since the timer's clock may be slewed slow by 8.33 %. The last 10 ms are
+/// slept through, which is less than a millisecond too late at that rate.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockkit_core::clock::nap;
+///
+/// assert_eq!(nap(Duration::from_secs(30)), Duration::from_secs(27));
+/// assert_eq!(nap(Duration::from_millis(10)), Duration::from_millis(10));
+/// ```
+pub fn nap(left: Duration) -> Duration {
+    const LAST: Duration = Duration::from_millis(10);
+    if left <= LAST { left } else { left - left / 10 }
+}
+
 /// Returns when `clock` has reached `moment`.
 ///
-/// Tokio's timers stand still during system suspend; looking again at least once a second bounds
-/// how late after waking this returns. At the end of time it never returns.
+/// Tokio's timers may be slower than `clock`, and stand still during system suspend: this looks
+/// again after a [`nap`] of at most a second, which bounds how late after waking it returns. At the
+/// end of time it never returns.
 ///
 /// # Cancel safety
 /// Dropping it does nothing.
@@ -168,7 +194,7 @@ pub async fn sleep_until(clock: &dyn Clock, moment: Moment) {
         if left.is_zero() {
             return;
         }
-        tokio::time::sleep(left.min(LONGEST_NAP)).await;
+        tokio::time::sleep(nap(left).min(LONGEST_NAP)).await;
     }
 }
 

@@ -33,7 +33,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::capabilities::Capabilities;
-use crate::clock::{BootClock, Clock};
+use crate::clock::{Clock, SteadyClock};
+use crate::promises::Promises;
 use crate::state::{Health, ListRequest, Listed, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
@@ -46,6 +47,7 @@ pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::deadline::{backoff, trusted_until};
 pub use crate::error::{in_time, no_answer};
+pub use crate::evidence::{Evidence, Judgement, Renewed, ServerRun, Servers};
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
 pub use crate::gather::Gather;
 pub use crate::observe::wake_ups_refused;
@@ -57,6 +59,7 @@ pub use crate::registers::{
 };
 pub use crate::shared::{locked, unix_ms};
 pub use crate::url::{UrlOption, join_query, split_query};
+pub use crate::writes::Writes;
 
 /// Lists of claims, kept by a backend.
 ///
@@ -96,7 +99,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
 
     /// The clock of this driver's [`Moment`](crate::clock::Moment)s, on which core reads all deadlines of its claims.
     fn clock(&self) -> Arc<dyn Clock> {
-        BootClock::shared()
+        SteadyClock::shared()
     }
 
     /// The registers of this backend, if it has any.
@@ -195,6 +198,18 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// the server that keeps it did not answer, say. An error of the whole means that nothing is
     /// known of any.
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error>;
+
+    /// The same, and with each answer what it tells of its server. Core renews with this.
+    ///
+    /// Evidence costs no request of its own: what an answer can carry along, and what was asked for
+    /// once, when the connection was opened. By default [`renew`](Self::renew), and none.
+    async fn renew_with_evidence(
+        &self,
+        claims: &[Arc<Claim>],
+    ) -> Result<Vec<Result<Renewed, Error>>, Error> {
+        let answers = self.renew(claims).await?;
+        Ok(answers.into_iter().map(|answer| answer.map(Renewed::from)).collect())
+    }
 
     /// One release, by [`carry`](Self::carry). "Not there", where an earlier attempt got no answer, is
     /// [`Released::Removed`].
@@ -342,6 +357,32 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         let _ = (namespace, base);
         Err(self.unsupported("raising the token base"))
+    }
+
+    /// What is kept under each fault as the servers' settings are now: of every server known, the
+    /// worst. What may not be read is not known. By default what [`capabilities`](Self::capabilities)
+    /// states; a driver overrides it where settings of the server decide.
+    ///
+    /// For operators and tools: core never asks. A request or a few for each server.
+    async fn promises(&self) -> Result<Promises, Error> {
+        Ok(Promises::of(self.capabilities()))
+    }
+
+    /// Which run of which server answers for this lock now, where the backend tells it cheaply. A
+    /// quorum asks its members beside a grant, to know one that came back with old data.
+    ///
+    /// The run must be one that answered *after* this was called: none that was remembered, unless it
+    /// belongs to the connection over which the next request goes. One request. By default `None`.
+    async fn run_of(&self, key: &Key) -> Result<Option<ServerRun>, Error> {
+        let _ = key;
+        Ok(None)
+    }
+
+    /// Whether the server's settings, as they are now, keep every acknowledged write when it is
+    /// killed and started again; `false` where they cannot be read, and where another server may take
+    /// its place without a change of the run's identity. By default `false`.
+    async fn keeps_writes(&self) -> Result<bool, Error> {
+        Ok(false)
     }
 
     /// Asks the backend for a sign of life, and says what an operator should know.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::writes::ReadOnly;
 use crate::{Identity, Token};
 
 /// What a backend or its client said.
@@ -247,8 +248,11 @@ impl Error {
     pub fn at(self, place: &str) -> Self {
         match self {
             Self::Backend { backend, cause, retryable } => {
-                let cause: Box<dyn std::error::Error + Send + Sync> =
-                    format!("{place}: {cause}").into();
+                let text = format!("{place}: {cause}");
+                let cause: Box<dyn std::error::Error + Send + Sync> = match cause.is::<ReadOnly>() {
+                    true => ReadOnly(text).into(),
+                    false => text.into(),
+                };
                 Self::Backend { backend, cause: cause.into(), retryable }
             }
             other => other,
@@ -325,6 +329,12 @@ pub enum LossReason {
     /// The backend does not have it although its lease had not ended: data was lost or deleted, the
     /// server's clock was moved, or its ticket was released elsewhere.
     Vanished,
+    /// Another server, or the same with older data, answers in place of the one that kept it, and does not
+    /// have it, or did not confirm it in time.
+    ServerChanged,
+    /// The backend does not have it any more, or it was trusted for a shorter time, since the server's clock
+    /// got ahead of this process's: it was stepped, it runs fast, or the machine of this process was paused.
+    ClockJump,
     /// Its manager was shut down.
     ShutDown,
     /// This process is a fork of the one that holds it, which goes on holding it.
@@ -351,6 +361,8 @@ impl LossReason {
             Self::Unreachable(_) => "unreachable",
             Self::Refused(_) => "refused",
             Self::Vanished => "vanished",
+            Self::ServerChanged => "server_changed",
+            Self::ClockJump => "clock_jump",
             Self::ShutDown => "shut_down",
             Self::Forked => "forked",
         }
@@ -371,6 +383,12 @@ impl fmt::Display for LossReason {
                 write!(f, "the backend refused to renew it until its lease ended ({error})")
             }
             Self::Vanished => f.write_str("the backend does not have it any more"),
+            Self::ServerChanged => {
+                f.write_str("another server, or older data, took its server's place")
+            }
+            Self::ClockJump => {
+                f.write_str("the server's clock got ahead of this process's: a step, or a pause")
+            }
             Self::ShutDown => f.write_str("its manager was shut down"),
             Self::Forked => f.write_str("it is the parent's of this forked process"),
         }

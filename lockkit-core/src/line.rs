@@ -496,5 +496,5 @@ impl<W: Clone> Default for Line<W> {
 /// The ttl counts from the last request about the claim that core sent: it began or renewed the
 /// lease, or came before the claim's turn did.
 fn grant(token: Token, ttl: Duration) -> Grant {
-    Grant { token, ttl, since: None }
+    Grant { token, ttl, since: None, margin: Duration::ZERO }
 }

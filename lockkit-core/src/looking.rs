@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::stream::Stream;
 
 use crate::name::is_reserved;
+use crate::promises::Promises;
 use crate::shared::{Core, WATCH, rebased};
 use crate::state::{Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState};
 use crate::{Error, LockManager, Namespace, Outage, Space};
@@ -139,6 +140,16 @@ impl LockManager {
                 seen = core.repeat(WATCH, None, || core.driver().changed(&key, &seen)).await?;
             }
         }
+    }
+
+    /// What is kept under each fault as the servers' settings are now, and why; see
+    /// [`LockDriver::promises`](crate::driver::LockDriver::promises). Asks once.
+    ///
+    /// # Cancel safety
+    /// Dropping it does nothing.
+    pub async fn promises(&self) -> Result<Promises, Error> {
+        self.core().check_open()?;
+        self.core().driver().promises().await
     }
 
     /// Asks the backend for a sign of life, and for what an operator should know. Asks once: that

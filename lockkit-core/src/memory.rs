@@ -95,6 +95,7 @@ const CAPABILITIES: Capabilities = {
         (Fault::RightsWithdrawn, Keeps::Impossible),
         (Fault::Failover, Keeps::Impossible),
         (Fault::SplitBrain, Keeps::Impossible),
+        (Fault::OtherClockTakesOver, Keeps::Impossible),
         (Fault::LeaderLost, Keeps::Impossible),
         (Fault::BrokenByForce, Keeps::Tokens),
     ];

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::driver::Renewal;
+use crate::driver::Renewed;
 use crate::{Claim, Error, Lease, LossReason, Name, Token};
 
 /// How an acquisition ended.
@@ -152,7 +152,7 @@ pub(crate) fn lost(labels: Labels, claim: &Claim, why: &LossReason) {
 /// A renewal was answered, or was not.
 pub(crate) fn renewal(
     backend: &'static str,
-    answer: Option<&Result<Vec<Result<Renewal, Error>>, Error>>,
+    answer: Option<&Result<Vec<Result<Renewed, Error>>, Error>>,
     claims: usize,
     left: Duration,
     took: Duration,
@@ -186,6 +186,20 @@ pub(crate) fn renewal(
             metrics::counter!("lockkit_renew_failures_total", "backend" => backend).increment(1);
         }
     }
+}
+
+/// An answer showed another server, older data, or a clock that jumped; what so many claims were answered
+/// before is in doubt.
+pub(crate) fn in_doubt(backend: &'static str, why: &LossReason, claims: usize) {
+    tracing::warn!(
+        lockkit.backend = backend,
+        lockkit.claims = claims,
+        lockkit.doubt.reason = why.as_str(),
+        "claims in doubt, {claims} of them: {why}"
+    );
+    #[cfg(feature = "metrics")]
+    metrics::counter!("lockkit_doubts_total", "backend" => backend, "reason" => why.as_str())
+        .increment(1);
 }
 
 /// This process broke somebody's lock.

@@ -13,7 +13,7 @@ use crate::driver::{
 };
 use crate::registry::Release;
 use crate::renewer;
-use crate::shared::Core;
+use crate::shared::{Core, unix_ms};
 use crate::state::{Finding, Severity};
 use crate::{Claim, Error, Key, LockManager, Mode, Name, Space};
 
@@ -26,6 +26,14 @@ const TTL: Duration = Duration::from_secs(5);
 
 /// How long it waits for another trial, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// For how long the server's clock is watched.
+const MEASURE: Duration = Duration::from_secs(2);
+
+/// What is said of its rate, and of how far it is away from this machine's.
+const FAST: f64 = 1.01;
+const SLOW: f64 = 0.99;
+const SKEW: Duration = Duration::from_secs(1);
 
 /// How long a message may take.
 const MESSAGE: Duration = Duration::from_secs(1);
@@ -40,7 +48,8 @@ const HAND_OVERS: usize = 3;
 impl LockManager {
     /// Tries on the backend what locks need: takes, renews, fences, hands over and releases a lock,
     /// and writes and deletes a register, all named `lockkit.doctor`. Says what failed, with the
-    /// backend's own words, which name the right or the setting.
+    /// backend's own words, which name the right or the setting. Compares the server's clock with this
+    /// machine's for two seconds, where renewals tell it.
     ///
     /// `other` is another connection to the same backend: a lock that is handed over within one
     /// client needs no message. Several trials at a time wait for each other, for 5 s at most. About
@@ -139,6 +148,7 @@ impl<'a> Trial<'a> {
         self.renew(&held, "renewing").await?;
         self.write_register(&grant).await;
         self.fence(&held).await;
+        self.clock(&held).await;
         let mut told = false;
         for turn in 0..HAND_OVERS {
             let next = (turn + 1) % self.sides.len();
@@ -254,6 +264,40 @@ impl<'a> Trial<'a> {
         }
     }
 
+    /// Compares the server's clock with this machine's, where renewals tell it: how far it is away, and how
+    /// fast it runs.
+    async fn clock(&mut self, held: &Placed<'_>) {
+        let Some(first) = Reading::of(held).await else { return };
+        sleep(MEASURE).await;
+        let Some(second) = Reading::of(held).await.filter(|it| it.goes_with(&first)) else {
+            return;
+        };
+        let least = second.time.saturating_sub(first.time).as_secs_f64();
+        let (least, most) =
+            (least / second.after(&first.begun), least / second.since(&first.ended));
+        let margin = self.sides[0].margin();
+        let covered =
+            MEASURE.as_secs_f64() / MEASURE.saturating_sub(margin.of(MEASURE)).as_secs_f64();
+        let what = format!("the server's clock ran {:.0} % as fast as this machine's", least * 1e2);
+        if least > covered {
+            let advice = "a lease may end before its guard does, until renewals have shown this: mend the \
+                          clocks, or set a larger drift margin";
+            self.says(Severity::Problem, what, advice);
+        } else if least > FAST || most < SLOW {
+            let advice = "the drift margin covers this; see how the two machines' clocks are kept";
+            self.says(Severity::Warning, what, advice);
+        }
+        let (ahead, behind) = second.skew();
+        let (away, what) = if ahead > behind { (ahead, "ahead of") } else { (behind, "behind") };
+        if away > SKEW {
+            let what =
+                format!("the server's clock is {:.1} s {what} this machine's", away.as_secs_f64());
+            let advice =
+                "leases do not depend on it, until another server with another clock takes over";
+            self.says(Severity::Note, what, advice);
+        }
+    }
+
     /// Hands the lock over to a claim of the side `next`; says whether a message told that one.
     async fn hand_over(
         &mut self,
@@ -294,6 +338,47 @@ impl<'a> Trial<'a> {
                 Err(self.refused("releasing a lock fails", &error, advice))
             }
         }
+    }
+}
+
+/// A server's clock, as an answer showed it, between two readings of this machine's clocks.
+struct Reading {
+    time: Duration,
+    run: Arc<str>,
+    connection: u64,
+    begun: (Instant, Duration),
+    ended: (Instant, Duration),
+}
+
+impl Reading {
+    async fn of(held: &Placed<'_>) -> Option<Self> {
+        let now = || (Instant::now(), Duration::from_millis(unix_ms()));
+        let begun = now();
+        let claims = [held.claim.clone()];
+        let asked = held.core.driver().renew_with_evidence(&claims);
+        let answers = in_time(held.core.backend(), PATIENCE, asked).await.ok()?;
+        let ended = now();
+        let evidence = answers.into_iter().next()?.ok()?.evidence?;
+        let (run, connection) = (evidence.run.clone(), evidence.connection);
+        Some(Self { time: evidence.time?, run, connection, begun, ended })
+    }
+
+    fn goes_with(&self, before: &Self) -> bool {
+        self.run == before.run && self.connection == before.connection
+    }
+
+    /// For how many seconds at most this was read after what began then, and at least after what ended then.
+    fn after(&self, begun: &(Instant, Duration)) -> f64 {
+        (self.ended.0 - begun.0).as_secs_f64()
+    }
+
+    fn since(&self, ended: &(Instant, Duration)) -> f64 {
+        (self.begun.0 - ended.0).as_secs_f64()
+    }
+
+    /// How far the server's clock is ahead of this machine's, and behind it, at least.
+    fn skew(&self) -> (Duration, Duration) {
+        (self.time.saturating_sub(self.ended.1), self.begun.1.saturating_sub(self.time))
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
 use crate::deadline::{self, Margin};
-use crate::driver::{Ended, Grant, Renewal};
+use crate::driver::{Ended, Grant, Judgement, Renewal};
 use crate::observe::{self, Labels};
 use crate::shared::locked;
 use crate::{Claim, LossReason, Token};
@@ -54,6 +54,11 @@ struct Term {
     max_hold: Option<Duration>,
     /// Requests that may put the claim in line again after its release, and until when.
     under_way: (u32, Moment),
+    /// The run of a server that gave the last answer, where that is known; how many times faster than
+    /// ours its clock runs; and what puts that answer in doubt.
+    run: Option<Arc<str>>,
+    rate: f64,
+    doubt: Option<LossReason>,
 }
 
 enum Phase {
@@ -107,6 +112,9 @@ impl Record {
             handed_out: false,
             max_hold,
             under_way,
+            run: None,
+            rate: 1.0,
+            doubt: None,
         };
         observe::waiting(labels, 1.0);
         let (term, changed) = (Mutex::new(term), Notify::new());
@@ -164,8 +172,12 @@ impl Record {
         let mut term = self.term();
         term.round_trip = asked.map_or(term.round_trip, |asked| now.since(asked));
         let asked = asked.unwrap_or(term.asked);
-        let until = deadline::grant_until(grant, asked, self.margin);
+        let is_fast = term.rate > 1.0;
+        // How long the lease lasts by our clock.
+        let ours = Grant { ttl: grant.ttl.div_f64(term.rate), ..*grant };
+        let until = deadline::grant_until(&ours, asked, self.margin);
         let (max_hold, handed_out) = (term.max_hold, term.handed_out);
+        let is_latest = asked >= term.asked;
         let holding = match &mut term.phase {
             Phase::Ended(_) => return Left::Nothing,
             phase @ Phase::Waiting => {
@@ -193,15 +205,20 @@ impl Record {
                     return Left::Enough;
                 }
                 h.ttl = grant.ttl;
-                h.until = h.until.max(until);
-                h.deadline = h.deadline.max(until).min(h.stop);
+                // An answer that it holds never ends it.
+                h.until = match is_fast && is_latest && until > now {
+                    true => until,
+                    false => h.until.max(until),
+                };
+                h.deadline = h.until.min(h.stop);
                 *h
             }
         };
         (term.failures, term.failing) = (0, None);
+        term.doubt = is_fast.then_some(LossReason::ClockJump);
         term.asked = term.asked.max(asked);
         term.due = match self.renew && holding.deadline < holding.stop {
-            true => deadline::renewal_due(grant.since.unwrap_or(asked), grant.ttl).max(now),
+            true => deadline::renewal_due(grant.since.unwrap_or(asked), ours.ttl).max(now),
             false => NEVER,
         };
         self.left_of(&holding, term.round_trip, now)
@@ -254,7 +271,7 @@ impl Record {
         let mut term = self.term();
         term.round_trip = now.since(sent);
         term.asked = term.asked.max(sent);
-        (term.failures, term.failing) = (0, None);
+        (term.failures, term.failing, term.doubt) = (0, None, None);
         term.due = deadline::renewal_due(sent, term.claim.wait_ttl);
     }
 
@@ -269,8 +286,42 @@ impl Record {
                 self.waits(sent);
                 false
             }
-            Renewal::Ended(ended) => self.lose(loss_of(ended, self.has_expired())),
+            Renewal::Ended(ended) => {
+                let doubt = self.term().doubt.clone();
+                self.lose(loss_of(ended, doubt, self.has_expired()))
+            }
         }
+    }
+
+    /// The run of a server that gave the last answer, where that is known.
+    pub(crate) fn run(&self) -> Option<Arc<str>> {
+        self.term().run.clone()
+    }
+
+    /// Takes note of who gives the answer that is about to be taken, and of what that puts in doubt.
+    pub(crate) fn heard(&self, run: &Arc<str>, rate: f64, doubt: Option<LossReason>) {
+        let mut term = self.term();
+        (term.run, term.rate, term.doubt) = (Some(run.clone()), rate, doubt.or(term.doubt.take()));
+    }
+
+    /// Says whether the last answer is in doubt, one to a request sent before `sent`: the claim is then
+    /// renewed at `due`.
+    pub(crate) fn doubt(&self, judged: &Judgement, sent: Moment, due: Moment) -> bool {
+        let now = self.clock.now();
+        let mut term = self.term();
+        let why = judged.doubt(term.run.as_deref());
+        let Some(why) = why.filter(|_| term.due != NEVER && term.asked < sent) else {
+            return false;
+        };
+        term.due = term.due.min(due);
+        if let Phase::Holding(h) = &mut term.phase
+            && why == LossReason::ServerChanged
+        {
+            h.until = h.until.min(now.after(h.ttl / 3));
+            h.deadline = h.deadline.min(h.until);
+        }
+        term.doubt = Some(why);
+        true
     }
 
     /// A renewal failed, for what is the reason of a loss unless a later one succeeds: try again soon.
@@ -404,14 +455,20 @@ impl Record {
 fn reason_of_the_end(term: &Term) -> LossReason {
     match &term.phase {
         Phase::Holding(h) if h.deadline >= h.stop => LossReason::MaxHold,
-        _ => term.failing.clone().unwrap_or(LossReason::Expired),
+        // It was trusted for a shorter time than the server's silence would have taken.
+        _ if term.doubt == Some(LossReason::ServerChanged) => LossReason::ServerChanged,
+        _ => {
+            let why = term.failing.as_ref().or(term.doubt.as_ref());
+            why.cloned().unwrap_or(LossReason::Expired)
+        }
     }
 }
 
-/// What the backend's word means for a claim that is, or is not, past its own deadline.
-fn loss_of(ended: &Ended, expired: bool) -> LossReason {
-    match ended {
-        Ended::NotInLine if !expired => LossReason::Vanished,
-        ended => ended.clone().into(),
+/// What the backend's word means for a claim that is, or is not, past its own deadline, and in doubt.
+fn loss_of(ended: &Ended, doubt: Option<LossReason>, expired: bool) -> LossReason {
+    match (ended, doubt) {
+        (Ended::NotInLine | Ended::SessionEnded, Some(doubt)) => doubt,
+        (Ended::NotInLine, None) if !expired => LossReason::Vanished,
+        (ended, _) => ended.clone().into(),
     }
 }

@@ -12,13 +12,13 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
 use crate::collector::Collector;
-use crate::driver::{ClaimId, LockDriver, Released, Renewal};
+use crate::driver::{ClaimId, Judgement, LockDriver, Released, Renewal, Renewed, Servers};
 use crate::error::in_time;
 use crate::outage::{NOTABLE, Outages};
 use crate::record::{NEVER, Record};
 use crate::runtimes::Runtimes;
 use crate::shared::{locked, once_there};
-use crate::{Claim, Error, Name, observe};
+use crate::{Claim, Error, LossReason, Name, observe};
 
 /// How long a release waits for its answer before it is asked for again.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -38,6 +38,8 @@ pub(crate) struct Registry {
     /// Operations that are repeated until they are answered, beside those of `asking`.
     repeating: Arc<Open>,
     pub(crate) outages: Outages,
+    /// What answers have told of the servers.
+    servers: Mutex<Servers>,
     /// Whether the renewer looks whether requests are answered.
     watched: AtomicBool,
     /// Acquires and releases travel together; renewals wait for neither.
@@ -113,6 +115,7 @@ impl Registry {
             clock: driver.clock(),
             outages: Outages::new(driver.capabilities().backend, driver.clock()),
             repeating: Arc::default(),
+            servers: Mutex::default(),
             watched: AtomicBool::new(false),
             collector: Collector::new(driver.clone()),
             driver,
@@ -330,6 +333,51 @@ impl Registry {
             if let Some(why) = record.loss() {
                 observe::lost(record.labels, &record.claim(), &why);
             }
+        }
+    }
+
+    /// Takes the answers to a renewal that was sent at `sent`, one for each of these claims.
+    pub(crate) fn all_renewed(
+        &self,
+        batch: &[Arc<Record>],
+        answers: &[Result<Renewed, Error>],
+        sent: Moment,
+    ) {
+        let Some(margin) = batch.first().map(|record| record.margin()) else { return };
+        let now = self.clock.now();
+        let runs: Vec<_> = batch.iter().map(|record| record.run()).collect();
+        let mut servers = locked(&self.servers);
+        let heard = runs.iter().zip(answers).filter_map(|(run, answer)| {
+            Some((run.as_deref(), answer.as_ref().ok()?.evidence.as_deref()?))
+        });
+        let judged = servers.hear(heard, sent, now, margin);
+        for ((record, run), answer) in batch.iter().zip(&runs).zip(answers) {
+            match answer {
+                Ok(Renewed { renewal, evidence }) => {
+                    if let Some(evidence) = evidence {
+                        let rate = servers.rate(evidence, margin);
+                        record.heard(&evidence.run, rate, judged.doubt(run.as_deref()));
+                    }
+                    self.renewed(record, renewal, sent);
+                }
+                Err(error) => record.renewal_failed(&LossReason::of_renewals(error)),
+            }
+        }
+        drop(servers);
+        if !judged.is_empty() {
+            self.doubt(&judged, sent, now);
+        }
+    }
+
+    /// Has the claims renewed at once whose last answer is in doubt: all in one request, and not at the
+    /// very moment at which all other clients of that server do.
+    fn doubt(&self, judged: &Judgement, sent: Moment, now: Moment) {
+        let jitter = self.shortest().min(Duration::from_secs(10)) / 10;
+        let due = now.after(jitter.mul_f64(rand::random()));
+        let all = self.all();
+        let count = all.iter().filter(|it| it.doubt(judged, sent, due)).count();
+        if let Some(why) = judged.doubt(None) {
+            observe::in_doubt(self.backend(), &why, count);
         }
     }
 

@@ -226,7 +226,7 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
     let left = batch.iter().map(|r| r.left(sent)).filter(|left| !left.is_zero()).min();
     let left = left.unwrap_or(Duration::MAX);
     let claims: Vec<_> = batch.iter().map(|r| r.claim()).collect();
-    let asked = registry.watched(registry.driver.renew(&claims));
+    let asked = registry.watched(registry.driver.renew_with_evidence(&claims));
     let answer = tokio::time::timeout(renewal_limit(left), asked).await;
     let took = registry.clock.now().since(sent);
     observe::renewal(registry.backend(), answer.as_ref().ok(), claims.len(), left, took);
@@ -238,12 +238,7 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
             if answers.iter().any(Result::is_ok) {
                 registry.outages.answered();
             }
-            for (record, answer) in batch.iter().zip(&answers) {
-                match answer {
-                    Ok(answer) => registry.renewed(record, answer, sent),
-                    Err(error) => record.renewal_failed(&LossReason::of_renewals(error)),
-                }
-            }
+            registry.all_renewed(&batch, &answers, sent);
         }
         answer => {
             let error = match answer {

@@ -68,7 +68,7 @@ async fn renew(core: &Core, claim: &Arc<Claim>, base: u64) -> Result<Option<Arc<
         Renewal::Waits { .. } => return Err(Error::Lost { reason: LossReason::Expired }),
     };
     let labels = Labels { backend: core.backend(), kind: "detached", class: None };
-    let how = How { margin: core.settings.margin, base, renew: true, max_hold: None, labels };
+    let how = How { margin: core.margin(), base, renew: true, max_hold: None, labels };
     let record = Arc::new(Record::new(claim.clone(), sent, core.clock().clone(), how));
     let fresh = match record.grant(&grant, Some(sent)) {
         Left::Enough => Ok(true),

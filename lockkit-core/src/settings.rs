@@ -24,7 +24,7 @@ pub struct Settings {
     pub(crate) wait_ttl: Duration,
     pub(crate) prefix: String,
     pub(crate) identity: Option<Identity>,
-    pub(crate) margin: Margin,
+    pub(crate) margin: Option<Margin>,
     pub(crate) id: Option<String>,
 }
 
@@ -35,7 +35,7 @@ impl Default for Settings {
             wait_ttl: Duration::from_secs(10),
             prefix: String::new(),
             identity: None,
-            margin: Margin::default(),
+            margin: None,
             id: None,
         }
     }
@@ -80,9 +80,12 @@ impl Settings {
         self
     }
 
-    /// How much earlier than the backend this client takes a lease for ended.
+    /// How much earlier than the backend this client takes a lease for ended; unless set, what the
+    /// [lease clock](Capabilities::lease_clock) of the backend needs ([`Margin::for_clock`]). Less
+    /// than that trusts clocks to be slewed by less; where the backend's answers name a margin, the
+    /// greater one counts.
     pub fn drift_margin(mut self, margin: Margin) -> Self {
-        self.margin = margin;
+        self.margin = Some(margin);
         self
     }
 
@@ -101,9 +104,14 @@ impl Settings {
         &self.prefix
     }
 
+    pub(crate) fn margin(&self, capabilities: &Capabilities) -> Margin {
+        self.margin.unwrap_or_else(|| Margin::for_clock(capabilities.lease_clock))
+    }
+
     pub(crate) fn check(&self, capabilities: &Capabilities) -> Result<Namespace, Error> {
-        check_ttl("ttl", self.ttl, self.margin, capabilities)?;
-        check_ttl("wait_ttl", self.wait_ttl, self.margin, capabilities)?;
+        let margin = self.margin(capabilities);
+        check_ttl("ttl", self.ttl, margin, capabilities)?;
+        check_ttl("wait_ttl", self.wait_ttl, margin, capabilities)?;
         Namespace::new(&self.prefix)
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
-use crate::deadline::backoff;
+use crate::deadline::{Margin, backoff};
 use crate::driver::LockDriver;
 use crate::error::in_time;
 use crate::registry::Registry;
@@ -54,6 +54,10 @@ impl Core {
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.registry.clock
+    }
+
+    pub(crate) fn margin(&self) -> Margin {
+        self.settings.margin(self.driver().capabilities())
     }
 
     /// Refuses what is begun after a shutdown, or in a fork.

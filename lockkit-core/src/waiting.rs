@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::clock::{BootClock, Clock, Moment};
+use crate::clock::{Clock, Moment, SteadyClock};
 use crate::driver::{Acquisition, ClaimId, Grant, Patience, Renewal, Reply, Step};
 use crate::shared::{locked, once_there};
 use crate::{Claim, Error, LossReason};
@@ -249,7 +249,7 @@ impl<K: Eq + Hash> Waiters<K> {
     }
 
     fn arm(&self, note: &mut Note, after: Duration) {
-        note.at = Some(BootClock.now().after(after));
+        note.at = Some(SteadyClock.now().after(after));
         self.rearmed.notify_one();
     }
 

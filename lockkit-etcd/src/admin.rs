@@ -1,19 +1,22 @@
 //! What concerns the backend as a whole: the base of tokens, and how etcd is.
 
 use etcd_client::{AlarmAction, AlarmType, GetOptions, Txn, TxnOp};
+use lockkit_core::capabilities::Fault;
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, Severity};
 use lockkit_core::{Error, Namespace};
 
+use crate::EtcdDriver;
 use crate::calls::{BACKEND, Failure, ranges};
 use crate::locks::Locks;
 use crate::requests::written;
-use crate::version::old_leaders_are_harmless;
+use crate::version::{known_defects, old_leaders_are_harmless};
 
 const ATTEMPTS: usize = 64;
 
 impl Locks {
     pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        Ok(self.base(namespace).await?.0)
+        self.bases.saw(BACKEND, namespace, self.base(namespace).await?.0)
     }
 
     /// The base, and the revision of its key.
@@ -58,6 +61,39 @@ impl Locks {
         Ok(status.await?.answer.version().to_owned())
     }
 
+    /// Whether an `etcd grpc-proxy` answers. It lists members by itself: without the header that a
+    /// member's answer has. (A login that may not list members is refused alike on both.)
+    pub(crate) async fn is_behind_a_proxy(&self) -> bool {
+        let members = self.calls.call(|mut client| async move { client.member_list().await });
+        members.await.is_ok_and(|reply| reply.answer.header().is_none())
+    }
+
+    /// Every endpoint's version counts, since any member may lead; whether members force their
+    /// writes to disk is not to be seen.
+    pub(crate) async fn promises(&self) -> Result<Promises, Error> {
+        let why = "a member started with --unsafe-no-fsync answers before a write is on disk, and no \
+                   client can read that flag: look at how the members are started";
+        let mut worst: Option<Promises> = None;
+        for version in self.calls.versions().await {
+            let mut one =
+                Promises::of(EtcdDriver::capabilities_with(version.as_deref().unwrap_or("")));
+            one.set(Fault::WritesLost, None, why);
+            let keeps = one.keeps(Fault::LeaderLost);
+            match version {
+                Some(version) => {
+                    one.set(Fault::LeaderLost, keeps, format!("a member is etcd {version}"))
+                }
+                None => one.set(
+                    Fault::LeaderLost,
+                    None,
+                    "a member does not answer, so its version is not known",
+                ),
+            }
+            worst = Some(worst.take().map_or(one.clone(), |worst| one.worse(worst)));
+        }
+        worst.ok_or_else(|| Error::retryable(BACKEND, "no member is known"))
+    }
+
     pub(crate) async fn health(&self) -> Result<Health, Error> {
         let status = self.calls.call(|mut client| async move { client.status().await });
         let status = status.await?.answer;
@@ -77,6 +113,13 @@ impl Locks {
                     .to_owned(),
                 advice: "Use etcd 3.4.31, 3.5.13 or later.".to_owned(),
             });
+        }
+        for version in self.calls.versions().await.into_iter().flatten() {
+            for defect in known_defects(&version) {
+                if !health.findings.contains(&defect) {
+                    health = health.with(defect);
+                }
+            }
         }
         for alarm in self.alarms().await {
             health = health.with(alarm);

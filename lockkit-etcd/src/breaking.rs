@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Txn, TxnOp};
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::Force;
 use lockkit_core::{BreakRecord, Error, Key, Token};
 
@@ -88,7 +88,7 @@ impl Locks {
             return Ok(false); // it is just ending, or has been moved
         };
         let word = self.word(key, entry, record, old.ttl).await?;
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         let last = self.leases.grant(seconds(old.ttl + GRACE)).await?;
         if !in_time(sent) {
             last.end();
@@ -96,7 +96,7 @@ impl Locks {
         }
         let txn =
             Txn::new().when([unchanged(entry)]).and_then([put_lease(&entry.key, last.id), word]);
-        let within = IN_TIME.saturating_sub(BootClock.now().since(sent));
+        let within = IN_TIME.saturating_sub(SteadyClock.now().since(sent));
         // Where no answer comes in time the move may yet come, so its lease stays.
         let reply = tokio::time::timeout(within, self.calls.txn(txn)).await;
         let moved = match reply {
@@ -128,5 +128,5 @@ impl Locks {
 }
 
 fn in_time(sent: Moment) -> bool {
-    BootClock.now().since(sent) < IN_TIME
+    SteadyClock.now().since(sent) < IN_TIME
 }

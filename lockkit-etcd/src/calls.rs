@@ -251,6 +251,17 @@ impl Calls {
         }
     }
 
+    /// The version of each endpoint's member; `None` of one that does not answer.
+    pub(crate) async fn versions(&self) -> Vec<Option<String>> {
+        let status = |mut client: Client| async move { client.status().await };
+        let asking = (0..self.endpoints.len()).map(|at| async move {
+            let attempt = Box::pin(self.attempt(at, |clients| clients.any.clone(), &status));
+            let status = timeout(ATTEMPT, attempt).await.ok()?.ok()?;
+            Some(status.version().to_owned())
+        });
+        futures_util::future::join_all(asking).await
+    }
+
     /// Chooses another endpoint than this one.
     pub(crate) fn leave(&self, at: usize) {
         let next = (at + 1) % self.endpoints.len();

@@ -9,8 +9,9 @@ use async_trait::async_trait;
 use etcd_client::Client;
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
-    Anchored, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+    Anchored, Force, Grant, LockDriver, Registers, Renewal, Renewed, Replies, SetLimit, Step,
 };
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
 
@@ -52,6 +53,8 @@ static CAPABILITIES: Capabilities = capabilities(&[
     (Fault::SplitBrain, Keeps::Impossible),
     // A leader that was frozen may end leases on waking that live at its successor.
     (Fault::LeaderLost, Keeps::Tokens),
+    (Fault::ClientMachinePaused, Keeps::Tokens),
+    (Fault::ServerClockSlewedMore, Keeps::Tokens),
     (Fault::BrokenByForce, Keeps::Tokens),
 ]);
 
@@ -61,6 +64,8 @@ static MENDED: Capabilities = capabilities(&[
     (Fault::OlderDataRestored, Keeps::Nothing),
     (Fault::Failover, Keeps::Impossible),
     (Fault::SplitBrain, Keeps::Impossible),
+    (Fault::ClientMachinePaused, Keeps::Tokens),
+    (Fault::ServerClockSlewedMore, Keeps::Tokens),
     (Fault::BrokenByForce, Keeps::Tokens),
 ]);
 
@@ -86,6 +91,13 @@ const fn capabilities(faults: &'static [(Fault, Keeps)]) -> Capabilities {
     capabilities
 }
 
+/// The proxy sends keep-alives at times of its own, and answers each request of a client by the next
+/// answer that arrives there, which may be to a keep-alive from long before that request
+/// (`replyToClient` in etcd's `grpcproxy/lease.go`). Its header is that of a member, so the term says
+/// nothing of it.
+const BEHIND_A_PROXY: &str = "an etcd grpc-proxy answers here: how long a lease lives cannot be known \
+    through it, so no lock is safe; name the members of the cluster instead";
+
 impl EtcdDriver {
     /// Connects to the cluster that the URL names:
     /// `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/ROOT]`.
@@ -96,7 +108,8 @@ impl EtcdDriver {
     /// that a wrong address or password is an error here.
     ///
     /// # Errors
-    /// [`Error::Config`] for a URL that cannot work, [`Error::Backend`] when no member answers.
+    /// [`Error::Config`] for a URL that cannot work and for an `etcd grpc-proxy` at its end,
+    /// [`Error::Backend`] when no member answers.
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
@@ -106,8 +119,13 @@ impl EtcdDriver {
         let mut driver = Self::over(calls, &target.root);
         // Anything that needs the leader and the right to read.
         driver.locks.token_base(&Namespace::default()).await?;
-        driver.capabilities =
-            Self::capabilities_with(&driver.locks.version().await.unwrap_or_default());
+        let (version, is_behind_a_proxy) =
+            futures_util::future::join(driver.locks.version(), driver.locks.is_behind_a_proxy())
+                .await;
+        if is_behind_a_proxy {
+            return Err(Error::Config(BEHIND_A_PROXY.to_owned()));
+        }
+        driver.capabilities = Self::capabilities_with(&version.unwrap_or_default());
         Ok(driver)
     }
 
@@ -130,7 +148,8 @@ impl EtcdDriver {
     /// (`lockkit` when empty).
     ///
     /// Make the client with `with_require_leader(true)`, so that its watches end on a member that
-    /// was cut off, and with `with_keep_alive`, so that they end on one that stands still.
+    /// was cut off, and with `with_keep_alive`, so that they end on one that stands still. Connect it
+    /// to members: that no `etcd grpc-proxy` is in between is not checked here.
     pub fn with_client(client: Client, root: &str) -> Self {
         Self::over(Calls::with(client), root)
     }
@@ -167,6 +186,16 @@ impl LockDriver for EtcdDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         self.locks.renew(claims).await
+    }
+
+    async fn renew_with_evidence(
+        &self,
+        claims: &[Arc<Claim>],
+    ) -> Result<Vec<Result<Renewed, Error>>, Error> {
+        let answers = self.locks.renew(claims).await?;
+        let evidence = self.locks.calls.terms.evidence();
+        let with = |renewal| Renewed { renewal, evidence: evidence.clone() };
+        Ok(answers.into_iter().map(|answer| answer.map(with)).collect())
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
@@ -218,6 +247,10 @@ impl LockDriver for EtcdDriver {
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         self.locks.raise_token_base(namespace, base).await
+    }
+
+    async fn promises(&self) -> Result<Promises, Error> {
+        self.locks.promises().await
     }
 
     async fn health(&self) -> Result<Health, Error> {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::future::{join, join_all};
 use lockkit_core::Error;
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{Answered, Flights, Replies, Reply, Step};
 use tokio::sync::oneshot;
 
@@ -117,7 +117,7 @@ impl Locks {
                 plans.iter().for_each(|(_, plan)| plan.abandon());
                 break;
             }
-            let sent = BootClock.now();
+            let sent = SteadyClock.now();
             let answer = match self.send(&plans).await {
                 Ok(answer) => answer,
                 Err(Failure::LeaseGone) => {

@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use etcd_client::{GetOptions, Txn, TxnOp};
 use futures_util::future::join;
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::locked;
-use lockkit_core::{Claim, Error, Lifetime};
+use lockkit_core::{Claim, Error, Lifetime, Margin};
 
 use crate::calls::{BACKEND, Calls, Failure};
 use crate::keepalive::KeepAlive;
@@ -215,7 +215,7 @@ impl Leases {
     fn usable(&self, seconds: u64, load: usize) -> Option<Arc<Lease>> {
         let current = locked(&self.current);
         // One that may be over costs a refused request, so a new one is cheaper.
-        let now = BootClock.now();
+        let now = SteadyClock.now();
         let usable = |l: &&Arc<Lease>| !l.is_gone() && l.until() > now && l.takes(load);
         current.get(&seconds).filter(usable).cloned()
     }
@@ -223,7 +223,7 @@ impl Leases {
     /// A new lease.
     pub(crate) async fn grant(&self, seconds: u64) -> Result<Arc<Lease>, Failure> {
         let seconds = i64::try_from(seconds.min(LONGEST)).unwrap_or(i64::MAX);
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         let granted =
             self.calls.call(|mut client| async move { client.lease_grant(seconds, None).await });
         let granted = granted.await?.answer;
@@ -236,7 +236,7 @@ impl Leases {
     /// one after the other share it.
     pub(crate) async fn lasting(&self, at_least: Duration) -> Result<Arc<Lease>, Failure> {
         let mut lasting = self.lasting.lock().await;
-        let needed = BootClock.now().after(at_least);
+        let needed = SteadyClock.now().after(at_least);
         if let Some(lease) = lasting.as_ref().filter(|lease| lease.until() >= needed) {
             return Ok(lease.clone());
         }
@@ -250,7 +250,7 @@ impl Leases {
         if let Some(lease) = self.known(id) {
             return Ok((!lease.is_gone()).then_some(lease));
         }
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         let ask =
             self.calls.call(|mut client| async move { client.lease_time_to_live(id, None).await });
         let answer = ask.await?.answer;
@@ -313,7 +313,7 @@ impl Leases {
         lease: &Lease,
         patience: Duration,
     ) -> Result<KeptAlive, Failure> {
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         let kept = self.keep_alive.keep(lease.id, patience);
         let (kept, term) = join(kept, self.term(patience)).await;
         let kept = kept?;
@@ -340,7 +340,7 @@ impl Leases {
     /// Keeps it alive if a good part of it has passed. Meant to travel beside a request that puts
     /// a claim on it; what it does not achieve shows in [`Lease::since`].
     pub(crate) async fn freshen(&self, lease: &Lease) {
-        if lease.is_old(BootClock.now()) {
+        if lease.is_old(SteadyClock.now()) {
             let _ = self.keep(lease).await;
         }
     }
@@ -382,9 +382,9 @@ async fn revoke(calls: &Calls, id: i64) {
     let _ = calls.call(|mut client| async move { client.lease_revoke(id).await }).await;
 }
 
-/// What may be trusted of this ttl: a hundredth less, as core has it, for clocks of different rates.
+/// What may be trusted of this ttl, as core has it by default.
 pub(crate) fn trusted(ttl: Duration) -> Duration {
-    ttl - ttl / 100
+    ttl.saturating_sub(Margin::default().of(ttl))
 }
 
 /// How long an answer about a lease of this ttl may take where there is another member to ask: so

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use lockkit_core::Claim;
-use lockkit_core::driver::{ClaimId, Recent};
+use lockkit_core::driver::{ClaimId, KnownBases, Recent};
 
 use crate::calls::Calls;
 use crate::keys::{Root, in_list};
@@ -28,6 +28,7 @@ pub(crate) struct Locks {
     pub(crate) tails: Tails,
     /// Registers, by the keys of their values.
     pub(crate) registers: Recent<Vec<u8>, State>,
+    pub(crate) bases: KnownBases,
     /// The claims that this driver put in line.
     pub(crate) places: Mutex<HashMap<ClaimId, Place>>,
     /// Held while claims are moved away from leases that were retired.
@@ -43,6 +44,7 @@ impl Locks {
             watches: Watches::new(calls.clone()),
             tails: Tails::default(),
             registers: Recent::new(REMEMBERED),
+            bases: KnownBases::default(),
             calls,
             places: Mutex::default(),
             leaving: Arc::default(),

@@ -1,7 +1,7 @@
 //! Looking where a claim stands. Changes nothing.
 
 use etcd_client::{GetResponse, KeyValue, Txn, TxnOp};
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::{BreakRecord, Claim, Mode};
 
 use crate::calls::{Failure, ranges, revision};
@@ -45,7 +45,7 @@ impl Locks {
         created: Option<i64>,
         mut steps: Vec<TxnOp>,
     ) -> Result<Look, Failure> {
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         steps.push(TxnOp::get(self.root.broken(&claim.key, key), None));
         let answer = self.calls.txn(Txn::new().and_then(steps)).await?.answer;
         let mut shown = ranges(&answer);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use etcd_client::{Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::stream::{self, StreamExt};
 use lockkit_core::Claim;
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::ClaimId;
 
 use crate::calls::{ATTEMPT, Failure, ranges, revision};
@@ -102,7 +102,7 @@ impl Locks {
                 Err(failure) => return all(failure),
             }
         }
-        let (number, sent) = (noted.sent(), BootClock.now());
+        let (number, sent) = (noted.sent(), SteadyClock.now());
         let step = |moving: &Moving| TxnOp::txn(step(moving, target.id));
         let txn = || Txn::new().and_then(moving.iter().map(step).collect::<Vec<_>>());
         let answer = match self.calls.txn_within(ATTEMPT, txn).await {
@@ -130,7 +130,7 @@ impl Locks {
         static MOVES: AtomicU64 = AtomicU64::new(0);
         let number = MOVES.fetch_add(1, Ordering::Relaxed);
         let mut places = self.places();
-        let now = BootClock.now(); // after that of all grants in which this move is not counted
+        let now = SteadyClock.now(); // after that of all grants in which this move is not counted
         let is_young = !target.is_old(now);
         let begun = if is_young { target.since() } else { now };
         for Moving { id, entry, .. } in moving {

@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use lockkit_core::Claim;
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{ClaimId, Grant, locked};
 
 use crate::calls::Failure;
@@ -45,7 +45,7 @@ impl Place {
     /// As a request showed it that was sent then.
     pub(crate) fn seen(entry: Entry, lease: Arc<Lease>, line: Option<Line>, seen: Moment) -> Self {
         let line = line.map(Arc::new);
-        Self { entry, lease, seen, moves: Vec::new(), asked: BootClock.now(), line }
+        Self { entry, lease, seen, moves: Vec::new(), asked: SteadyClock.now(), line }
     }
 
     /// Until when the key certainly is there, unless somebody breaks the claim by force.
@@ -129,24 +129,25 @@ impl Locks {
     pub(crate) fn grant_of(&self, claim: &Claim) -> Result<Grant, Failure> {
         let places = self.places();
         let place = places.get(&claim.id).ok_or(Failure::LeaseGone)?;
-        let now = BootClock.now(); // before a move can begin that is not known here
+        let now = SteadyClock.now(); // before a move can begin that is not known here
         let token = token_of(place.entry.created)?;
-        let (ttl, until) = match place.entry.is_holding() {
-            true => (place.lease.ttl, place.until()),
+        let (ttl, until, margin) = match place.entry.is_holding() {
+            true => (place.lease.ttl, place.until(), Duration::ZERO),
             false => {
                 let ttl = Duration::from_secs(seconds(claim.hold_ttl));
                 let young = trusted(ttl - ttl / YOUNG);
-                (ttl, place.until().min(now.after(young)))
+                // With less margin the whole ttl would count beyond the end of the old lease.
+                (ttl, place.until().min(now.after(young)), ttl - trusted(ttl))
             }
         };
-        Ok(Grant { token, ttl, since: Some(until.before(trusted(ttl))) })
+        Ok(Grant { token, ttl, since: Some(until.before(trusted(ttl))), margin })
     }
 }
 
 /// Forgets claims that are over and were never released: nobody asked about them for their ttl, nor
 /// kept their lease alive.
 fn make_room(places: &mut HashMap<ClaimId, Place>) {
-    let now = BootClock.now();
+    let now = SteadyClock.now();
     places.retain(|_, place| place.asked.after(place.lease.ttl).max(place.lease.until()) >= now);
     // So that the next time is far away.
     places.reserve(places.len());
@@ -189,7 +190,7 @@ pub(crate) mod tests {
         let locks = nobody();
         for (seen, from) in [(90, 90), (100, 100), (105, 100)] {
             let (_, place) = waiter(&locks, seen);
-            assert_eq!(place.until(), at(from).after(Duration::from_millis(9_900)), "{seen}");
+            assert_eq!(place.until(), at(from).after(Duration::from_millis(8_998)), "{seen}");
         }
     }
 
@@ -201,7 +202,7 @@ pub(crate) mod tests {
         for (number, begun) in [(0, 104), (1, 102), (2, 106)] {
             place.moves.push(Move { number, begun: at(begun), target: target.clone() });
         }
-        let until = at(102).after(Duration::from_millis(2_970));
+        let until = at(102).after(Duration::from_millis(2_698));
         assert_eq!(place.until(), until);
         locks.note(claim.id, place.clone());
         let grant = locks.grant_of(&claim).unwrap();
@@ -213,7 +214,7 @@ pub(crate) mod tests {
         again.modified = 2;
         assert_eq!(
             locks.settle(&claim, &again, target, None, at(104)).until(),
-            at(104).after(Duration::from_millis(2_970))
+            at(104).after(Duration::from_millis(2_698))
         );
         // An answer from before comes late.
         let known = locks.settle(&claim, &place.entry, lease, None, at(105));
@@ -223,7 +224,7 @@ pub(crate) mod tests {
     #[test]
     fn claims_that_ended_without_a_release_are_forgotten_and_others_are_not() {
         let calls = Arc::new(Calls::to(Vec::new(), &ConnectOptions::new()));
-        let (now, ttl) = (BootClock.now(), Duration::from_secs(10));
+        let (now, ttl) = (SteadyClock.now(), Duration::from_secs(10));
         let (long_ago, just_now) = (now.before(ttl * 3), now.before(ttl / 3));
         let place = |asked, kept| {
             let (key, mode) = (b"k".to_vec(), Mode::Exclusive);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use etcd_client::{LeaseTimeToLiveOptions, Txn};
 use futures_util::future::{join, join_all};
 use futures_util::stream::{self, StreamExt};
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{Ended, Renewal};
 use lockkit_core::{Claim, Error, Key, Lifetime};
@@ -75,7 +75,7 @@ impl Locks {
 
     /// Renews claims of which each is named once. Those of which nothing is told took too long.
     async fn renew_once(self: &Arc<Self>, claims: &[Arc<Claim>]) -> HashMap<ClaimId, Answer> {
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         let places: Vec<_> = claims.iter().map(|claim| self.touch(claim.id, sent)).collect();
         // So long as each of them can wait for, so that none waits for another.
         let ttls = claims.iter().map(|claim| claim.hold_ttl.min(claim.wait_ttl));
@@ -120,7 +120,7 @@ impl Locks {
         places: &[Option<Place>],
         patience: Duration,
     ) -> Findings {
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         let mut leases = HashMap::new();
         let mut lists = HashSet::new();
         for (claim, place) in claims.iter().zip(places) {
@@ -177,7 +177,7 @@ impl Locks {
         lease: &Lease,
         patience: Duration,
     ) -> Result<(Option<u64>, Keys), Failure> {
-        let (id, sent) = (lease.id, BootClock.now());
+        let (id, sent) = (lease.id, SteadyClock.now());
         let list = self.calls.call_within(patience, |mut client| async move {
             let keys = LeaseTimeToLiveOptions::new().with_keys();
             client.lease_time_to_live(id, Some(keys)).await

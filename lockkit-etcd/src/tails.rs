@@ -32,7 +32,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{ClaimId, locked};
 use lockkit_core::{Claim, Lifetime};
 
@@ -154,7 +154,7 @@ impl State {
     fn give(&mut self, id: ClaimId, assigned: Assigned) {
         if self.assigned.len() == self.assigned.capacity() {
             // Who holds for longer than that is known by the key, and its tail is not given on.
-            let now = BootClock.now();
+            let now = SteadyClock.now();
             self.assigned.retain(|_, assigned| assigned.until >= now);
             // So that the next time is far away.
             self.assigned.reserve(self.assigned.len().max(16));
@@ -164,7 +164,7 @@ impl State {
 }
 
 fn needed(ttl: Duration) -> Moment {
-    BootClock.now().after(ttl.saturating_mul(2).saturating_add(LONGER))
+    SteadyClock.now().after(ttl.saturating_mul(2).saturating_add(LONGER))
 }
 
 #[cfg(test)]
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn tails_of_claims_that_ended_long_ago_are_forgotten() {
         let tails = Tails::default();
-        let long_ago = BootClock.now().before(TTL);
+        let long_ago = SteadyClock.now().before(TTL);
         for n in 0..10_000 {
             let id = claim().id;
             tails.keep(id, b"k/0123", n, TTL);

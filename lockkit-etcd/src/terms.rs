@@ -7,15 +7,20 @@
 //! leader.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use etcd_client::ResponseHeader;
-use lockkit_core::clock::{BootClock, Clock, Moment};
-use lockkit_core::driver::locked;
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
+use lockkit_core::driver::{Evidence, locked};
 
 /// The last term of each member, and when the first answer in it arrived.
 #[derive(Debug, Default)]
-pub(crate) struct Terms(Mutex<HashMap<u64, (u64, Moment)>>);
+pub(crate) struct Terms {
+    members: Mutex<HashMap<u64, (u64, Moment)>>,
+    /// Of which cluster the last answer was; 0 before there was one.
+    cluster: AtomicU64,
+}
 
 impl Terms {
     /// Notes an answer that has just arrived.
@@ -23,11 +28,18 @@ impl Terms {
         let Some(header) = header else {
             return;
         };
-        self.note(header.member_id(), header.raft_term(), BootClock.now());
+        self.cluster.store(header.cluster_id(), Ordering::Relaxed);
+        self.note(header.member_id(), header.raft_term(), SteadyClock.now());
+    }
+
+    /// What the last answer tells of its cluster, in which any member may have answered.
+    pub(crate) fn evidence(&self) -> Option<Arc<Evidence>> {
+        let cluster = self.cluster.load(Ordering::Relaxed);
+        (cluster > 0).then(|| Arc::new(Evidence::new(format!("{cluster:x}"), 0)))
     }
 
     fn note(&self, member: u64, term: u64, now: Moment) {
-        let mut members = locked(&self.0);
+        let mut members = locked(&self.members);
         match members.get(&member) {
             Some((known, _)) if *known == term => {}
             _ => drop(members.insert(member, (term, now))),
@@ -37,7 +49,9 @@ impl Terms {
     /// Whether an answer of this term from this member arrived before that moment, and none of another
     /// term since.
     pub(crate) fn known_before(&self, member: u64, term: u64, moment: Moment) -> bool {
-        locked(&self.0).get(&member).is_some_and(|(known, since)| *known == term && *since < moment)
+        locked(&self.members)
+            .get(&member)
+            .is_some_and(|(known, since)| *known == term && *since < moment)
     }
 }
 

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use etcd_client::KeyValue;
-use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{Ended, Grant};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 use tokio::sync::mpsc;
@@ -53,7 +53,7 @@ impl Locks {
             }
             // Its renewals may have moved it meanwhile.
             let place = self.place(claim.id).unwrap_or(place);
-            if place.until() <= BootClock.now() {
+            if place.until() <= SteadyClock.now() {
                 self.check(claim, &place).await?;
             }
             return Ok(self.begin(claim).await?);
@@ -159,12 +159,12 @@ impl Locks {
 
     /// Why a key is gone that nobody broke: with its lease, and before that was over?
     pub(crate) async fn why_gone(&self, place: Option<&Place>) -> Ended {
-        let Some(place) = place.filter(|place| place.lease.until() > BootClock.now()) else {
+        let Some(place) = place.filter(|place| place.lease.until() > SteadyClock.now()) else {
             return Ended::NotInLine;
         };
         let until = place.lease.until();
         match self.leases.keep(&place.lease).await {
-            Ok(false) if until > BootClock.now() => Ended::SessionEnded,
+            Ok(false) if until > SteadyClock.now() => Ended::SessionEnded,
             _ => Ended::NotInLine,
         }
     }
@@ -175,7 +175,7 @@ impl Locks {
         if place.entry.is_holding() {
             return self.grant_of(claim);
         }
-        if claim.lifetime != Lifetime::Renewed || place.until() <= BootClock.now() {
+        if claim.lifetime != Lifetime::Renewed || place.until() <= SteadyClock.now() {
             self.promote(claim).await?;
             return self.grant_of(claim);
         }

@@ -58,10 +58,13 @@ impl Harness for Etcd {
         let member = &self.place().await?.member;
         let mut client = Client::connect([member], None).await.map_err(lost)?;
         let mut count = 0;
-        for space in ["lock", "semaphore", "broken/lock", "broken/semaphore"] {
-            let options = GetOptions::new().with_prefix().with_count_only();
-            let prefix = format!("lockkit/{space}/{namespace}/");
-            count += client.get(prefix, Some(options)).await.map_err(lost)?.count();
+        for kind in ["lock", "semaphore", "register"] {
+            let options = GetOptions::new().with_prefix().with_keys_only();
+            let prefix = format!("lockkit/{kind}/{namespace}/");
+            let found = client.get(prefix, Some(options)).await.map_err(lost)?;
+            // Not the limit that a semaphore was given, nor what is remembered of a register.
+            let kept = |key: &str| key.contains("/~") || key.ends_with("/meta");
+            count += found.kvs().iter().filter(|kv| !kv.key_str().is_ok_and(kept)).count();
         }
         Ok(Some(count as u64))
     }

@@ -161,6 +161,23 @@ async fn a_fence_follows_a_base_that_was_raised() {
     }
 }
 
+/// As by a snapshot of before the raise, put back under clients that stay connected.
+#[tokio::test]
+async fn a_base_that_went_back_is_an_error() {
+    let (server, driver, _locks) = start().await;
+    let namespace = Namespace::default();
+    for base in [1_000, 2_000] {
+        driver.raise_token_base(&namespace, base).await.unwrap();
+        assert_eq!(driver.token_base(&namespace).await.unwrap(), base);
+    }
+    let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
+    let all = Some(GetOptions::new().with_prefix());
+    let kept = client.get("lockkit/base/", all).await.unwrap();
+    client.put(kept.kvs()[0].key(), "1000", None).await.unwrap();
+    let fell = driver.token_base(&namespace).await.unwrap_err();
+    assert!(fell.to_string().contains("went back from 2000 to 1000"), "{fell}");
+}
+
 #[tokio::test]
 async fn a_driver_can_be_made_from_the_programs_own_client() {
     let (server, _, locks) = start().await;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::driver::Answered;
 use lockkit_core::driver::{
-    Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies, SetLimit, Step,
-    StoreOutcome, Version, Write,
+    Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Renewed, Replies, SetLimit,
+    Step, StoreOutcome, Version, Write,
 };
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
 };
@@ -137,12 +138,18 @@ impl LockDriver for HttpDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        Ok(Renewed::without_evidence(self.renew_with_evidence(claims).await?))
+    }
+
+    async fn renew_with_evidence(
+        &self,
+        claims: &[Arc<Claim>],
+    ) -> Result<Vec<Result<Renewed, Error>>, Error> {
         let sent = self.clock().now();
         let renew = wire::Renew { claims: claims.iter().map(|c| wire::Claim::of(c)).collect() };
         let answers: wire::Answers = self.transport.post("/v1/renew", &renew).await?;
-        let renewals: Option<Vec<_>> =
-            answers.answers.into_iter().map(|answer| answer.renewal(sent)).collect();
-        renewals.filter(|it| it.len() == claims.len()).ok_or_else(|| self.garbled())
+        let renewed = answers.renewed(sent);
+        renewed.filter(|it| it.len() == claims.len()).ok_or_else(|| self.garbled())
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
@@ -220,6 +227,11 @@ impl LockDriver for HttpDriver {
         let body = wire::Resize { key: wire::Key::of(key), limit, if_unset };
         let limit: wire::Limit = self.transport.post("/v1/resize", &body).await?;
         Ok(limit.limit)
+    }
+
+    async fn promises(&self) -> Result<Promises, Error> {
+        let answer: wire::Promises = self.transport.get("/v1/promises").await?;
+        Ok(answer.promises)
     }
 
     async fn health(&self) -> Result<Health, Error> {

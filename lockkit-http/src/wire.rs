@@ -16,8 +16,8 @@ mod problem;
 mod registers;
 mod watch;
 
-pub use answers::{Answers, Found, Grant, Loss, Reason, Released, Replies, Reply, State};
-pub use backend::{Capabilities, Finding, Health, SeverityName};
+pub use answers::{Answers, Evidence, Found, Grant, Loss, Reason, Released, Replies, Reply, State};
+pub use backend::{Capabilities, Finding, Health, Promises, SeverityName};
 pub use claims::{Acquire, Carry, Claim, ClaimOnly, Kind, Raise, Renew, Shorten, Step, Wait};
 pub use listing::{ListPrefixes, ListRegisters, Prefixes, RegisterPage, RegisterState};
 pub use looking::{

@@ -65,15 +65,28 @@ impl Group {
         Self::start_fresh(layout, true).await
     }
 
+    /// Starts a cluster of Redis with servers of Valkey in it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Server::start_valkey`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the group remains.
+    pub async fn start_valkey(layout: Layout) -> Result<Self> {
+        Self::start_once(layout, false, redis::VALKEY).await
+    }
+
     async fn start_fresh(layout: Layout, clocks: bool) -> Result<Self> {
         for _ in 1..STARTS {
-            match Self::start_once(layout, clocks).await {
+            match Self::start_once(layout, clocks, redis::REDIS).await {
                 // Something else on the machine took a port.
                 Err(LabError::Ended { .. }) => {}
                 result => return result,
             }
         }
-        Self::start_once(layout, clocks).await
+        Self::start_once(layout, clocks, redis::REDIS).await
     }
 
     /// Starts a ZooKeeper ensemble whose members wait for each other for a minute, so that a
@@ -100,7 +113,7 @@ impl Group {
         Self { layout, members: Vec::new(), sentinels: Vec::new(), division: None }
     }
 
-    async fn start_once(layout: Layout, clocks: bool) -> Result<Self> {
+    async fn start_once(layout: Layout, clocks: bool, redis: &'static str) -> Result<Self> {
         let folder = Arc::new(Folder::create()?);
         let mut group = Self::empty(layout);
         let mut nodes = Vec::new();
@@ -114,11 +127,11 @@ impl Group {
                     let folder = Arc::clone(&folder);
                     group.sentinels.push(Server::create(Box::new(recipe), folder, false).await?);
                 }
-                boxed([master, replica])
+                boxed([master.served_by(redis), replica.served_by(redis)])
             }
             Layout::RedisCluster | Layout::RedisClusterWithReplicas => {
                 let size = if layout == Layout::RedisCluster { SIZE } else { 2 * SIZE };
-                let node = |at| redis::Redis::node(&format!("redis-{at}"));
+                let node = |at| Ok(redis::Redis::node(&format!("redis-{at}"))?.served_by(redis));
                 let recipes = (1..=size).map(node).collect::<Result<Vec<_>>>()?;
                 nodes.extend(recipes.iter().filter_map(|node| Some((node.addr(), node.bus()?))));
                 boxed(recipes)

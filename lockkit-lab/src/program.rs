@@ -14,9 +14,16 @@ pub(crate) fn find(name: &str) -> Result<PathBuf> {
     env::split_paths(&path)
         .chain(SERVER_FOLDERS.map(PathBuf::from))
         .chain(postgres_folders())
+        .chain(fetched())
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
         .ok_or_else(|| LabError::Missing { program: name.into() })
+}
+
+/// Where `cargo xtask install` puts what is in no package of Debian's: `valkey` beside what cargo builds.
+fn fetched() -> Vec<PathBuf> {
+    let this = env::current_exe().unwrap_or_default();
+    this.ancestors().map(|folder| folder.join("valkey")).collect()
 }
 
 /// A file at a fixed place, or an error that says how to install it.

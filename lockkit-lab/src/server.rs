@@ -19,7 +19,14 @@ use super::recipe::Recipe;
 use super::servers;
 use super::servers::etcd::{Demands as EtcdDemands, Etcd};
 use super::servers::mariadb::MariaDb;
+use super::servers::redis::{Redis, VALKEY};
 use super::servers::zookeeper::{Demands as ZooKeeperDemands, ZooKeeper};
+
+/// Why there is no Valkey on this machine, for tests that are skipped then: Debian 12 has none, and
+/// `cargo xtask install` fetches one where it can.
+pub fn missing_valkey() -> Option<LabError> {
+    super::program::find(VALKEY).err()
+}
 
 /// Long, since machines that run tests stall for seconds; a server that works
 /// never takes it.
@@ -45,6 +52,9 @@ pub enum Data {
     Keep,
     /// Its data is gone.
     Lose,
+    /// It finds what it had at the last [`sync`](Server::sync), as after a crash of its machine: all that
+    /// was written later was not on disk.
+    LoseUnsynced,
 }
 
 /// A server process of this lab; it ends and its folder goes when this is dropped.
@@ -132,6 +142,23 @@ impl Server {
     pub async fn start_mariadb_with(options: &[&str]) -> Result<Self> {
         let recipe = MariaDb::with(options)?;
         let server = Self::create(Box::new(recipe), Arc::new(Folder::create()?), false).await?;
+        server.launch(Data::Keep).await?;
+        server.ready().await?;
+        Ok(server)
+    }
+
+    /// Starts a Valkey, which in all else is a [`Kind::Redis`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start); [`missing_valkey`] tells beforehand whether there is one here.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, nothing of the server remains.
+    pub async fn start_valkey() -> Result<Self> {
+        let recipe = Box::new(Redis::alone()?.served_by(VALKEY));
+        let server = Self::create(recipe, Arc::new(Folder::create()?), false).await?;
         server.launch(Data::Keep).await?;
         server.ready().await?;
         Ok(server)
@@ -268,8 +295,13 @@ impl Server {
     /// If the future is dropped, the server may be down.
     pub async fn launch(&self, data: Data) -> Result<()> {
         self.kill().await;
-        if data == Data::Lose {
-            self.recipe.lose(&self.home).await?;
+        match data {
+            Data::Keep => {}
+            Data::Lose => self.recipe.lose(&self.home).await?,
+            Data::LoseUnsynced => {
+                self.recipe.lose(&self.home).await?;
+                self.copy("synced", "data").await?;
+            }
         }
         self.recipe.prepare(&self.home).await?;
         let mut command = self.recipe.command(&self.home)?;
@@ -279,6 +311,28 @@ impl Server {
         let child = command.spawn().doing(format!("starting {}", self.name()))?;
         *self.child() = Some(child);
         Ok(())
+    }
+
+    /// What it has by now is on disk: [`Data::LoseUnsynced`] puts it back. Restarts the server.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the server may be down.
+    pub async fn sync(&self) -> Result<()> {
+        self.kill().await;
+        self.copy("data", "synced").await?;
+        self.restart(Data::Keep).await
+    }
+
+    /// Copies a folder of its home over another one, or none.
+    async fn copy(&self, from: &str, to: &str) -> Result<()> {
+        let mut command = self.home.command("rsync")?;
+        command.args(["-a", "--delete", &format!("{from}/"), to]);
+        self.home.run(command).await
     }
 
     /// Returns once the server answers a real request.

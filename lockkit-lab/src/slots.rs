@@ -57,14 +57,26 @@ impl Group {
     pub async fn key_with(&self, part: &str) -> Result<Option<String>> {
         self.is_divided()?;
         for member in self.members().iter().filter(|member| member.is_awake()) {
-            let found = resp::ask(member.addr(), &["KEYS", &format!("*{part}*")]).await;
-            if let Reply::Array(keys) = answered(found)?
-                && let Some(key) = keys.first()
-            {
-                return Ok(Some(key.text().to_owned()));
+            let keys = self.keys_of(member).await?;
+            if let Some(key) = keys.into_iter().find(|key| key.contains(part)) {
+                return Ok(Some(key));
             }
         }
         Ok(None)
+    }
+
+    /// The keys that a member has.
+    pub(crate) async fn keys_of(&self, member: &Server) -> Result<Vec<String>> {
+        match answered(resp::ask(member.addr(), &["KEYS", "*"]).await)? {
+            Reply::Array(keys) => Ok(keys.iter().map(|key| key.text().to_owned()).collect()),
+            other => Err(LabError::Answer(format!("its keys: {other:?}"))),
+        }
+    }
+
+    /// Whether a member takes itself for a master.
+    pub(crate) async fn is_master(&self, member: &Server) -> Result<bool> {
+        let role = answered(resp::ask(member.addr(), &["ROLE"]).await)?;
+        Ok(matches!(&role, Reply::Array(parts) if parts[0].text() == "master"))
     }
 
     /// Begins to move the slot of this key to another master: from now on both know
@@ -81,8 +93,7 @@ impl Group {
         let from = self.holder_of(key).await?;
         let mut masters = Vec::new();
         for member in self.members() {
-            let role = answered(resp::ask(member.addr(), &["ROLE"]).await)?;
-            if matches!(&role, Reply::Array(parts) if parts[0].text() == "master") {
+            if self.is_master(member).await? {
                 masters.push(member);
             }
         }

@@ -1,5 +1,6 @@
 //! Storms of a few seconds; `cargo xtask storm` runs them for minutes.
 
+mod second;
 mod setnx;
 
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::{Error, LockManager, Settings};
 use lockkit_lab::history::judge::Rule;
 use lockkit_lab::storm::{FAULTS, Report, Stage, Storm};
-use lockkit_lab::{Kind, Shared};
+use lockkit_lab::{Kind, Replication, Shared};
 
 fn storm() -> Storm {
     Storm::brief(lockkit_lab::worker::example("storm_worker"))
@@ -35,7 +36,35 @@ async fn processes_on_sqlite_that_are_frozen_and_killed_are_acquitted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_on_postgresql_that_are_frozen_and_killed_are_acquitted() {
     let server = Shared::server(Kind::Postgres).await.unwrap();
-    had(&storm().acquitted(Stage::calm(server.url()), connect).await, 10, 2);
+    let report = storm().acquitted(Stage::calm(server.url()), connect).await;
+    had(&report, 10, 2);
+    assert!(second::finds_linearizable(&report.recorded));
+}
+
+/// No write is lost, so nothing needs an excuse.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_synchronous_standby_of_postgresql_that_takes_over_breaks_nothing() {
+    let stage = Stage::pair(Replication::PostgresSynchronous).await.unwrap();
+    let report = storm().acquitted(stage, connect).await;
+    had(&report, 10, 2);
+    let excused = &report.judgement.excused;
+    assert!(excused.is_empty(), "no write is lost: {excused:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_asynchronous_standby_of_postgresql_that_takes_over_is_acquitted() {
+    let stage = Stage::pair(Replication::PostgresAsynchronous).await.unwrap();
+    had(&storm().acquitted(stage, connect).await, 10, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgresql_that_loses_what_it_had_not_synced_is_acquitted() {
+    let faults = [Fault::ConnectionCut, Fault::ServerRestarts, Fault::WritesLost];
+    let mut stage = Stage::server(Kind::Postgres, &faults).await.unwrap();
+    for url in [&mut stage.url, &mut stage.direct] {
+        url.push_str("?durability=needed");
+    }
+    had(&storm().acquitted(stage, connect).await, 10, 2);
 }
 
 /// Members of a quorum of Redis servers are frozen, killed, cut off and emptied, one at a time; and
@@ -91,6 +120,7 @@ async fn an_unsafe_lock_on_a_real_redis_is_convicted_and_drawn() {
     let rules: Vec<_> = report.judgement.violations.iter().map(|v| v.rule).collect();
     assert!(rules.contains(&Rule::Exclusion), "{rules:?}");
     assert!(rules.contains(&Rule::TokenOnce), "{rules:?}");
+    assert!(!second::finds_linearizable(&report.recorded));
     let drawing = std::fs::read_to_string(report.drawing.unwrap()).unwrap();
     assert!(drawing.contains("#c00"), "the violation is not marked");
     assert!(storm.folder.join("server.log").exists(), "what the server said is missing");

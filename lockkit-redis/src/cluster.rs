@@ -19,6 +19,7 @@ use redis::{
 use crate::failure::{Again, Failed, bounded};
 use crate::link::Turn;
 use crate::own::{NOT_A_WORD, Own};
+use crate::peer::Heard;
 use crate::source::{Address, Source, elsewhere};
 use crate::voice::Voice;
 use crate::{keys, reply};
@@ -90,14 +91,19 @@ impl Cluster {
     }
 
     /// Sends a command to the master that has this key.
-    pub(crate) async fn send(&self, cmd: &Cmd, key: &str, turn: Turn) -> Result<Value, Failed> {
+    pub(crate) async fn send(
+        &self,
+        cmd: &Cmd,
+        key: &str,
+        turn: Turn,
+    ) -> Result<Heard<Value>, Failed> {
         let mut sent = Sent { cluster: self, at: Instant::now(), over: false };
         let answer = self.send_on(cmd, keys::slot(key), turn).await;
         sent.over = true;
         answer
     }
 
-    async fn send_on(&self, cmd: &Cmd, slot: u16, turn: Turn) -> Result<Value, Failed> {
+    async fn send_on(&self, cmd: &Cmd, slot: u16, turn: Turn) -> Result<Heard<Value>, Failed> {
         let (mut redirects, mut pauses) = (0, 0);
         loop {
             let failed = match self.node_of(slot).await?.send(cmd, turn).await {
@@ -133,12 +139,13 @@ impl Cluster {
         pipe: &Pipeline,
         count: usize,
         key: &str,
-    ) -> Result<Vec<Value>, Failed> {
+    ) -> Result<Heard<Vec<Value>>, Failed> {
         let slot = keys::slot(key);
         let mut redirects = 0;
         loop {
             let answers = self.node_of(slot).await?.send_all(pipe, count).await;
-            let moved = answers.as_ref().ok().and_then(|values| values.first()).and_then(moved);
+            let first = answers.as_ref().ok().and_then(|heard| heard.answer.first());
+            let moved = first.and_then(moved);
             match (moved, &answers) {
                 (Some(error), _) if redirects < REDIRECTS => {
                     redirects += 1;
@@ -156,10 +163,11 @@ impl Cluster {
     /// be dead.
     pub(crate) async fn look_at(&self, node: &Address, cmd: &Cmd) -> Result<Value, Failed> {
         let own = self.node(node).map_err(Failed::for_good)?;
-        match own.send(cmd, Turn::Waits).await {
+        let answer = match own.send(cmd, Turn::Waits).await {
             Err(failed) if failed.again != Again::No => own.send(cmd, Turn::Waits).await,
             answer => answer,
-        }
+        };
+        Ok(answer?.answer)
     }
 
     /// Where the masters are by now.
@@ -172,7 +180,11 @@ impl Cluster {
 
     /// A slot that is on its way to another node: what the first one does not have any more, that one
     /// is asked for.
-    async fn asked_elsewhere(&self, cmd: &Cmd, failed: &Failed) -> Option<Result<Value, Failed>> {
+    async fn asked_elsewhere(
+        &self,
+        cmd: &Cmd,
+        failed: &Failed,
+    ) -> Option<Result<Heard<Value>, Failed>> {
         if failed.error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
             return None;
         }
@@ -181,9 +193,10 @@ impl Cluster {
         pipe.cmd("ASKING");
         pipe.add_command(cmd.clone());
         let answers = node.send_all(&pipe, 2).await;
-        Some(answers.and_then(|mut answers| {
-            let last = answers.pop().unwrap_or(Value::Nil);
-            last.extract_error().map_err(Failed::for_good)
+        Some(answers.and_then(|Heard { mut answer, from }| {
+            let last = answer.pop().unwrap_or(Value::Nil);
+            let answer = last.extract_error().map_err(Failed::for_good)?;
+            Ok(Heard { answer, from })
         }))
     }
 
@@ -261,7 +274,7 @@ impl Cluster {
                 let mut cmd = redis::cmd("CLUSTER");
                 cmd.arg("SLOTS");
                 let answer = own.send(&cmd, Turn::First).await.map_err(|failed| failed.error)?;
-                read_slots(answer, host)
+                read_slots(answer.answer, host)
             })
         });
         let asked: Vec<_> = asked.collect();

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
-use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{
-    Answered, Flights, Force, Grant, KnownBases, LockDriver, Registers, Renewal, Replies, SetLimit,
-    Step,
+    Answered, Flights, Force, Grant, KnownBases, LockDriver, Registers, Renewal, Renewed, Replies,
+    ServerRun, SetLimit, Step, Writes,
 };
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 use redis::Value;
@@ -20,6 +21,7 @@ use crate::failure::to_error;
 use crate::flight::FLIGHTS;
 use crate::link::Link;
 use crate::listing::Listing;
+use crate::peer::Heard;
 use crate::replicas::Replicas;
 use crate::script::{self, Call, Script};
 use crate::source::Source;
@@ -55,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) wakes: Wakes,
     pub(crate) tokens: HighestTokens,
     pub(crate) bases: KnownBases,
+    pub(crate) writes: Writes,
     pub(crate) replicas: Option<Replicas>,
     pub(crate) listing: Listing,
     pub(crate) source: Arc<Source>,
@@ -81,9 +84,13 @@ const CAPABILITIES: Capabilities = {
         (Fault::Failover, Keeps::Tokens),
         // Each of two masters has its own line, and who stood in it keeps an old token.
         (Fault::SplitBrain, Keeps::Nothing),
+        // Ends of leases are absolute times.
+        (Fault::OtherClockTakesOver, Keeps::Tokens),
         (Fault::LeaderLost, Keeps::Impossible),
         // Leases end early; tokens come from a counter that does not go back with the clock.
         (Fault::ServerClockSteps, Keeps::Tokens),
+        (Fault::ClientMachinePaused, Keeps::Tokens),
+        (Fault::ServerClockSlewedMore, Keeps::Tokens),
         (Fault::BrokenByForce, Keeps::Tokens),
     ];
     capabilities
@@ -101,12 +108,16 @@ impl RedisDriver {
         if let Link::Cluster(_) = link {
             // A call reaches one slot, and no claim is to wait for another's node.
             capabilities.flights = Flights::SINGLE;
+            // Each of its shards has data and failovers of its own: no run tells of them all, and so
+            // it is no member of a quorum.
+            capabilities.raise = false;
         }
         let shared = Arc::new(Shared {
             link,
             wakes: Wakes::new(voice),
             tokens: HighestTokens::new(),
             bases: KnownBases::default(),
+            writes: Writes::default(),
             replicas,
             listing: Listing::default(),
             source,
@@ -154,6 +165,18 @@ impl Shared {
         args: &[impl script::Arg],
         again: Option<&[u8]>,
     ) -> Result<Answered<Value>, Error> {
+        let sent = self.run_heard(script, keys, args, again).await?;
+        Ok(sent.map(|heard| heard.answer))
+    }
+
+    /// The same, with who answered.
+    pub(crate) async fn run_heard(
+        &self,
+        script: &Script,
+        keys: &[impl script::Key],
+        args: &[impl script::Arg],
+        again: Option<&[u8]>,
+    ) -> Result<Answered<Heard<Value>>, Error> {
         let mute = self.wakes.voice.is_mute();
         let sent = if let Link::Cluster(_) = self.link {
             // While a slot moves to another node, both of them refuse each command of a script whose key
@@ -167,9 +190,10 @@ impl Shared {
             script.call(&self.link, Call { keys, args }, again, mute).await
         };
         match sent {
-            Ok(Answered { answer, unanswered }) => match self.heard(answer) {
+            Ok(Answered { answer: Heard { answer, from }, unanswered }) => match self.heard(answer)
+            {
                 Value::ServerError(error) => Err(to_error(error.into())),
-                answer => Ok(Answered::after(unanswered, answer)),
+                answer => Ok(Answered::after(unanswered, Heard { answer, from })),
             },
             Err(failed) if is_about_rights(&failed.error) => {
                 Err(Box::pin(self.forbidden(failed, keys[0].as_ref())).await)
@@ -229,12 +253,19 @@ impl LockDriver for RedisDriver {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        let sent = BootClock.now();
+        Ok(Renewed::without_evidence(self.renew_with_evidence(claims).await?))
+    }
+
+    async fn renew_with_evidence(
+        &self,
+        claims: &[Arc<Claim>],
+    ) -> Result<Vec<Result<Renewed, Error>>, Error> {
+        let sent = SteadyClock.now();
         let mut answers = self.shared.renew(claims).await;
         if self.shared.replicas.is_some() {
             for (claim, answer) in claims.iter().zip(&mut answers) {
                 if let Ok(answer) = answer {
-                    self.shared.not_before_replicas(claim, answer, sent);
+                    self.shared.not_before_replicas(claim, &mut answer.renewal, sent);
                 }
             }
         }
@@ -271,7 +302,7 @@ impl LockDriver for RedisDriver {
             Force::Polite => b"polite",
             Force::Immediate => b"force",
         };
-        let token = format!("{:019}", token.get());
+        let token = keys::token(token.get());
         let args = [token.as_bytes(), force, &record];
         let answer = self.shared.run(&script::BREAK, &[&key], &args).await?;
         Ok(answer == Value::Int(1))
@@ -294,10 +325,10 @@ impl LockDriver for RedisDriver {
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        if matches!(claim.mode, Mode::Permits { .. }) {
-            return Err(self.unsupported("raising the tokens of permits"));
+        if !self.shared.capabilities.raise || matches!(claim.mode, Mode::Permits { .. }) {
+            return Err(self.unsupported("raising these tokens"));
         }
-        let token = format!("{:019}", token.get());
+        let token = keys::token(token.get());
         self.shared.about(claim, &script::RAISE, Some(&token)).await
     }
 
@@ -324,6 +355,18 @@ impl LockDriver for RedisDriver {
         let key = keys::base(namespace);
         let base = base.to_string();
         self.shared.run(&script::BASE, &[&key], &[base.as_bytes()]).await.map(drop)
+    }
+
+    async fn promises(&self) -> Result<Promises, Error> {
+        self.shared.promises().await
+    }
+
+    async fn run_of(&self, _: &Key) -> Result<Option<ServerRun>, Error> {
+        health::run(&self.shared).await
+    }
+
+    async fn keeps_writes(&self) -> Result<bool, Error> {
+        health::keeps_writes(&self.shared).await
     }
 
     async fn health(&self) -> Result<Health, Error> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::Error;
+use lockkit_core::driver::Writes;
 use redis::{ErrorKind, RedisError, RedisResult};
 
 /// The error as core knows them: whether trying again may help.
@@ -14,6 +15,9 @@ pub(crate) fn to_error(error: RedisError) -> Error {
     if error.code() == Some("LOCKKIT") {
         let what = error.detail().unwrap_or_default().to_owned();
         return Error::permanent(crate::BACKEND, Foreign(what));
+    }
+    if says(&error, "READONLY") {
+        return Writes::refused(crate::BACKEND, "it is a standby (a replica)", error);
     }
     match may_pass(&error) {
         true => Error::retryable(crate::BACKEND, error),
@@ -46,13 +50,12 @@ impl Foreign {
 /// What a server says that is full, cannot save, has too few replicas, is busy with a script, is
 /// loading, follows another one, or is in a cluster that is not in order just now. Servers before
 /// Redis 7 say it of a script's command within a longer sentence.
-const PASSING: [&str; 11] = [
+const PASSING: [&str; 10] = [
     "OOM",
     "MISCONF",
     "NOREPLICAS",
     "BUSY",
     "LOADING",
-    "READONLY",
     "MASTERDOWN",
     "CLUSTERDOWN",
     "TRYAGAIN",
@@ -65,14 +68,17 @@ fn may_pass(error: &RedisError) -> bool {
         ErrorKind::Io => !is_about_certificates(error),
         ErrorKind::MasterNameNotFoundBySentinel | ErrorKind::ClusterConnectionNotFound => true,
         _ => {
-            let code = error.code().unwrap_or_default();
             let detail = error.detail().unwrap_or_default();
-            let wrapped = |code: &&str| detail.contains(&format!("-{code} "));
-            PASSING.contains(&code)
-                || (code == "ERR" && detail.starts_with("max number of clients"))
-                || (code == "ERR" && PASSING.iter().any(wrapped))
+            PASSING.iter().any(|code| says(error, code))
+                || (error.code() == Some("ERR") && detail.starts_with("max number of clients"))
         }
     }
+}
+
+/// Whether a server says this, by itself or of a script's command.
+fn says(error: &RedisError, code: &str) -> bool {
+    let wrapped = || error.detail().is_some_and(|it| it.contains(&format!("-{code} ")));
+    error.code() == Some(code) || (error.code() == Some("ERR") && wrapped())
 }
 
 /// A server whose certificate is not trusted today will not be in a second.

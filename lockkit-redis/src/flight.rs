@@ -79,14 +79,16 @@ impl Shared {
             let (lock, bucket) = keys::lock(&claim.key);
             buckets.push(bucket);
             locks.extend([lock, keys::counter(bucket)]);
-            args.push(keys::claim(claim, self.tokens.least(bucket), &client));
+            args.push(keys::claim(claim, &client));
             args.push(keys::millis(claim.hold_ttl).to_string());
+            args.push(keys::token(self.tokens.least(bucket)));
             hows.push(keys::how(claim, *patience));
         }
         if hows.iter().any(|how| !how.is_empty()) {
             args.append(&mut hows);
         }
-        let sent = self.run_counting(&script::ACQUIRE, &locks, &args, None).await?;
+        let sent = self.run_counting(&script::ACQUIRE, &locks, &args, None).await;
+        let sent = sent.map_err(|error| self.writes.judge(error))?;
         let mut replies = reply::to_each(sent, asked.len(), |i, answer| {
             let (claim, _) = asked[i];
             let mut lease = None;
@@ -100,6 +102,15 @@ impl Shared {
             }
             reply
         })?;
+        for reply in &mut replies {
+            match reply.as_ref().map(|reply| reply.answer) {
+                Ok(Reply::Acquired(Acquisition::Granted(_) | Acquisition::Queued { .. })) => {
+                    self.writes.done();
+                }
+                Ok(_) => {}
+                Err(error) => *reply = Err(self.writes.judge(error.clone())),
+            }
+        }
         if self.replicas.is_some() {
             Box::pin(self.confirm_grants(asked, &mut replies)).await;
         }

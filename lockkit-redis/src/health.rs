@@ -4,12 +4,15 @@ use std::collections::HashMap;
 
 use futures_util::future::join_all;
 use lockkit_core::Error;
+use lockkit_core::driver::ServerRun;
 use lockkit_core::state::{Finding, Health, Severity};
 use redis::Value;
 
 use crate::driver::Shared;
 use crate::keys::BUCKETS;
 use crate::link::Link;
+use crate::source::Source;
+use crate::voice::is_about_rights;
 use crate::{keys, nodes, reply, script};
 
 pub(crate) async fn examine(shared: &Shared) -> Result<Health, Error> {
@@ -66,14 +69,54 @@ pub(crate) async fn examine_all(shared: &Shared) -> Result<Health, Error> {
     }))
 }
 
-fn text(info: Value) -> Result<String, Error> {
+/// Which run of the server answers; `None` where this user may not ask.
+///
+/// Redis' `run_id` is another one after each start, and with the server that takes over. Nothing
+/// tells these apart once it is done, so the identity is always the same, and
+/// [`keeps_writes`] is `false` where another server can take over.
+pub(crate) async fn run(shared: &Shared) -> Result<Option<ServerRun>, Error> {
+    if let Link::Cluster(_) = shared.link {
+        return Ok(None);
+    }
+    match shared.link.look(redis::cmd("INFO").arg("server"), "").await {
+        Ok(info) => {
+            let info = text(info)?;
+            let id = facts(&info).get("run_id").copied();
+            Ok(id.map(|id| ServerRun::new("redis", id)))
+        }
+        Err(failed) if is_about_rights(&failed.error) => Ok(None),
+        Err(failed) => Err(failed.into()),
+    }
+}
+
+/// Whether the append-only file has every write before it is acknowledged, and there is no replica
+/// that could take over.
+pub(crate) async fn keeps_writes(shared: &Shared) -> Result<bool, Error> {
+    if matches!(shared.link, Link::Cluster(_)) || matches!(*shared.source, Source::Sentinels(_)) {
+        return Ok(false);
+    }
+    let info = shared.link.look(redis::cmd("INFO").arg("replication"), "").await?;
+    let settings = shared.link.look(redis::cmd("CONFIG").arg("GET").arg("append*"), "").await;
+    let settings = settings.ok().and_then(|all| redis::from_redis_value(all).ok());
+    let settings: HashMap<String, String> = settings.unwrap_or_default();
+    let info = text(info)?;
+    let facts = facts(&info);
+    let never_took_over =
+        facts.get("master_replid2").is_some_and(|id| id.bytes().all(|b| b == b'0'));
+    let alone = facts.get("role") == Some(&"master") && facts.get("connected_slaves") == Some(&"0");
+    let is = |name, value| settings.get(name).is_some_and(|set: &String| set == value);
+    let on_disk = is("appendonly", "yes") && is("appendfsync", "always");
+    Ok(alone && never_took_over && on_disk)
+}
+
+pub(crate) fn text(info: Value) -> Result<String, Error> {
     match info {
         Value::VerbatimString { text, .. } => Ok(text),
         other => reply::text(&other).map(str::to_owned).ok_or_else(|| reply::unexpected(&other)),
     }
 }
 
-fn facts(info: &str) -> HashMap<&str, &str> {
+pub(crate) fn facts(info: &str) -> HashMap<&str, &str> {
     info.lines().filter_map(|line| line.trim_end().split_once(':')).collect()
 }
 
@@ -104,13 +147,21 @@ fn findings(facts: &HashMap<&str, &str>, cluster: bool) -> Vec<Finding> {
             "connect to the master, through sentinel or the cluster if there is one",
         );
     }
-    let policy = fact("maxmemory_policy");
-    if !matches!(policy, "" | "noeviction") {
-        let limited = fact("maxmemory") != "0";
+    if let Some(policy) = eviction(facts) {
         say(
-            if limited { Severity::Problem } else { Severity::Warning },
-            format!("the eviction policy is {policy}: locks disappear when memory is short"),
+            Severity::Problem,
+            format!(
+                "the eviction policy is {policy}: when memory is short, locks disappear while they \
+                 are held, and only fencing tokens protect"
+            ),
             "set maxmemory-policy to noeviction, or keep locks on a server of their own",
+        );
+    }
+    if let Some(product) = several_masters(facts) {
+        say(
+            Severity::Problem,
+            format!("this is {product}: several servers take writes, and each would grant a lock"),
+            "keep locks on a server, or behind sentinels, with one master at a time",
         );
     }
     if fact("aof_enabled") == "0" {
@@ -138,6 +189,22 @@ fn findings(facts: &HashMap<&str, &str>, cluster: bool) -> Vec<Finding> {
     found
 }
 
+/// The policy by which this server drops keys when memory is short, if it drops any. Any user who may
+/// connect may read it, as part of `INFO`.
+pub(crate) fn eviction<'a>(facts: &HashMap<&str, &'a str>) -> Option<&'a str> {
+    let policy = facts.get("maxmemory_policy").copied().unwrap_or_default();
+    (!matches!(policy, "" | "noeviction")).then_some(policy)
+}
+
+/// What takes writes at several servers at a time, as far as `INFO` tells.
+pub(crate) fn several_masters(facts: &HashMap<&str, &str>) -> Option<&'static str> {
+    if facts.get("role") == Some(&"active-replica") {
+        return Some("a KeyDB with active replicas");
+    }
+    let is_active = facts.keys().any(|name| name.starts_with("crdt_"));
+    is_active.then_some("an active-active database")
+}
+
 fn is_older(version: &str, than: (u32, u32)) -> bool {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
     match (parts.next().flatten(), parts.next().flatten()) {
@@ -156,6 +223,37 @@ mod tests {
                     maxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:0\r\n";
         assert_eq!(findings(&facts(info), false), []);
         assert_eq!(server(&facts(info)), "Redis 7.0.15");
+    }
+
+    #[test]
+    fn each_policy_that_drops_keys_is_a_problem_whatever_the_memory() {
+        for policy in ["volatile-lru", "allkeys-random", "volatile-ttl"] {
+            let info = format!(
+                "redis_version:7.0.15\nrole:master\nmaxmemory:0\naof_enabled:1\n\
+                 maxmemory_policy:{policy}\n"
+            );
+            assert_eq!(eviction(&facts(&info)), Some(policy));
+            let [found] = &findings(&facts(&info), false)[..] else { panic!("{policy}") };
+            assert!(
+                found.severity == Severity::Problem && found.what.contains(policy),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn several_masters_are_a_problem_where_info_tells() {
+        let keydb = "redis_version:6.3.4\nrole:active-replica\naof_enabled:1\n";
+        let active =
+            "redis_version:7.2.4\nrole:master\naof_enabled:1\ncrdt_replid:1\ncrdt_slots:0-16383\n";
+        for (info, product) in [(keydb, "KeyDB"), (active, "active-active")] {
+            let [found] = &findings(&facts(info), false)[..] else { panic!("{info}") };
+            assert!(
+                found.severity == Severity::Problem && found.what.contains(product),
+                "{found:?}"
+            );
+        }
+        assert_eq!(several_masters(&facts("redis_version:7.0.15\nrole:master\n")), None);
     }
 
     #[test]

@@ -143,18 +143,23 @@ fn escaped(namespace: &Namespace) -> Cow<'_, str> {
     }
 }
 
-/// A claim as the string that it is while it is alone:
-/// `ID TOKEN HOLD_MS WAIT_MS CLIENT PID<tab>HOST<tab>PROGRAM[<tab>NOTE]`, TOKEN with as many digits
-/// as the greatest has, so that text compares as the numbers do.
-pub(crate) fn claim(claim: &Claim, token: u64, client: &str) -> String {
+/// A token, with as many digits as the greatest has, so that text compares as the numbers do.
+pub(crate) fn token(token: u64) -> String {
+    let mut text = String::with_capacity(20);
+    push_number(&mut text, token, 19);
+    text
+}
+
+/// A claim as the string that it is while it is alone, behind its token:
+/// ` ID HOLD_MS WAIT_MS CLIENT PID<tab>HOST<tab>PROGRAM[<tab>NOTE]`.
+pub(crate) fn claim(claim: &Claim, client: &str) -> String {
     let Identity { host, pid, program } = &*claim.identity;
     let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
     let (host, program) = (one_word(host), one_word(program));
     let id = claim.id.to_hex();
     let mut text = String::with_capacity(192); // room for all of it, mostly
-    text.push_str(&id);
     text.push(' ');
-    push_number(&mut text, token, 19);
+    text.push_str(&id);
     text.push(' ');
     for millis in [hold, wait] {
         push_number(&mut text, millis, 1);
@@ -305,10 +310,8 @@ mod tests {
         let ttl = std::time::Duration::from_micros(1_500);
         let claim_ = Claim::new(key("", "a"), Mode::Exclusive, ttl, ttl, identity.into())
             .with_note(Some("why not".into()));
-        let text = claim(&claim_, 1, "c1");
-        let (head, rest) = text.split_at(33 + 20);
-        assert!(head.ends_with(" 0000000000000000001 "), "{head}");
-        let rest = rest.strip_prefix("2 2 c1 ").unwrap();
+        let text = claim(&claim_, "c1");
+        let rest = text.strip_prefix(&format!(" {} 2 2 c1 ", claim_.id.to_hex())).unwrap();
         let (identity, note) = shown(rest);
         assert_eq!((identity.host.as_str(), identity.pid), ("h?x", 7));
         assert_eq!((identity.program.as_str(), note.as_deref()), ("a b", Some("why not")));
@@ -320,9 +323,7 @@ mod tests {
             let mut text = "x".to_owned();
             push_number(&mut text, number, 1);
             assert_eq!(text, format!("x{number}"));
-            let mut text = String::new();
-            push_number(&mut text, number, 19);
-            assert_eq!(text, format!("{number:019}"));
+            assert_eq!(token(number), format!("{number:019}"));
         }
     }
 

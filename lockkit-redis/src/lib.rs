@@ -30,6 +30,8 @@ mod listing;
 mod nodes;
 mod options;
 mod own;
+mod peer;
+mod promises;
 mod registers;
 mod renewal;
 mod replicas;

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use crate::cluster::Cluster;
 use crate::failure::{Again, Failed, bounded};
 use crate::own::{Own, ask};
+use crate::peer::Heard;
 
 /// How commands reach the server.
 pub(crate) enum Link {
@@ -34,12 +35,18 @@ pub(crate) enum Turn {
 
 impl Link {
     /// Sends a command once, to the server that has `key`.
-    pub(crate) async fn send(&self, cmd: &Cmd, key: &str, turn: Turn) -> Result<Value, Failed> {
+    pub(crate) async fn send(
+        &self,
+        cmd: &Cmd,
+        key: &str,
+        turn: Turn,
+    ) -> Result<Heard<Value>, Failed> {
         match self {
             Self::Own(own) => own.send(cmd, turn).await,
             Self::Manager(manager, limit) => {
                 let mut connection = manager.clone();
-                bounded(*limit, ask(&mut connection, cmd)).await.map_err(Failed::for_good)
+                let answer = bounded(*limit, ask(&mut connection, cmd)).await;
+                answer.map(|answer| Heard { answer, from: None }).map_err(Failed::for_good)
             }
             // Boxed: all that single servers do not need.
             Self::Cluster(cluster) => Box::pin(cluster.send(cmd, key, turn)).await,
@@ -52,13 +59,14 @@ impl Link {
         pipe: &Pipeline,
         count: usize,
         key: &str,
-    ) -> Result<Vec<Value>, Failed> {
+    ) -> Result<Heard<Vec<Value>>, Failed> {
         match self {
             Self::Own(own) => own.send_all(pipe, count).await,
             Self::Manager(manager, limit) => {
                 let mut connection = manager.clone();
                 let answers = connection.req_packed_commands(pipe, 0, count);
-                bounded(*limit, answers).await.map_err(Failed::for_good)
+                let answers = bounded(*limit, answers).await;
+                answers.map(|answer| Heard { answer, from: None }).map_err(Failed::for_good)
             }
             Self::Cluster(cluster) => cluster.send_all(pipe, count, key).await,
         }
@@ -66,10 +74,11 @@ impl Link {
 
     /// Sends a command that only looks; once more when the connection turns out to be dead.
     pub(crate) async fn look(&self, cmd: &Cmd, key: &str) -> Result<Value, Failed> {
-        match self.send(cmd, key, Turn::Waits).await {
+        let answer = match self.send(cmd, key, Turn::Waits).await {
             Err(failed) if failed.again != Again::No => self.send(cmd, key, Turn::Waits).await,
             answer => answer,
-        }
+        };
+        Ok(answer?.answer)
     }
 
     /// The server to which commands go, where that is one of which we know.

@@ -13,6 +13,7 @@ use tokio::sync::{Mutex, Notify, Semaphore, SemaphorePermit};
 
 use crate::failure::{Again, Failed, bounded, timed_out};
 use crate::link::Turn;
+use crate::peer::{Heard, Peer};
 use crate::source::Source;
 use crate::voice::Voice;
 
@@ -42,6 +43,7 @@ pub(crate) struct Own {
 struct Live {
     client: Client,
     connection: MultiplexedConnection,
+    peer: Arc<Peer>,
     number: u64,
     since: Instant,
     /// When the last answer came, in ms from `since` on.
@@ -106,7 +108,7 @@ impl Own {
     }
 
     /// Sends a command once.
-    pub(crate) async fn send(&self, cmd: &Cmd, turn: Turn) -> Result<Value, Failed> {
+    pub(crate) async fn send(&self, cmd: &Cmd, turn: Turn) -> Result<Heard<Value>, Failed> {
         let _turn = match turn {
             Turn::First => None,
             Turn::Waits => Some(self.turn().await.map_err(Failed::for_good)?),
@@ -117,9 +119,9 @@ impl Own {
         let answer = ask(&mut connection, cmd).await;
         sent.over = true;
         match answer {
-            Ok(value) => {
+            Ok(answer) => {
                 self.answered(&sent.live);
-                Ok(value)
+                Ok(Heard { answer, from: Some(sent.live.peer.clone()) })
             }
             Err(error) => Err(self.failed(&sent.live, error)),
         }
@@ -130,12 +132,12 @@ impl Own {
         &self,
         pipe: &Pipeline,
         count: usize,
-    ) -> Result<Vec<Value>, Failed> {
+    ) -> Result<Heard<Vec<Value>>, Failed> {
         let mut live = self.connected().await.map_err(Failed::for_good)?;
         match live.connection.send_packed_commands(pipe, 0, count).await {
-            Ok(values) => {
+            Ok(answer) => {
                 self.answered(&live);
-                Ok(values)
+                Ok(Heard { answer, from: Some(live.peer) })
             }
             Err(error) => Err(self.failed(&live, error)),
         }
@@ -216,11 +218,11 @@ impl Own {
             return Err(error.clone()); // somebody tried while we stood in line
         }
         match bounded(self.limit, self.connect()).await {
-            Ok((client, connection)) => {
+            Ok((client, connection, peer)) => {
                 static NUMBER: AtomicU64 = AtomicU64::new(0);
                 let number = NUMBER.fetch_add(1, Ordering::Relaxed);
                 let (since, answered) = (Instant::now(), Arc::default());
-                let live = Live { client, connection, number, since, answered };
+                let live = Live { client, connection, peer, number, since, answered };
                 *self.live() = Some(live.clone());
                 self.connected_anew.notify_one();
                 Ok(live)
@@ -232,13 +234,13 @@ impl Own {
         }
     }
 
-    async fn connect(&self) -> RedisResult<(Client, MultiplexedConnection)> {
+    async fn connect(&self) -> RedisResult<(Client, MultiplexedConnection, Arc<Peer>)> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.limit))
             .set_response_timeout(Some(self.limit));
         let (client, mut connection) = self.source.connect(&config).await?;
-        self.voice.greet(&mut connection).await?;
-        Ok((client, connection))
+        let run = self.voice.greet(&mut connection).await?;
+        Ok((client, connection, Arc::new(Peer::new(run))))
     }
 }
 

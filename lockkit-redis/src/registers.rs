@@ -49,7 +49,10 @@ impl Registers for RedisDriver {
             args.push(REPEATED);
         }
         let key = keys::register(at);
-        let sent = self.shared.run_counting(&script::STORE, &[&key], &args, Some(REPEATED)).await?;
+        let sent = self.shared.run_counting(&script::STORE, &[&key], &args, Some(REPEATED)).await;
+        let writes = &self.shared.writes;
+        let sent = sent.map_err(|error| writes.judge(error))?;
+        writes.done();
         let items = reply::array(sent.answer)?;
         let outcome = match (items.first().and_then(reply::text), items.get(1)) {
             (Some("stored"), Some(version)) => reply::number(version)

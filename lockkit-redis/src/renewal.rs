@@ -5,25 +5,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use lockkit_core::driver::{Ended, Renewal};
+use lockkit_core::driver::{Ended, Evidence, Renewal, Renewed};
 use lockkit_core::{Claim, Error};
 use redis::Value;
 
 use crate::driver::Shared;
 use crate::link::Link;
+use crate::peer::Heard;
 use crate::replicas::Replicas;
 use crate::reply::Told;
 use crate::{BACKEND, keys, reply, script};
 
 /// Claims renewed by one call of the script, so that no call holds up the server for long.
 const RENEWED_AT_ONCE: usize = 100;
+/// What an answer tells of its server.
+pub(crate) type Seen = Option<Arc<Evidence>>;
+
+/// What became of one of many, and by which evidence.
+pub(crate) type Answered = Result<(Told, Seen), Error>;
+
 /// How long a node of a cluster has for a renewal, however short the leases are.
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 
 impl Shared {
     /// Renews, and says to those that wait when to be asked about next. With replicas, a renewal of a
     /// claim that holds counts when they have it, too; one that waits is confirmed when it is granted.
-    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewal, Error>> {
+    pub(crate) async fn renew(&self, claims: &[Arc<Claim>]) -> Vec<Result<Renewed, Error>> {
         let answers = match &self.replicas {
             None => self.renew_all(claims, None).await,
             Some(replicas) => {
@@ -43,7 +50,11 @@ impl Shared {
             }
         };
         let answers = claims.iter().zip(answers);
-        answers.map(|(claim, answer)| Ok(self.note(claim, answer?))).collect()
+        let renewed = |(claim, answer): (&Arc<Claim>, Answered)| {
+            let (told, evidence) = answer?;
+            Ok(Renewed { renewal: self.note(claim, told), evidence })
+        };
+        answers.map(renewed).collect()
     }
 
     /// Renews in one flight: a call of the script for each hundred claims, in a cluster for each
@@ -52,7 +63,7 @@ impl Shared {
         &self,
         claims: &[Arc<Claim>],
         replicas: Option<&Replicas>,
-    ) -> Vec<Result<Told, Error>> {
+    ) -> Vec<Answered> {
         let keys: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key)).collect();
         let mut groups: Vec<Vec<usize>> = Vec::new();
         if let Link::Cluster(_) = self.link {
@@ -80,7 +91,7 @@ impl Shared {
             tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
         });
         let mut answers: Vec<_> =
-            claims.iter().map(|_| Ok((Renewal::Ended(Ended::NotInLine), None))).collect();
+            claims.iter().map(|_| Ok(((Renewal::Ended(Ended::NotInLine), None), None))).collect();
         for (group, renewed) in groups.iter().zip(join_all(calls).await) {
             match renewed {
                 Ok(renewed) => {
@@ -107,15 +118,12 @@ impl Shared {
         claims: &[Arc<Claim>],
         keys: &[(String, usize)],
         group: &[usize],
-    ) -> Result<Vec<Result<Told, Error>>, Error> {
+    ) -> Result<Vec<Answered>, Error> {
         let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
         let args: Vec<_> = group.iter().flat_map(|i| keys::claim_args(&claims[*i])).collect();
-        let answers = reply::array(self.run(&script::RENEW, &locks, &args).await?)?;
-        if answers.len() != group.len() {
-            return Err(reply::unexpected(&Value::Array(answers)));
-        }
-        let each = group.iter().zip(&answers);
-        Ok(each.map(|(i, answer)| reply::renewal(&claims[*i], answer)).collect())
+        let heard = self.run_heard(&script::RENEW, &locks, &args, None).await?.answer;
+        let claims: Vec<_> = group.iter().map(|i| &claims[*i]).collect();
+        renewals(&claims, heard)
     }
 
     /// Says to a claim that waits when it is to be asked about next.
@@ -125,4 +133,20 @@ impl Shared {
         }
         renewal
     }
+}
+
+/// What `renew.lua` answers about these claims, and the time of the server behind it.
+pub(crate) fn renewals(
+    claims: &[&Arc<Claim>],
+    heard: Heard<Value>,
+) -> Result<Vec<Answered>, Error> {
+    let mut answers = reply::array(heard.answer)?;
+    if answers.len() != claims.len() + 1 {
+        return Err(reply::unexpected(&Value::Array(answers)));
+    }
+    let time = answers.pop().unwrap_or(Value::Nil);
+    let evidence = heard.from.map(|from| from.evidence(&time));
+    let each = claims.iter().zip(&answers);
+    let each = each.map(|(claim, answer)| Ok((reply::renewal(claim, answer)?, evidence.clone())));
+    Ok(each.collect())
 }

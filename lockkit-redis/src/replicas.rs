@@ -15,7 +15,8 @@ use redis::{ErrorKind, ServerErrorKind, Value};
 use crate::driver::Shared;
 use crate::failure::to_error;
 use crate::link::Link;
-use crate::reply::Told;
+use crate::peer::Heard;
+use crate::renewal::{Answered, renewals};
 use crate::script::Call;
 use crate::{BACKEND, keys, reply, script};
 
@@ -60,7 +61,7 @@ impl Shared {
         &self,
         replicas: &Replicas,
         claims: &[&Arc<Claim>],
-    ) -> Result<Vec<Result<Told, Error>>, Error> {
+    ) -> Result<Vec<Answered>, Error> {
         let Some(first) = claims.first() else { return Ok(Vec::new()) };
         let (key, _) = keys::lock(&first.key);
         let mut locks: Vec<_> = claims.iter().map(|claim| keys::lock(&claim.key).0).collect();
@@ -69,12 +70,12 @@ impl Shared {
         }
         let args: Vec<_> = claims.iter().flat_map(|claim| keys::claim_args(claim)).collect();
         let (call, mute) = (Call { keys: &locks, args: &args }, self.wakes.voice.is_mute());
-        let mut answers = Vec::new();
+        let (mut answers, mut from) = (Vec::new(), None);
         for whole in [false, true] {
             let mut pipe = redis::pipe();
             pipe.add_command(script::RENEW.command(&call, mute, whole));
             pipe.cmd("WAIT").arg(replicas.least).arg((replicas.limit / 2).as_millis() as u64);
-            answers = replicas.link.send_all(&pipe, 2, &key).await?;
+            Heard { answer: answers, from } = replicas.link.send_all(&pipe, 2, &key).await?;
             if !answers.first().is_some_and(is_unknown_script) {
                 break;
             }
@@ -84,17 +85,14 @@ impl Shared {
         let confirmed = replicas.is_enough(&have);
         let renewed = match renewed {
             Value::ServerError(error) => return Err(to_error(error.into())),
-            renewed => reply::array(self.heard(renewed))?,
+            renewed => renewals(claims, Heard { answer: self.heard(renewed), from })?,
         };
-        if renewed.len() != claims.len() {
-            return Err(reply::unexpected(&Value::Array(renewed)));
-        }
-        let each = claims.iter().zip(&renewed).map(|(claim, answer)| {
-            let told = reply::renewal(claim, answer)?;
-            if let Renewal::Holds(_) = told.0 {
+        let each = renewed.into_iter().map(|renewed| {
+            let renewed = renewed?;
+            if let ((Renewal::Holds(_), _), _) = renewed {
                 confirmed.clone()?;
             }
-            Ok(told)
+            Ok(renewed)
         });
         Ok(each.collect())
     }
@@ -108,7 +106,7 @@ impl Shared {
             Err(error) => claims.iter().map(|_| Err(error.clone())).collect(),
         };
         let taken_over = "another server took over before replicas had the grant";
-        let confirmed = renewed.into_iter().map(|told| match told?.0 {
+        let confirmed = renewed.into_iter().map(|told| match told?.0.0 {
             Renewal::Holds(_) => Ok(()),
             _ => Err(Error::retryable(BACKEND, taken_over)),
         });

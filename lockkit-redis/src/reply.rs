@@ -42,7 +42,7 @@ pub(crate) fn array(value: Value) -> Result<Vec<Value>, Error> {
 pub(crate) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text),
         _ => None,
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn renewal(claim: &Claim, value: &Value) -> Result<Told, Error> {
 
 pub(crate) fn grant(claim: &Claim, token: Token) -> Grant {
     let ttl = Duration::from_millis(keys::millis(claim.hold_ttl));
-    Grant { token, ttl, since: None }
+    Grant { token, ttl, since: None, margin: Duration::ZERO }
 }
 
 pub(crate) fn token(value: &Value) -> Option<Token> {

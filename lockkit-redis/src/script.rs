@@ -9,6 +9,7 @@ use redis::{Cmd, ToRedisArgs, Value};
 
 use crate::failure::{Again, Failed};
 use crate::link::{Link, Turn};
+use crate::peer::Heard;
 
 /// A script of `scripts/`.
 #[derive(Debug)]
@@ -74,10 +75,10 @@ impl Script {
         call: Call<'_, K, A>,
         again: Option<&[u8]>,
         mute: bool,
-    ) -> Result<Answered<Value>, Failed> {
+    ) -> Result<Answered<Heard<Value>>, Failed> {
         let text = if mute { &self.mute } else { &self.speaks };
         let failed = match self.call_once(link, text, &call, None).await {
-            Ok(value) => return Ok(value.into()),
+            Ok(heard) => return Ok(heard.into()),
             Err(failed) => failed,
         };
         let unanswered = match failed.again {
@@ -97,7 +98,7 @@ impl Script {
         text: &Text,
         call: &Call<'_, K, A>,
         again: Option<&[u8]>,
-    ) -> Result<Value, Failed> {
+    ) -> Result<Heard<Value>, Failed> {
         let key = call.keys[0].as_ref();
         match link.send(&call.command("EVALSHA", &text.sha, again), key, self.turn).await {
             Err(failed) if is_unknown_script(&failed.error) => {

@@ -1,6 +1,7 @@
 //! What the user of a connection may do: publish, and call the commands of the scripts. Asked once on
 //! each connection, so that no script stops in the middle of its writes.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockkit_core::Error;
@@ -49,13 +50,18 @@ impl Voice {
         }
     }
 
-    /// Learns what a new connection may do; an error when it may not call the scripts' commands. One
-    /// round trip, and a second one at a server that does not know the script.
-    pub(crate) async fn greet<C: ConnectionLike>(&self, connection: &mut C) -> RedisResult<()> {
+    /// Learns what a new connection may do, and which run of a server it leads to; an error when it may not
+    /// call the scripts' commands. One round trip, and a second one at a server that does not know the
+    /// script. The run is empty where the user may not ask for it.
+    pub(crate) async fn greet<C: ConnectionLike>(
+        &self,
+        connection: &mut C,
+    ) -> RedisResult<Arc<str>> {
         let mut pipe = redis::pipe();
         pipe.add_command(script::RIGHTS.alone("EVALSHA"));
         pipe.cmd("PUBLISH").arg(keys::channel(&self.client)).arg(ALIVE);
-        let mut answers = connection.req_packed_commands(&pipe, 0, 2).await?.into_iter();
+        pipe.cmd("INFO").arg("server");
+        let mut answers = connection.req_packed_commands(&pipe, 0, 3).await?.into_iter();
         let (rights, published) = (answers.next(), answers.next());
         let mut rights = rights.unwrap_or(Value::Nil).extract_error();
         if let Err(error) = &rights
@@ -75,7 +81,9 @@ impl Voice {
             Err(error) => return Err(error),
             Ok(_) => self.mute.store(false, Ordering::Relaxed),
         }
-        Ok(())
+        let info = answers.next().unwrap_or(Value::Nil);
+        let mut lines = reply::text(&info).unwrap_or_default().lines();
+        Ok(lines.find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default().into())
     }
 }
 
@@ -108,7 +116,7 @@ impl Shared {
         let none: [&str; 0] = [];
         let call = Call { keys: &[key], args: &none };
         let rights = script::RIGHTS.call(&self.link, call, None, true).await;
-        match rights.ok().and_then(|rights| missing(&rights.answer)) {
+        match rights.ok().and_then(|rights| missing(&rights.answer.answer)) {
             Some(names) => Error::permanent(BACKEND, format!("the user may not call {names}")),
             None => to_error(failed.error),
         }

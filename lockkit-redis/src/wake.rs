@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{ClaimId, Grant, Renewal};
 use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
 use lockkit_core::{Claim, Error, Token};
@@ -77,8 +77,9 @@ impl Attendant for Shared {
     }
 
     async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<(Renewal, Option<Duration>), Error>> {
-        let sent = BootClock.now();
-        let mut answers = self.renew_all(claims, None).await;
+        let sent = SteadyClock.now();
+        let answers = self.renew_all(claims, None).await.into_iter();
+        let mut answers: Vec<_> = answers.map(|answer| answer.map(|(told, _)| told)).collect();
         for (renewal, _) in answers.iter_mut().flatten() {
             if let Renewal::Holds(grant) = renewal {
                 *grant = Grant { since: Some(sent), ..*grant };
@@ -132,11 +133,15 @@ async fn prove(
     connected_anew: &Notify,
 ) -> Result<(), Ended> {
     for number in 1.. {
-        tokio::select! {
-            () = tokio::time::sleep(SILENCE) => {}
-            () = connected_anew.notified() => {}
-        }
+        let anew = tokio::select! {
+            () = tokio::time::sleep(SILENCE) => false,
+            () = connected_anew.notified() => true,
+        };
         let Some(shared) = driver.upgrade() else { return Ok(()) };
+        if anew && number > 1 {
+            // Perhaps at another server: who waits polls until messages from there are seen to arrive.
+            shared.wakes.claims.is_deaf();
+        }
         let (limit, mut arrived) = (shared.limit, shared.wakes.alive.subscribe());
         if shared.wakes.voice.is_mute() {
             // It cannot prove it: its waiters poll.

@@ -46,12 +46,21 @@ impl Harness for Redis {
         };
         let mut count = 0;
         for key in keys.iter().map(Reply::text) {
-            // A record of a break is kept for as long as the trait asks. That it goes by itself
-            // is what makes it none that is left.
-            let record =
-                key.starts_with("lockkit:lock.broken:") || key.starts_with("lockkit:sem.broken:");
-            let goes = ask(addr, &["PTTL", key]).await? != Reply::Number(-1);
-            count += u64::from(!(record && goes));
+            let kept = match key.split_once(":{").map_or("", |(kind, _)| kind) {
+                // A record of a break is kept for as long as the trait asks. That it goes by itself is
+                // what makes it none that is left.
+                "lockkit:lock.broken" | "lockkit:sem.broken" => {
+                    ask(addr, &["PTTL", key]).await? != Reply::Number(-1)
+                }
+                "lockkit:sem.limit" => true,
+                // What is remembered of the writes of a register, and values that end by themselves.
+                "lockkit:register" => {
+                    ask(addr, &["HEXISTS", key, "value"]).await? == Reply::Number(0)
+                        || ask(addr, &["HEXISTS", key, "until"]).await? == Reply::Number(1)
+                }
+                _ => false,
+            };
+            count += u64::from(!kept);
         }
         Ok(Some(count))
     }

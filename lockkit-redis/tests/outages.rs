@@ -1,6 +1,7 @@
 //! What the driver does by itself when answers are late or missing, or when its runtime is gone.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,14 +9,21 @@ use lockkit_core::driver::{Acquisition, LockDriver, Patience};
 use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::raw::resp::{self, Reply};
 use lockkit_lab::{Group, Kind, Layout, Server};
-use lockkit_redis::RedisDriver;
+use lockkit_redis::redis::Client;
+use lockkit_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use lockkit_redis::{RedisDriver, RedisOptions};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// Longer than any machine stands still.
 const LONG: Duration = Duration::from_secs(30);
 
 fn claim(name: &str) -> Arc<Claim> {
+    lasting(name, Duration::from_secs(300))
+}
+
+fn lasting(name: &str, ttl: Duration) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let ttl = Duration::from_secs(300);
     Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, Identity::of_this_process().into()))
 }
 
@@ -197,6 +205,100 @@ async fn asked_until_answered(driver: &RedisDriver, claim: &Arc<Claim>) -> Acqui
     }
 }
 
+/// One address, behind which another server can be put for connections that come from now on: those
+/// that are open stay where they are.
+struct VirtualAddress {
+    addr: SocketAddr,
+    target: watch::Sender<SocketAddr>,
+}
+
+impl VirtualAddress {
+    async fn before(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (target, now) = watch::channel(server.addr());
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let target = *now.borrow();
+                tokio::spawn(async move {
+                    let mut server = TcpStream::connect(target).await?;
+                    tokio::io::copy_bidirectional(&mut client, &mut server).await
+                });
+            }
+        });
+        Self { addr, target }
+    }
+
+    /// Commands go to the other server from now on, and nobody's subscription notices.
+    async fn take_over(&self, old: &Server, new: &Server) {
+        while listeners(old).await == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        self.target.send_replace(new.addr());
+        ask(old, &["CLIENT", "KILL", "TYPE", "normal"]).await;
+    }
+}
+
+async fn ask(server: &Server, words: &[&str]) -> Reply {
+    resp::ask(server.addr(), words).await.unwrap()
+}
+
+/// How long it takes until a waiter learns that the holder, another client, has released.
+async fn hand_over(giver: &RedisDriver, next: &RedisDriver) -> Duration {
+    let [holder, waiter] = [(); 2].map(|()| lasting("a", Duration::from_secs(30)));
+    let granted = asked_until_answered(giver, &holder).await;
+    assert!(matches!(granted, Acquisition::Granted(_)), "{granted:?}");
+    let queued = asked_until_answered(next, &waiter).await;
+    assert!(matches!(queued, Acquisition::Queued { .. }), "{queued:?}");
+    let begun = Instant::now();
+    giver.release(&holder).await.unwrap();
+    next.granted(&waiter).await.unwrap();
+    begun.elapsed()
+}
+
+/// The subscription's connection is as good as ever, and the server at its end answers: only a message
+/// sent where commands go shows that nobody publishes there any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_at_another_server_than_commands_is_found_out_at_a_reconnection() {
+    let (old, new) = (Server::start(Kind::Redis).await, Server::start(Kind::Redis).await);
+    let (old, new) = (old.unwrap(), new.unwrap());
+    let address = VirtualAddress::before(&old).await;
+    let url = |addr| format!("redis://{addr}?timeout=30s");
+    let next = RedisDriver::connect(&url(address.addr)).await.unwrap();
+    address.take_over(&old, &new).await;
+    let giver = RedisDriver::connect(&url(new.addr())).await.unwrap();
+    let took = hand_over(&giver, &next).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_at_another_server_is_found_out_although_nobody_sees_the_reconnection() {
+    let (old, new) = (Server::start(Kind::Redis).await, Server::start(Kind::Redis).await);
+    let (old, new) = (old.unwrap(), new.unwrap());
+    let address = VirtualAddress::before(&old).await;
+    let client = Client::open(format!("redis://{}", address.addr)).unwrap();
+    let config = ConnectionManagerConfig::new().set_response_timeout(Some(LONG));
+    let manager = ConnectionManager::new_with_config(client.clone(), config).await.unwrap();
+    let options = RedisOptions::default().timeout(LONG);
+    let next = options.connection_manager(manager, client).await.unwrap();
+    address.take_over(&old, &new).await;
+    let giver = RedisDriver::connect(&new.url()).await.unwrap();
+    let took = hand_over(&giver, &next).await;
+    // Messages are proved to arrive every 5 s; the lease of the one ahead would last for 30.
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    // It subscribes where commands go.
+    while listeners(&new).await < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn listeners(server: &Server) -> usize {
+    match ask(server, &["PUBSUB", "CHANNELS", "lockkit:wake:*"]).await {
+        Reply::Array(channels) => channels.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// The sentinels cannot demote the old master, which stood still for a while and lives on: it answers
 /// on the subscription, and nobody publishes there any more.
 #[tokio::test(flavor = "multi_thread")]
@@ -224,21 +326,49 @@ async fn after_a_failover_waiters_are_told_although_the_old_master_lives_on() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-    let (holder, waiter) = (claim("a"), claim("a"));
-    let granted = asked_until_answered(&giver, &holder).await;
-    assert!(matches!(granted, Acquisition::Granted(_)), "{granted:?}");
-    let queued = asked_until_answered(&next, &waiter).await;
-    assert!(matches!(queued, Acquisition::Queued { .. }), "{queued:?}");
+    // Both are at the new master by now.
+    for driver in [&giver, &next] {
+        asked_until_answered(driver, &claim("warm")).await;
+    }
     old.thaw();
     resp::ask(old.addr(), &["PING"]).await.unwrap();
-    let begun = Instant::now();
-    giver.release(&holder).await.unwrap();
-    let told = tokio::time::timeout(LONG, next.granted(&waiter)).await;
-    told.expect("the message went to the new master").unwrap();
-    // The leases last for minutes.
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    let took = hand_over(&giver, &next).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
     let role = resp::ask(old.addr(), &["ROLE"]).await.unwrap();
     assert!(format!("{role:?}").contains("master"), "the old master lives on: {role:?}");
+}
+
+/// `REPLICAOF` while a lock is asked for: an error that stays for who meets the server first, a wait for who
+/// has written there or set a limit.
+#[tokio::test]
+async fn a_replica_is_an_error_at_first_contact_and_waited_for_otherwise() {
+    let server = Server::start(Kind::Redis).await.unwrap();
+    let manager = || async { LockManager::new(RedisDriver::connect(&server.url()).await.unwrap()) };
+    let (written, fresh) = (manager().await, manager().await);
+    written.mutex("a").lock().await.unwrap().release().await.unwrap();
+    resp::ask(server.addr(), &["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+    for error in [
+        fresh.mutex("a").try_lock().await.unwrap_err(),
+        fresh.mutex("a").lock().await.unwrap_err(),
+        fresh.register("r").store(b"value").await.unwrap_err(),
+    ] {
+        assert!(error.is_read_only() && !error.is_retryable(), "{error}");
+        assert!(error.to_string().contains("standby"), "{error}");
+    }
+    let error = written.mutex("a").try_lock().await.unwrap_err();
+    assert!(error.is_read_only() && error.is_retryable(), "{error}");
+    let (mine, limited) = (written.mutex("mine"), fresh.mutex("limited"));
+    let waiting = tokio::spawn(async move { mine.lock().await.unwrap() });
+    let limited = tokio::spawn(async move { limited.try_lock_for(LONG).await.unwrap().unwrap() });
+    while written.outage().is_none() || fresh.outage().is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!waiting.is_finished() && !limited.is_finished());
+    resp::ask(server.addr(), &["REPLICAOF", "NO", "ONE"]).await.unwrap();
+    for granted in [waiting, limited] {
+        let guard = tokio::time::timeout(LONG, granted).await.expect("it takes writes").unwrap();
+        guard.release().await.unwrap();
+    }
 }
 
 #[tokio::test]

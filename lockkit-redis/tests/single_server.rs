@@ -239,6 +239,7 @@ async fn what_may_drop_locks_is_a_finding_and_refused_when_strict() {
     ask(&server, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
     let findings = driver.health().await.unwrap().findings;
     assert!(findings[0].what.contains("allkeys-lru"), "{findings:?}");
+    assert_eq!(findings[0].severity, Severity::Problem);
     let strict = RedisDriver::connect(&format!("{}?strict", server.url())).await;
     assert!(matches!(strict, Err(Error::Config(why)) if why.contains("allkeys-lru")));
 }

@@ -44,6 +44,7 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/registers/delete", post(registers::delete))
         .route("/v1/registers/changed", post(registers::changed))
         .route("/v1/capabilities", get(looking::capabilities))
+        .route("/v1/promises", get(looking::promises))
         .route("/v1/health", get(looking::health))
         .route("/metrics", get(metrics::metrics))
         .layer(from_fn_with_state(with(), caller::known))

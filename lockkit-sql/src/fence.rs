@@ -23,6 +23,9 @@ pub trait FencedWrite: Send {
     /// written there: [`Fenced::Stale`], then roll back. Other writers of the same resource wait
     /// until this transaction ends. One round trip.
     ///
+    /// The greatest token is kept by the same server as the data: a failover that loses the later
+    /// holder's commit loses its token too, and then admits the earlier holder.
+    ///
     /// The table `lockkit_tokens` is made by the statement `TOKENS_TABLE` of the database's module;
     /// its rows stay.
     ///

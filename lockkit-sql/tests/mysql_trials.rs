@@ -73,7 +73,7 @@ impl Site for MySql {
         vec![
             Refusal {
                 what: "the server is read-only for whoever connects",
-                retryable: false,
+                retryable: true,
                 concerns: Concerns::Claims,
                 begin: |s| {
                     Box::pin(async move {

@@ -214,7 +214,7 @@ async fn the_statements_for_people_upgrade_as_well() {
     }
     let version = "SELECT version FROM lockkit_meta";
     let version: i32 = scene.old.fetch_one(version).await.unwrap().get(0);
-    assert_eq!(version, 5);
+    assert_eq!(version, 6);
     let new = scene.newcomer().await;
     assert!(new.mutex("a").try_lock().await.unwrap().is_none());
     assert_eq!(release(&mut scene.old, 0, "a", 1).await, 1);

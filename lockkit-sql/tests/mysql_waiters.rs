@@ -8,8 +8,9 @@ use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{Acquisition, Answered, LockDriver, Patience, Released};
 use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
 use lockkit_lab::proxy::Protocol;
-use lockkit_lab::{Kind, Proxy, Shared};
+use lockkit_lab::{Kind, Proxy, Server, Shared};
 use lockkit_sql::{MySqlDriver, ServerOptions};
+use sqlx::{Connection, MySqlConnection};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -121,5 +122,58 @@ async fn those_who_wait_for_a_thousand_locks_ask_together_too() {
     assert_eq!(scene.other.release(&holders[417]).await.unwrap(), Released::Removed);
     let next = timeout(LONG, waiting.join_next()).await.expect("its turn").unwrap().unwrap();
     assert_eq!(next.id, claims[417].id);
+    waiting.shutdown().await;
+}
+
+/// Rows that the server read, and statements that it was sent.
+async fn work(admin: &mut MySqlConnection) -> (u64, u64) {
+    let counts = "SELECT variable_name, CAST(variable_value AS UNSIGNED) \
+        FROM information_schema.global_status WHERE variable_name LIKE 'HANDLER_READ%' \
+        OR variable_name = 'COM_STMT_EXECUTE'";
+    let counts: Vec<(String, u64)> = sqlx::query_as(counts).fetch_all(admin).await.unwrap();
+    let (reads, statements): (Vec<_>, Vec<_>) =
+        counts.into_iter().partition(|(name, _)| name.starts_with("HANDLER"));
+    (reads.iter().map(|it| it.1).sum(), statements[0].1)
+}
+
+/// A thousand who wait were asked about with two million rows read, and renewed with their list locked for
+/// as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_is_asked_about_and_renewed_by_reading_a_few_rows_for_each() {
+    const SOME: usize = 300;
+    /// Those of the claim, of its name, of its place, and of the copies of these that are made.
+    const FEW: u64 = 60;
+    let server = Server::start(Kind::MariaDb).await.unwrap();
+    let options = ServerOptions::default().timeout(LONG);
+    let driver = MySqlDriver::connect_with(&server.url(), options).await.unwrap();
+    let claims: Vec<_> = (0..=SOME)
+        .map(|_| {
+            let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());
+            let identity = Arc::new(Identity::of_this_process());
+            Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
+        })
+        .collect();
+    for claim in &claims {
+        driver.acquire(claim, Patience::Wait).await.unwrap();
+    }
+    let mut admin = MySqlConnection::connect(&server.url()).await.unwrap();
+    let most = FEW * SOME as u64;
+    let before = work(&mut admin).await;
+    driver.renew(&claims).await.unwrap();
+    let reads = work(&mut admin).await.0 - before.0;
+    assert!(reads < most, "a renewal reads {reads} rows");
+    let mut waiting = JoinSet::new();
+    for claim in &claims[1..] {
+        let (driver, claim) = (driver.clone(), claim.clone());
+        waiting.spawn(async move { driver.granted(&claim).await.unwrap() });
+    }
+    let before = work(&mut admin).await;
+    let mut after = before;
+    while after.1 - before.1 < 10 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        after = work(&mut admin).await;
+    }
+    let reads = (after.0 - before.0) / (after.1 - before.1);
+    assert!(reads < most, "a look reads {reads} rows");
     waiting.shutdown().await;
 }

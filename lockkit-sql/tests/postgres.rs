@@ -28,7 +28,9 @@ async fn count(namespace: &Namespace) -> Result<i64, sqlx::Error> {
     let rows = "SELECT (SELECT count(*) FROM lockkit.lockkit_claims JOIN lockkit.lockkit_names \
                         USING (list) WHERE namespace = $1) \
                      + (SELECT count(*) FROM lockkit.lockkit_names WHERE namespace = $1 \
-                        AND id IS NOT NULL AND expires > lockkit.lockkit_clock())";
+                        AND id IS NOT NULL AND expires > lockkit.lockkit_clock()) \
+                     + (SELECT count(*) FROM lockkit.lockkit_registers WHERE namespace = $1 \
+                        AND value IS NOT NULL AND expires IS NULL)";
     let count =
         sqlx::query_scalar(rows).bind(namespace.as_str().as_bytes()).fetch_one(&mut connection);
     let count = count.await?;

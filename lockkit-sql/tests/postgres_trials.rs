@@ -74,7 +74,7 @@ impl Site for Postgres {
         vec![
             Refusal {
                 what: "the server is read-only",
-                retryable: false,
+                retryable: true,
                 concerns: Concerns::Claims,
                 begin: |s| ask(s, &["ALTER SYSTEM SET default_transaction_read_only = on", RELOAD]),
                 end: |s| ask(s, &["ALTER SYSTEM RESET default_transaction_read_only", RELOAD]),

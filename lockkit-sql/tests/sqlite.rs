@@ -30,9 +30,12 @@ impl Sqlite {
     async fn count(&self, namespace: &Namespace) -> Result<i64, sqlx::Error> {
         let pool =
             SqlitePool::connect_with(SqliteConnectOptions::new().filename(self.file())).await?;
-        // Not lockkit_news, a ring of a fixed size.
-        let rows = "SELECT (SELECT count(*) FROM lockkit_claims WHERE namespace = ?1)
-                         + (SELECT count(*) FROM lockkit_breaks WHERE namespace = ?1)";
+        // Not lockkit_news, a ring of a fixed size; nor the row of the last claim of a list, which
+        // remembers its place (`expires` 0).
+        let rows =
+            "SELECT (SELECT count(*) FROM lockkit_claims WHERE namespace = ?1 AND expires > 0)
+                         + (SELECT count(*) FROM lockkit_registers
+                            WHERE namespace = ?1 AND value IS NOT NULL AND expires IS NULL)";
         let count = sqlx::query_scalar(rows).bind(namespace.as_str()).fetch_one(&pool).await?;
         pool.close().await;
         Ok(count)

@@ -57,11 +57,12 @@ const fn round_trips(may_follow: bool) -> RoundTrips {
     trips
 }
 
-const FAULTS: [(Fault, Keeps); 16] = [
+const FAULTS: [(Fault, Keeps); 20] = [
     (Fault::ConnectionCut, Keeps::All),
     (Fault::Partition, Keeps::All),
     (Fault::ServerStandsStill, Keeps::All),
     (Fault::ClientStandsStill, Keeps::All),
+    (Fault::ClientMachinePaused, Keeps::Tokens),
     (Fault::ClientDies, Keeps::All),
     // Sessions are part of the data, and begin their time anew.
     (Fault::ServerRestarts, Keeps::All),
@@ -74,9 +75,13 @@ const FAULTS: [(Fault, Keeps); 16] = [
     // There are no replicas but those of the ensemble.
     (Fault::Failover, Keeps::Impossible),
     (Fault::SplitBrain, Keeps::Impossible),
+    // A new leader gives every session its full timeout again.
+    (Fault::OtherClockTakesOver, Keeps::All),
     (Fault::LeaderLost, Keeps::All),
     // Sessions are timed on the monotonic clock.
     (Fault::ServerClockSteps, Keeps::All),
+    (Fault::ServerClockSlewed, Keeps::All),
+    (Fault::ServerClockSlewedMore, Keeps::Tokens),
     (Fault::ClientClockSteps, Keeps::All),
     (Fault::BrokenByForce, Keeps::Tokens),
 ];

@@ -4,10 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::{
     Anchored, Answered, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
     one_by_one,
 };
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Token,
@@ -173,6 +175,14 @@ impl LockDriver for ZkDriver {
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         self.locks.raise_token_base(namespace, base).await
+    }
+
+    async fn promises(&self) -> Result<Promises, Error> {
+        let mut promises = Promises::of(self.capabilities());
+        let why = "a server with forceSync=no answers before a write is on disk, and no client can \
+                   read that setting: look into its zoo.cfg and its -Dzookeeper.forceSync";
+        promises.set(Fault::WritesLost, None, why);
+        Ok(promises)
     }
 
     async fn health(&self) -> Result<Health, Error> {

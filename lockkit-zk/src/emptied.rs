@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{Recent, locked};
 use zookeeper_client::Error as ZkError;
 
@@ -139,7 +139,7 @@ impl Locks {
     pub(crate) fn left_folder(&self, folder: &str) {
         let limited = matches!(self.folders.last(folder), Some(FolderState::Limited(_)));
         if !limited && !self.layout.has_neighbours() {
-            self.emptied.left(folder, BootClock.now());
+            self.emptied.left(folder, SteadyClock.now());
         }
     }
 
@@ -148,7 +148,7 @@ impl Locks {
         let Ok(alone) = self.emptied.removing.clone().try_lock_owned() else {
             return;
         };
-        let due = locked(&self.emptied.left).due(BootClock.now(), MANY);
+        let due = locked(&self.emptied.left).due(SteadyClock.now(), MANY);
         if due.is_empty() {
             return;
         }

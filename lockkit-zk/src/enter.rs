@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::Acquisition;
 use lockkit_core::queue::{GivenLimit, Verdict};
 use lockkit_core::{Claim, Error, Token};
@@ -203,7 +203,7 @@ impl Locks {
             .map_err(failed)?;
         self.places.expect(claim, folder, session);
         self.emptied.used(folder);
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         let done = session.answers(multi.commit()).await?;
         let (path, stat) = match done.as_deref() {
             Ok([.., MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }]) => {
@@ -288,7 +288,7 @@ struct Tries {
 
 impl Tries {
     fn begin() -> Self {
-        Self { left: TRIES, begun: BootClock.now() }
+        Self { left: TRIES, begun: SteadyClock.now() }
     }
 
     fn are_left(&self) -> bool {
@@ -297,7 +297,7 @@ impl Tries {
 
     fn note(&mut self, why: &ZkError) {
         let came_or_went = matches!(why, ZkError::NoNode | ZkError::NodeExists);
-        if !came_or_went || BootClock.now().since(self.begun) > VANISHING {
+        if !came_or_went || SteadyClock.now().since(self.begun) > VANISHING {
             self.left -= 1;
         }
     }

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lockkit_core::clock::{BootClock, Clock, sleep_until};
+use lockkit_core::clock::{Clock, SteadyClock, sleep_until};
 use lockkit_core::driver::{backoff, locked};
 use lockkit_core::{Error, Mode};
 
@@ -54,7 +54,7 @@ async fn run(locks: Weak<Locks>) {
             return;
         };
         // Looks up now and then, to see whether the driver is still there.
-        let latest = BootClock.now().after(Duration::from_secs(1));
+        let latest = SteadyClock.now().after(Duration::from_secs(1));
         let (over, next) = strong.places.take_over(latest);
         strong.sessions.close_idle();
         strong.remove_many_folders();
@@ -65,7 +65,7 @@ async fn run(locks: Weak<Locks>) {
         let earlier = strong.places.earlier.clone();
         drop(strong);
         tokio::select! {
-            () = sleep_until(&BootClock, next) => {}
+            () = sleep_until(&SteadyClock, next) => {}
             () = earlier.notified() => {}
         }
     }

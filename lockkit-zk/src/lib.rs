@@ -43,6 +43,7 @@ mod resize;
 mod session;
 mod sessions;
 mod url;
+mod versions;
 mod wait;
 mod watched;
 

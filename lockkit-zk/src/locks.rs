@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use lockkit_core::Error;
-use lockkit_core::driver::{Background, Recent};
+use lockkit_core::driver::{Background, KnownBases, Recent};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use zookeeper_client::Error as ZkError;
@@ -38,6 +38,7 @@ pub(crate) struct Locks {
     /// Registers: the version of the node, and the cell without its value (but for whether there is
     /// one).
     pub(crate) registers: Recent<String, (i32, Cell)>,
+    pub(crate) bases: KnownBases,
     pub(crate) leases: Mutex<Option<JoinHandle<()>>>,
     pub(crate) emptied: Emptied,
     /// What goes on without a caller that waits for it.
@@ -65,6 +66,7 @@ impl Locks {
             lists: Lists::default(),
             folders: Recent::new(REMEMBERED),
             registers: Recent::new(REMEMBERED / 4),
+            bases: KnownBases::default(),
             leases: Mutex::default(),
             emptied: Emptied::default(),
             background: Background::default(),

@@ -14,9 +14,11 @@ use zookeeper_client::{CreateMode, Error as ZkError};
 use crate::failure::{BACKEND, failed, if_there};
 use crate::locks::Locks;
 use crate::node::Label;
+use crate::options::ROUNDED;
 use crate::paths::{NAMESPACE, break_name, decode_name};
 use crate::registers::ATTEMPTS;
 use crate::session::Session;
+use crate::versions::known_defects;
 
 /// Lists, or registers, looked at in one flight.
 pub(crate) const AT_ONCE: usize = 64;
@@ -159,6 +161,29 @@ impl Locks {
             0 => format!("ZooKeeper (a session of {got:?})"),
             n => format!("ZooKeeper (an ensemble of {n}, a session of {got:?})"),
         });
+        let options = self.sessions.options();
+        if servers > 1 {
+            for finding in known_defects(options).await {
+                health = health.with(finding);
+            }
+        }
+        // A server gives no shorter session than its least, two of its ticks unless it is told
+        // otherwise.
+        let least_tick = got / 2;
+        if got > options.asked(options.ttl).timeout + ROUNDED && least_tick > options.tick {
+            health = health.with(Finding {
+                severity: Severity::Note,
+                what: format!(
+                    "the servers' least session timeout is {got:?}, two ticks unless they are told \
+                     otherwise; the option tick says {:?}",
+                    options.tick
+                ),
+                advice: format!(
+                    "if their tickTime is {least_tick:?}, set tick to it: guards then trust a session \
+                     for less"
+                ),
+            });
+        }
         let asked = self.sessions.options().ttl;
         if self.sessions.options().session_timeout.is_none()
             && ttl + Duration::from_millis(2) < asked
@@ -175,7 +200,8 @@ impl Locks {
     pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
         // An old base would make tokens that are lower than those of others.
         let session = self.synced().await?;
-        Ok(self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base))
+        let base = self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base);
+        self.bases.saw(BACKEND, namespace, base)
     }
 
     async fn read_base(

@@ -188,6 +188,15 @@ impl ZkOptions {
         connector.connect(&self.hosts).await
     }
 
+    /// The address of a server of [`hosts`](Self::hosts) that is spoken to without TLS.
+    pub(crate) fn plain<'a>(&self, host: &'a str) -> Option<&'a str> {
+        match host.split_once("://") {
+            Some(("tcp", host)) => Some(host),
+            None if !self.tls => Some(host),
+            _ => None,
+        }
+    }
+
     pub(crate) fn acls(&self) -> Acls<'static> {
         if self.private { Acls::creator_all() } else { Acls::anyone_all() }
     }

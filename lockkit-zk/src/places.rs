@@ -9,8 +9,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{ClaimId, Grant, locked};
 use lockkit_core::queue::Ahead;
 use lockkit_core::{Claim, Token};
@@ -61,7 +62,7 @@ impl From<Ahead<'_, Child>> for Obstacle {
 
 impl Place {
     pub(crate) fn is_over(&self) -> bool {
-        self.ends <= BootClock.now()
+        self.ends <= SteadyClock.now()
     }
 
     /// Whether it is known to hold.
@@ -73,7 +74,7 @@ impl Place {
     pub(crate) fn grant(&self, token: Token, claim: &Claim) -> Grant {
         let ttl = self.session.lease(claim.hold_ttl);
         let since = self.session.confirmed().min(self.ends.before(ttl));
-        Grant { token, ttl, since: Some(since) }
+        Grant { token, ttl, since: Some(since), margin: Duration::ZERO }
     }
 
     /// The same, of which it is not known whether there is a node.
@@ -85,7 +86,7 @@ impl Place {
     /// Sets the claim's lease at a moment at which it holds, or waits. A lease is never shortened,
     /// but the time of a waiter says nothing about that of a holder.
     fn begin(&mut self, claim: &Claim, holds: bool, fresh: bool) {
-        let now = BootClock.now();
+        let now = SteadyClock.now();
         let was = if fresh || holds != self.holds() { now } else { self.ends };
         self.ends = was.max(now.after(if holds { claim.hold_ttl } else { claim.wait_ttl }));
     }
@@ -132,7 +133,7 @@ impl Places {
             tag: Tag::of(claim.id),
             folder: folder.to_owned(),
             node: None,
-            ends: BootClock.now().after(claim.wait_ttl.max(claim.hold_ttl)),
+            ends: SteadyClock.now().after(claim.wait_ttl.max(claim.hold_ttl)),
         };
         let mut all = self.all();
         self.look_at(&mut all, place.ends);
@@ -173,7 +174,7 @@ impl Places {
     /// Forgets the claims whose leases are over, and hands their places out; with the moment at
     /// which to do that again, `latest` at the latest.
     pub(crate) fn take_over(&self, latest: Moment) -> (Vec<Place>, Moment) {
-        let now = BootClock.now();
+        let now = SteadyClock.now();
         let mut all = self.all();
         let places = &mut all.places;
         let over: Vec<_> =

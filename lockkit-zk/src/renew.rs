@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{Ended, Renewal};
 use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, Mode};
@@ -205,7 +205,7 @@ impl Locks {
         }
         let acls = self.sessions.options().acls();
         let marker = format!("{}/{}", place.folder, place.tag.marker());
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         let label = Label::of_downgraded(claim, session.lease(claim.hold_ttl));
         let mut multi = session.client.new_multi_writer();
         // The own node's data changes along, which tells those who watch it to look again.

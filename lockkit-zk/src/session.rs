@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkit_core::Error;
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::no_answer;
 use tokio::task::JoinHandle;
 use zookeeper_client::{Client, Error as ZkError, MultiWriteError, SessionState, Stat};
@@ -96,7 +96,7 @@ impl Session {
             return true; // nobody works for the client any more, and its state stays what it was
         }
         let state = self.client.state();
-        let over = BootClock.now().since(self.confirmed()) > self.timeout();
+        let over = SteadyClock.now().since(self.confirmed()) > self.timeout();
         state.is_terminated() || (state == SessionState::Disconnected && over)
     }
 
@@ -151,7 +151,7 @@ impl Session {
         &'a self,
         path: &str,
     ) -> impl Future<Output = Result<(), ZkError>> + Send + 'a + use<'a> {
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         let mut look = self.client.new_multi_writer();
         let added = look.add_check_version(path, ANY_VERSION);
         let answer = look.commit();

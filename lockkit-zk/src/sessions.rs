@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkit_core::Error;
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{in_time, locked, no_answer};
 use zookeeper_client::Client;
 
@@ -227,7 +227,7 @@ impl Lane {
             current: Mutex::default(),
             making: tokio::sync::Mutex::default(),
             failures: AtomicU64::new(0),
-            used: AtomicU64::new(BootClock.now().as_nanos()),
+            used: AtomicU64::new(SteadyClock.now().as_nanos()),
         }
     }
 
@@ -253,7 +253,7 @@ impl Lane {
     }
 
     fn used(&self) {
-        self.used.store(BootClock.now().as_nanos(), Ordering::Release);
+        self.used.store(SteadyClock.now().as_nanos(), Ordering::Release);
     }
 
     /// Whether claims live in its session, or did lately, or it is being made.
@@ -264,7 +264,7 @@ impl Lane {
             self.used();
         }
         let used = Moment::from_nanos(self.used.load(Ordering::Acquire));
-        BootClock.now().since(used) < IDLE
+        SteadyClock.now().since(used) < IDLE
     }
 
     async fn get(&self, sessions: &Sessions) -> Result<Arc<Session>, Error> {
@@ -289,7 +289,7 @@ impl Lane {
         // The old client is let go first, so that it closes its session should it reach it again.
         self.set(None);
         let asked = sessions.options.asked(self.ttl);
-        let sent = BootClock.now();
+        let sent = SteadyClock.now();
         let connected = in_time(BACKEND, CONNECTING, sessions.connect(asked)).await;
         let client = connected.inspect_err(|_| {
             self.failures.fetch_add(1, Ordering::AcqRel);

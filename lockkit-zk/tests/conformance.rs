@@ -61,18 +61,21 @@ impl Harness for ZooKeeper {
         Some(Worker { program, url: format!("{url}?session_timeout=10s&tick=500ms") })
     }
 
-    /// Nodes of claims, markers and registers; folders go by themselves, some time later, and
-    /// records of breaks after a quarter of an hour.
+    /// Nodes of claims and markers; folders go by themselves, some time later, and records of breaks
+    /// after a quarter of an hour. The node of a register stays when its value is deleted.
     async fn leftovers(&self, namespace: &Namespace) -> Result<Option<u64>, Error> {
         let lost = |why| Error::retryable("zookeeper", why);
         let client = Client::connect(&self.place().await?.member).await.map_err(lost)?;
-        let folder = format!("/lockkit/n-{namespace}/lock");
         let mut count = 0;
-        for name in client.list_children(&folder).await.unwrap_or_default() {
-            let within = client.list_children(&format!("{folder}/{name}")).await;
-            count += within.unwrap_or_default().len() as u64;
+        for kind in ["lock", "semaphore"] {
+            let folder = format!("/lockkit/n-{namespace}/{kind}");
+            for name in client.list_children(&folder).await.unwrap_or_default() {
+                let within = client.list_children(&format!("{folder}/{name}")).await;
+                let given = |node: &String| node == "limited" || node.starts_with("limit-");
+                count += within.unwrap_or_default().iter().filter(|node| !given(node)).count();
+            }
         }
-        Ok(Some(count))
+        Ok(Some(count as u64))
     }
 }
 

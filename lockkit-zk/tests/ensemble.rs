@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Key, LockManager, Name, Namespace, Settings, Space};
 use lockkit_lab::{Data, Group, Layout, Rift, Server};
@@ -44,14 +44,14 @@ async fn a_holder_behind_a_follower_that_is_cut_off_gives_up_before_the_next_hol
     let token = guard.token().unwrap();
     let waiting = tokio::spawn(async move {
         let next = theirs.mutex("a").lock().await.unwrap();
-        (BootClock.now(), next.token().unwrap(), next)
+        (SteadyClock.now(), next.token().unwrap(), next)
     });
     // Renewed for a while, as long as all is well.
     tokio::time::sleep(TTL).await;
     assert!(guard.is_valid(), "{:?}", guard.loss());
     group.cut_off(number, Rift::Silent).await.unwrap();
     tokio::time::timeout(PATIENCE, guard.lost()).await.expect("it is lost");
-    let lost = BootClock.now();
+    let lost = SteadyClock.now();
     let (granted, next, _guard) = tokio::time::timeout(PATIENCE, waiting).await.unwrap().unwrap();
     assert!(lost < granted, "two held for {:?}", lost.since(granted));
     assert!(next > token);
@@ -92,16 +92,16 @@ async fn a_guard_outlives_the_death_of_the_leader_and_so_does_its_exclusion() {
     let token = guard.token().unwrap();
     let waiting = tokio::spawn(async move {
         let next = theirs.mutex("a").lock().await.unwrap();
-        (BootClock.now(), next.token().unwrap(), next)
+        (SteadyClock.now(), next.token().unwrap(), next)
     });
     let leader = group.leader().await.unwrap();
     leader.kill().await;
     // Whether it survives is a question of how long the election takes; that it is alone is not.
-    let ended = tokio::time::timeout(TTL * 3, guard.lost()).await.map(|_| BootClock.now());
+    let ended = tokio::time::timeout(TTL * 3, guard.lost()).await.map(|_| SteadyClock.now());
     let released = match ended {
         Ok(lost) => lost,
         Err(_) => {
-            let released = BootClock.now();
+            let released = SteadyClock.now();
             guard.release().await.unwrap();
             released
         }
@@ -126,7 +126,7 @@ async fn a_leader_that_stood_still_and_wakes_makes_no_second_holder() {
     let token = guard.token().unwrap();
     let waiting = tokio::spawn(async move {
         let next = theirs.mutex("a").lock().await.unwrap();
-        (BootClock.now(), next.token().unwrap(), next)
+        (SteadyClock.now(), next.token().unwrap(), next)
     });
     // Once more answered, as long as all is well.
     let _ = guard.verify().await;
@@ -135,11 +135,11 @@ async fn a_leader_that_stood_still_and_wakes_makes_no_second_holder() {
     old.thaw();
     // Whether the session survives depends on how soon the old leader sees what happened; that
     // there is one holder does not.
-    let ended = tokio::time::timeout(TTL * 2, guard.lost()).await.map(|_| BootClock.now());
+    let ended = tokio::time::timeout(TTL * 2, guard.lost()).await.map(|_| SteadyClock.now());
     let released = match ended {
         Ok(lost) => lost,
         Err(_) => {
-            let released = BootClock.now();
+            let released = SteadyClock.now();
             drop(guard);
             released
         }

@@ -1,11 +1,12 @@
-//! `cargo xtask install`: installs what the tests need from Debian's packages. May
-//! not start or configure any server.
+//! `cargo xtask install`: installs what the tests need from Debian's packages, and a Valkey where it can
+//! be had. May not start or configure any server.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 
 use crate::requirements::Requirement;
+use crate::valkey;
 
 /// The chore.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
@@ -13,6 +14,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         return Err(format!("`{unknown}`: it takes no arguments"));
     }
     ensure()?;
+    if let Err(why) = valkey::ensure() {
+        eprintln!("there is no Valkey, and what tests it is skipped: {why}");
+    }
     eprintln!("everything that the tests need is installed");
     Ok(ExitCode::SUCCESS)
 }

@@ -12,6 +12,7 @@ mod python;
 mod requirements;
 mod run;
 mod test;
+mod valkey;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,11 @@ const CHORES: &[Chore] = &[
         name: "test",
         does: "runs all tests, with servers; what follows goes to the test runner",
         run: test::run,
+    },
+    Chore {
+        name: "tables",
+        does: "writes the tables of the docs that come from what the drivers state",
+        run: test::tables,
     },
     Chore {
         name: "python",

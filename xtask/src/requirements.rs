@@ -70,6 +70,11 @@ const ALL: &[Requirement] = &[
         place: File("/usr/lib/python3/dist-packages/wheel/__init__.py"),
         package: "python3-wheel",
     },
+    // It fetches a Valkey.
+    Requirement {
+        place: File("/usr/lib/python3/dist-packages/pip/__init__.py"),
+        package: "python3-pip",
+    },
     // The lab's watchdog speaks these.
     Requirement { place: Program("find"), package: "findutils" },
     Requirement { place: Program("ipcrm"), package: "util-linux" },

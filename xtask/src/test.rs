@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
-use crate::{install, places, python};
+use crate::{install, places, python, valkey};
 
 /// What a run of everything builds: the lab inside the command and TLS with ZooKeeper are no default
 /// features.
@@ -20,15 +20,37 @@ const LAB: [&str; 7] = ["run", "--quiet", "--package", "lockkit-lab", "--bin", "
 /// are no arguments, since the two runners understand different ones.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     install::ensure()?;
+    let no_valkey = valkey::ensure().err();
     if !arguments.is_empty() {
         return of_rust(arguments);
     }
     let parts = [
         ("the examples in the documentation", examples()),
-        ("the tests of Rust", of_rust(&[])),
+        ("the tests of Rust", of_rust(&without_valkey(no_valkey.as_deref()))),
         ("the client in Python", python::check(&[])),
     ];
+    if let Some(why) = no_valkey {
+        eprintln!("skipped: the tests whose names end in `{}`: {why}", valkey::TESTS);
+    }
     told(parts)
+}
+
+/// `cargo xtask tables`: the test that compares the tables of the docs with the drivers writes them.
+pub(crate) fn tables(_: &[String]) -> Result<ExitCode, String> {
+    install::ensure()?;
+    let test = ["-p", "lockkit-lab", "--test", "docs", "tables_of_the_docs"].map(str::to_owned);
+    Ok(code(status(with_servers(&["test"], &test)?.env("LOCKKIT_WRITE_TABLES", "1"))?))
+}
+
+/// Leaves out what needs a Valkey, where there is none: the runner's summary counts them as skipped.
+fn without_valkey(why: Option<&str>) -> Vec<String> {
+    let filter = match (why, has_nextest()) {
+        (None, _) => return Vec::new(),
+        (Some(_), true) => ["-E".to_owned(), format!("not test({})", valkey::TESTS)],
+        (Some(_), false) => ["--skip".to_owned(), valkey::TESTS.to_owned()],
+    };
+    let separator = (!has_nextest()).then(|| "--".to_owned());
+    separator.into_iter().chain(filter).collect()
 }
 
 /// Each part that failed, behind everything that the parts printed: what failed first stands

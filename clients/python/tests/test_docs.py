@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -53,12 +55,28 @@ def test_what_is_printed_runs(server: Server, code: str) -> None:
     assert lockkit.connect(server.url).list() == []
 
 
-def test_the_types_of_what_is_printed_are_right(tmp_path: Path) -> None:
+PYRIGHT = {"include": ["."], "extraPaths": [str(SOURCE)], "typeCheckingMode": "strict"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["mypy", "--strict", "--cache-dir", os.devnull, "."],
+        pytest.param(
+            ["basedpyright"],
+            marks=pytest.mark.skipif(
+                importlib.util.find_spec("basedpyright") is None, reason="it is not installed"
+            ),
+        ),
+    ],
+    ids=["mypy", "basedpyright"],
+)
+def test_the_types_of_what_is_printed_are_right(tmp_path: Path, words: List[str]) -> None:
     for number, (_, code) in enumerate(BLOCKS):
         (tmp_path / f"block_{number}.py").write_text(code)
-    words = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, str(tmp_path)]
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(PYRIGHT))
     checked = subprocess.run(
-        words,
+        [sys.executable, "-m", *words],
         env={**os.environ, "MYPYPATH": str(SOURCE)},
         cwd=tmp_path,
         capture_output=True,

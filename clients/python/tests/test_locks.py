@@ -20,7 +20,7 @@ def test_a_mutex_is_held_by_one_and_its_tokens_grow(connect: Connect) -> None:
     ours, theirs = connect(), connect()
     with ours.mutex("invoice/42") as lock:
         first = lock.token
-        assert lock.is_valid() and 29 < lock.remaining() <= 30
+        assert lock.is_valid() and 26 < lock.remaining() < 27  # less a tenth and 2 ms
         assert theirs.mutex("invoice/42").try_lock() is None
     taken = theirs.mutex("invoice/42").try_lock()
     assert taken is not None and taken.token > first

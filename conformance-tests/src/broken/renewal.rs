@@ -13,7 +13,12 @@ impl Toy {
             line.told += 1;
             if self.is(Flaw::HidesABreak) && line.told <= 3 {
                 let token = Token::new(line.last_token).expect("it was given");
-                return Renewal::Holds(Grant { token, ttl: claim.hold_ttl, since: None });
+                return Renewal::Holds(Grant {
+                    token,
+                    ttl: claim.hold_ttl,
+                    since: None,
+                    margin: Default::default(),
+                });
             }
             return Renewal::Ended(if self.is(Flaw::ForgetsWhoBroke) {
                 Ended::NotInLine

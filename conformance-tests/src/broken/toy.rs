@@ -222,7 +222,7 @@ impl Toy {
     /// How long a lease of this ttl really lasts here.
     pub(super) fn lasts(&self, ttl: Duration) -> Duration {
         match self.flaw {
-            Some(Flaw::ExpiresEarly) => ttl.mul_f64(0.9),
+            Some(Flaw::ExpiresEarly) => ttl.mul_f64(0.75), // before any guard ends
             _ => ttl,
         }
     }

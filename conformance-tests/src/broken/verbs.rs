@@ -374,7 +374,12 @@ impl Toy {
 
     fn grant(&self, entry: &Entry) -> Grant {
         let twice = if self.is(Flaw::ReportsALongerTtl) { 2 } else { 1 };
-        Grant { token: entry.token, ttl: entry.claim.hold_ttl * twice, since: None }
+        Grant {
+            token: entry.token,
+            ttl: entry.claim.hold_ttl * twice,
+            since: None,
+            margin: Duration::ZERO,
+        }
     }
 
     /// The claim's grant if it holds, and when to look again if not.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Ended, Force, Grant, LockDriver, Renewal};
+use lockkit_core::driver::{Ended, Force, Grant, Renewal};
 use lockkit_core::{Claim, Error, LossReason, Mode, parse_duration};
 
 use crate::bench::{Bench, LONG, MustSucceed, PATIENCE, undisturbed};
@@ -246,31 +246,15 @@ pub async fn lease_09_ended_claims_leave_nothing_behind(bench: Bench) {
             bench.free(&driver, &key, bench.after(ttl)).await;
         }
     };
+    let settled = async |enough| {
+        let count = bench.settled(enough, bench.after(bench.short())).await;
+        count.expect("it can be counted").expect("this harness counts")
+    };
     used(0, 5).await;
-    let few = settled(&bench, &driver, 10).await;
+    let few = settled(10).await;
     used(5, 45).await;
-    let many = settled(&bench, &driver, few).await;
+    let many = settled(few).await;
     assert!(many <= few, "{few} things were kept after 10 locks, {many} after 90");
-}
-
-/// What is kept once it is `enough` or less, or does not shrink any more, while another lock is in
-/// use: many backends sweep as they go.
-async fn settled(bench: &Bench, driver: &Arc<dyn LockDriver>, enough: u64) -> u64 {
-    let limit = bench.after(bench.short());
-    let start = driver.clock().now();
-    loop {
-        for _ in 0..200 {
-            let claim = bench.exclusive("sweeping");
-            driver.grant(&claim).await;
-            driver.let_go(&claim).await;
-        }
-        let now = bench.harness().leftovers(bench.namespace()).await;
-        let now = now.expect("it can be counted").expect("this harness counts");
-        if now <= enough || driver.clock().now().since(start) > limit {
-            return now;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
 }
 
 pub async fn lease_10_a_late_renewal_as_a_waiter_does_not_shorten(bench: Bench) {

@@ -14,7 +14,6 @@ use serde::Serialize;
 use super::SetUp;
 use super::print::without_notes;
 use super::tables::{rate, seconds};
-use crate::promises;
 use crate::semantics::span;
 
 /// A difference between two set-ups.
@@ -70,35 +69,38 @@ impl<'a> Found<'a> {
 
     /// Faults that change in the same way share a sentence.
     fn faults(&mut self) {
-        let [old, new] = self.both();
-        let mut changes: Vec<([Keeps; 2], Vec<String>)> = Vec::new();
+        let mut changes: Vec<([Option<Keeps>; 2], Vec<String>)> = Vec::new();
         for fault in Fault::ALL {
-            let keeps = [old.keeps(fault), new.keeps(fault)];
+            let keeps = [self.from, self.to].map(|set_up| set_up.promises.keeps(fault));
             // What cannot happen and what does no harm are the same to whoever moves.
-            if keeps[0] == keeps[1] || keeps.iter().all(|kept| *kept >= Keeps::All) {
+            if keeps[0] == keeps[1] || keeps.iter().all(|kept| *kept >= Some(Keeps::All)) {
                 continue;
             }
-            let title = without_notes(promises::title(fault));
+            let title = without_notes(fault.title());
             match changes.iter_mut().find(|(same, _)| *same == keeps) {
                 Some((_, titles)) => titles.push(title),
                 None => changes.push((keeps, vec![title])),
             }
         }
         for (keeps, titles) in changes {
-            let about = match keeps[1] > keeps[0] {
-                true => "Safer under faults",
-                false => "Less safe under faults",
+            let about = match keeps {
+                [None, _] | [_, None] => "Unknown under faults",
+                [old, new] if new > old => "Safer under faults",
+                _ => "Less safe under faults",
             };
             let [old, new] = keeps.map(kept);
             let (from, to) = (&self.from.name, &self.to.name);
             let when = titles.join("”, “");
             let sentence = format!("“{when}”: with {from}, {old}; with {to}, {new}.");
             let change = match keeps {
-                [Keeps::Tokens, Keeps::All | Keeps::Impossible] => {
+                [None, _] | [_, None] => Some(
+                    "`lockkit doctor --promises` names the setting: look at it on the servers.",
+                ),
+                [Some(Keeps::Tokens), Some(Keeps::All | Keeps::Impossible)] => {
                     Some("Keep checking tokens where you do: other faults still need it.")
                 }
                 [old, new] if new > old => None,
-                [_, Keeps::Tokens] => Some(
+                [_, Some(Keeps::Tokens)] => Some(
                     "Check the token at everything that the lock protects: `fence`, \
                      `store_with(&guard, …)`, or a column that only grows.",
                 ),
@@ -317,12 +319,13 @@ impl<'a> Found<'a> {
     }
 }
 
-fn kept(keeps: Keeps) -> &'static str {
+fn kept(keeps: Option<Keeps>) -> &'static str {
     match keeps {
-        Keeps::All => "exclusion and tokens hold",
-        Keeps::Tokens => "two may hold at once, and the later one has the greater token",
-        Keeps::Nothing => "neither exclusion nor growing tokens are promised",
-        Keeps::Impossible => "it cannot happen",
+        None => "a setting decides that cannot be read",
+        Some(Keeps::All) => "exclusion and tokens hold",
+        Some(Keeps::Tokens) => "two may hold at once, and the later one has the greater token",
+        Some(Keeps::Nothing) => "neither exclusion nor growing tokens are promised",
+        Some(Keeps::Impossible) => "it cannot happen",
     }
 }
 

@@ -44,7 +44,7 @@ impl Comparison {
         self.bars(&mut out);
         section(&mut out, &faults);
         self.table(&mut out, &faults, |column, at| {
-            class(self.set_ups[column].capabilities.keeps(Fault::ALL[at]))
+            class(self.set_ups[column].promises.keeps(Fault::ALL[at]))
         });
         section(&mut out, &semantics);
         self.table(&mut out, &semantics, |_, _| "");
@@ -181,12 +181,12 @@ fn changes(out: &mut String, from: &str, to: &str, differences: &[Difference]) {
     out.push_str("</dl>\n");
 }
 
-fn class(keeps: Keeps) -> &'static str {
+fn class(keeps: Option<Keeps>) -> &'static str {
     match keeps {
-        Keeps::All => "all",
-        Keeps::Tokens => "tokens",
-        Keeps::Nothing => "none",
-        Keeps::Impossible => "never",
+        Some(Keeps::All) => "all",
+        Some(Keeps::Tokens) => "tokens",
+        Some(Keeps::Nothing) => "none",
+        Some(Keeps::Impossible) | None => "never",
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::tables::Table;
 use super::{Comparison, Difference};
 use crate::Outcome;
+use crate::promises;
 use crate::semantics::Mark;
 
 impl Comparison {
@@ -49,8 +50,9 @@ impl Comparison {
         }
         out.push_str(
             "¹ Of an acquire, a release, a refused try, a renewal of everything that a process holds, \
-             and of the next one between its wake-up and its start. ² For longer than the ttl.\n\n",
+             and of the next one between its wake-up and its start. ",
         );
+        let _ = writeln!(out, "{}", promises::FOOTNOTE);
         self.failures(&mut out);
         if let Some((from, to, all)) = differences {
             let _ = writeln!(out, "## From {from} to {to}\n\n{}", differences_markdown(all));
@@ -116,7 +118,7 @@ fn plain(mark: Mark) -> &'static str {
 
 /// A title without the mark of a footnote.
 pub(super) fn without_notes(title: &str) -> String {
-    title.trim_end_matches(['¹', '²']).to_owned()
+    title.trim_end_matches(['¹', '²', '³']).to_owned()
 }
 
 fn aligned(out: &mut String, lines: &[Vec<String>]) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use lockkit_core::driver::LockDriver;
+use lockkit_core::promises::Promises;
 use lockkit_core::{Capabilities, Error};
 
 use crate::{Harness, Worker};
@@ -20,6 +21,7 @@ pub struct Subject {
     name: String,
     place: String,
     capabilities: Capabilities,
+    promises: Promises,
     harness: Arc<Reached>,
 }
 
@@ -38,8 +40,9 @@ impl Subject {
         let first = connect().await?;
         first.health().await?;
         let capabilities = *first.capabilities();
+        let promises = first.promises().await?;
         let harness = Arc::new(Reached { connect, first, worker });
-        Ok(Self { name: name.into(), place: place.into(), capabilities, harness })
+        Ok(Self { name: name.into(), place: place.into(), capabilities, promises, harness })
     }
 
     /// What it is called in the tables.
@@ -55,6 +58,11 @@ impl Subject {
     /// What its driver states.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
+    }
+
+    /// What is kept under each fault as its servers were set up when it was reached.
+    pub fn promises(&self) -> &Promises {
+        &self.promises
     }
 
     /// It as a backend that cases run against.

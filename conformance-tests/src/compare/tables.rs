@@ -40,9 +40,10 @@ const SEMANTICS: &str = "What a lock means. ✓: shown by cases of this run, whi
     answer; no mark: stated by the driver.";
 const MEASURED: &str = "Measured in this run, in turns; medians. Compare figures of one run only: \
     another machine, network or disk has others.";
-const FAULTS: &str = "What is left of exclusion and growing tokens under each fault. all hold: both; \
-    tokens: two may hold at once, the later one has the greater token; none: neither is promised; –: \
-    it cannot happen. ✓: staged in this run.";
+const FAULTS: &str = "What is left of exclusion and growing tokens under each fault, as these servers \
+    are set up (`lockkit doctor --promises` gives the reasons). all hold: both; tokens: two may hold at \
+    once, the later one has the greater token; none: neither is promised; –: it cannot happen; unknown: \
+    a setting decides that cannot be read. ✓: staged in this run.";
 
 /// How a figure is shown.
 type Figure = fn(&Measured) -> String;
@@ -62,7 +63,7 @@ pub fn row_titles() -> [Vec<&'static str>; 3] {
     [
         QUESTIONS.iter().map(|question| question.title).collect(),
         FIGURES.iter().map(|(title, _)| *title).collect(),
-        Fault::ALL.into_iter().map(promises::title).collect(),
+        Fault::ALL.into_iter().map(Fault::title).collect(),
     ]
 }
 
@@ -85,12 +86,15 @@ impl Comparison {
         });
         let faults = faults.into_iter().zip(Fault::ALL).map(|(title, fault)| {
             row(title, &|of| {
-                let keeps = of.capabilities.keeps(fault);
+                let keeps = of.promises.keeps(fault);
+                // A trial shows what the driver states.
+                let is_shown = keeps == Some(of.capabilities.keeps(fault));
                 let mark = match keeps {
-                    Keeps::Impossible => Mark::Stated,
+                    Some(Keeps::Impossible) => Mark::Stated,
+                    _ if !is_shown => Mark::Stated,
                     _ => Mark::of(promises::shown_by(fault), &of.reports),
                 };
-                Answer { text: promises::word(keeps).to_owned(), mark }
+                Answer { text: keeps.map_or("unknown", Keeps::word).to_owned(), mark }
             })
         });
         [

@@ -164,6 +164,12 @@ pub(crate) struct DoctorArgs {
     /// Try nothing: read only, as a login without the right to take locks may
     #[arg(long)]
     pub(crate) look: bool,
+
+    /// Print what these servers keep under each fault, as they are set up now, and why
+    ///
+    /// Reads their settings, and tries nothing. What a login may not read is unknown.
+    #[arg(long, conflicts_with = "look")]
+    pub(crate) promises: bool,
 }
 
 /// `take-over`.

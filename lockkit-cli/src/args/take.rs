@@ -178,9 +178,9 @@ of its lock (unless the URL contains a secret and was given with --url). The loc
 command runs and released when it ends, however it ends.
 
 The command never outlives the lease. When the lock is lost, its process group gets SIGTERM at once, \
-and SIGKILL --kill-after later at most; when the backend does not answer, SIGTERM comes --kill-after \
-before the lease ends; SIGKILL always comes before it ends. This holds also when lockkit itself \
-stands still; when it is killed, the group is killed at once.
+and SIGKILL --kill-after later at most; when the backend does not answer, SIGKILL comes before the last \
+tenth of the lease, which is left to clocks of different rates, and SIGTERM --kill-after before that. \
+This holds also when lockkit itself stands still; when it is killed, the group is killed at once.
 
 What the command leaves running in its process group when it ends (`job &` without `wait`) works on, \
 and the lock stays held until it has ended. --leftovers=leave releases the lock instead, as for a \

@@ -1,5 +1,6 @@
 //! `doctor`: how the backend is, whether locks work on it, and what to do about it.
 
+use lockkit::capabilities::Keeps;
 use lockkit::state::{Finding, Health, Severity};
 use lockkit::{Error, LockManager};
 
@@ -13,6 +14,9 @@ use crate::take;
 
 pub(crate) async fn doctor(args: &DoctorArgs, backend: &BackendArgs) -> Result<Ending, Failure> {
     let backend = Backend::choose(backend)?;
+    if args.promises {
+        return promises(&backend).await;
+    }
     let mut signals = Signals::ending()?;
     let mut opened = Vec::new();
     let examined = tokio::select! {
@@ -32,6 +36,28 @@ pub(crate) async fn doctor(args: &DoctorArgs, backend: &BackendArgs) -> Result<E
         Some(Severity::Problem) => code::NO,
         _ => 0,
     }))
+}
+
+/// The row of these servers in the table of faults.
+async fn promises(backend: &Backend) -> Result<Ending, Failure> {
+    let locks = backend.connect().await?;
+    let promises = locks.promises().await.map_err(Failure::from);
+    take::close_after(&locks, &promises).await;
+    let mut text = format!("backend  {}\n", printable(&backend.shown()));
+    for promise in promises?.all() {
+        let title = promise.fault.title().trim_end_matches(['²', '³']);
+        let (word, why) = (promise.word(), printable(&promise.why));
+        let style = match promise.keeps {
+            Some(Keeps::All | Keeps::Impossible) => Style::Good,
+            Some(Keeps::Tokens) | None => Style::Warning,
+            Some(Keeps::Nothing) => Style::Bad,
+        };
+        let word = styled(style, &format!("{word:8}"));
+        text.push_str(&format!("{word}  {title}\n            {why}\n"));
+    }
+    text.push_str("tokens: two may hold at once, the later one has the greater token\n");
+    output::print(&text)?;
+    Ok(Ending::Code(0))
 }
 
 /// Adds the connections that it makes to `opened`.

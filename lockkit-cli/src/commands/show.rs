@@ -8,25 +8,43 @@ use crate::args::look::{ShowArgs, Subject};
 use crate::backend::Backend;
 use crate::exit::Failure;
 use crate::output::{self, Style, printable, styled};
+use crate::run::leftovers::{self, Leftovers};
 use crate::view::{StateView, json};
 use crate::{phrase, take};
 
 pub(crate) async fn show(args: &ShowArgs, backend: &BackendArgs) -> Result<u8, Failure> {
     Name::new(&args.subject.name)?;
     let locks = Backend::choose(backend)?.connect().await?;
-    let states = states(&locks, &args.subject).await;
+    let states = shown(&locks, &args.subject).await;
     take::close(&locks).await;
-    for state in in_use(states?) {
-        print(&state, args.json)?;
+    for (state, leftovers) in states? {
+        print(&state, &leftovers, args.json)?;
     }
     Ok(0)
 }
 
+/// The states to show, with what was left behind under each.
+async fn shown(
+    locks: &LockManager,
+    subject: &Subject,
+) -> Result<Vec<(LockState, Leftovers)>, Failure> {
+    let mut shown = Vec::new();
+    for state in in_use(states(locks, subject).await?) {
+        let leftovers = leftovers::of(locks, &state).await;
+        shown.push((state, leftovers));
+    }
+    Ok(shown)
+}
+
 /// A state, for people or programs.
-pub(crate) fn print(state: &LockState, as_json: bool) -> Result<(), Failure> {
+pub(crate) fn print(
+    state: &LockState,
+    leftovers: &Leftovers,
+    as_json: bool,
+) -> Result<(), Failure> {
     match as_json {
-        true => output::print_line(json(&StateView::of(state))?),
-        false => output::print(&text(state)),
+        true => output::print_line(json(&StateView::of(state).with(leftovers))?),
+        false => output::print(&text(state, leftovers)),
     }
 }
 
@@ -61,17 +79,20 @@ fn in_use(mut states: Vec<LockState>) -> Vec<LockState> {
 }
 
 /// The state for people.
-pub(crate) fn text(state: &LockState) -> String {
+fn text(state: &LockState, leftovers: &Leftovers) -> String {
     let subject = phrase::subject(state.space(), state.name().as_str());
     let mut lines = vec![match (state.holders().count(), state.waiters().count()) {
         (0, 0) => format!("{subject} is free"),
         (holders, 0) => format!("{subject}: held by {holders}, nobody waits"),
         (holders, waiters) => format!("{subject}: held by {holders}, waiting: {waiters}"),
     }];
-    lines.extend(state.line.iter().map(|s| {
+    for s in &state.line {
         let role = if s.holds() { "holds" } else { "waits" };
-        format!("  {role}  {}", phrase::standing(s))
-    }));
+        lines.push(format!("  {role}  {}", phrase::standing(s)));
+        if let Some(processes) = leftovers.get(&s.token) {
+            lines.push(format!("         its command ended and left behind: {processes}"));
+        }
+    }
     if let Some(record) = &state.last_break {
         lines.push(format!("  last broken {record}"));
     }

@@ -11,6 +11,7 @@ use crate::args::look::WatchArgs;
 use crate::backend::Backend;
 use crate::commands::show;
 use crate::exit::Failure;
+use crate::run::leftovers::Leftovers;
 
 pub(crate) async fn watch(args: &WatchArgs, backend: &BackendArgs) -> Result<u8, Failure> {
     Name::new(&args.subject.name)?;
@@ -25,7 +26,7 @@ pub(crate) async fn watch(args: &WatchArgs, backend: &BackendArgs) -> Result<u8,
             .boxed()
     }));
     while let Some(state) = states.next().await {
-        show::print(&state?, args.json)?;
+        show::print(&state?, &Leftovers::new(), args.json)?;
     }
     Ok(0)
 }

@@ -46,7 +46,7 @@ pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<End
             let guard = take.take(&locks, &mut signals).await?;
             output::note(format!("leads {:?} with token {}", args.name, guard.token()?));
             job.environment = environment(&guard, nested::held(), &backend, &take)?;
-            let ended = under(&guard, term, &job, &mut signals).await;
+            let ended = under(&locks, &guard, term, &job, &mut signals).await;
             if let Some(ending) = conclude(guard, ended?, &args.name).await {
                 return Ok(ending);
             }

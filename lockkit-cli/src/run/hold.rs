@@ -4,8 +4,8 @@
 use std::io;
 use std::time::Duration;
 
-use lockkit::clock::{BootClock, Clock, Moment};
-use lockkit::{Lease, LossReason};
+use lockkit::clock::{Clock, ClockPair, Moment, SteadyClock};
+use lockkit::{Lease, LockManager, LossReason};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::Term;
 use super::group::{End, Event, Group};
 use super::launch::Job;
+use super::leftovers::Notice;
 use super::signals::{Signals, TELLING};
 use super::supervisor::{Deed, Due, Supervisor};
 use super::terminal::Terminal;
@@ -31,6 +32,7 @@ pub(crate) struct Outcome {
 
 /// A command that runs under a lock.
 pub(crate) struct Hold<'a> {
+    locks: LockManager,
     lease: Lease,
     term: Term,
     /// When it began to hold, at the earliest; its last moment is counted from there.
@@ -56,6 +58,8 @@ struct Leftover {
     end: End,
     since: Instant,
     announced: bool,
+    /// While the lock is held for its sake.
+    _notice: Option<Notice>,
     terminated: Option<Instant>,
     killed: bool,
 }
@@ -75,6 +79,7 @@ enum Happening {
 impl<'a> Hold<'a> {
     /// Starts the command. When this returns, it runs and is guarded.
     pub(crate) fn begin(
+        locks: LockManager,
         lease: Lease,
         term: Term,
         job: &Job,
@@ -83,7 +88,7 @@ impl<'a> Hold<'a> {
         let telling = Signals::catch(&TELLING)?;
         // Whoever ignores SIGCHLD hands that on, and the system then forgets how children ended.
         drop(signal(SignalKind::child())?);
-        let began = BootClock.now();
+        let began = SteadyClock.now();
         let ttl = lease.granted_ttl();
         let shortest = term.longest.map_or(ttl, |longest| longest.min(ttl));
         let lead = (shortest / 50).clamp(Duration::from_millis(10), Duration::from_millis(200));
@@ -103,6 +108,7 @@ impl<'a> Hold<'a> {
         group.start();
         Ok(Self {
             tick: (ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(500)),
+            locks,
             lease,
             term,
             began,
@@ -183,8 +189,14 @@ impl<'a> Hold<'a> {
 
     fn ended(&mut self, end: End) {
         let since = Instant::now();
-        let leftover = Leftover { end, since, announced: false, terminated: None, killed: false };
-        self.leftover = Some(leftover);
+        self.leftover = Some(Leftover {
+            end,
+            since,
+            announced: false,
+            _notice: None,
+            terminated: None,
+            killed: false,
+        });
     }
 
     /// How the command ended, once no process that it left in its group is to be waited for.
@@ -203,6 +215,10 @@ impl<'a> Hold<'a> {
         if !leftover.announced {
             leftover.announced = true;
             announce(leftovers, &self.group.processes());
+            if leftovers == Leftovers::Wait {
+                let (locks, lease) = (self.locks.clone(), self.lease.clone());
+                leftover._notice = Some(Notice::begin(locks, lease, self.group.id()));
+            }
             // Its keys are to reach this process, which ends what ignores them.
             if let Some(terminal) = &mut self.terminal {
                 terminal.take_back();
@@ -265,7 +281,7 @@ impl<'a> Hold<'a> {
     fn end_for(&mut self, why: String) {
         output::note(format!("the lock is lost ({why}): ending the command"));
         self.lost = Some(why);
-        let now = BootClock.now();
+        let now = ClockPair::now();
         self.due = Due { term: now, kill: self.due.kill.min(now.after(self.term.kill_after)) };
         if let Some(supervisor) = &mut self.supervisor {
             let _ = supervisor.end(self.due.kill);
@@ -287,7 +303,7 @@ impl<'a> Hold<'a> {
         let longest = self.term.longest?;
         // The supervisor acts --kill-after earlier, and the clock began to run a bit before `began`.
         let early = self.term.kill_after + self.lead + longest / 20;
-        let over = BootClock.now().since(self.began) + early >= longest;
+        let over = SteadyClock.now().since(self.began) + early >= longest;
         let (option, longest) = (self.term.option, phrase::duration(longest));
         over.then(|| format!("the time of {option} ({longest}) is over"))
     }
@@ -329,8 +345,8 @@ fn announce(leftovers: Leftovers, processes: &[String]) {
 
 /// When the command is to be ended if nothing is heard of the lock any more.
 fn due(lease: &Lease, kill_after: Duration, lead: Duration) -> Due {
-    // The clock is read before what is left: so the sum is never too late.
-    let now: Moment = BootClock.now();
+    // The clocks are read before what is left: so the sums are never too late.
+    let now = ClockPair::now();
     let deadline = now.after(lease.remaining());
     let kill = deadline.before(lead);
     Due { term: deadline.before(kill_after).min(kill), kill }

@@ -9,6 +9,7 @@ pub(crate) mod elect;
 mod group;
 mod hold;
 pub(crate) mod launch;
+pub(crate) mod leftovers;
 pub(crate) mod nested;
 mod once;
 pub(crate) mod role;
@@ -20,19 +21,23 @@ mod terminal;
 
 use std::time::Duration;
 
-use lockkit::{Error, Guard};
+use lockkit::{Error, Guard, LockManager};
+use tokio::time::timeout;
 
 use crate::args::BackendArgs;
 use crate::args::take::{RunArgs, TakeArgs};
 use crate::backend::Backend;
 use crate::exit::{Ending, Failure};
 use crate::take::{self, Take};
-use crate::{note, output, phrase, system};
+use crate::{note, output, phrase, system, trouble};
 use hold::Hold;
 use launch::Job;
 use nested::Held;
 use once::Once;
 use signals::Signals;
+
+/// A command may end before the backend has said how it is.
+const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// The verb.
 pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending, Failure> {
@@ -52,6 +57,8 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
     let held = nested::held();
     nested::refuse(&held, &backend, take.space(), &args.name)?;
     let locks = take.connect(&backend).await?;
+    // While the lock is asked for: it costs no time.
+    let told = tokio::spawn(trouble::tell(locks.clone()));
     let result = async {
         let once = args.only_once.then(|| Once::new(&locks, &args.name, args.keep));
         if let Some(once) = &once
@@ -70,13 +77,16 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
         let environment = environment(&guard, held, &backend, &take)?;
         let (contained, leftovers) = (args.contain, args.leftovers);
         let job = Job { command, environment, contained, leftovers };
-        let ended = under(&guard, term, &job, &mut signals).await?;
+        let ended = under(&locks, &guard, term, &job, &mut signals).await?;
         if let (Some(once), None, 0) = (&once, &ended.lost, ended.end.code()) {
             once.decide(&guard).await?;
         }
         conclude(guard, ended, &args.name).await
     }
     .await;
+    if result.is_ok() {
+        let _ = timeout(LAST_WORD, told).await;
+    }
     take::close_after(&locks, &result).await;
     result
 }
@@ -138,6 +148,7 @@ fn environment(
 
 /// Runs the command under a lock that is held, to the end of all that it started.
 async fn under(
+    locks: &LockManager,
     guard: &Guard,
     term: Term,
     job: &Job,
@@ -151,7 +162,7 @@ async fn under(
     }
     let subject = phrase::subject(guard.mode().space(), guard.name().as_str());
     output::detail(format!("acquired {subject} with token {token}"));
-    match Hold::begin(guard.lease(), term, job, signals) {
+    match Hold::begin(locks.clone(), guard.lease(), term, job, signals) {
         Ok(hold) => hold.until_the_end().await,
         Err(error) => Err(Failure::os("cannot start the command", error)),
     }

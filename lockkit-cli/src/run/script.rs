@@ -137,7 +137,7 @@ async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<E
         let command = role::stand_in(folder, term.kill_after);
         let leftovers = Leftovers::End;
         let job = Job { command, environment: variables, contained: false, leftovers };
-        let ended = under(&guard, term, &job, &mut signals).await?;
+        let ended = under(&locks, &guard, term, &job, &mut signals).await?;
         conclude(guard, ended, &args.name).await
     }
     .await;

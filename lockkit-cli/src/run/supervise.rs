@@ -8,10 +8,13 @@
 //! | --- | --- | --- |
 //! | | it is up | `ready` |
 //! | `group PGID` | this is the group to guard | `guarding` |
-//! | `lease TERM KILL` | SIGTERM, SIGKILL are due at these moments of the boot clock (ns) | |
-//! | `end KILL` | SIGTERM now, SIGKILL at this moment or when it was due, if that is earlier | |
+//! | `lease TERM KILL` | SIGTERM, SIGKILL are due then | |
+//! | `end KILL` | SIGTERM now, SIGKILL then or when it was due, if that is earlier | |
 //! | `done` | the group is gone: leave | |
 //! | end of file | the parent is gone: SIGKILL now, and leave | |
+//!
+//! TERM and KILL are two words each, `BOOT RAW`: the moment (ns) on the boot clock, and on the clock
+//! that is not slewed. Whichever comes first counts.
 //!
 //! It says `terminated` and `killed` when it has done so. What it does it does by the clock alone:
 //! a parent that stands still cannot keep the group alive.
@@ -22,7 +25,7 @@ use std::process::ExitCode;
 use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal, kill_process_group, setsid};
 
-use lockkit::clock::{BootClock, Clock, Moment};
+use lockkit::clock::{ClockPair, Moment, nap};
 
 use crate::system::{self, Alarm};
 
@@ -45,8 +48,8 @@ pub(crate) fn main() -> ExitCode {
 #[derive(Default)]
 struct Guard {
     group: Option<Pid>,
-    term_at: Option<Moment>,
-    kill_at: Option<Moment>,
+    term_at: Option<ClockPair>,
+    kill_at: Option<ClockPair>,
     terminated: bool,
     killed: bool,
 }
@@ -90,18 +93,18 @@ impl Guard {
     /// Does what a line says; `false` when that is to leave.
     fn obey(&mut self, line: &str) -> bool {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let moment = |word: &str| word.parse().ok().map(Moment::from_nanos);
         match words[..] {
             ["group", id] => {
                 self.group = id.parse().ok().and_then(Pid::from_raw);
                 answer("guarding");
             }
-            ["lease", term, kill] if !self.terminated => {
-                self.term_at = moment(term);
-                self.kill_at = moment(kill);
+            ["lease", term_boot, term_raw, kill_boot, kill_raw] if !self.terminated => {
+                self.term_at = pair(term_boot, term_raw);
+                self.kill_at = pair(kill_boot, kill_raw);
             }
-            ["end", kill] => {
-                self.kill_at = [self.kill_at, moment(kill)].into_iter().flatten().min();
+            ["end", boot, raw] => {
+                let both = [self.kill_at, pair(boot, raw)].into_iter().flatten();
+                self.kill_at = both.reduce(ClockPair::min);
                 self.terminate();
             }
             ["done"] => return false,
@@ -111,21 +114,26 @@ impl Guard {
     }
 
     fn act_on_time(&mut self) {
-        let now = BootClock.now();
-        if self.kill_at.is_some_and(|at| now >= at) {
+        let now = ClockPair::now();
+        let is_due = |at: Option<ClockPair>| at.is_some_and(|at| at.since(now).is_zero());
+        if is_due(self.kill_at) {
             self.kill();
-        } else if self.term_at.is_some_and(|at| now >= at) {
+        } else if is_due(self.term_at) {
             self.terminate();
         }
     }
 
-    /// When there is something to do next.
+    /// When to look at the clocks again, on the boot clock: no timer counts on the other one.
     fn next(&self) -> Option<Moment> {
-        match (self.killed, self.terminated) {
+        let at = match (self.killed, self.terminated) {
             (true, _) => None,
             (false, true) => self.kill_at,
-            (false, false) => [self.term_at, self.kill_at].into_iter().flatten().min(),
-        }
+            (false, false) => {
+                [self.term_at, self.kill_at].into_iter().flatten().reduce(ClockPair::min)
+            }
+        };
+        let now = ClockPair::now();
+        at.map(|at| now.boot.after(nap(at.since(now))))
     }
 
     fn terminate(&mut self) {
@@ -146,6 +154,11 @@ impl Guard {
             answer("killed");
         }
     }
+}
+
+fn pair(boot: &str, raw: &str) -> Option<ClockPair> {
+    let moment = |word: &str| word.parse().ok().map(Moment::from_nanos);
+    Some(ClockPair { boot: moment(boot)?, raw: moment(raw)? })
 }
 
 /// Nobody may be listening any more, which changes nothing.

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 
-use lockkit::clock::Moment;
+use lockkit::clock::ClockPair;
 use rustix::process::Pid;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -22,13 +22,14 @@ pub(crate) enum Deed {
     Died,
 }
 
-/// When the group is to be ended.
+/// When the group is to be ended. In pairs, since the supervisor has its own
+/// [`SteadyClock`](lockkit::clock::SteadyClock).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Due {
     /// SIGTERM, unless told otherwise by then.
-    pub(crate) term: Moment,
+    pub(crate) term: ClockPair,
     /// SIGKILL, unless told otherwise by then.
-    pub(crate) kill: Moment,
+    pub(crate) kill: ClockPair,
 }
 
 /// A running supervisor. When it is dropped, it kills the group.
@@ -83,19 +84,19 @@ impl Supervisor {
         // Moments are computed anew each time; below this they are the same lease.
         const SAME: Duration = Duration::from_millis(1);
         if let Some(told) = self.told
-            && due.kill.since(told.kill) < SAME
-            && told.kill.since(due.kill) < SAME
+            && due.kill.before(SAME).min(told.kill) == due.kill.before(SAME)
+            && told.kill.before(SAME).min(due.kill) == told.kill.before(SAME)
         {
             return Ok(());
         }
-        self.say(&format!("lease {} {}", due.term.as_nanos(), due.kill.as_nanos()))?;
+        self.say(&format!("lease {} {}", words(due.term), words(due.kill)))?;
         self.told = Some(due);
         Ok(())
     }
 
     /// Has it send SIGTERM now, and SIGKILL at this moment at the latest.
-    pub(crate) fn end(&mut self, kill: Moment) -> io::Result<()> {
-        self.say(&format!("end {}", kill.as_nanos()))
+    pub(crate) fn end(&mut self, kill: ClockPair) -> io::Result<()> {
+        self.say(&format!("end {}", words(kill)))
     }
 
     /// What it did next.
@@ -128,6 +129,10 @@ impl Supervisor {
     fn say(&mut self, line: &str) -> io::Result<()> {
         self.to.write_all(format!("{line}\n").as_bytes())
     }
+}
+
+fn words(pair: ClockPair) -> String {
+    format!("{} {}", pair.boot.as_nanos(), pair.raw.as_nanos())
 }
 
 fn expect(from: &mut impl BufRead, word: &str) -> io::Result<()> {

@@ -1,10 +1,19 @@
 //! The command never outlives the lease, whatever becomes of lockkit.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
+use lockkit::clock::ClockPair;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::stage::{Stage, children_called, process_state, stderr, wait_for, wait_for_death};
+use crate::stage::{
+    PATIENCE, Running, Stage, children_called, process_state, stderr, stdout, wait_for,
+    wait_for_death,
+};
 
 /// Does not end on SIGTERM, and has a child that does not either.
 const STUBBORN: &str = "trap 'echo TERM >>got' TERM
@@ -149,13 +158,23 @@ fn the_lock_is_held_until_what_the_command_left_behind_has_ended() {
     says(&stage, &format!("sh[{left}]"));
     says(&stage, "--leftovers=leave");
     assert!(process_state(left).is_some());
+    let behind = wait_for("what was left behind", || {
+        stage.state("a")["holders"][0]["leftovers"].as_str().map(str::to_owned)
+    });
+    assert!(behind.contains(&format!("sh[{left}]")), "{behind}");
+    let shown = stdout(&stage.run(&["show", "--local", "a"]));
+    assert!(shown.contains(&format!("its command ended and left behind: {behind}")), "{shown}");
     // Longer than a ttl: it is renewed.
     let wait = ["run", "--local", "--wait", "3", "a", "true"];
     assert_eq!(stage.run(&wait).status.code(), Some(75), "the lock is free while it works");
     fs::write(stage.path("go"), "").unwrap();
     assert_eq!(running.code(), 6);
     assert!(stage.path("finished").exists());
-    assert_eq!(stage.run(&["run", "--local", "-n", "a", "true"]).status.code(), Some(0));
+    // A next holder is not said to be what was left behind.
+    let next = ["run", "--local", "-n", "a", "sh", "-c", "\"$LOCKKIT\" show --local --json a"];
+    let next = stage.run(&next);
+    assert_eq!(next.status.code(), Some(0));
+    assert!(stdout(&next).contains("holders") && !stdout(&next).contains("leftovers"));
 }
 
 #[test]
@@ -230,7 +249,7 @@ fn a_process_that_ended_but_that_no_parent_takes_away_is_not_waited_for() {
         if child == 0: os._exit(0)\n\
         os.setsid() if os.getpgrp() != os.getpid() else None\n\
         open('zombie', 'w').write(f'{child}\\n')\n\
-        time.sleep(1000)";
+        time.sleep(60)";
     fs::write(stage.path("parent.py"), parent).unwrap();
     let script = "python3 parent.py >/dev/null 2>&1 & echo $! >parent; \
         while [ ! -s zombie ]; do sleep 0.02; done; exit 6";
@@ -249,4 +268,37 @@ fn a_release_that_fails_after_success_is_only_a_warning() {
     let output = stage.run(&["run", "--url", "sqlite:locks.db", "a", "sh", "-c", script]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("warning: the command is done"), "{}", stderr(&output));
+}
+
+/// A slewed boot clock comes to a deadline late, the clock that is not slewed counts no suspend.
+#[test]
+fn the_supervisor_ends_the_group_by_whichever_clock_comes_first() {
+    const NEAR: Duration = Duration::from_millis(200);
+    const FAR: Duration = Duration::from_secs(3_600);
+    for (boot, raw) in [(NEAR, FAR), (FAR, NEAR)] {
+        let stage = Stage::new();
+        let command = Command::new("sleep").arg("3600").process_group(0).spawn().unwrap();
+        let mut command = Running(command);
+        let mut supervisor = stage.lockkit(&["__supervise"]);
+        let supervisor = supervisor.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut supervisor = Running(supervisor);
+        let (tell, told) = channel();
+        let said = BufReader::new(supervisor.0.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            said.lines().map_while(Result::ok).for_each(|line| drop(tell.send(line)))
+        });
+        let hears = |word| assert_eq!(told.recv_timeout(PATIENCE).as_deref(), Ok(word));
+        hears("ready");
+        let now = ClockPair::now();
+        let term = ClockPair { boot: now.boot.after(boot), raw: now.raw.after(raw) };
+        let words = |pair: ClockPair| format!("{} {}", pair.boot.as_nanos(), pair.raw.as_nanos());
+        let mut to = supervisor.0.stdin.take().unwrap();
+        let group = command.0.id();
+        writeln!(to, "lease {} {}", words(term), words(now.after(FAR))).unwrap();
+        writeln!(to, "group {group}").unwrap();
+        hears("guarding");
+        hears("terminated");
+        assert!(term.since(ClockPair::now()).is_zero(), "not before the first of the two");
+        assert_eq!(command.code(), 128 + 15);
+    }
 }

@@ -229,6 +229,27 @@ async fn on_redis_what_is_refused_is_a_problem_and_messages_that_do_not_come_are
 }
 
 #[tokio::test]
+async fn an_eviction_policy_is_a_problem_and_run_says_it_once() {
+    let stage = Stage::new();
+    let server = Server::start(Kind::Redis).await.unwrap();
+    let ran = || {
+        let output = stage.run(&["run", "--url", &server.url(), "a", "true"]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        stderr(&output)
+    };
+    assert_eq!(ran(), "");
+    for policy in ["volatile-lru", "allkeys-lfu"] {
+        let words = ["CONFIG", "SET", "maxmemory-policy", policy];
+        lockkit_lab::raw::resp::ask(server.addr(), &words).await.unwrap();
+        let (ended, said) = doctor(&stage, &server.url(), &["--look"]);
+        assert_eq!(ended, 1, "{said}");
+        assert!(problems(&said).iter().any(|line| line.contains(policy)), "{said}");
+        let said = ran();
+        assert!(said.lines().count() == 1 && said.contains(policy), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn of_several_backends_each_is_tried_by_itself() {
     let stage = Stage::new();
     let good = stage.path("good.db").display().to_string();

@@ -269,10 +269,41 @@ fn the_options_of_flock_are_answered_with_ours() {
         assert_eq!(code(&ran), 64, "{option}: {said}");
         assert!(said.contains("flock") && said.contains(ours), "{option}: {said}");
     }
-    // Those that mean the same.
-    for options in [&["-n"][..], &["-w", "5"], &["-s"], &["-E", "9"]] {
-        let ran = stage.run(&[&["run", "--local"], options, &["a", "true"]].concat());
-        assert_eq!(code(&ran), 0, "{options:?}: {}", stderr(&ran));
-    }
     assert!(!stage.path("ran").exists());
+}
+
+/// What stands between backticks in a cell of a table, as words; of options only.
+fn options(cell: &str) -> Vec<Vec<&str>> {
+    let quoted = cell.split('`').skip(1).step_by(2).filter(|text| text.starts_with('-'));
+    quoted.map(|text| text.split(' ').collect()).collect()
+}
+
+#[test]
+fn the_guides_table_of_flocks_options_is_what_the_command_does() {
+    let stage = Stage::new();
+    let guide = include_str!("../../../docs/coming-from.md");
+    let (_, table) = guide.split_once("| flock | lockkit |\n| --- | --- |\n").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let mut same = 0;
+    for row in table.lines() {
+        let (theirs, ours) = row.trim_matches('|').split_once(" | ").unwrap();
+        for option in options(theirs) {
+            let line = match option[0] {
+                "-c" => vec!["run", "--local", "a", "-c", "true"],
+                _ => [&["run", "--local"], &option[..], &["a", "true"]].concat(),
+            };
+            let ran = stage.run(&line);
+            let said = stderr(&ran);
+            let mut ours = options(ours).into_iter().map(|option| option[0]);
+            if ours.clone().any(|ours| ours == option[0]) {
+                assert_eq!(code(&ran), 0, "{line:?}: {said}");
+                same += 1;
+                continue;
+            }
+            assert_eq!(code(&ran), 64, "{line:?}: {said}");
+            let told = ours.any(|ours| said.contains(ours)) || said.contains("leave it out");
+            assert!(said.contains("flock") && told, "{line:?}: {said}");
+        }
+    }
+    assert_eq!(same, 6, "-n, -w, -E, -s, --shared and -c mean the same: {table}");
 }

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use lockkit_lab::raw::resp;
 use lockkit_lab::{Data, Kind, Server, Shared};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -29,7 +30,7 @@ async fn a_server_that_takes_no_writes_is_unavailable_at_once() {
     assert_eq!(code(&ready), 0, "{}", stderr(&ready));
     let sql = "ALTER DATABASE postgres SET default_transaction_read_only = on";
     execute(&mut admin(&url).await, sql).await;
-    for patience in [&["-n"][..], &["-w", "10m"], &[]] {
+    for patience in [&["-n"][..], &[]] {
         let began = Instant::now();
         let ran = stage.run(&[&["run", "--url", &url], patience, &["a", "touch", "ran"]].concat());
         assert_eq!(code(&ran), 69, "{patience:?}: {}", stderr(&ran));
@@ -56,7 +57,7 @@ async fn a_mariadb_that_takes_no_writes_is_unavailable_at_once() {
     let url = root.replacen("root@", "locker@", 1);
     assert_ne!(url, root, "the lab's URL names a user");
     let began = Instant::now();
-    let ran = stage.run(&["run", "--url", &url, "-w", "10m", "a", "true"]);
+    let ran = stage.run(&["run", "--url", &url, "a", "true"]);
     assert_eq!(code(&ran), 69, "{}", stderr(&ran));
     assert!(
         stderr(&ran).contains("read-only") || stderr(&ran).contains("read_only"),
@@ -64,6 +65,37 @@ async fn a_mariadb_that_takes_no_writes_is_unavailable_at_once() {
         stderr(&ran)
     );
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+}
+
+/// A limit is a wait for a promotion too; when it passes, the message is still the server's.
+#[tokio::test]
+async fn a_wait_with_a_limit_lives_through_a_server_that_takes_no_writes() {
+    let stage = Stage::new();
+    let (postgres, redis) =
+        (Server::start(Kind::Postgres).await.unwrap(), Server::start(Kind::Redis).await.unwrap());
+    let mut owner = admin(&postgres.url()).await;
+    let ready = stage.run(&["run", "--url", &postgres.url(), "a", "true"]);
+    assert_eq!(code(&ready), 0, "{}", stderr(&ready));
+    let begin = "ALTER DATABASE postgres SET default_transaction_read_only = on";
+    execute(&mut owner, begin).await;
+    resp::ask(redis.addr(), &["REPLICAOF", "127.0.0.1", "1"]).await.unwrap();
+    for (url, role) in [(postgres.url(), "read-only role"), (redis.url(), "standby")] {
+        let ran = stage.run(&["run", "--url", &url, "-w", "10s", "a", "touch", "ran"]);
+        assert_eq!(code(&ran), 69, "{}", stderr(&ran));
+        assert!(stderr(&ran).contains(role), "{}", stderr(&ran));
+        assert!(!stage.path("ran").exists());
+        let mut waiting = stage.start(&["run", "--url", &url, "-w", "10m", "a", "touch", "ran"]);
+        wait_for("word of the wait", || {
+            let said = fs::read_to_string(stage.path("stderr")).unwrap();
+            said.contains(role).then_some(())
+        });
+        match role {
+            "standby" => drop(resp::ask(redis.addr(), &["REPLICAOF", "NO", "ONE"]).await.unwrap()),
+            _ => execute(&mut owner, "ALTER DATABASE postgres RESET ALL").await,
+        }
+        assert_eq!(waiting.code(), 0);
+        fs::remove_file(stage.path("ran")).unwrap();
+    }
 }
 
 #[tokio::test]

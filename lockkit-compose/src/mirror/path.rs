@@ -223,6 +223,7 @@ impl MirrorDriver {
             None => asked,
         };
         let since = began(&self.old, old).min(began(&self.new, new));
-        Grant { token, ttl: old.ttl.min(new.ttl), since: Some(since) }
+        let margin = old.margin.max(new.margin);
+        Grant { token, ttl: old.ttl.min(new.ttl), since: Some(since), margin }
     }
 }

@@ -37,8 +37,8 @@ pub(super) enum Phase {
     },
     /// In a round.
     Trying {
-        /// As above; a claim that will not wait has none.
-        until: Option<Moment>,
+        /// As above.
+        until: Moment,
     },
     Held {
         grant: Grant,
@@ -50,7 +50,7 @@ pub(super) enum Phase {
 }
 
 impl Hold {
-    pub(super) fn new(claim: Arc<Claim>, members: usize, until: Option<Moment>) -> Self {
+    pub(super) fn new(claim: Arc<Claim>, members: usize, until: Moment) -> Self {
         let seats = vec![Seat::default(); members];
         let state = State { claim, phase: Phase::Trying { until }, seats };
         Self { state: Mutex::new(state) }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use lockkit_core::Error;
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::Clock;
-use lockkit_core::driver::{LockDriver, backoff};
+use lockkit_core::driver::{LockDriver, ServerRun, backoff, locked};
 
 /// Makes a driver; may be called again and again.
 pub(super) type Connect =
@@ -29,6 +29,8 @@ pub(super) struct Member {
     pub(super) watched: AtomicBool,
     /// The epoch of its tokens, as last seen.
     pub(super) epoch: AtomicU64,
+    /// The run of its server that was last found to count.
+    run: Mutex<Option<ServerRun>>,
 }
 
 impl Member {
@@ -54,7 +56,16 @@ impl Member {
             clock: driver.clock(),
             watched: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
+            run: Mutex::default(),
         }
+    }
+
+    pub(super) fn knows(&self, run: &ServerRun) -> bool {
+        locked(&self.run).as_ref() == Some(run)
+    }
+
+    pub(super) fn remember(&self, run: ServerRun) {
+        *locked(&self.run) = Some(run);
     }
 
     pub(super) fn driver(&self) -> Result<&Arc<dyn LockDriver>, Error> {

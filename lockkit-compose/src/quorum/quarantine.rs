@@ -1,5 +1,6 @@
-//! How a member that lost its data is known, and kept from voting until every lease that it may
-//! have forgotten is over; and how its tokens go on growing afterwards.
+//! How a member that lost its data, or may have older data, is known and kept from voting until every
+//! lease that it may have forgotten is over; and how its tokens go on growing afterwards. What tells
+//! older data is in `runs.rs`.
 //!
 //! The sign of a member is the token base of a namespace that quorums keep for themselves: the
 //! longest ttl in milliseconds, and above it the member's *epoch*. A member without it is new or
@@ -14,16 +15,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::runs::hash;
 use super::{BACKEND, Shared};
 use lockkit_core::capabilities::TokenSource;
 use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::{LockDriver, Patience};
-use lockkit_core::{
-    Claim, Error, Identity, Key, Lifetime, Margin, Mode, Name, Namespace, Space, Token,
-};
+use lockkit_core::driver::{LockDriver, Patience, ServerRun};
+use lockkit_core::{Claim, Error, Identity, Key, Lifetime, Mode, Name, Namespace, Space, Token};
 
 /// Where a member keeps its sign.
-const SIGN: &str = "lockkit.quorum";
+pub(super) const SIGN: &str = "lockkit.quorum";
 /// Where the members keep the greatest epoch that any of them was given.
 const GREATEST_EPOCH: &str = "lockkit.quorum.epoch";
 /// How long until a step of a watch that failed is taken again.
@@ -73,14 +73,22 @@ impl Sign {
     }
 }
 
-/// The claim by which a member that lost its data shows for how long it has had data since. It is the
-/// same for all programs, so that any of them can end it.
-fn watch_claim() -> Result<Arc<Claim>, Error> {
-    let key = Key::new(Namespace::new(SIGN)?, Space::Lock, Name::new("quarantine")?);
+/// The claim by which a member shows for how long it has had its data since it was lost, or since this
+/// run of it began. It is the same for all programs, so that any of them can end it; and another one
+/// for each run, for that of an earlier run may be in the old data.
+fn watch_claim(run: Option<&ServerRun>) -> Result<Arc<Claim>, Error> {
+    let (name, id) = match run {
+        Some(ServerRun { identity, start, .. }) => {
+            let id = hash(&format!("{identity}\n{start}"));
+            (format!("quarantine/{id:032x}"), id.to_be_bytes())
+        }
+        None => ("quarantine".to_owned(), *b"lockkit.quorum.q"),
+    };
+    let key = Key::new(Namespace::new(SIGN)?, Space::Lock, Name::new(name)?);
     let identity = Arc::new(Identity::of_this_process());
     let claim = Claim::new(key, Mode::Exclusive, WATCHED_FOR, WATCHED_FOR, identity)
         .with_lifetime(Lifetime::Fixed)
-        .with_id(ClaimId::from_bytes(*b"lockkit.quorum.q"));
+        .with_id(ClaimId::from_bytes(id));
     Ok(Arc::new(claim))
 }
 
@@ -106,20 +114,28 @@ impl Shared {
     pub(super) async fn open(&self) -> Result<(), Error> {
         let opening = async {
             let members = 0..self.members.len();
-            let signs = self.learn_epochs().await;
+            let limit = self.options.member_limit;
+            let runs = join_all(members.clone().map(|member| self.run_counts(member, limit)));
+            let (signs, _, keeps_no_runs) =
+                tokio::join!(self.learn_epochs(), runs, self.keeps_no_runs());
             let answered = signs.iter().flatten().count();
             if answered < self.majority() {
                 return Err(Error::retryable(BACKEND, "no majority of the members answers"));
             }
-            if signs.iter().flatten().any(Option::is_some) {
-                return Ok(());
+            let all = answered == self.members.len();
+            let with_data = signs.iter().flatten().flatten().count();
+            if with_data == 0 {
+                if !all {
+                    let message = "a new quorum begins when all its members answer";
+                    return Err(Error::retryable(BACKEND, message));
+                }
+                let new = Sign { epoch: 0, longest_ttl: self.options.longest_ttl };
+                join_all(members.map(|m| self.write_sign(m, new))).await;
             }
-            if answered < self.members.len() {
-                let message = "a new quorum begins when all its members answer";
-                return Err(Error::retryable(BACKEND, message));
+            if all && [0, answered].contains(&with_data) && keeps_no_runs? {
+                // Until that is done, members count by their signs alone.
+                let _ = self.admit_all().await;
             }
-            let new = Sign { epoch: 0, longest_ttl: self.options.longest_ttl };
-            join_all(members.map(|m| self.write_sign(m, new))).await;
             Ok(())
         };
         self.opened.get_or_try_init(|| opening).await.copied()
@@ -150,6 +166,16 @@ impl Shared {
         self.epochs()
     }
 
+    /// An error when the run of the member may have forgotten what an earlier one had.
+    pub(super) async fn check_run(self: &Arc<Self>, m: usize, ttl: Duration) -> Result<(), Error> {
+        if self.run_counts(m, self.limit(ttl)).await? {
+            return Ok(());
+        }
+        self.watch(m);
+        let message = format!("member {m} may have come back with old data and is in quarantine");
+        Err(Error::retryable(BACKEND, message))
+    }
+
     /// An error when the member may not vote for a lease of this ttl, or when its tokens are not
     /// of this epoch.
     pub(super) async fn check_sign(
@@ -176,10 +202,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether the member may vote, for people.
-    pub(super) async fn has_sign(&self, member: usize) -> Result<bool, Error> {
+    /// Whether the member may vote.
+    pub(super) async fn may_vote(&self, member: usize) -> Result<bool, Error> {
         let limit = self.options.member_limit;
-        Ok(self.sign(member, limit).await?.is_some())
+        let (sign, run) = tokio::join!(self.sign(member, limit), self.run_counts(member, limit));
+        Ok(sign?.is_some() && run?)
     }
 
     async fn sign(&self, member: usize, limit: Duration) -> Result<Option<Sign>, Error> {
@@ -213,14 +240,14 @@ impl Shared {
         self.ask(member, limit, raise).await
     }
 
-    /// Watches over a member that came back empty until it may vote, once at a time. Ends when
-    /// this driver is dropped; other programs then go on from where this one was, since what is
-    /// waited for is told by the member.
+    /// Watches over a member that came back empty, or perhaps with old data, until it may vote, once at
+    /// a time. Ends when this driver is dropped; other programs then go on from where this one was,
+    /// since what is waited for is told by the member.
     fn watch(self: &Arc<Self>, member: usize) {
         if self.members[member].watched.swap(true, Ordering::AcqRel) {
             return;
         }
-        tracing::warn!(member, "a member of the quorum came back without its data: quarantined");
+        tracing::warn!(member, "a member of the quorum may have lost data: quarantined");
         let mut step = Step::begin(self);
         let weak = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -258,14 +285,19 @@ impl Shared {
     /// A step of the watch: takes the watch claim, or lets the member vote again when that has stood
     /// for long enough. Says how long it has to stand yet; `None` when the member has its sign.
     async fn watch_once(&self, member: usize) -> Result<Option<Duration>, Error> {
-        let limit = self.options.member_limit;
-        if self.sign(member, limit).await?.is_some() {
+        if self.may_vote(member).await? {
             return Ok(None);
         }
+        let limit = self.options.member_limit;
+        let run = self.run_of(member, limit).await?;
+        let claim = watch_claim(run.as_ref())?;
         let longest_ttl = self.longest_elsewhere(member).await?;
-        let wait = longest_ttl + Margin::default().of(longest_ttl);
-        let Some(stood) = self.watch_claim_stood(member).await? else {
-            self.take_watch_claim(member).await?;
+        let wait = longest_ttl + self.options.margin.of(longest_ttl);
+        let Some(stood) = self.stood(member, &claim).await? else {
+            let take = |driver: Arc<dyn LockDriver>| async move {
+                driver.acquire(&claim, Patience::Try).await
+            };
+            self.ask(member, limit, take).await?;
             return Ok(Some(wait));
         };
         if stood < wait {
@@ -273,11 +305,14 @@ impl Shared {
         }
         let epoch = self.next_epoch(member).await?;
         // Once more: it may have lost its data again.
-        if self.watch_claim_stood(member).await?.is_none_or(|stood| stood < wait) {
+        if self.stood(member, &claim).await?.is_none_or(|stood| stood < wait) {
             return Ok(Some(LEAST_PAUSE));
         }
+        if let Some(run) = &run {
+            self.admit(member, run).await?;
+            self.keep_runs(member).await?;
+        }
         self.write_sign(member, Sign { epoch, longest_ttl }).await?;
-        let claim = watch_claim()?;
         let release = |driver: Arc<dyn LockDriver>| async move { driver.release(&claim).await };
         let _ = self.ask(member, limit, release).await; // it does no harm, and ends by itself
         Ok(None)
@@ -285,19 +320,11 @@ impl Shared {
 
     /// For how long the watch claim has stood at a member, by the member's clock; `None` when it is
     /// not there.
-    async fn watch_claim_stood(&self, member: usize) -> Result<Option<Duration>, Error> {
-        let key = watch_claim()?.key.clone();
+    async fn stood(&self, member: usize, claim: &Claim) -> Result<Option<Duration>, Error> {
+        let key = claim.key.clone();
         let look = |driver: Arc<dyn LockDriver>| async move { driver.inspect(&key).await };
         let state = self.ask(member, self.options.member_limit, look).await?;
         Ok(state.line.first().and_then(|standing| standing.held_for))
-    }
-
-    async fn take_watch_claim(&self, member: usize) -> Result<(), Error> {
-        let claim = watch_claim()?;
-        let take = |driver: Arc<dyn LockDriver>| async move {
-            driver.acquire(&claim, Patience::Try).await
-        };
-        self.ask(member, self.options.member_limit, take).await.map(drop)
     }
 
     /// The longest ttl that this program or another member knows of.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::{Hold, Phase};
-use super::round::Answers;
+use super::round::{Answers, Verdict};
 use super::{BACKEND, Shared};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{Acquisition, Ended, Grant, LockDriver, Renewal, trusted_until};
-use lockkit_core::{BreakRecord, Claim, Error, Margin, Mode};
+use lockkit_core::{BreakRecord, Claim, Error, Mode};
 
 /// One claim that holds, at the beginning of a renewal.
 #[derive(Clone)]
@@ -66,7 +66,7 @@ impl Shared {
         let rounds = futures_util::future::join_all(rounds);
         let (rounds, ()) = tokio::join!(rounds, self.renew_held(held, &mut renewals));
         for (place, told) in rounds {
-            if let Ok(Ok(Acquisition::Granted(grant))) = told {
+            if let Ok(Ok(Verdict::Granted(grant))) = told {
                 renewals[place] = Ok(Renewal::Holds(grant));
             }
         }
@@ -85,11 +85,10 @@ impl Shared {
         let state = &mut *state;
         match &mut state.phase {
             Phase::Waiting { until } if *until <= now => gone,
-            Phase::Waiting { until } | Phase::Trying { until: Some(until) } => {
+            Phase::Waiting { until } | Phase::Trying { until } => {
                 *until = later.max(*until);
                 Renewal::Waits { ahead: 1 }
             }
-            Phase::Trying { until: None } => Renewal::Waits { ahead: 1 },
             Phase::Held { grant, until } => {
                 let (grant, until) = (*grant, *until);
                 let ttl = claim.hold_ttl.min(self.options.longest_ttl);
@@ -151,8 +150,9 @@ impl Shared {
         if tally.kept >= self.majority() || tally.counted() >= self.majority() && now < one.until {
             let ttl = tally.ttl.unwrap_or(one.grant.ttl);
             let since = tally.since.map_or(since, |earlier| earlier.min(since));
-            let until = trusted_until(since, ttl, Margin::default());
-            let grant = Grant { ttl, since: Some(since), ..one.grant };
+            let margin = self.options.margin.of(ttl).max(one.grant.margin);
+            let until = since.after(ttl.saturating_sub(margin));
+            let grant = Grant { ttl, since: Some(since), margin, ..one.grant };
             let mut state = one.hold.state();
             let Phase::Held { until: before, .. } = state.phase else {
                 return Some(Renewal::Ended(Ended::NotInLine));
@@ -176,10 +176,15 @@ impl Shared {
     async fn renew_at(self: Arc<Self>, member: usize, held: &[Held]) -> Vec<Vote> {
         let claims: Vec<_> = held.iter().map(|one| one.claim.clone()).collect();
         let ttl = claims.iter().map(|claim| claim.hold_ttl).min().unwrap_or_default();
-        let renewing =
-            self.ask(member, self.limit(ttl), |driver| async move { driver.renew(&claims).await });
+        let renewing = self.ask(member, self.limit(ttl), |driver| async move {
+            driver.renew_with_evidence(&claims).await
+        });
+        let clock = &self.members[member].clock;
+        let sent = clock.now();
         let answers = match renewing.await {
-            Ok(answers) if answers.len() == held.len() => answers,
+            Ok(answers) if answers.len() == held.len() => {
+                self.watched.hear(member, answers, sent, clock.now())
+            }
             _ => return held.iter().map(|_| Vote::Unknown).collect(),
         };
         let votes = held.iter().zip(answers).map(|(one, answer)| self.vote(member, one, answer));
@@ -243,7 +248,7 @@ impl Shared {
         if let Some(hold) = self.hold(claim)
             && let Phase::Held { until, .. } = &mut hold.state().phase
         {
-            *until = trusted_until(self.clock.now(), ttl, Margin::default()).min(*until);
+            *until = trusted_until(self.clock.now(), ttl, self.options.margin).min(*until);
         }
         let shorten = move |driver: Arc<dyn LockDriver>, claim: Arc<Claim>| async move {
             driver.shorten(&claim, ttl).await

@@ -3,7 +3,7 @@
 //! may go away at any moment.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -13,21 +13,28 @@ use super::quarantine::Epoch;
 use super::{BACKEND, Shared};
 use crate::named::why;
 use lockkit_core::clock::{Moment, sleep_until};
-use lockkit_core::driver::{
-    Acquisition, Grant, LockDriver, Patience, Released, Renewal, trusted_until,
-};
-use lockkit_core::{Claim, Error, Margin, Token};
+use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
+use lockkit_core::{Claim, Error, Key, Token};
 
-/// Granted or busy; a round never queues.
-pub(super) type Outcome = Result<Acquisition, Error>;
+/// What came of a round.
+pub(super) type Outcome = Result<Verdict, Error>;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Verdict {
+    Granted(Grant),
+    Busy,
+    /// Too few granted, and perhaps nobody holds: some members granted, or may have refused for a
+    /// claim that this client had released.
+    Split,
+}
 
 /// What the members said to a try.
 struct Votes {
     granted: Vec<(usize, Grant)>,
     /// Those who may have granted, for all that is known.
     unknown: Vec<usize>,
-    /// What it is if the grants are no majority.
-    outcome: Outcome,
+    /// What it is if the grants are no majority: an error if it is not known.
+    refused: Result<(), Error>,
 }
 
 /// What came of raising.
@@ -111,15 +118,20 @@ impl Shared {
     ) {
         let since = self.clock.now();
         let limit = self.limit(claim.hold_ttl);
+        let leaving = self.is_leaving(&claim.key);
         let mut answers = Answers::of(self, 0..self.members.len(), |member| {
             let (shared, claim, hold) = (self.clone(), claim.clone(), hold.clone());
             async move { shared.try_at(member, &hold, &claim, limit).await }
         });
-        let Votes { granted, unknown, mut outcome } = self.first_majority(&mut answers).await;
-        if granted.len() >= self.majority() {
-            outcome = self.settle(hold, claim, since, &granted).await;
-        }
-        if !matches!(outcome, Ok(Acquisition::Granted(_))) {
+        let Votes { granted, unknown, refused } = self.first_majority(&mut answers).await;
+        let outcome = match refused {
+            _ if granted.len() >= self.majority() => {
+                self.settle(hold, claim, since, &granted).await
+            }
+            Ok(()) if granted.is_empty() && !leaving => Ok(Verdict::Busy),
+            refused => refused.map(|()| Verdict::Split),
+        };
+        if !matches!(outcome, Ok(Verdict::Granted(_))) {
             let is_granted = |member: usize| granted.iter().any(|(other, _)| *other == member);
             let (held, others): (Vec<_>, Vec<_>) =
                 hold.ghosts().into_iter().partition(|(member, _)| is_granted(*member));
@@ -135,7 +147,7 @@ impl Shared {
             self.give_back(claim, held).await;
             let mut state = hold.state();
             state.phase = match state.phase {
-                Phase::Trying { until: Some(until) } => Phase::Waiting { until },
+                Phase::Trying { until } => Phase::Waiting { until },
                 _ => Phase::Over,
             };
         }
@@ -185,14 +197,14 @@ impl Shared {
                 answers.enough(self);
             }
         }
-        let outcome = match failed {
+        let refused = match failed {
             Some(error) if busy + granted.len() < self.majority() => {
                 let message = format!("no majority of the members answered; {}", why(&error));
                 Err(Error::retryable(BACKEND, message))
             }
-            _ => Ok(Acquisition::Busy),
+            _ => Ok(()),
         };
-        Votes { granted, unknown, outcome }
+        Votes { granted, unknown, refused }
     }
 
     /// Raises those who granted, and makes it a grant if a majority of them counts in time.
@@ -208,27 +220,29 @@ impl Shared {
             raised = self.raise_all(hold, claim, granted).await;
         }
         let Raised { token: Some(token), counted, failed, .. } = raised else {
-            return Ok(Acquisition::Busy);
+            return Ok(Verdict::Busy);
         };
         let by_counted = granted.iter().filter(|(member, _)| counted.contains(member));
         let since = by_counted
             .clone()
             .filter_map(|(member, grant)| self.began(*member, grant))
             .fold(since, Moment::min);
-        let ttl = by_counted.map(|(_, grant)| grant.ttl).min().unwrap_or_default();
-        let until = trusted_until(since, ttl, Margin::default());
+        let ttl = by_counted.clone().map(|(_, grant)| grant.ttl).min().unwrap_or_default();
+        let margins = by_counted.map(|(_, grant)| grant.margin);
+        let margin = margins.fold(self.options.margin.of(ttl), Duration::max);
+        let until = since.after(ttl.saturating_sub(margin));
         if counted.len() < self.majority() || self.clock.now() >= until {
             let why = failed.map_or("it took too long".to_owned(), |error| why(&error));
             let message = format!("the grants of a majority did not count: {why}");
             return Err(Error::retryable(BACKEND, message));
         }
-        let grant = Grant { token, ttl, since: Some(since) };
+        let grant = Grant { token, ttl, since: Some(since), margin };
         let mut state = hold.state();
         if !matches!(state.phase, Phase::Trying { .. }) {
-            return Ok(Acquisition::Busy); // it was given back meanwhile
+            return Ok(Verdict::Busy); // it was given back meanwhile
         }
         state.phase = Phase::Held { grant, until };
-        Ok(Acquisition::Granted(grant))
+        Ok(Verdict::Granted(grant))
     }
 
     /// Raises those who granted to the greatest token among them, and waits for a majority.
@@ -283,10 +297,10 @@ impl Shared {
     }
 
     /// Raises a claim that a member has just granted, and makes sure that the member is not one
-    /// that came back empty. Only then does it count.
+    /// that came back empty or with old data. Only then does it count.
     ///
-    /// The sign is looked for *after* the grant: a member that lost its data before granting has
-    /// lost its sign as well.
+    /// The sign and the run are looked for *after* the grant: a member that lost its data before
+    /// granting has lost its sign as well, and one that came back with old data is another run.
     pub(super) async fn raise_at(
         self: &Arc<Self>,
         member: usize,
@@ -304,8 +318,10 @@ impl Shared {
                 _ => Err(Error::retryable(BACKEND, "a member lost the claim while it was raised")),
             }
         };
-        let (raised, sign) = tokio::join!(raising, self.check_sign(member, claim.hold_ttl, epoch));
-        raised.and(sign)?;
+        let ttl = claim.hold_ttl;
+        let (raised, sign, run) =
+            tokio::join!(raising, self.check_sign(member, ttl, epoch), self.check_run(member, ttl));
+        raised.and(sign).and(run)?;
         hold.seat(claim, member, true);
         Ok(())
     }
@@ -361,7 +377,32 @@ impl Shared {
 
     async fn release_at(&self, member: usize, claim: &Arc<Claim>) -> Result<Released, Error> {
         let (limit, mine) = (self.limit(claim.hold_ttl), claim.clone());
-        self.ask(member, limit, |driver| async move { driver.release(&mine).await }).await
+        let leaving = self.leaving(&claim.key);
+        let release = |driver: Arc<dyn LockDriver>| async move {
+            let answer = driver.release(&mine).await;
+            drop(leaving);
+            answer
+        };
+        self.ask(member, limit, release).await
+    }
+
+    /// To be kept while a release of this lock is under way at a member, for as long as it takes.
+    fn leaving(&self, key: &Key) -> Arc<()> {
+        let mut all = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len().is_power_of_two() {
+            all.retain(|_, leaving| leaving.strong_count() > 0);
+        }
+        if let Some(leaving) = all.get(key).and_then(Weak::upgrade) {
+            return leaving;
+        }
+        let leaving = Arc::default();
+        all.insert(key.clone(), Arc::downgrade(&leaving));
+        leaving
+    }
+
+    fn is_leaving(&self, key: &Key) -> bool {
+        let all = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(key).is_some_and(|leaving| leaving.strong_count() > 0)
     }
 
     /// Goes on releasing while something of the claim may be at the member, or on its way there.

@@ -1,6 +1,7 @@
 //! What a quorum shows: what a majority of its members agree on. And breaking, which begins with
 //! looking.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::{BACKEND, Shared};
 use crate::named::why;
 use lockkit_core::driver::{Force, LockDriver};
 use lockkit_core::state::{Finding, Health, LockState, Severity, Standing};
-use lockkit_core::{BreakRecord, Error, Key, Mode, Namespace, Token};
+use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 
 impl Shared {
     pub(super) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
@@ -28,6 +29,25 @@ impl Shared {
         });
         let (states, epochs) = tokio::join!(join_all(looking), self.present_epochs());
         Ok((self.enough(states)?, epochs))
+    }
+
+    /// Whether a claim that conflicts with this one is at a majority of the members, or may be for
+    /// all that is known. Where one is held, a majority shows it with one token.
+    pub(super) async fn may_be_held(&self, claim: &Claim) -> bool {
+        let Ok((states, epochs)) = self.look(&claim.key).await else {
+            return true;
+        };
+        let silent = self.members.len() - states.len();
+        let conflicts = |s: &Standing| {
+            s.holds() && (claim.mode == Mode::Exclusive || s.mode == Mode::Exclusive)
+        };
+        let mut seen: HashMap<_, usize> = HashMap::new();
+        for (member, state) in states {
+            for standing in state.line.into_iter().filter(conflicts) {
+                *seen.entry(epochs[member].outward(standing.token)).or_default() += 1;
+            }
+        }
+        seen.values().max().unwrap_or(&0) + silent >= self.majority()
     }
 
     /// The answers with their members, if they are of a majority.
@@ -167,7 +187,7 @@ impl Shared {
         let limit = self.options.member_limit;
         let asking = (0..self.members.len()).map(|member| async move {
             let health = |driver: Arc<dyn LockDriver>| async move { driver.health().await };
-            Ok((self.ask(member, limit, health).await?, self.has_sign(member).await?))
+            Ok((self.ask(member, limit, health).await?, self.may_vote(member).await?))
         });
         let answers = join_all(asking).await;
         let mut findings = Vec::new();
@@ -175,9 +195,9 @@ impl Shared {
             let own =
                 |f: &Finding| Finding { what: format!("Member {member}: {}", f.what), ..f.clone() };
             match answer {
-                Ok((health, has_sign)) => {
+                Ok((health, votes)) => {
                     findings.extend(health.findings.iter().map(own));
-                    if !has_sign {
+                    if !votes {
                         findings.push(quarantined(member));
                     }
                 }
@@ -233,8 +253,10 @@ impl Later for Option<BreakRecord> {
 fn quarantined(member: usize) -> Finding {
     Finding {
         severity: Severity::Warning,
-        what: format!("Member {member} has no data of this quorum and grants nothing for now."),
-        advice: "It joins by itself after the longest ttl; find out why its data went.".to_owned(),
+        what: format!("Member {member} may have lost data of this quorum and grants nothing for now."),
+        advice: "It joins by itself after the longest ttl; find out why it lost data, or set it to keep \
+                 every write that it acknowledges."
+            .to_owned(),
     }
 }
 

@@ -112,13 +112,15 @@ fn a_release_says_what_the_members_know_whoever_of_them_is_slow() {
 }
 
 /// Two come at once while one member is down, so that each may get one of the other two. Says
-/// whether either holds within half a lease.
+/// whether either holds before a lease is over.
 async fn split_vote(seed: u64, flaws: Flaws) -> bool {
     let servers = servers();
-    open(&quorum(&servers, 0, &[])).await;
+    let programs = [2 * seed, 2 * seed + 1].map(|seed| quorum(&servers, seed, flaws));
+    for program in &programs {
+        open(program).await;
+    }
     servers[2].set_up(false);
-    let waits = async |seed: u64| {
-        let quorum = quorum(&servers, seed, flaws);
+    let waits = async |quorum: &QuorumDriver| {
         let claim = claim(Mode::Exclusive);
         match quorum.acquire(&claim, Patience::Wait).await {
             Ok(Answered { answer: Acquisition::Granted(_), .. }) => true,
@@ -128,11 +130,11 @@ async fn split_vote(seed: u64, flaws: Flaws) -> bool {
     let either = async {
         tokio::select! {
             biased;
-            got = waits(2 * seed) => got,
-            got = waits(2 * seed + 1) => got,
+            got = waits(&programs[0]) => got,
+            got = waits(&programs[1]) => got,
         }
     };
-    tokio::time::timeout(TTL / 2, either).await.unwrap_or(false)
+    tokio::time::timeout(TTL * 9 / 10, either).await.unwrap_or(false)
 }
 
 #[test]
@@ -352,4 +354,181 @@ fn a_repair_that_comes_after_the_end_of_the_lease_does_not_count() {
         }
     }
     assert!(in_time > 0 && late > 0, "{in_time} repairs in time, and {late} that were not");
+}
+
+/// Shared holders give a lock back one after the other, each while other members are slow: so every
+/// release is answered, and each leaves its claim at some members for a moment. Gives what the next
+/// try is told, for exclusive use; `by` says which program releases and tries.
+async fn left_behind(seed: u64, count: usize, slow: &[&[usize]], by: [usize; 4]) -> Acquisition {
+    const SLOW: Duration = Duration::from_millis(150);
+    let servers: Vec<_> = (0..count).map(|_| Server::new()).collect();
+    // It is slow, and still answers within the limit.
+    let options = options().member_limit(TTL / 4);
+    let program = |seed: u64| {
+        let links = servers.iter().zip(10 * seed..);
+        let links = links.map(|(server, seed)| Link::between(server, seed, 0, &[]));
+        QuorumDriver::new(links.collect(), options).unwrap()
+    };
+    let programs = [program(2 * seed), program(2 * seed + 1)];
+    let mut held = Vec::new();
+    for (_, by) in slow.iter().zip(by) {
+        let claim = claim(Mode::Shared);
+        take(&programs[by], &claim).await;
+        held.push((claim, &programs[by]));
+        nap(TTL / 20).await; // until it is at all members
+    }
+    for ((claim, program), slow) in held.into_iter().zip(slow) {
+        slow.iter().for_each(|member| servers[*member].set_slow(SLOW));
+        let asked = program.clock().now();
+        assert_eq!(program.release(&claim).await.unwrap(), Released::Removed);
+        assert!(program.clock().now().since(asked) < SLOW / 3, "nobody waits for the slow");
+        slow.iter().for_each(|member| servers[*member].set_slow(Duration::ZERO));
+    }
+    programs[by[3]].acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap().answer
+}
+
+#[test]
+fn a_try_after_releases_that_were_answered_is_not_refused_for_what_they_left_behind() {
+    for seed in 0..50 {
+        // Members in the way: four of five, left by two programs; all three, left by the one that tries.
+        for (count, slow, by) in [
+            (5, [&[1, 2][..], &[3, 4]].as_slice(), [0, 1, 0, 1]),
+            (3, [&[0][..], &[1], &[2]].as_slice(), [0; 4]),
+        ] {
+            let answer = runtime().block_on(left_behind(seed, count, slow, by));
+            assert!(matches!(answer, Acquisition::Granted(_)), "{count}, seed {seed}: {answer:?}");
+        }
+    }
+}
+
+/// Whether a program of its own can take the lock now.
+async fn can_take(servers: &[Arc<Server>], seed: u64, flaws: Flaws) -> bool {
+    let other = quorum(servers, seed, flaws);
+    let claim = claim(Mode::Exclusive);
+    let answer = other.acquire(&claim, Patience::Try).await;
+    let granted = answer.is_ok_and(|got| matches!(got.answer, Acquisition::Granted(_)));
+    let _ = other.release(&claim).await;
+    granted
+}
+
+async fn holds(quorum: &QuorumDriver, claim: &Arc<Claim>) -> bool {
+    matches!(quorum.renew_single(claim).await, Ok(Renewal::Holds(_)))
+}
+
+/// A holder is at members 0 and 1; 1 is killed, and comes back with what it had before. Says whether
+/// another program holds as well then, and whether one does once the holder and a quarantine are over.
+async fn old_data(flaws: Flaws) -> (bool, bool) {
+    let servers = servers();
+    let first = quorum(&servers, 0, flaws);
+    open(&first).await;
+    servers[1].stop_saving();
+    servers[2].set_up(false);
+    let held = claim(Mode::Exclusive);
+    take(&first, &held).await;
+    servers[1].bring_back_old_data();
+    servers[2].set_up(true);
+    let before = servers[1].admitted().await;
+    let two = can_take(&servers, 1, flaws).await;
+    let began = first.clock().now();
+    for _ in 0..30 {
+        // A round whose majority has that member in it fails.
+        let other = claim_on(named("other"), Mode::Exclusive);
+        let _ = first.acquire(&other, Patience::Try).await;
+        let _ = first.release(&other).await;
+        nap(TTL / 10).await;
+        if servers[1].admitted().await != before {
+            assert!(first.clock().now().since(began) >= TTL);
+            break;
+        }
+    }
+    servers[0].set_up(false);
+    (two, can_take(&servers, 2, flaws).await)
+}
+
+#[test]
+fn a_member_with_old_data_does_not_count_until_all_leases_that_it_forgot_are_over() {
+    assert_eq!(runtime().block_on(old_data(&[])), (false, true));
+    let (two, _) = runtime().block_on(old_data(&[Flaw::HidesRuns]));
+    assert!(two, "it counts at once, and two hold");
+}
+
+#[test]
+fn in_quarantine_a_claim_that_is_there_is_renewed_and_no_other_is_granted() {
+    runtime().block_on(async {
+        let servers = servers();
+        let quorum = quorum(&servers, 0, &[]);
+        open(&quorum).await;
+        let held = claim(Mode::Exclusive);
+        take(&quorum, &held).await;
+        nap(TTL / 20).await; // until it is at all members
+        servers[2].set_up(false);
+        servers[1].restart();
+        assert!(holds(&quorum, &held).await, "two members have it");
+        // What that member does not have is not repaired there.
+        servers[1].release_last().await;
+        assert!(!holds(&quorum, &held).await);
+        let other = claim_on(named("other"), Mode::Exclusive);
+        let refused = quorum.acquire(&other, Patience::Try).await;
+        assert!(refused.is_err(), "one member counts: {refused:?}");
+    });
+}
+
+#[test]
+fn members_that_keep_all_writes_are_restarted_one_by_one_without_a_pause() {
+    runtime().block_on(async {
+        let servers = servers();
+        servers.iter().for_each(|server| server.set_keeps_writes());
+        let quorum = quorum(&servers, 0, &[]);
+        open(&quorum).await;
+        let held = claim(Mode::Exclusive);
+        take(&quorum, &held).await;
+        for (round, server) in servers.iter().cycle().take(6).enumerate() {
+            server.restart();
+            assert!(holds(&quorum, &held).await);
+            let other = claim_on(named("other"), Mode::Exclusive);
+            take(&quorum, &other).await;
+            quorum.release(&other).await.unwrap();
+            let next = self::quorum(&servers, round as u64 + 1, &[]);
+            take(&next, &claim_on(named(&format!("{round}")), Mode::Exclusive)).await;
+        }
+    });
+}
+
+/// A member with a quarantine in its data is started again: the time begins anew.
+#[test]
+fn a_quarantine_is_counted_from_the_start_of_the_run_that_it_is_for() {
+    runtime().block_on(async {
+        let servers = servers();
+        let quorum = quorum(&servers, 0, &[]);
+        open(&quorum).await;
+        let before = servers[1].admitted().await;
+        servers[1].restart();
+        open(&quorum).await;
+        nap(TTL * 9 / 10).await;
+        servers[1].restart();
+        let started = quorum.clock().now();
+        while servers[1].admitted().await == before {
+            open(&quorum).await;
+            nap(TTL / 20).await;
+        }
+        assert!(quorum.clock().now().since(started) >= TTL);
+    });
+}
+
+#[test]
+fn a_quorum_whose_programs_kept_no_runs_goes_on_without_a_quarantine() {
+    runtime().block_on(async {
+        let servers = servers();
+        servers.iter().for_each(|server| server.set_tells_run(false));
+        let before = quorum(&servers, 0, &[]);
+        open(&before).await;
+        servers.iter().for_each(|server| server.set_tells_run(true));
+        servers[2].set_up(false);
+        assert!(can_take(&servers, 1, &[]).await, "also while it cannot be completed");
+        servers[2].set_up(true);
+        assert!(can_take(&servers, 2, &[]).await);
+        servers[2].set_up(false);
+        servers[1].restart();
+        assert!(!can_take(&servers, 3, &[]).await, "from now on its runs are known");
+    });
 }

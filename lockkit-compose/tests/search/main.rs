@@ -58,6 +58,21 @@ fn five_members_keep_all_promises_while_one_fails_in_any_way() {
 }
 
 #[test]
+fn members_that_come_back_with_old_data_cost_no_promise() {
+    finds_nothing(3, Faults { old_data: true, ..Faults::NETWORK }, 80);
+}
+
+#[test]
+fn restarts_of_members_that_keep_all_writes_cost_no_promise() {
+    finds_nothing(3, Faults { runs: true, ..Faults::NETWORK }, 80);
+}
+
+#[test]
+fn with_old_data_that_votes_at_once_two_hold() {
+    finds(3, Faults { old_data: true, ..Faults::NETWORK }, &[Flaw::HidesRuns], "hold");
+}
+
+#[test]
 fn tokens_grow_even_where_locks_are_broken_by_force() {
     finds_nothing(3, Faults { breaks: true, ..Faults::NETWORK }, 80);
 }

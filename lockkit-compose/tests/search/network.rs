@@ -12,13 +12,13 @@ use lockkit_core::capabilities::TokenSource;
 use lockkit_core::clock::{Clock, TokioClock};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies, Step,
-    one_by_one,
+    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies,
+    ServerRun, Step, one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, MemoryDriver, Namespace, Token};
 
-use super::world::{SIGN, TTL};
+use super::world::{RUNS, SIGN, TTL};
 
 /// What a member does wrong, so that a guard of the quorum has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,9 @@ pub(crate) enum Flaw {
     /// It shows a sign although it lost its data. (A member that came back empty does not count for
     /// the longest ttl.)
     HidesLoss,
+    /// It says that it is the same run although it came back with old data. (Such a member does not
+    /// count for the longest ttl.)
+    HidesRuns,
     /// It says that its tokens follow its clock. (A member that lost its data comes back in a
     /// greater epoch of tokens.)
     NoEpochs,
@@ -55,12 +58,33 @@ struct State {
     driver: MemoryDriver,
     up: bool,
     mute: bool,
+    /// How much longer a message takes on its way here.
+    slow: Duration,
     last: Option<Arc<Claim>>,
+    /// What is on its disk, while it saves what it does.
+    disk: MemoryDriver,
+    saves: bool,
+    /// How often it was started; `None` if it tells no run.
+    run: Option<u32>,
+    keeps_writes: bool,
+    /// Where a quorum keeps which of its runs counts.
+    admitted_at: Option<Namespace>,
 }
 
 impl Server {
     pub(crate) fn new() -> Arc<Self> {
-        let state = State { driver: MemoryDriver::new(), up: true, mute: false, last: None };
+        let state = State {
+            driver: MemoryDriver::new(),
+            up: true,
+            mute: false,
+            slow: Duration::ZERO,
+            last: None,
+            disk: MemoryDriver::new(),
+            saves: true,
+            run: Some(0),
+            keeps_writes: false,
+            admitted_at: None,
+        };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -75,6 +99,15 @@ impl Server {
     /// From now on it acts, and nobody hears its answers.
     pub(crate) fn set_mute(&self, mute: bool) {
         self.state.lock().unwrap().mute = mute;
+    }
+
+    /// What is sent from now on arrives here so much later.
+    pub(crate) fn set_slow(&self, slow: Duration) {
+        self.state.lock().unwrap().slow = slow;
+    }
+
+    fn slow(&self) -> Duration {
+        self.state.lock().unwrap().slow
     }
 
     fn is_mute(&self) -> bool {
@@ -92,12 +125,53 @@ impl Server {
     }
 
     pub(crate) fn lose_data(&self) {
-        self.state.lock().unwrap().driver = MemoryDriver::new();
+        let mut state = self.state.lock().unwrap();
+        (state.driver, state.disk) = (MemoryDriver::new(), MemoryDriver::new());
+        state.saves = true;
     }
 
-    fn reached(&self) -> Option<MemoryDriver> {
+    /// From now on nothing more is saved. Says whether it had saved everything until now.
+    pub(crate) fn stop_saving(&self) -> bool {
+        std::mem::replace(&mut self.state.lock().unwrap().saves, false)
+    }
+
+    /// It is started again, with the data that it had saved.
+    pub(crate) fn bring_back_old_data(&self) {
+        let mut state = self.state.lock().unwrap();
+        assert!(!state.saves, "everything was saved");
+        state.driver = state.disk.clone();
+        state.run = state.run.map(|run| run + 1);
+    }
+
+    /// It is started again, with all its data.
+    pub(crate) fn restart(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.run = state.run.map(|run| run + 1);
+    }
+
+    /// Says that its settings keep every write.
+    pub(crate) fn set_keeps_writes(&self) {
+        self.state.lock().unwrap().keeps_writes = true;
+    }
+
+    /// Whether it tells its runs.
+    pub(crate) fn set_tells_run(&self, tells: bool) {
+        self.state.lock().unwrap().run = tells.then_some(0);
+    }
+
+    /// What it keeps of the run that counts.
+    pub(crate) async fn admitted(&self) -> u64 {
+        let place = self.state.lock().unwrap().admitted_at.clone();
+        match place {
+            Some(place) => self.driver().token_base(&place).await.unwrap(),
+            None => 0,
+        }
+    }
+
+    fn reached(&self) -> Option<(MemoryDriver, Option<MemoryDriver>)> {
         let state = self.state.lock().unwrap();
-        state.up.then(|| state.driver.clone())
+        let disk = state.saves.then(|| state.disk.clone());
+        state.up.then(|| (state.driver.clone(), disk))
     }
 }
 
@@ -160,7 +234,7 @@ impl Link {
                 false => rng.random_range(1..8),
             })
         };
-        let (there, back) = (time(slow_there), time(slow_back));
+        let (there, back) = (time(slow_there) + self.server.slow(), time(slow_back));
         let again_after = again.then(|| time(true));
         Fate { there, back, lost, answer_lost, again_after }
     }
@@ -176,17 +250,23 @@ impl Link {
         let (tell, told) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
             tokio::time::sleep(fate.there).await;
-            let Some(driver) = server.reached().filter(|_| !fate.lost) else {
+            let Some((driver, disk)) = server.reached().filter(|_| !fate.lost) else {
                 return;
             };
             let answer = ask(driver).await;
+            if let Some(disk) = disk {
+                tokio::spawn(ask(disk));
+            }
             let server = server.clone();
             if let Some(later) = fate.again_after {
                 let server = server.clone();
                 tokio::spawn(async move {
                     tokio::time::sleep(later).await;
-                    if let Some(driver) = server.reached() {
+                    if let Some((driver, disk)) = server.reached() {
                         let _ = ask(driver).await;
+                        if let Some(disk) = disk {
+                            tokio::spawn(ask(disk));
+                        }
                     }
                 });
             }
@@ -280,7 +360,12 @@ impl LockDriver for Link {
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
-        let raised = Renewal::Holds(Grant { token, ttl: claim.hold_ttl, since: None });
+        let raised = Renewal::Holds(Grant {
+            token,
+            ttl: claim.hold_ttl,
+            since: None,
+            margin: Duration::ZERO,
+        });
         if self.has(Flaw::RaisesNothing) {
             return Ok(raised);
         }
@@ -337,9 +422,34 @@ impl LockDriver for Link {
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         let namespace = namespace.clone();
+        if namespace.as_str().starts_with(RUNS) {
+            self.server.state.lock().unwrap().admitted_at = Some(namespace.clone());
+        }
         self.send(move |driver| {
             let namespace = namespace.clone();
             async move { driver.raise_token_base(&namespace, base).await }
+        })
+        .await
+    }
+
+    async fn run_of(&self, _: &Key) -> Result<Option<ServerRun>, Error> {
+        if self.has(Flaw::HidesLoss) {
+            return Ok(None);
+        }
+        let (server, hides) = (self.server.clone(), self.has(Flaw::HidesRuns));
+        self.send(move |_| {
+            let run = server.state.lock().unwrap().run;
+            let start = run.map(|run| if hides { 0 } else { run });
+            async move { Ok(start.map(|start| ServerRun::new("memory", start.to_string()))) }
+        })
+        .await
+    }
+
+    async fn keeps_writes(&self) -> Result<bool, Error> {
+        let server = self.server.clone();
+        self.send(move |_| {
+            let keeps = server.state.lock().unwrap().keeps_writes;
+            async move { Ok(keeps) }
         })
         .await
     }

@@ -18,6 +18,8 @@ use lockkit_core::{BreakRecord, Claim, Identity, Key, Margin, Mode, Name, Namesp
 pub(crate) const TTL: Duration = Duration::from_millis(1_000);
 /// The namespace whose token base is the sign of a member.
 pub(crate) const SIGN: &str = "lockkit.quorum";
+/// What the namespaces begin with whose token bases are the runs that count.
+pub(crate) const RUNS: &str = "lockkit.quorum.run.";
 const CLIENTS: u64 = 3;
 const RUN: Duration = Duration::from_secs(6);
 
@@ -36,11 +38,21 @@ pub(crate) struct Faults {
     pub(crate) restarts: bool,
     pub(crate) data_loss: bool,
     pub(crate) breaks: bool,
+    /// A member comes back with data of some time before.
+    pub(crate) old_data: bool,
+    /// Members keep all writes, and every restart is another run.
+    pub(crate) runs: bool,
 }
 
 impl Faults {
-    pub(crate) const NETWORK: Self =
-        Self { trouble: 3, restarts: true, data_loss: false, breaks: false };
+    pub(crate) const NETWORK: Self = Self {
+        trouble: 3,
+        restarts: true,
+        data_loss: false,
+        breaks: false,
+        old_data: false,
+        runs: false,
+    };
 }
 
 pub(crate) fn named(name: &str) -> Key {
@@ -89,6 +101,9 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
 pub(crate) fn run(seed: u64, plan: Plan) -> Result<u64, String> {
     runtime().block_on(async {
         let servers: Vec<_> = (0..plan.members).map(|_| Server::new()).collect();
+        if plan.faults.runs {
+            servers.iter().for_each(|server| server.set_keeps_writes());
+        }
         // A quorum that has been in use: its members have their signs.
         let quiet = servers.iter().map(|s| Link::between(s, 0, 0, &[])).collect();
         open(&QuorumDriver::new(quiet, options()).unwrap()).await;
@@ -190,14 +205,28 @@ async fn befall(seed: u64, plan: Plan, servers: Vec<Arc<Server>>) {
         if !plan.faults.restarts {
             continue;
         }
+        let older = plan.faults.old_data && rng.random() && victim.stop_saving();
+        if older {
+            let unsaved = rng.random_range(0..1_000);
+            tokio::time::sleep(Duration::from_millis(unsaved)).await;
+        }
         victim.set_up(false);
         let down = rng.random_range(0..800);
         tokio::time::sleep(Duration::from_millis(down)).await;
         let lost = plan.faults.data_loss && rng.random();
         if lost {
             victim.lose_data();
+        } else if older {
+            victim.bring_back_old_data();
+        } else if plan.faults.runs {
+            victim.restart();
         }
+        let admitted = victim.admitted().await;
         victim.set_up(true);
+        while older && !plan.flaws.contains(&Flaw::HidesRuns) && victim.admitted().await == admitted
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         // The next may fail once this one is whole again; nobody whole is lost meanwhile.
         while lost
             && !plan.flaws.contains(&Flaw::HidesLoss)
@@ -206,7 +235,8 @@ async fn befall(seed: u64, plan: Plan, servers: Vec<Arc<Server>>) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         // What was on its way to the one that failed has arrived by then.
-        tokio::time::sleep(Duration::from_millis(if lost { 3_200 } else { 0 })).await;
+        let settled = if lost || older { 3_200 } else { 0 };
+        tokio::time::sleep(Duration::from_millis(settled)).await;
     }
 }
 

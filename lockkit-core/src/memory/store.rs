@@ -224,9 +224,12 @@ impl Lines {
         });
         match found {
             Some((entry, _)) if entry.broken => Err(self.lost(claim)),
-            Some((entry, _)) if entry.holds() => {
-                Ok(Turn::Holds(Grant { token: entry.token, ttl: entry.hold_ttl, since: None }))
-            }
+            Some((entry, _)) if entry.holds() => Ok(Turn::Holds(Grant {
+                token: entry.token,
+                ttl: entry.hold_ttl,
+                since: None,
+                margin: Duration::ZERO,
+            })),
             Some((entry, list)) => {
                 Ok(Turn::Waits(list.bells.hang(entry.place, bell, list.line.first_end())))
             }

@@ -27,7 +27,9 @@ use crate::{Error, Lease, Mode, Token};
 /// - **Compared**: [`compare_and_store`](Self::compare_and_store) stores only over the version that
 ///   was read ([`Error::Conflict`] otherwise), also without a lock. Versions of a name only grow,
 ///   across deletion too.
-/// - **Durable** as the backend is. It stays for good, unless given a [`ttl`](Self::ttl).
+/// - **Durable** as the backend is. It stays for good, unless given a [`ttl`](Self::ttl). A register
+///   forgets with its server: where a failover to a replica that lags, or older data that are put
+///   back, lose the successor's write, they lose its token too, and a stale holder's write passes.
 /// - **A lost answer** is asked for again, for half a minute at most and no longer than the guard is
 ///   valid; a write that was done already is then known by its id, and not done twice. An error
 ///   that is [retryable](Error::is_retryable) after that leaves open whether it was done. (Where

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Waiter, Waiters};
-use crate::clock::{BootClock, Clock, sleep_until};
+use crate::clock::{Clock, SteadyClock, sleep_until};
 use crate::driver::{Renewal, backoff};
 use crate::shared::locked;
 use crate::{Claim, Error};
@@ -97,7 +97,7 @@ async fn ask_when_due<D: Attendant>(driver: Weak<D>) {
         // Where nobody tells them, those who would be asked about within half a tick are now: so there
         // are two requests a tick at most, whatever the number of waiters.
         let early = if waiting.is_told() { Duration::ZERO } else { TICK / 2 };
-        let (due, next) = waiting.due(BootClock.now().after(early));
+        let (due, next) = waiting.due(SteadyClock.now().after(early));
         if due.is_empty() {
             let rearmed = waiting.rearmed.clone();
             drop(attendant);
@@ -105,7 +105,7 @@ async fn ask_when_due<D: Attendant>(driver: Weak<D>) {
                 None => rearmed.notified().await,
                 Some(at) => tokio::select! {
                     () = rearmed.notified() => {}
-                    () = sleep_until(&BootClock, at) => {}
+                    () = sleep_until(&SteadyClock, at) => {}
                 },
             }
             continue;

@@ -25,21 +25,26 @@ fn who_is_to_ask_at_once_is_not_put_off_by_an_answer_that_was_under_way() {
     let (waiting, claim) = listened_to();
     // Rung before it is known to be in line, and then the answer: nothing for a long time.
     waiting.ring(&claim.id);
-    assert!(waiting.due(BootClock.now()).0.is_empty(), "it may not be in line yet");
+    assert!(waiting.due(SteadyClock.now()).0.is_empty(), "it may not be in line yet");
     waiting.queued(&claim.id, 1, Some(LONG));
-    let (due, next) = waiting.due(BootClock.now());
+    let (due, next) = waiting.due(SteadyClock.now());
     assert_eq!((due.len(), next), (1, None));
     // Once it is asked about, the answer to that counts.
     locked(&due[0].note).at_once = false;
     waiting.queued(&claim.id, 1, Some(LONG));
-    let (due, next) = waiting.due(BootClock.now());
+    let (due, next) = waiting.due(SteadyClock.now());
     assert!(due.is_empty() && next.is_some());
 }
 
 #[test]
 fn who_was_told_while_nobody_waited_is_told_later() {
     let (waiting, claim) = listened_to();
-    let told = Grant { token: crate::Token::new(7).unwrap(), ttl: LONG, since: None };
+    let told = Grant {
+        token: crate::Token::new(7).unwrap(),
+        ttl: LONG,
+        since: None,
+        margin: Duration::ZERO,
+    };
     waiting.granted(&claim.id, |_| told);
     let mut outcome = std::pin::pin!(waiting.outcome(&claim));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -54,7 +59,7 @@ fn where_nobody_tells_it_a_claim_is_asked_about_though_the_lease_ahead_is_long()
     let (waiting, claim) = (Waiters::new(|id: &ClaimId| *id), claim());
     waiting.departs(&[step(&claim)]);
     waiting.queued(&claim.id, 1, Some(LONG));
-    let soon = BootClock.now().after(Duration::from_millis(100));
+    let soon = SteadyClock.now().after(Duration::from_millis(100));
     assert_eq!(waiting.due(soon).0.len(), 1);
     // From when messages arrive, the lease counts.
     waiting.is_listening();

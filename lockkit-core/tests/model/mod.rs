@@ -334,7 +334,7 @@ fn may_hold(ahead: &[Place], mode: Mode) -> bool {
 }
 
 fn grant(token: Token, ttl: Duration) -> Grant {
-    Grant { token, ttl, since: None }
+    Grant { token, ttl, since: None, margin: Duration::ZERO }
 }
 
 fn lost(broken: Option<BreakRecord>) -> Error {

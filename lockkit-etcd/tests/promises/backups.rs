@@ -190,7 +190,9 @@ async fn who_holds_waits_or_is_idle_while_a_snapshot_is_restored_goes_on_or_hear
     .await;
     backup.put_back(&server).await;
     let why = soon("word of the loss", lost.lost()).await;
-    assert!(matches!(why, LossReason::Vanished | LossReason::SessionEnded), "{why:?}");
+    let known =
+        matches!(why, LossReason::Vanished | LossReason::SessionEnded | LossReason::ServerChanged);
+    assert!(known, "{why:?}");
     drop(lost);
     let next = soon("the lock of which nothing is known", for_lost).await.unwrap().unwrap();
     next.release().await.unwrap();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
 use lockkit_core::{Claim, Error, Lifetime, LockManager, Settings};
 use lockkit_etcd::EtcdDriver;
@@ -142,8 +142,8 @@ async fn no_more_than_given(server: &Server, one: &Claim, grant: &Grant, what: &
     let since = grant.since.expect("leases are shared, so the driver says from when on they count");
     let lease = keys(server, one.key.name.as_str()).await.last().expect("its key").lease();
     let left = client(server).await.lease_time_to_live(lease, None).await.unwrap().ttl();
-    let end = BootClock.now().after(Duration::from_secs(u64::try_from(left).unwrap() + 1));
-    let believed = since.after(grant.ttl - grant.ttl / 100); // as core has it
+    let end = SteadyClock.now().after(Duration::from_secs(u64::try_from(left).unwrap() + 1));
+    let believed = since.after(grant.ttl - grant.margin); // by a core with the least margin
     assert!(believed <= end, "{what}: {:?} too much, {grant:?}", believed.since(end));
 }
 
@@ -205,7 +205,7 @@ impl Fork {
         release.await;
         until("the move", || async { last_holds(&keys(&self.server, name).await) }).await;
         self.second.fault(Fault::BlackHole, When::Now);
-        BootClock.now()
+        SteadyClock.now()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{Ended, Force, LockDriver, Renewal};
 use lockkit_core::{BreakRecord, Identity, LockManager, Settings};
 use lockkit_etcd::etcd_client::Client;
@@ -49,7 +49,7 @@ async fn a_renewal_does_not_believe_the_keys_that_a_leader_without_a_majority_li
         matches!(broken, Ok(true))
     })
     .await;
-    let broken = BootClock.now();
+    let broken = SteadyClock.now();
     old.thaw();
     until("word of the break", || async {
         match renewed(&ours, &holder).await {

@@ -9,6 +9,7 @@ mod late;
 mod leaders;
 mod leaks;
 mod listing;
+mod proxies;
 mod registers;
 mod rights;
 mod stage;

@@ -1,19 +1,20 @@
 //! What became of claims: how they stand, what a release found, and the answers to many at once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Grant as DriverGrant, Released as Release, Renewal,
-    Reply as DriverReply,
+    Acquisition, Answered, Ended, Evidence as DriverEvidence, Grant as DriverGrant,
+    Released as Release, Renewal, Renewed, Reply as DriverReply,
 };
-use lockkit_core::{BreakRecord, Error, LossReason, Token};
+use lockkit_core::{BreakRecord, Error, LossReason, Margin, Token};
 use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
 #[cfg(doc)]
 use super::{Carry, Renew, Step};
-use super::{ms_down, text};
+use super::{ms_down, ms_up, text};
 
 /// The answers to a [`Carry`], in the order of its steps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,6 +50,76 @@ pub enum Reply {
 pub struct Answers {
     /// One for each claim.
     pub answers: Vec<Reply>,
+    /// What they tell of the backend's servers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<Evidence>,
+}
+
+/// What answers tell of the server of the backend that gave them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Which of the answers, by their places.
+    pub answers: Vec<usize>,
+    /// Which run of a server it was.
+    pub run: String,
+    /// Over which connection of the service.
+    #[serde(with = "text")]
+    pub connection: u64,
+    /// How far its data had got.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text::maybe")]
+    pub position: Option<u64>,
+    /// Its clock, in microseconds since 1970. Never that of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix_us: Option<u64>,
+}
+
+impl Answers {
+    /// What is answered to a renewal that was received at `received`.
+    pub fn of(renewed: Vec<Result<Renewed, Error>>, received: Moment) -> Self {
+        let mut evidence: Vec<(Arc<DriverEvidence>, Vec<usize>)> = Vec::new();
+        let mut answers = Vec::with_capacity(renewed.len());
+        for (at, renewed) in renewed.into_iter().enumerate() {
+            let told = renewed.as_ref().ok().and_then(|renewed| renewed.evidence.clone());
+            if let Some(told) = told {
+                match evidence.iter_mut().find(|(known, _)| *known == told) {
+                    Some((_, answers)) => answers.push(at),
+                    None => evidence.push((told, vec![at])),
+                }
+            }
+            answers.push(Reply::of_renewal(renewed.map(|it| it.renewal), received));
+        }
+        Self { answers, evidence: evidence.into_iter().map(Evidence::of).collect() }
+    }
+
+    /// The answers for a driver whose request was sent at `sent`; `None` where one is none.
+    pub fn renewed(self, sent: Moment) -> Option<Vec<Result<Renewed, Error>>> {
+        let renewed = |answer: Reply| Some(answer.renewal(sent)?.map(Renewed::from));
+        let mut all: Vec<_> = self.answers.into_iter().map(renewed).collect::<Option<_>>()?;
+        for evidence in self.evidence {
+            let told = evidence.for_driver();
+            for at in evidence.answers {
+                if let Some(Ok(renewed)) = all.get_mut(at) {
+                    renewed.evidence = Some(told.clone());
+                }
+            }
+        }
+        Some(all)
+    }
+}
+
+impl Evidence {
+    fn of((told, answers): (Arc<DriverEvidence>, Vec<usize>)) -> Self {
+        let unix_us = told.time.and_then(|time| u64::try_from(time.as_micros()).ok());
+        let (run, connection, position) = (told.run.to_string(), told.connection, told.position);
+        Self { answers, run, connection, position, unix_us }
+    }
+
+    fn for_driver(&self) -> Arc<DriverEvidence> {
+        let mut told = DriverEvidence::new(&*self.run, self.connection);
+        told.position = self.position;
+        told.time = self.unix_us.map(Duration::from_micros);
+        Arc::new(told)
+    }
 }
 
 /// How a claim stands.
@@ -58,7 +129,7 @@ pub struct Answers {
 /// use lockkit_http::wire::State;
 ///
 /// let json = r#"
-///     {"state": "held", "token": "42", "ttl_ms": 30000, "remaining_ms": 30000}
+///     {"state": "held", "token": "42", "ttl_ms": 30000, "remaining_ms": 30000, "margin_ms": 3002}
 /// "#;
 /// let it: State = serde_json::from_str(json)?;
 /// let State::Held(grant) = it else { panic!("it holds") };
@@ -96,9 +167,12 @@ pub struct Grant {
     pub token: Token,
     /// How long leases of this claim last at the backend.
     pub ttl_ms: u64,
-    /// What is left of this one, counted from **before the request was sent**. Trust it for less,
-    /// by a hundredth of the ttl and 2 ms, for clocks that run at different rates.
+    /// What is left of this one, counted from **before the request was sent**. Trust it for less, by
+    /// the greater of `margin_ms` and the client's own margin.
     pub remaining_ms: u64,
+    /// What clocks that run at different rates need: the client's, and the one that ends the lease.
+    #[serde(default)]
+    pub margin_ms: u64,
     /// How many earlier attempts of this request got no answer inside of the service: each may put
     /// the claim in line once more after a release. Release again until the ttl is over.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -179,6 +253,8 @@ impl Grant {
             token: grant.token,
             ttl_ms: ms_down(grant.ttl),
             remaining_ms: ms_down(grant.ttl.saturating_sub(age)),
+            // The client reads another clock than the backend, whatever the service does.
+            margin_ms: ms_up(Margin::default().of(grant.ttl).max(grant.margin)),
             unanswered,
         }
     }
@@ -188,7 +264,8 @@ impl Grant {
         let age = Duration::from_millis(self.ttl_ms.saturating_sub(self.remaining_ms));
         // The backend's own word, `None`, where it was this very request that set the lease.
         let since = (!age.is_zero()).then(|| sent.before(age));
-        DriverGrant { token: self.token, ttl: Duration::from_millis(self.ttl_ms), since }
+        let ttl = Duration::from_millis(self.ttl_ms);
+        DriverGrant { token: self.token, ttl, since, margin: Duration::from_millis(self.margin_ms) }
     }
 }
 
@@ -343,7 +420,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn grant(since: Option<Moment>) -> DriverGrant {
-        DriverGrant { token: Token::new(7).unwrap(), ttl: TTL, since }
+        DriverGrant { token: Token::new(7).unwrap(), ttl: TTL, since, margin: Duration::ZERO }
     }
 
     /// What the client trusts, once the service has answered a request that arrived a second after it
@@ -369,13 +446,29 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_names_the_margin_and_the_client_gets_it() {
+        let received = Moment::from_nanos(1_000_000_000_000);
+        let answer = Grant::of(&grant(None), received, 0);
+        assert_eq!((answer.remaining_ms, answer.margin_ms), (30_000, 3_002));
+        assert_eq!(answer.for_driver(received).margin, Duration::from_millis(3_002));
+        // A quorum with members whose clocks are worse says so, through a service as well.
+        let margin = Duration::from_millis(4_000);
+        let answer = Grant::of(&DriverGrant { margin, ..grant(None) }, received, 0);
+        assert_eq!(answer.margin_ms, 4_000);
+        // A service that names none is an older one.
+        let json = r#"{"token": "7", "ttl_ms": 30000, "remaining_ms": 30000}"#;
+        let older: Grant = serde_json::from_str(json).unwrap();
+        assert_eq!(older.for_driver(received).margin, Duration::ZERO);
+    }
+
+    #[test]
     fn what_is_left_is_rounded_down_and_what_is_asked_for_up() {
         let received = Moment::from_nanos(1_000_000_000_000);
         let age = Duration::from_micros(100);
         let answer = Grant::of(&grant(Some(received.before(age))), received, 0);
         assert_eq!((answer.ttl_ms, answer.remaining_ms), (30_000, 29_999));
         let broken = Duration::from_micros(1_500);
-        assert_eq!((ms_down(broken), crate::wire::ms_up(broken)), (1, 2));
+        assert_eq!((ms_down(broken), ms_up(broken)), (1, 2));
     }
 
     #[test]

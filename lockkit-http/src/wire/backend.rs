@@ -82,6 +82,27 @@ impl Health {
     }
 }
 
+/// `GET /v1/promises`: what the servers of the backend keep under each fault, as they are set up now.
+///
+/// ```
+/// # fn main() -> Result<(), serde_json::Error> {
+/// use lockkit_core::capabilities::{Fault, Keeps};
+/// use lockkit_http::wire::Promises;
+///
+/// let it: Promises = serde_json::from_str(
+///     r#"{"promises": [{"fault": "writes_lost", "keeps": "tokens", "why": "appendfsync everysec"},
+///                      {"fault": "server_restarts", "keeps": null, "why": "may not be read"}]}"#,
+/// )?;
+/// assert_eq!(it.promises.keeps(Fault::WritesLost), Some(Keeps::Tokens));
+/// assert_eq!(it.promises.keeps(Fault::ServerRestarts), None);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promises {
+    /// One a fault.
+    pub promises: lockkit_core::promises::Promises,
+}
+
 /// `GET /v1/capabilities`: what the backend behind the service does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)] // As in `lockkit_core::Capabilities`.
@@ -140,7 +161,11 @@ impl Capabilities {
     /// What a driver over the service does.
     pub(crate) fn for_driver(&self) -> capabilities::Capabilities {
         let mut c = capabilities::Capabilities::of(crate::BACKEND);
-        c.lease_clock = self.lease_clock;
+        c.lease_clock = match self.lease_clock {
+            // The machine is the service's: this client reads another clock.
+            LeaseClock::Machine => LeaseClock::Leader,
+            clock => clock,
+        };
         // Where claims of a backend share leases, a claim whose turn came gets its longer lease by the
         // next request of its client, here too.
         c.lease_scope = self.lease_scope;
@@ -161,7 +186,32 @@ impl Capabilities {
         c.namespaces = self.namespaces;
         c.flights = Flights::of(self.steps.max(1), 8);
         c.flights.same_key = self.same_key;
-        c.faults = crate::faults::kept(&self.faults);
+        let mut faults = self.faults.clone();
+        if self.lease_clock == LeaseClock::Machine {
+            let clocks = [Fault::ClientMachinePaused, Fault::ServerClockSlewedMore];
+            faults.retain(|(fault, _)| !clocks.contains(fault));
+            faults.extend(clocks.map(|fault| (fault, Keeps::Tokens)));
+        }
+        c.faults = crate::faults::kept(&faults);
         c
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_of_a_service_does_not_read_the_clock_of_the_services_machine() {
+        let mut file = capabilities::Capabilities::of("sqlite");
+        file.lease_clock = LeaseClock::Machine;
+        let remote = Capabilities::of(&file).for_driver();
+        assert_eq!(remote.lease_clock, LeaseClock::Leader);
+        assert_eq!(file.keeps(Fault::ClientMachinePaused), Keeps::All);
+        assert_eq!(remote.keeps(Fault::ClientMachinePaused), Keeps::Tokens);
+        assert_eq!(remote.keeps(Fault::ServerClockSlewed), Keeps::All);
+        assert_eq!(remote.keeps(Fault::ServerClockSlewedMore), Keeps::Tokens);
+        let server = capabilities::Capabilities::of("redis");
+        assert_eq!(Capabilities::of(&server).for_driver().lease_clock, LeaseClock::Server);
     }
 }

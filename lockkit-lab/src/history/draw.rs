@@ -5,8 +5,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use lockkit_conformance::promises;
-
 use super::excuse::strikes;
 use super::turn::{Held, Turn, turns};
 use super::{History, Violation};
@@ -129,7 +127,7 @@ fn faults(out: &mut String, history: &History, window: &Window, bottom: f64) {
             continue;
         }
         let (x, to) = (window.x(strike.begins), window.x(strike.ends));
-        let name = promises::title(strike.fault).trim_end_matches('²');
+        let name = strike.fault.title().trim_end_matches('²');
         let on = text(&strike.on);
         let y = 34.0 + 11.0 * (drawn % LINES) as f64;
         let _ = writeln!(

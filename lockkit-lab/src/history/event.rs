@@ -108,6 +108,9 @@ pub enum What {
         fault: Fault,
         /// Whom it strikes.
         on: String,
+        /// The locks that it may touch; none are named where it may be any.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        locks: Vec<String>,
     },
     /// It is over.
     FaultEnds {

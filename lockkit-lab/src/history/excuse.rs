@@ -1,6 +1,9 @@
-//! Which faults excuse which violations: those that strike before the violation shows, cost the
-//! promise that was broken, and touched somebody who took part. What a fault did to a lease is over
-//! when that lease is; what it did to a counter is not.
+//! Which fault excuses which violation: one that strikes before the violation shows, costs the promise
+//! that was broken, may have touched that lock while one of those who took part had it, and is over for
+//! no longer than a lease lives. The one that is found is named in the report.
+
+use std::fmt;
+use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Keeps};
 
@@ -12,9 +15,53 @@ use super::{Event, History, What};
 pub(super) struct Strike {
     pub(super) fault: Fault,
     pub(super) on: String,
+    /// The locks that it may have touched; none are named where it may be any.
+    pub(super) locks: Vec<String>,
     pub(super) begins: u64,
     /// The end of time when its end was not recorded.
     pub(super) ends: u64,
+}
+
+/// Why a violation counts as none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excuse {
+    /// The fault that may explain it.
+    pub fault: Fault,
+    /// The server that the fault struck.
+    pub on: String,
+    /// The locks whose claims the fault may have touched; empty when these are all.
+    pub locks: Vec<String>,
+    /// When the fault began, in nanoseconds since boot.
+    pub from: u64,
+    /// Until when it may explain what shows: one TTL and the backend's slack after it was over.
+    pub until: u64,
+}
+
+/// A violation that a fault may explain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excused {
+    /// What happened.
+    pub violation: Violation,
+    /// Why it counts as none.
+    pub by: Excuse,
+}
+
+impl fmt::Display for Excused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Excuse { fault, on, locks, from, until } = &self.by;
+        let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
+        let before = seconds(self.violation.at.saturating_sub(*from));
+        let title = fault.title().trim_end_matches('²');
+        write!(f, "{}; {before:.2} s before, {title} ({on}), which may explain ", self.violation)?;
+        match locks.is_empty() {
+            true => write!(f, "violations of all locks")?,
+            false => write!(f, "violations of {}", locks.join(", "))?,
+        }
+        match *until {
+            u64::MAX => write!(f, ", and whose end was not recorded"),
+            until => write!(f, " for {:.2} s", seconds(until.saturating_sub(*from))),
+        }
+    }
 }
 
 /// The faults of a history, in the order in which they begin.
@@ -22,9 +69,9 @@ pub(super) fn strikes(history: &History) -> Vec<Strike> {
     let mut strikes: Vec<Strike> = Vec::new();
     for Event { at, what, .. } in &history.events {
         match what {
-            What::FaultBegins { fault, on } => {
-                let (fault, on) = (*fault, on.clone());
-                strikes.push(Strike { fault, on, begins: *at, ends: u64::MAX });
+            What::FaultBegins { fault, on, locks } => {
+                let (fault, on, locks) = (*fault, on.clone(), locks.clone());
+                strikes.push(Strike { fault, on, locks, begins: *at, ends: u64::MAX });
             }
             What::FaultEnds { fault, on } => {
                 let this = |s: &&mut Strike| s.ends == u64::MAX && s.fault == *fault && s.on == *on;
@@ -49,15 +96,17 @@ pub(super) fn asks(rule: Rule) -> Option<Keeps> {
 }
 
 impl Strike {
-    /// Whether this is why the violation could happen.
-    pub(super) fn excuses(&self, violation: &Violation, promises: &Promises) -> bool {
-        let Some(asked) = asks(violation.rule) else { return false };
-        let costs_it = promises.keeps(self.fault) < asked;
-        let before_it = self.begins <= violation.at;
-        // Who came when the fault was over stands in a list that nothing happened to.
-        let touches = violation.since <= self.ends;
-        let lasting = asked == Keeps::Tokens
-            || violation.at <= self.ends.saturating_add(nanos(promises.lease));
-        costs_it && before_it && touches && lasting
+    /// What this fault may explain of the violation.
+    pub(super) fn excuse(&self, violation: &Violation, promises: &Promises) -> Option<Excuse> {
+        let costs_it = promises.keeps(self.fault) < asks(violation.rule)?;
+        let touches_it = self.locks.is_empty() || self.locks.contains(&violation.of);
+        let until = self.ends.saturating_add(nanos(promises.lease));
+        let in_time = self.begins <= violation.at && violation.at <= until;
+        // Nothing happened to claims that came when the fault was over.
+        let touches_them = violation.since <= self.ends;
+        (costs_it && touches_it && in_time && touches_them).then(|| {
+            let (fault, on, locks) = (self.fault, self.on.clone(), self.locks.clone());
+            Excuse { fault, on, locks, from: self.begins, until }
+        })
     }
 }

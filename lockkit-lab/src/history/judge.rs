@@ -12,7 +12,7 @@ use lockkit_core::capabilities::{Capabilities, Fault, Keeps};
 use lockkit_core::{Mode, queue};
 use serde::{Deserialize, Serialize};
 
-use super::excuse::{Strike, asks, strikes};
+use super::excuse::{Excused, Strike, asks, strikes};
 use super::order::order;
 use super::progress::progress;
 use super::success::success;
@@ -30,8 +30,8 @@ pub struct Promises {
     /// How long after the last client's end a lock may still be held, how long a waiter may wait at
     /// a free lock, and how long after a fault not everything need work: ttl plus slack.
     pub patience: Duration,
-    /// The longest lease that a client had: for so long after its end, a fault may show in who
-    /// holds.
+    /// The longest ttl that a client had, plus the slack with which the backend ends leases: for so
+    /// long after its end, a fault may explain a violation.
     pub lease: Duration,
 }
 
@@ -53,8 +53,8 @@ impl Promises {
 pub struct Judgement {
     /// Promises that were broken.
     pub violations: Vec<Violation>,
-    /// What happened although it was not promised that it would not: excused by a fault.
-    pub excused: Vec<Violation>,
+    /// What happened although it was not promised that it would not, and the faults that excuse it.
+    pub excused: Vec<Excused>,
     /// Promises that a fault could have cost, and did not.
     pub better: Vec<Rule>,
     /// How many of each event there were.
@@ -153,9 +153,14 @@ fn sentence(strikes: &[Strike], promises: &Promises, found: Vec<Violation>) -> J
     };
     let better = [Rule::Exclusion, Rule::TokensGrow].into_iter().filter(at_risk);
     let better = better.filter(|rule| found.iter().all(|v| v.rule != *rule)).collect();
-    let excused = |v: &Violation| strikes.iter().any(|s| s.excuses(v, promises));
-    let (excused, violations) = found.into_iter().partition(excused);
-    Judgement { violations, excused, better, ..Judgement::default() }
+    let mut judgement = Judgement { better, ..Judgement::default() };
+    for violation in found {
+        match strikes.iter().find_map(|strike| strike.excuse(&violation, promises)) {
+            Some(by) => judgement.excused.push(Excused { violation, by }),
+            None => judgement.violations.push(violation),
+        }
+    }
+    judgement
 }
 
 fn counts(history: &History) -> BTreeMap<&'static str, usize> {
@@ -190,44 +195,50 @@ fn kind(what: &What) -> &'static str {
     }
 }
 
-/// Tokens are given once, and grow along conflicting grants.
+/// The greatest token that was known at each time, and whose it is.
+type Greatest<'a> = Vec<(u64, u64, &'a Turn)>;
+
+/// Tokens are given once, and grow along conflicting grants. After one that went back, or came again,
+/// only later grants are compared: a lost counter is found once, when it shows.
 fn tokens(lock: &str, turns: &[&Turn], found: &mut Vec<Violation>) {
     let mut granted: Vec<_> =
         turns.iter().filter_map(|t| t.held.map(|held| (held.told, held.token, *t))).collect();
     granted.sort_by_key(|(at, ..)| *at);
     let mut owners: BTreeMap<u64, &Turn> = BTreeMap::new();
-    for (at, token, turn) in &granted {
-        if let Some(first) = owners.insert(*token, turn) {
+    let mut greatest: Vec<(Mode, Greatest<'_>)> = Vec::new();
+    for (at, token, turn) in granted {
+        let mut wrong = Vec::new();
+        if let Some(first) = owners.get(&token) {
             let text = format!(
                 "token {token} was given to client {} and to client {}",
                 first.client, turn.client
             );
             let since = given(&[first, turn]);
-            found.push(violation(Rule::TokenOnce, lock, since, *at, &[first, turn], text));
+            wrong.push(violation(Rule::TokenOnce, lock, since, at, &[first, turn], text));
         }
-    }
-    // By mode, the greatest token of those who knew that they held before this one asked.
-    let mut begun: Vec<_> = granted.clone();
-    begun.sort_by_key(|(_, _, turn)| turn.asked);
-    let mut earlier = granted.iter().peekable();
-    let mut greatest: Vec<(Mode, u64, &Turn)> = Vec::new();
-    for (at, token, turn) in begun {
-        while let Some((_, token, first)) = earlier.next_if(|(at, ..)| *at < turn.asked) {
-            match greatest.iter_mut().find(|(mode, ..)| *mode == first.mode) {
-                Some(of_mode) if of_mode.1 >= *token => {}
-                Some(of_mode) => *of_mode = (first.mode, *token, first),
-                None => greatest.push((first.mode, *token, first)),
-            }
-        }
-        for (mode, before, first) in &greatest {
-            if queue::conflict(*mode, turn.mode) && token < *before {
+        for (_, known) in greatest.iter().filter(|(mode, _)| queue::conflict(*mode, turn.mode)) {
+            // What its client knew of when it asked.
+            let before = known.partition_point(|(at, ..)| *at < turn.asked);
+            let Some((_, before, first)) = known[..before].last() else { continue };
+            if token < *before {
                 let text = format!(
                     "client {} got token {token} after client {} had got {before}",
                     turn.client, first.client
                 );
                 let since = given(&[first, turn]);
-                found.push(violation(Rule::TokensGrow, lock, since, at, &[first, turn], text));
+                wrong.push(violation(Rule::TokensGrow, lock, since, at, &[first, turn], text));
             }
+        }
+        if !wrong.is_empty() {
+            owners.clear();
+            greatest.clear();
+            found.append(&mut wrong);
+        }
+        owners.insert(token, turn);
+        match greatest.iter_mut().find(|(mode, _)| *mode == turn.mode) {
+            Some((_, known)) if known.last().is_some_and(|(_, most, _)| *most >= token) => {}
+            Some((_, known)) => known.push((at, token, turn)),
+            None => greatest.push((turn.mode, vec![(at, token, turn)])),
         }
     }
 }

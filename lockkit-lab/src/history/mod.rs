@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 pub use event::{Event, How, What};
+pub use excuse::{Excuse, Excused};
 pub use file::Recorded;
 pub use judge::{Judgement, Promises, Violation, judge};
 pub use lockkit_conformance::wrap::now;

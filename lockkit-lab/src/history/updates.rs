@@ -36,15 +36,15 @@ fn lost_updates(
     operations: &BTreeMap<(u32, u64), Operation>,
     found: &mut Vec<Violation>,
 ) {
-    let mut writers: BTreeMap<u64, (u32, u64)> = BTreeMap::new();
+    let mut writers: BTreeMap<u64, (u64, (u32, u64))> = BTreeMap::new();
     for (by, op) in operations {
         let (Some(value), Some((at, Answer::Done { .. }))) = (op.write, op.answered) else {
             continue;
         };
-        if let Some(other) = writers.insert(value, *by) {
+        if let Some((before, other)) = writers.insert(value, (at, *by)) {
             let text = format!("clients {} and {} both wrote {value}", other.0, by.0);
             let (rule, of, by) = (Rule::LostUpdate, register.to_owned(), vec![other, *by]);
-            found.push(Violation { rule, of, since: 0, at, by, text });
+            found.push(Violation { rule, of, since: 0, at: at.max(before), by, text });
         }
     }
 }

@@ -25,6 +25,7 @@ mod resp;
 mod zookeeper;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,10 +43,23 @@ use super::port::Port;
 /// A proxy before one server, or before all servers of a group. It runs on the
 /// runtime that started it, and cuts all connections when it is dropped.
 pub struct Proxy {
-    /// Where it is found, and the server behind that.
-    ways: Vec<(Port, SocketAddr)>,
+    /// Where it is found, and the servers behind that.
+    ways: Vec<(Port, Arc<Targets>)>,
     hub: Arc<Hub>,
     acceptors: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Servers that connections are led to in turns.
+struct Targets {
+    servers: Mutex<Vec<SocketAddr>>,
+    turn: AtomicUsize,
+}
+
+impl Targets {
+    fn next(&self) -> SocketAddr {
+        let servers = lock(&self.servers);
+        servers[self.turn.fetch_add(1, Ordering::Relaxed) % servers.len()]
+    }
 }
 
 impl Proxy {
@@ -75,14 +89,15 @@ impl Proxy {
     ///
     /// If the future is dropped, no proxy remains.
     pub async fn start_before(targets: &[SocketAddr], protocol: Protocol) -> Result<Self> {
-        let mut ways = Vec::new();
+        let (mut ways, mut told) = (Vec::new(), Vec::new());
         for target in targets {
-            ways.push((Port::take()?, *target));
+            let port = Port::take()?;
+            if targets.len() > 1 {
+                told.push((target.port(), port.number()));
+            }
+            let servers = Mutex::new(vec![*target]);
+            ways.push((port, Arc::new(Targets { servers, turn: AtomicUsize::new(0) })));
         }
-        let told = match &ways[..] {
-            [_] => Vec::new(),
-            several => several.iter().map(|(port, at)| (at.port(), port.number())).collect(),
-        };
         let hub = Arc::new(Hub::new(protocol, told));
         let proxy = Self { ways, hub, acceptors: Mutex::default() };
         proxy.accept().await?;
@@ -97,6 +112,17 @@ impl Proxy {
     /// The way to each server, in the order in which they were named.
     pub fn addrs(&self) -> Vec<SocketAddr> {
         self.ways.iter().map(|(port, _)| port.addr()).collect()
+    }
+
+    /// New connections to the first way are led to these servers, in turns, as by a balancer.
+    /// Those that are open stay.
+    ///
+    /// # Panics
+    ///
+    /// Without a server.
+    pub fn lead_to(&self, servers: &[SocketAddr]) {
+        assert!(!servers.is_empty(), "a proxy leads somewhere");
+        *lock(&self.ways[0].1.servers) = servers.to_vec();
     }
 
     /// What has passed on all connections.
@@ -154,13 +180,13 @@ impl Proxy {
     /// If the future is dropped, nothing has changed.
     pub async fn accept(&self) -> Result<()> {
         let mut acceptors = Vec::new();
-        for (port, target) in &self.ways {
+        for (port, targets) in &self.ways {
             let listener = TcpListener::bind(port.addr()).await.doing("starting a proxy")?;
-            let (hub, target) = (Arc::clone(&self.hub), *target);
+            let (hub, targets) = (Arc::clone(&self.hub), Arc::clone(targets));
             acceptors.push(tokio::spawn(async move {
                 while let Ok((client, _)) = listener.accept().await {
                     let _ = client.set_nodelay(true);
-                    tokio::spawn(hub.new_link(target).run(Arc::clone(&hub), client));
+                    tokio::spawn(hub.new_link(targets.next()).run(Arc::clone(&hub), client));
                 }
             }));
         }

@@ -18,6 +18,7 @@ pub(crate) const DATABASE: &str = "lockkit";
 
 #[derive(Debug)]
 pub(crate) struct MariaDb {
+    name: String,
     port: Port,
     /// What it is started with beside what all are.
     options: Vec<String>,
@@ -29,8 +30,11 @@ impl MariaDb {
     }
 
     pub(crate) fn with(options: &[&str]) -> Result<Self> {
-        let options = options.iter().map(|&option| option.to_owned()).collect();
-        Ok(Self { port: Port::take()?, options })
+        Self::named("mysql", options.iter().map(|&option| option.to_owned()).collect())
+    }
+
+    pub(crate) fn named(name: &str, options: Vec<String>) -> Result<Self> {
+        Ok(Self { name: name.into(), port: Port::take()?, options })
     }
 }
 
@@ -42,7 +46,7 @@ fn mysqld() -> Option<String> {
 #[async_trait]
 impl Recipe for MariaDb {
     fn name(&self) -> String {
-        "mysql".into()
+        self.name.clone()
     }
 
     fn kind(&self) -> Kind {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 
@@ -17,19 +18,28 @@ use crate::recipe::Recipe;
 
 #[derive(Debug)]
 pub(crate) struct Postgres {
+    name: String,
     port: Port,
+    follows: Follows,
 }
+
+/// The primary that a server is made a copy of, and follows, when it has no data.
+pub(crate) type Follows = Arc<Mutex<Option<SocketAddr>>>;
 
 impl Postgres {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self { port: Port::take()? })
+        Self::named("postgres", Follows::default())
+    }
+
+    pub(crate) fn named(name: &str, follows: Follows) -> Result<Self> {
+        Ok(Self { name: name.into(), port: Port::take()?, follows })
     }
 }
 
 #[async_trait]
 impl Recipe for Postgres {
     fn name(&self) -> String {
-        "postgres".into()
+        self.name.clone()
     }
 
     fn kind(&self) -> Kind {
@@ -47,6 +57,13 @@ impl Recipe for Postgres {
     async fn prepare(&self, home: &Home) -> Result<()> {
         if home.data().exists() {
             return Ok(());
+        }
+        let follows = *self.follows.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(primary) = follows {
+            let mut command = home.command("pg_basebackup")?;
+            command.args(["-h", "127.0.0.1", "-p", &primary.port().to_string(), "-U", "postgres"]);
+            command.args(["-R", "-X", "stream", "-c", "fast", "--no-sync", "-D"]).arg(home.data());
+            return home.run(command).await;
         }
         let mut command = home.command("initdb")?;
         command.args(["-U", "postgres", "-A", "trust", "-N", "-D"]).arg(home.data());

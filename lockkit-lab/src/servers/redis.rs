@@ -1,4 +1,4 @@
-//! A Redis server: alone, as a master or replica under sentinels, as a node of a
+//! A Redis server, or a Valkey: alone, as a master or replica under sentinels, as a node of a
 //! cluster.
 
 use std::io;
@@ -19,7 +19,12 @@ pub(crate) struct Redis {
     name: String,
     port: Port,
     role: Role,
+    program: &'static str,
 }
+
+/// The program of Redis, and that of Valkey, which takes the same configuration.
+pub(crate) const REDIS: &str = "redis-server";
+pub(crate) const VALKEY: &str = "valkey-server";
 
 #[derive(Debug)]
 enum Role {
@@ -54,7 +59,11 @@ impl Redis {
     }
 
     fn new(name: &str, role: Role) -> Result<Self> {
-        Ok(Self { name: name.into(), port: Port::take()?, role })
+        Ok(Self { name: name.into(), port: Port::take()?, role, program: REDIS })
+    }
+
+    pub(crate) fn served_by(self, program: &'static str) -> Self {
+        Self { program, ..self }
     }
 }
 
@@ -104,7 +113,7 @@ impl Recipe for Redis {
     fn command(&self, home: &Home) -> Result<Command> {
         // appendfsync no: a killed process loses nothing that it had written; only
         // the machine could, and the lab does not kill the machine.
-        let mut command = home.command("redis-server")?;
+        let mut command = home.command(self.program)?;
         command.arg(home.path().join("redis.conf"));
         Ok(command)
     }

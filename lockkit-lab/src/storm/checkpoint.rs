@@ -192,7 +192,10 @@ async fn strike(
         match fault {
             Fault::ClientDies => processes.kill(target)?,
             Fault::ClientStandsStill => processes.freeze(target, lasts).await?,
-            _ => saboteur.strike(fault, lasts).await,
+            _ => {
+                let target = saboteur.aim(fault, &[LOCK.to_owned()]).await;
+                saboteur.strike(fault, lasts, &target).await;
+            }
         }
     }
     tokio::time::sleep_until(begun + lasts).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
-use super::Saboteur;
+use super::{Saboteur, Target};
 use crate::proxy::{self, When};
 use crate::{Data, Group, LabError, Layout, Proxy, Server};
 
@@ -41,6 +41,34 @@ impl GroupSaboteur {
 
     fn turn(&self) -> usize {
         self.strikes.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Those of these locks that may live at this master: all that no other one is seen to have.
+    async fn locks_at(&self, master: &Server, locks: &[String]) -> Result<Vec<String>, LabError> {
+        let others = self.group.members().iter().filter(|m| m.addr() != master.addr());
+        let mut elsewhere = Vec::new();
+        for other in others.filter(|other| other.is_awake()) {
+            if self.group.is_master(other).await? {
+                elsewhere.extend(self.group.keys_of(other).await?);
+            }
+        }
+        let is_elsewhere = |lock: &&String| {
+            let end = format!(":{lock}");
+            elsewhere.iter().any(|key| key.ends_with(&end))
+        };
+        Ok(locks.iter().filter(|lock| !is_elsewhere(lock)).cloned().collect())
+    }
+
+    async fn try_to_aim(&self, fault: Fault, locks: &[String]) -> Result<Target, LabError> {
+        if matches!(fault, Fault::Partition | Fault::ConnectionCut) {
+            return Ok(Target::whole("network"));
+        }
+        let victim = self.victim(self.strikes.load(Ordering::Relaxed)).await?;
+        let locks = match self.group.layout().divides_its_keys() {
+            true => self.locks_at(victim, locks).await?,
+            false => Vec::new(),
+        };
+        Ok(Target { on: victim.name(), locks })
     }
 
     /// The next member in turn; where only one leads, that one.
@@ -142,7 +170,12 @@ impl Saboteur for GroupSaboteur {
         logs.join("\n")
     }
 
-    async fn strike(&self, fault: Fault, lasts: Duration) {
+    async fn aim(&self, fault: Fault, locks: &[String]) -> Target {
+        let target = self.try_to_aim(fault, locks).await;
+        target.unwrap_or_else(|error| Target::whole(error.to_string()))
+    }
+
+    async fn strike(&self, fault: Fault, lasts: Duration, _: &Target) {
         if let Err(error) = self.try_to_strike(fault, lasts).await {
             eprintln!("storm: {fault:?} was not staged as it should be: {error}");
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
-use super::Saboteur;
+use super::{Saboteur, Target};
 use crate::{Data, Group, LabError, Rift};
 
 /// Strikes at the leader of a group.
@@ -65,7 +65,12 @@ impl Saboteur for LeaderSaboteur {
         logs.collect::<Vec<_>>().join("\n")
     }
 
-    async fn strike(&self, _: Fault, lasts: Duration) {
+    async fn aim(&self, _: Fault, _: &[String]) -> Target {
+        let leader = self.group.leader().await;
+        Target::whole(leader.map_or_else(|error| error.to_string(), crate::Server::name))
+    }
+
+    async fn strike(&self, _: Fault, lasts: Duration, _: &Target) {
         // The storm goes on when a strike fails; its report shows what did not work afterwards.
         if let Err(error) = self.lose_leader(lasts).await {
             eprintln!("storm: the leader was not lost, or did not come back: {error}");

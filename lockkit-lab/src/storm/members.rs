@@ -9,8 +9,8 @@ use lockkit_core::capabilities::Fault;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::Saboteur;
 use super::server::ServerSaboteur;
+use super::{Saboteur, Target};
 
 /// Strikes at a minority: one of these members at a time.
 #[derive(Debug)]
@@ -28,6 +28,11 @@ impl MembersSaboteur {
     }
 }
 
+/// What tells one member from another in a history.
+fn address(member: &ServerSaboteur) -> String {
+    member.server().addr().to_string()
+}
+
 #[async_trait]
 impl Saboteur for MembersSaboteur {
     fn faults(&self) -> Vec<Fault> {
@@ -38,12 +43,15 @@ impl Saboteur for MembersSaboteur {
         self.members.iter().map(Saboteur::log).collect::<Vec<_>>().join("\n")
     }
 
-    async fn strike(&self, fault: Fault, lasts: Duration) {
-        let victim = {
-            let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
-            rng.random_range(0..self.members.len())
-        };
-        self.members[victim].strike(fault, lasts).await;
+    async fn aim(&self, _: Fault, _: &[String]) -> Target {
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        let victim = &self.members[rng.random_range(0..self.members.len())];
+        Target::whole(address(victim))
+    }
+
+    async fn strike(&self, fault: Fault, lasts: Duration, target: &Target) {
+        let Some(victim) = self.members.iter().find(|m| address(m) == target.on) else { return };
+        victim.strike(fault, lasts, target).await;
         if fault == Fault::DataLost {
             tokio::time::sleep(self.rest).await;
         }

@@ -11,6 +11,7 @@ pub mod consumer;
 pub mod group;
 pub mod leader;
 pub mod members;
+mod pair;
 pub mod plan;
 mod processes;
 pub mod server;
@@ -39,11 +40,32 @@ pub use stage::{FAULTS, Stage};
 pub trait Saboteur: Send + Sync {
     /// What it can stage.
     fn faults(&self) -> Vec<Fault>;
+    /// Whom the next strike of this fault hits, and which of these locks it may touch.
+    async fn aim(&self, fault: Fault, locks: &[String]) -> Target {
+        let _ = (fault, locks);
+        Target::whole("server")
+    }
     /// Begins a fault, lets it last, and ends it.
-    async fn strike(&self, fault: Fault, lasts: Duration);
+    async fn strike(&self, fault: Fault, lasts: Duration, target: &Target);
     /// What the server wrote into its log last, for who looks for the cause of a violation.
     fn log(&self) -> String {
         String::new()
+    }
+}
+
+/// Whom a strike hits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The server, as the history names it.
+    pub on: String,
+    /// The locks that it may touch; empty where that may be any.
+    pub locks: Vec<String>,
+}
+
+impl Target {
+    /// One on which any lock depends.
+    pub fn whole(on: impl Into<String>) -> Self {
+        Self { on: on.into(), locks: Vec::new() }
     }
 }
 
@@ -57,7 +79,7 @@ impl Saboteur for NoSaboteur {
         Vec::new()
     }
 
-    async fn strike(&self, _: Fault, _: Duration) {}
+    async fn strike(&self, _: Fault, _: Duration, _: &Target) {}
 }
 
 /// How a storm is to be.
@@ -151,20 +173,29 @@ impl Storm {
         let begun = tokio::time::Instant::now();
         for Strike { at, lasts, fault, target } in plan.strikes {
             tokio::time::sleep_until(begun + at).await;
-            let on = match fault {
-                Fault::ClientDies | Fault::ClientStandsStill => format!("process {target}"),
-                _ => "server".to_owned(),
+            let hit = match fault {
+                Fault::ClientDies | Fault::ClientStandsStill => {
+                    Target::whole(format!("process {target}"))
+                }
+                _ => saboteur.aim(fault, &self.names()).await,
             };
-            recorder.record(What::FaultBegins { fault, on: on.clone() })?;
+            let Target { on, locks } = hit.clone();
+            recorder.record(What::FaultBegins { fault, on: on.clone(), locks })?;
             match fault {
                 Fault::ClientDies => processes.kill(target)?,
                 Fault::ClientStandsStill => processes.freeze(target, lasts).await?,
-                _ => saboteur.strike(fault, lasts).await,
+                _ => saboteur.strike(fault, lasts, &hit).await,
             }
             recorder.record(What::FaultEnds { fault, on })?;
         }
         tokio::time::sleep_until(begun + self.lasts).await;
         Ok(())
+    }
+
+    /// The names of all locks and semaphores.
+    fn names(&self) -> Vec<String> {
+        let of = |space| (0..self.locks).map(move |i| client::name(space, i));
+        of(Space::Lock).chain(of(Space::Semaphore)).collect()
     }
 
     /// How long after the end of all clients a lock may still be held.
@@ -194,7 +225,7 @@ impl Storm {
         let history = History::load(histories(&self.folder)?)?;
         let capabilities = look.capabilities();
         let patience = self.patience(look) + self.longest();
-        let lease = self.longest() + capabilities.granularity;
+        let lease = self.longest() + capabilities.granularity + capabilities.expiry_slack;
         let promises = Promises::of(capabilities, patience, lease);
         let judgement = judge(&history, &promises);
         let mut drawing = None;

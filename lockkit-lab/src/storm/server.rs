@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
-use super::Saboteur;
+use super::{Saboteur, Target};
 use crate::proxy::{self, When};
 use crate::{Data, Proxy, Server};
 
@@ -19,7 +19,8 @@ pub struct ServerSaboteur {
 
 impl ServerSaboteur {
     /// Strikes at this server, whose clients go through this proxy, with these faults out of
-    /// `ConnectionCut`, `Partition`, `ServerStandsStill`, `ServerRestarts` and `DataLost`.
+    /// `ConnectionCut`, `Partition`, `ServerStandsStill`, `ServerRestarts`, `WritesLost` and
+    /// `DataLost`.
     pub fn new(server: Server, proxy: Proxy, faults: Vec<Fault>) -> Self {
         Self { server, proxy, faults }
     }
@@ -51,7 +52,7 @@ impl Saboteur for ServerSaboteur {
         self.server.log_tail()
     }
 
-    async fn strike(&self, fault: Fault, lasts: Duration) {
+    async fn strike(&self, fault: Fault, lasts: Duration, _: &Target) {
         match fault {
             Fault::ServerStandsStill => {
                 self.server.freeze().await;
@@ -59,6 +60,13 @@ impl Saboteur for ServerSaboteur {
                 self.server.thaw();
             }
             Fault::ServerRestarts => self.restart(Data::Keep).await,
+            Fault::WritesLost => {
+                if let Err(error) = self.server.sync().await {
+                    complain(&format!("the server's data was not kept: {error}"));
+                }
+                tokio::time::sleep(lasts).await;
+                self.restart(Data::LoseUnsynced).await;
+            }
             Fault::DataLost => self.restart(Data::Lose).await,
             Fault::ConnectionCut => {
                 self.proxy.fault(proxy::Fault::Cut, When::Now);

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 
 use super::processes::PYTHON;
-use super::{Saboteur, Stage};
+use super::{Saboteur, Stage, Target};
 use crate::service::ServiceProcess;
 use crate::{Kind, Server};
 
@@ -22,14 +22,25 @@ struct ServiceSaboteur {
     backend: Server,
 }
 
+impl ServiceSaboteur {
+    fn next(&self) -> &ServiceProcess {
+        &self.servers[self.turn.load(Ordering::Relaxed) % 2]
+    }
+}
+
 #[async_trait]
 impl Saboteur for ServiceSaboteur {
     fn faults(&self) -> Vec<Fault> {
         vec![Fault::ServerRestarts, Fault::ServerStandsStill]
     }
 
-    async fn strike(&self, fault: Fault, lasts: Duration) {
-        let server = &self.servers[self.turn.fetch_add(1, Ordering::Relaxed) % 2];
+    async fn aim(&self, _: Fault, _: &[String]) -> Target {
+        Target::whole(self.next().address().to_string())
+    }
+
+    async fn strike(&self, fault: Fault, lasts: Duration, _: &Target) {
+        let server = self.next();
+        self.turn.fetch_add(1, Ordering::Relaxed);
         if fault == Fault::ServerStandsStill {
             server.freeze();
             tokio::time::sleep(lasts).await;

@@ -13,10 +13,11 @@ use lockkit_core::{Error, LockManager, Settings};
 use super::group::GroupSaboteur;
 use super::leader::LeaderSaboteur;
 use super::members::MembersSaboteur;
+use super::pair::PairSaboteur;
 use super::server::ServerSaboteur;
 use super::{NoSaboteur, Report, Saboteur, Storm};
 use crate::proxy::Protocol;
-use crate::{Group, Kind, LabError, Layout, Proxy, Server};
+use crate::{Group, Kind, LabError, Layout, Pair, Proxy, Replication, Server};
 
 /// For how long the members of an ensemble believe in each other: much shorter than a strike.
 const FAITH: Duration = Duration::from_secs(2);
@@ -106,6 +107,21 @@ impl Stage {
             _ => group.url(),
         };
         let saboteur = Arc::new(LeaderSaboteur::new(group, Fault::LeaderLost));
+        Ok(Self { direct: url.clone(), url, saboteur })
+    }
+
+    /// A PostgreSQL server whose standby takes over, again and again; the old one dies.
+    ///
+    /// # Errors
+    /// When a server does not start.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing of it remains.
+    pub async fn pair(replication: Replication) -> Result<Self, LabError> {
+        let pair = Pair::start(replication).await?;
+        let proxy = Proxy::start(pair.primary().addr(), Protocol::Postgres).await?;
+        let url = pair.primary().url_at(proxy.addr());
+        let saboteur = Arc::new(PairSaboteur::new(pair, proxy, replication));
         Ok(Self { direct: url.clone(), url, saboteur })
     }
 
@@ -241,7 +257,8 @@ impl Storm {
         let report = report.unwrap_or_else(|error| panic!("{error}, histories in {kept}"));
         let judgement = &report.judgement;
         assert!(judgement.acquitted(), "{:#?}, histories in {kept}", judgement.violations);
-        println!("{:?}, excused: {:#?}", judgement.counts, judgement.excused);
+        println!("{:?}", judgement.counts);
+        judgement.excused.iter().for_each(|excused| println!("excused: {excused}"));
         println!("longest time at a free lock: {:?}", judgement.longest_waits);
         let _ = std::fs::remove_dir_all(&self.folder);
         report

@@ -61,7 +61,12 @@ fn failed(error: std::io::Error) -> Error {
 }
 
 fn grant(claim: &Claim) -> Grant {
-    Grant { token: Token::new(1).unwrap(), ttl: claim.hold_ttl, since: None }
+    Grant {
+        token: Token::new(1).unwrap(),
+        ttl: claim.hold_ttl,
+        since: None,
+        margin: Duration::ZERO,
+    }
 }
 
 impl SetNx {

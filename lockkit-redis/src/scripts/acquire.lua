@@ -1,10 +1,10 @@
 -- Puts claims at the ends of their lists, in this order, or says that they cannot hold.
 --
 -- KEYS[2i-1]  the lock of the i-th claim    KEYS[2i]  the counter of tokens of its bucket
--- ARGV[2i-1]  the claim as a string: "ID TOKEN HOLD_MS WAIT_MS CLIENT SHOWN". TOKEN, 19 digits, is
---             the least that the client accepts: greater than every token that it has seen
--- ARGV[2i]    its hold ttl in ms
--- ARGV[2n+i]  of n claims; absent when empty for all: "[t][ MODE WEIGHT CAPACITY]", with "t" for a
+-- ARGV[3i-2]  the claim as a string: " ID HOLD_MS WAIT_MS CLIENT SHOWN"
+-- ARGV[3i-1]  its hold ttl in ms
+-- ARGV[3i]    the least token that the client accepts, 19 digits: greater than every one it has seen
+-- ARGV[3n+i]  of n claims; absent when empty for all: "[t][ MODE WEIGHT CAPACITY]", with "t" for a
 --             try, and MODE ("s" or "p") unless the claim is exclusive
 --
 -- TOKEN alone, when there is one claim and it holds at once; otherwise an answer to each:
@@ -24,34 +24,43 @@
 -- raised, the clock went back), the counter decides, and is as it was: other claims of this call may
 -- have the same bucket.
 local call, safecall = redis.call, redis.pcall
-local clock = call('TIME')
-local clocked = string.format('%013d%06d', clock[1], clock[2])
+local clock, clocked = call('TIME'), nil
+if #clock[1] == 10 and #clock[2] == 6 then
+  clocked = '000' .. clock[1] .. clock[2] -- half as long as the other way
+else
+  clocked = string.format('%013d%06d', clock[1], clock[2])
+end
+-- One claim that is asked for by itself: as below, in nine tenths of the time.
+if #ARGV < 5 and (not ARGV[4] or ARGV[4] == 't') then
+  local token = ARGV[3] < clocked and clocked or ARGV[3]
+  if call('SET', KEYS[1], token .. ARGV[1], 'NX', 'PX', ARGV[2]) then
+    local last = safecall('GETSET', KEYS[2], token)
+    if not last or (#last == 19 and last < token and tonumber(last)) then return token end
+    if type(last) == 'string' then call('SET', KEYS[2], last) end
+    call('DEL', KEYS[1])
+  end
+end
+
 local count = (#KEYS - #KEYS % 2) / 2 -- in a cluster there is one more key
-local answers, given, rest, sharing
-if count > 1 then answers, given = {}, {} end
+local answers, given, rest, sharing = {}, {}, nil, nil
 for i = 1, count do
-  local key, counter, text, how = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], ARGV[2 * count + i]
+  local key, counter, how = KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * count + i]
   local taken, holds
   if how and #how > 1 then
     sharing = sharing or {}
     sharing[key] = true -- who comes to this list later stays behind it
   elseif not (sharing and sharing[key]) then
-    local token, before = string.sub(text, 34, 52), given and given[counter]
+    local token, before = ARGV[3 * i], given[counter]
     if token < clocked then token = clocked end
     if before and before >= token then token = string.format('%019.0f', before + 1) end
-    taken = call('SET', key, string.sub(text, 1, 33) .. token .. string.sub(text, 53),
-      'NX', 'PX', ARGV[2 * i])
+    taken = call('SET', key, token .. ARGV[3 * i - 2], 'NX', 'PX', ARGV[3 * i - 1])
     if taken then
       local last = safecall('GETSET', counter, token)
-      local form = not last or (type(last) == 'string' and #last == 19 and not string.find(last, '%D'))
-      if form and (not last or last < token) then
-        if count == 1 then return token end
+      if not last or (#last == 19 and last < token and tonumber(last)) then
         answers[i], given[counter], holds = token, token, true
       else
-        if type(last) == 'string' then
-          call('SET', counter, last)
-        end
-        if not form then
+        if type(last) == 'string' then call('SET', counter, last) end
+        if type(last) ~= 'string' or #last ~= 19 or string.find(last, '%D') then
           call('DEL', key)
           taken = nil
         end
@@ -83,10 +92,9 @@ local function again(list, id, hold, wait, try)
 end
 
 local function acquire(i, taken)
-  local key, counter, text, ttl = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], ARGV[2 * i]
-  local id, token, hold, wait, client, shown =
-    string.match(text, '^(%x+) (%d+) (%d+) (%d+) (%S+) (.*)$')
-  local how = ARGV[2 * count + i] or ''
+  local key, counter, text, ttl = KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * i - 2], ARGV[3 * i - 1]
+  local id, hold, wait, client, shown = string.match(text, '^ (%x+) (%d+) (%d+) (%S+) (.*)$')
+  local token, how = ARGV[3 * i], ARGV[3 * count + i] or ''
   local try, mode = string.match(how, '^(t?) ?(%a?)')
   local weight, capacity = string.match(how, '(%d+) (%d+)$')
   local exclusive = mode == ''
@@ -96,7 +104,7 @@ local function acquire(i, taken)
   -- The lock as one string, with a token of the counter's choice.
   local function take_alone()
     local chosen = next_token(counter, token)
-    redis.call('SET', key, table.concat({ id, chosen, hold, wait, client, shown }, ' '), 'PX', ttl)
+    redis.call('SET', key, chosen .. text, 'PX', ttl)
     return chosen
   end
 
@@ -104,11 +112,12 @@ local function acquire(i, taken)
 
   local list = demand(key)
   last_token(counter) -- an error, before anything is written, when it is no counter
-  if list.alone and list.alone.id == id then
-    if tonumber(ttl) > redis.call('PTTL', key) then redis.call('PEXPIRE', key, ttl) end
-    return list.alone.token
+  if list.alone and (try or list.alone.id == id) then
+    if list.alone.id == id then return renew_alone(key, list.alone, ttl) end
+    local left = left_alone(key, list.alone)
+    if left < redis.call('PTTL', key) then redis.call('PEXPIRE', key, string.format('%.0f', left)) end
+    return { 'busy' }
   end
-  if list.alone and try then return { 'busy' } end
   open(list, id)
 
   if redis.call('ZRANK', list.line, id) then
@@ -150,6 +159,5 @@ local function acquire(i, taken)
   return answer
 end
 
-answers = answers or {}
 for _, claim in ipairs(rest) do answers[claim[1]] = attempt(acquire, unpack(claim, 1, 2)) end
 return speak(refused or answers)

@@ -18,14 +18,15 @@ local function inspect()
     state[3], state[4] = tonumber(CAPACITY), 1
     local since = string.sub(c.token, -16)
     -- At 0 ms Redis still has it.
-    state[5] = { math.max(1, redis.call('PTTL', KEYS[1])), table.concat({ 'x', c.token, CAPACITY, c.hold,
+    state[5] = { math.max(1, left_alone(KEYS[1], c)), table.concat({ 'x', c.token, CAPACITY, c.hold,
       c.wait, c.client, since, since, '0', c.shown }, ' ') }
   elseif list.kind == 'hash' then
     state[3], state[4] = list.capacity, list.holders
     for rank, id in ipairs(in_order(list)) do
       local ends, c = redis.call('ZSCORE', list.ends, id), read_claim(list, id)
-      -- Without an end it lasts as `restore` says, once somebody asks.
-      local left = ends and ends - now or tonumber(rank <= state[4] and c.hold or c.wait)
+      -- Without an end it lasts as `restore` says, once somebody asks, and never longer (see `set_back`).
+      local ttl = tonumber(rank <= state[4] and c.hold or c.wait)
+      local left = ends and math.min(ends - now, ttl) or ttl
       state[#state + 1] = { left, redis.call('HGET', KEYS[1], id) }
     end
   end

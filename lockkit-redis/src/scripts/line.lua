@@ -2,9 +2,9 @@
 -- verb includes it behind its fast path, so that this code runs only where it is needed.
 --
 -- A list has two forms. One exclusive claim for which nobody waits is one string at the lock's key:
--- "ID TOKEN HOLD_MS WAIT_MS CLIENT SHOWN", which Redis itself ends. Every other list is
---   the lock's key   hash: `holders`, `weight` (of those who hold), `capacity`, `next` (place), and
---                    for each claim a field of the name of its id: "MODE TOKEN WEIGHT HOLD_MS WAIT_MS
+-- "TOKEN ID HOLD_MS WAIT_MS CLIENT SHOWN", which Redis itself ends. Every other list is
+--   the lock's key   hash: `holders`, `weight` (of those who hold), `capacity`, `next` (place), `at`
+--                    (the millisecond in which leases were last set), and for each claim a field of the name of its id: "MODE TOKEN WEIGHT HOLD_MS WAIT_MS
 --                    CLIENT QUEUED_US HELD_US BROKEN SHOWN". Where messages are refused also `mute`
 --                    (the first place of a client that publishes none) and `unheard` (the last
 --                    message about this list was not sent)
@@ -14,6 +14,9 @@
 -- These three expire with the last lease, and are deleted with the last claim. Those who hold are the
 -- first `holders` of the line. The keys beside the lock's own differ from it in their first word
 -- and share its hash tag, so that they are in the same slot.
+--
+-- HOLD_MS and WAIT_MS are the longest that the claim was renewed with: no lease lasts longer from now on,
+-- unless the server's clock was ahead when it was set. Whatever finds such a lease sets it back.
 --
 -- CLIENT is the id of the client in whose process the claim is, behind a "-" when the server refuses its
 -- messages. SHOWN is "PID<tab>HOST<tab>PROGRAM[<tab>NOTE]". Times come from TIME, the server's clock. Tokens
@@ -53,8 +56,8 @@ end
 
 -- A list that is one string, taken apart; nothing when it is not one.
 local function unpack_alone(text)
-  local id, token, hold, wait, client, shown = string.match(text,
-    '^(%x+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  local token, id, hold, wait, client, shown = string.match(text,
+    '^(%d+) (%x+) (%d+) (%d+) (%S+) (.*)$')
   if id and #id == 32 and #token == 19 then
     return { id = id, token = token, hold = hold, wait = wait, client = client, shown = shown }
   end
@@ -106,10 +109,30 @@ local function find_mute(list, rank)
   end
 end
 
+-- What is left of the lease of the only claim, of a list that is one string.
+local function left_alone(key, c)
+  return math.min(redis.call('PTTL', key), tonumber(c.hold))
+end
+
+-- Has that lease last for so many ms at least, and gives it this token if it is greater. Writes in any
+-- case: WAIT waits for what its own connection wrote.
+local function renew_alone(key, c, ttl, token)
+  local left, longer = math.max(tonumber(ttl), left_alone(key, c)), tonumber(ttl) > tonumber(c.hold)
+  -- Takes no memory: when it is full, this write and those behind it get through.
+  redis.call('PEXPIRE', key, string.format('%.0f', left))
+  if longer or (token and token > c.token) then
+    if longer then c.hold = ttl end
+    if token and token > c.token then c.token = token end
+    redis.call('SET', key, table.concat({ c.token, c.id, c.hold, c.wait, c.client, c.shown }, ' '), 'PX',
+      string.format('%.0f', left))
+  end
+  return c.token
+end
+
 -- The string becomes a hash.
 local function grow(list)
   local c = list.alone
-  local left = redis.call('PTTL', list.key)
+  local left = left_alone(list.key, c)
   redis.call('DEL', list.key, list.line, list.ends)
   local since = string.sub(c.token, -16) -- the token is when it was taken, as good as always
   write_claim(list, c.id, { mode = 'x', token = c.token, weight = CAPACITY, hold = c.hold, wait = c.wait,
@@ -203,10 +226,10 @@ local function find(key)
     list.alone = unpack_alone(redis.call('GET', key))
     if not list.alone then return nil, key end
   elseif list.kind == 'hash' then
-    local meta = redis.call('HMGET', key, 'holders', 'weight', 'capacity', 'next', 'mute', 'unheard')
+    local meta = redis.call('HMGET', key, 'holders', 'weight', 'capacity', 'next', 'mute', 'unheard', 'at')
     list.holders, list.weight = tonumber(meta[1]), tonumber(meta[2])
     list.capacity, list.next = tonumber(meta[3]), tonumber(meta[4])
-    list.mute, list.unheard = tonumber(meta[5]), meta[6]
+    list.mute, list.unheard, list.at = tonumber(meta[5]), meta[6], tonumber(meta[7])
     list.was_mute = list.mute
     if not (list.holders and list.weight and list.capacity and list.next) then return nil, key end
   elseif list.kind ~= 'none' then
@@ -230,6 +253,17 @@ local function demand(key)
   return list
 end
 
+-- The clock was ahead when leases were set: they last for their ttl from now on, and not until it gets
+-- there again.
+local function set_back(list)
+  for rank, id in ipairs(redis.call('ZRANGE', list.line, 0, -1)) do
+    local c = read_claim(list, id)
+    local ttl = tonumber(rank <= list.holders and c.hold or c.wait)
+    local ends = redis.call('ZSCORE', list.ends, id)
+    if ends and tonumber(ends) > now + 1 + ttl then set_end(list, id, ttl) end
+  end
+end
+
 -- Makes a list that was found one to work with, and takes out whose lease has ended. A lock that is
 -- free is a list without claims.
 local function open(list, mine)
@@ -240,6 +274,7 @@ local function open(list, mine)
   elseif list.incomplete then
     restore(list)
   end
+  if list.at and list.at > now then set_back(list) end
   local ended = redis.call('ZRANGEBYSCORE', list.ends, '-inf', string.format('%.0f', now))
   for _, id in ipairs(ended) do remove(list, id) end
   if ended[1] then promote(list, mine) end
@@ -255,7 +290,7 @@ local function close(list)
   end
   redis.call('HSET', list.key, 'holders', string.format('%d', list.holders), 'weight',
     string.format('%.0f', list.weight), 'capacity', string.format('%.0f', list.capacity), 'next',
-    string.format('%.0f', list.next))
+    string.format('%.0f', list.next), 'at', string.format('%.0f', now))
   if list.mute then
     redis.call('HSET', list.key, 'mute', string.format('%.0f', list.mute))
   elseif list.was_mute then
@@ -266,9 +301,14 @@ local function close(list)
   end
 end
 
-local function extend(list, id, ttl)
+-- `which` is "hold" or "wait".
+local function extend(list, id, c, which, ttl)
   local old = tonumber(redis.call('ZSCORE', list.ends, id))
   if now + 1 + ttl > old then set_end(list, id, ttl) end
+  if tonumber(ttl) > tonumber(c[which]) then
+    c[which] = ttl
+    write_claim(list, id, c)
+  end
 end
 
 -- What became of a claim that is not in line: {RECORD} when it was broken, otherwise 0.
@@ -309,10 +349,10 @@ local function renew(list, id, hold, wait)
   if c.broken == '1' then return { redis.call('HGET', list.broken, id) or '' } end
   if MUTE and not is_mute(c.client) then mute_claim(list, id, c) end
   if rank < list.holders then
-    extend(list, id, hold)
+    extend(list, id, c, 'hold', hold)
     return c.token
   end
-  extend(list, id, wait)
+  extend(list, id, c, 'wait', wait)
   local look
   if rank == list.holders then
     look = redis.call('ZRANGE', list.ends, 0, 0, 'WITHSCORES')[2]

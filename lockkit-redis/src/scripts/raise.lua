@@ -18,13 +18,8 @@ local function raise()
 
   if list.alone then
     if list.alone.id ~= ARGV[1] then return ended(list, ARGV[1]) end
-    local left = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2]))
-    local c, token = list.alone, list.alone.token
-    if token < ARGV[4] then token = ARGV[4] end
-    redis.call('SET', KEYS[1], table.concat({ c.id, token, c.hold, c.wait, c.client, c.shown }, ' '), 'PX',
-      string.format('%.0f', left))
     count_up()
-    return token
+    return renew_alone(KEYS[1], list.alone, ARGV[2], ARGV[4])
   end
 
   open(list)

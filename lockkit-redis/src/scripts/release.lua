@@ -7,7 +7,7 @@
 --   an error of this claim only
 local call, safecall, rest = redis.call, redis.pcall, nil
 for i = 1, #ARGV do
-  if safecall('GETRANGE', KEYS[i], '0', '31') == ARGV[i] then
+  if safecall('GETRANGE', KEYS[i], '20', '51') == ARGV[i] then
     call('DEL', KEYS[i])
   else
     rest = rest or {}

@@ -3,8 +3,8 @@
 -- KEYS[i]  the lock of the i-th claim
 -- ARGV[3i-2], [3i-1], [3i]  its id, its hold ttl and its wait ttl in ms
 --
--- For each claim what `renew` in line.lua says, or an error of this claim only. In a key that is not
--- lockkit's no claim is in line.
+-- For each claim what `renew` in line.lua says, or an error of this claim only; then the server's time in
+-- microseconds. In a key that is not lockkit's no claim is in line.
 local clock = redis.call('TIME')
 
 -- #include line.lua
@@ -14,11 +14,9 @@ local function renew_one(i)
   local key, id, hold, wait = KEYS[i], ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
   local list = lists[key]
   if not list then
-    if redis.pcall('GETRANGE', key, '0', '31') == id then
-      -- Written also when it changes nothing: WAIT waits for what its own connection wrote.
-      redis.call('PEXPIRE', key, string.format('%.0f', math.max(hold, redis.call('PTTL', key))))
-      return redis.call('GETRANGE', key, '33', '51')
-    end
+    local text = redis.pcall('GET', key)
+    local alone = type(text) == 'string' and unpack_alone(text)
+    if alone and alone.id == id then return renew_alone(key, alone, hold) end
     list = find(key)
     if not list or list.kind ~= 'hash' then return ended(names(key), id) end
     insist(list)
@@ -36,4 +34,5 @@ for key, list in pairs(lists) do
     if KEYS[i] == key then answers[i] = failed end
   end
 end
+answers[#answers + 1] = now_us
 return speak(refused or answers)

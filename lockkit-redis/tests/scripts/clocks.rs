@@ -200,6 +200,102 @@ async fn who_is_lifted_with_a_raise_gets_a_token_by_the_clock_too() {
     assert!(lifted > clocked, "{lifted} after {clocked}");
 }
 
+/// What Redis says a key of this lock lasts for yet, the longest of them.
+async fn keys_last(server: &Server) -> Duration {
+    let Answer::Array(keys) = ask(server, &["KEYS", "lockkit:lock*"]).await else { panic!() };
+    let mut longest = 0;
+    for key in keys.iter().map(Answer::text) {
+        let Answer::Number(left) = ask(server, &["PTTL", key]).await else { panic!("{key}") };
+        longest = longest.max(left);
+    }
+    Duration::from_millis(longest.try_into().unwrap())
+}
+
+/// How long the first of the list is to be waited for.
+async fn first_ends_in(driver: &RedisDriver, of: &Claim) -> Duration {
+    driver.inspect(&of.key).await.unwrap().line[0].expires_in
+}
+
+/// The clock was an hour ahead when a lease was set, and is right again: the lease lasts for what it
+/// was given, not for an hour more.
+#[tokio::test]
+async fn a_clock_that_was_ahead_locks_no_name_for_as_long_as_the_step_lasted() {
+    let hour = Duration::from_secs(3_600);
+    for (waits_too, mode) in
+        [(false, Mode::Exclusive), (true, Mode::Exclusive), (true, Mode::Shared)]
+    {
+        let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+        server.move_clock(Shift::Ahead(hour)).unwrap();
+        let driver = connect(&server).await;
+        let (holder, waiter) = (claim(mode), claim(Mode::Exclusive));
+        take(&driver, &holder).await;
+        if waits_too {
+            queue(&driver, &waiter).await;
+        }
+        server.move_clock(Shift::NONE).unwrap();
+        assert!(first_ends_in(&driver, &holder).await <= LONG, "{mode:?}");
+        let busy = driver.acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap().answer;
+        assert!(matches!(busy, Acquisition::Busy), "{mode:?}: {busy:?}");
+        let (left, keys) = (first_ends_in(&driver, &holder).await, keys_last(&server).await);
+        assert!(
+            left <= LONG && keys <= LONG + Duration::from_millis(2),
+            "{mode:?}: {left:?}, {keys:?}"
+        );
+        // The holder has its whole lease yet, and its renewal goes on as ever.
+        assert!(left > LONG / 2, "{mode:?}: {left:?}");
+        holds(&driver, &holder).await;
+        if waits_too {
+            waits(&driver, &waiter).await;
+        }
+        assert!(keys_last(&server).await <= LONG + Duration::from_millis(2), "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_dead_holder_of_an_hour_that_never_was_is_freed_when_its_lease_is_over() {
+    let hour = Duration::from_secs(3_600);
+    for renewed in [false, true] {
+        let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+        let driver = connect(&server).await;
+        let short = Duration::from_secs(1);
+        let dead = super::with_ttls(Mode::Exclusive, short, short);
+        let next = claim(Mode::Exclusive);
+        server.move_clock(Shift::Ahead(hour)).unwrap();
+        take(&driver, &dead).await;
+        if renewed {
+            holds(&driver, &dead).await;
+        }
+        server.move_clock(Shift::NONE).unwrap();
+        queue(&driver, &next).await;
+        granted(&driver, &next).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_was_extended_keeps_its_hour_when_the_clock_goes_back() {
+    let hour = Duration::from_secs(3_600);
+    for waits_too in [false, true] {
+        let server = Server::start_with_clock(Kind::Redis).await.unwrap();
+        server.move_clock(Shift::Ahead(2 * hour)).unwrap();
+        let driver = connect(&server).await;
+        let (holder, waiter) = (claim(Mode::Exclusive), claim(Mode::Exclusive));
+        take(&driver, &holder).await;
+        if waits_too {
+            queue(&driver, &waiter).await;
+        }
+        let mut extended = Claim::clone(&holder);
+        extended.hold_ttl = hour;
+        holds(&driver, &Arc::new(extended)).await;
+        server.move_clock(Shift::NONE).unwrap();
+        // Its program renews it with its usual ttl, which shortens nothing.
+        holds(&driver, &holder).await;
+        let left = first_ends_in(&driver, &holder).await;
+        assert!(left > hour - LONG && left <= hour, "in line: {waits_too}: {left:?}");
+        let keys = keys_last(&server).await;
+        assert!(keys > hour - LONG && keys <= hour + Duration::from_millis(2), "{keys:?}");
+    }
+}
+
 #[tokio::test]
 async fn one_call_asks_for_the_time_once_and_a_claim_costs_two_commands_more() {
     let (server, driver) = start().await;

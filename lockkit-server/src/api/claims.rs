@@ -6,7 +6,9 @@ use std::time::Duration;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Acquisition, Answered, Patience, Renewal, Reply as DriverReply, Step};
+use lockkit_core::driver::{
+    Acquisition, Answered, Patience, Renewal, Renewed, Reply as DriverReply, Step,
+};
 use lockkit_core::{Claim, Error};
 use lockkit_http::wire::{self, Code};
 
@@ -179,13 +181,13 @@ pub(crate) async fn renew(
         bases.push(service.base(&claim.key.namespace).await?);
         claims.push(claim);
     }
-    let renewals = service.driver().renew(&claims).await?;
-    let answer = |(renewal, base): (std::result::Result<Renewal, Error>, u64)| {
-        let renewal = renewal.inspect_err(log).map(|it| renewed(it, base));
-        wire::Reply::of_renewal(renewal, received)
+    let answers = service.driver().renew_with_evidence(&claims).await?;
+    let answer = |(answer, base): (std::result::Result<Renewed, Error>, u64)| {
+        let based = |it: Renewed| Renewed { renewal: renewed(it.renewal, base), ..it };
+        answer.inspect_err(log).map(based)
     };
-    let answers = renewals.into_iter().zip(bases).map(answer).collect();
-    Ok(Answer::ok(wire::Answers { answers }))
+    let answers = answers.into_iter().zip(bases).map(answer).collect();
+    Ok(Answer::ok(wire::Answers::of(answers, received)))
 }
 
 /// Asks the backend whether the claim holds. (It renews, which never shortens.)

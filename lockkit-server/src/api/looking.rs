@@ -103,6 +103,13 @@ pub(crate) async fn capabilities(
     Answer::ok(wire::Capabilities::of(service.driver().capabilities()))
 }
 
+pub(crate) async fn promises(
+    Shared(service): Shared<Service>,
+    _: Caller,
+) -> Result<wire::Promises> {
+    Ok(Answer::ok(wire::Promises { promises: service.driver().promises().await? }))
+}
+
 pub(crate) async fn health(Shared(service): Shared<Service>, _: Caller) -> Result<wire::Health> {
     Ok(Answer::ok(wire::Health::of(service.driver().health().await?)))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::clock::{BootClock, Clock, Moment};
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::{Error, Guard, LockManager, LossReason, Settings, Space};
 use lockkit_http::HttpDriver;
 use lockkit_lab::Proxy;
@@ -71,7 +71,7 @@ async fn until_free(locks: &LockManager, name: &str) {
 /// Why and when a guard ends.
 fn loss(guard: &Guard) -> JoinHandle<(LossReason, Moment)> {
     let lease = guard.lease();
-    tokio::spawn(async move { (lease.lost().await, BootClock.now()) })
+    tokio::spawn(async move { (lease.lost().await, SteadyClock.now()) })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,7 +116,7 @@ async fn a_client_whose_only_server_stands_still_knows_in_time() {
     let lost = loss(&guard);
     pair.servers[0].freeze();
     let next = timeout(LONG, other.mutex("a").lock()).await.unwrap().unwrap();
-    let granted = BootClock.now();
+    let granted = SteadyClock.now();
     assert!(!guard.is_valid());
     let (why, at) = lost.await.unwrap();
     assert!(matches!(why, LossReason::Unreachable(_)), "{why:?}");
@@ -138,7 +138,7 @@ async fn a_client_that_is_cut_off_from_its_server_knows_in_time_and_disturbs_nob
     let lost = loss(&guard);
     proxy.fault(Fault::BlackHole, When::Now);
     let next = timeout(LONG, other.mutex("a").lock()).await.unwrap().unwrap();
-    let granted = BootClock.now();
+    let granted = SteadyClock.now();
     let (why, at) = lost.await.unwrap();
     assert!(matches!(why, LossReason::Unreachable(_)), "{why:?}");
     assert!(at < granted, "it knew before anybody else held the lock");

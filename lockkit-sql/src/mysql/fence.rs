@@ -17,18 +17,26 @@ use crate::fence::{Fenced, FencedWrite, lost};
 pub const TOKENS_TABLE: &str = "CREATE TABLE IF NOT EXISTS lockkit_tokens (\
     resource VARBINARY(512) NOT NULL PRIMARY KEY, highest BIGINT NOT NULL) ENGINE=InnoDB";
 
+const ON_GALERA: &str = "a fence does not hold on Galera, where other nodes do not see the locks of rows: use fenced_write";
+
 #[async_trait]
 impl<'t> Fence<Transaction<'t, Db>, MySqlDriver> for Lease {
     async fn fence(&self, tx: &mut Transaction<'t, Db>) -> Result<(), Error> {
         let tables = String::from_utf8_lossy(&self.anchor(BACKEND).await?.at).into_owned();
-        // MariaDB has no `FOR SHARE`.
-        let statement = format!("SELECT id FROM {tables}fences WHERE id = ? LOCK IN SHARE MODE");
-        let there = sqlx::query(AssertSqlSafe(statement))
+        // MariaDB has no `FOR SHARE`. MySQL has no Galera, and takes what is in `/*M! */` for a comment.
+        let statement = format!(
+            "SELECT 0 /*M! + EXISTS(SELECT 1 FROM information_schema.session_variables \
+             WHERE variable_name = 'wsrep_on' AND variable_value = 'ON') */ \
+             FROM {tables}fences WHERE id = ? LOCK IN SHARE MODE"
+        );
+        let there = sqlx::query_scalar(AssertSqlSafe(statement))
             .bind(self.claim().id.as_bytes().to_vec())
             .fetch_optional(&mut **tx)
             .await;
         match there {
-            Ok(there) => there.map(drop).ok_or_else(|| lost(self)),
+            // Another node would give the lock on: a lock of a row is known to its node only.
+            Ok(Some(1)) => Err(Error::permanent(BACKEND, ON_GALERA)),
+            Ok(there) => there.map(|_: i64| ()).ok_or_else(|| lost(self)),
             Err(error) => Err(refused(tx, error).await),
         }
     }

@@ -6,6 +6,7 @@ mod fence;
 mod flight;
 mod memory;
 mod packet;
+mod promises;
 mod schema;
 mod statement;
 mod verbs;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::capabilities::WakeUp;
 use lockkit_core::driver::Flights;
+use lockkit_core::promises::Promises;
 use lockkit_core::{Capabilities, Error};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::{ConnectOptions, Executor};
@@ -35,6 +37,7 @@ pub struct MySql {
     statements: HashMap<Verb, Statement>,
     swift_acquire: Statement,
     swift_release: Statement,
+    rebase: Statement,
     /// What makes the tables and procedures, in order.
     schema: Vec<Step>,
     prefix: String,
@@ -72,7 +75,7 @@ const SESSION: &str = "SET SESSION innodb_lock_wait_timeout = 1, lock_wait_timeo
     /*!80000 , transaction_isolation = 'READ-COMMITTED', transaction_read_only = 0 */";
 
 /// What each verb sends; see [`Statement`].
-const STATEMENTS: [(Verb, &str); 18] = [
+const STATEMENTS: [(Verb, &str); 21] = [
     (Verb::Acquire, "CALL lockkit_acquire(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?10, ?11, ?12)"),
     (Verb::Release, "CALL lockkit_release(?1, ?2, ?3, ?4)"),
     (Verb::Carry, "CALL lockkit_carry(?1, ?2, ?3, ?4, ?5, ?6, ?7)"),
@@ -93,7 +96,10 @@ const STATEMENTS: [(Verb, &str); 18] = [
     (Verb::Base, "SELECT base FROM lockkit_bases WHERE namespace = ?1"),
     (Verb::RaiseBase, include_str!("sql/raise_base.sql")),
     (Verb::Health, include_str!("sql/health.sql")),
+    (Verb::Settings, include_str!("sql/settings.sql")),
+    (Verb::Run, include_str!("sql/run.sql")),
     (Verb::Sweep, "CALL lockkit_sweep(?1, ?2, ?3, ?4, ?5)"),
+    (Verb::Standby, "SELECT CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')"),
 ];
 
 #[async_trait]
@@ -108,7 +114,8 @@ impl Dialect for MySql {
         c.wake_up = WakeUp::Poll { within: Duration::from_millis(200) };
         c
     };
-    const VERSION: i64 = 5;
+    const VERSION: i64 = 6;
+    const STANDBY: &'static str = "read_only is on, as on a standby";
     const PUSHES: bool = false;
 
     fn new(tables: &Tables, _: ServerDurability) -> Self {
@@ -119,6 +126,7 @@ impl Dialect for MySql {
             statements: STATEMENTS.map(|(verb, text)| (verb, statement(text))).into(),
             swift_acquire: statement(include_str!("sql/swift_acquire.sql")),
             swift_release: statement(include_str!("sql/swift_release.sql")),
+            rebase: statement(include_str!("sql/rebase.sql")),
             schema: schema::steps(&prefix),
             prefix,
             alone: Memory::default(),
@@ -194,9 +202,14 @@ impl Dialect for MySql {
                 self.ask(connection, verb, &[args, &[grace]].concat()).await
             }
             Verb::Sweep => self.sweep(connection, args).await,
+            Verb::Load => self.load(connection, args).await,
             Verb::Health => self.health(connection).await,
             _ => self.ask(connection, verb, args).await,
         }
+    }
+
+    fn judge(settings: &[(String, String)], promises: &mut Promises) {
+        promises::judge(settings, promises);
     }
 
     fn verdict(&self, error: &sqlx::Error) -> Verdict {
@@ -236,7 +249,7 @@ fn judge(error: &sqlx::Error) -> Verdict {
         // Closed for idleness.
         Some(4031) => Verdict::Closed,
         // No such table, procedure, or column of an older one.
-        Some(1146 | 1305 | 1318) => Verdict::NoTables,
+        Some(1054 | 1146 | 1305 | 1318) => Verdict::NoTables,
         Some(1290 | 1792 | 1836) => Verdict::ReadOnly,
         // No right to the database, the table, the column, the procedure, or at all.
         Some(1044 | 1142 | 1143 | 1227 | 1370) => Verdict::Forbidden,

@@ -210,7 +210,7 @@ mod tests {
         let procedures = steps.iter().filter(|step| step.procedure.is_some()).count();
         assert_eq!(procedures, 2 * 15);
         let last = &steps.last().expect("there are steps").text;
-        assert!(last.starts_with("UPDATE shop_meta SET version = 5"), "{last}");
+        assert!(last.starts_with("UPDATE shop_meta SET version = 6"), "{last}");
         assert!(steps.iter().all(|step| !step.text.contains("lockkit_")));
     }
 

@@ -19,6 +19,19 @@ impl MySql {
         statement::fetch(self.statements[&verb].bind(args)?, connection).await
     }
 
+    pub(super) async fn load(
+        &self,
+        connection: &mut MySqlConnection,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        let rows = self.ask(connection, Verb::Load, args).await?;
+        if let Some(set_at) = rows.first().and_then(|row| row.int(3)) {
+            let args = [args, &[Arg::Int(set_at)]].concat();
+            self.rebase.bind(&args)?.execute(connection).await?;
+        }
+        Ok(rows)
+    }
+
     pub(super) async fn health(
         &self,
         connection: &mut MySqlConnection,

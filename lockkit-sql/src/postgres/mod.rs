@@ -5,6 +5,7 @@
 mod fence;
 mod listen;
 mod pooler;
+mod promises;
 mod statement;
 
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use lockkit_core::capabilities::WakeUp;
 use lockkit_core::driver::{Flights, locked};
+use lockkit_core::promises::Promises;
 use lockkit_core::{Capabilities, Error};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Postgres as Db};
@@ -36,6 +38,10 @@ pub struct Postgres {
     /// Whether statements are sent as text: a pooler was met before the server, or the connections of the
     /// user's pool have another isolation level.
     plain: AtomicBool,
+    /// A renewal that says as well which server answers, until a server is found that does not tell: a
+    /// right is missing, or it is PostgreSQL by its protocol only.
+    telling: Arc<str>,
+    tells: AtomicBool,
     /// When it was last said that the queue of messages is full.
     full: Mutex<Option<Instant>>,
 }
@@ -72,17 +78,21 @@ impl Dialect for Postgres {
         c.wake_up = WakeUp::Push;
         c
     };
-    const VERSION: i64 = 5;
+    const VERSION: i64 = 6;
+    const STANDBY: &'static str = "it is a standby";
     const PUSHES: bool = true;
 
     fn new(tables: &Tables, durability: ServerDurability) -> Self {
         let schema = tables.0.clone();
         let place = format!("\"{schema}\".lockkit_");
         let statements = FUNCTIONS.map(|(verb, name, args)| {
-            (verb, statement(&place, durability, verb, name, args).into())
+            (verb, Arc::from(statement(&place, durability, verb, name, args)))
         });
-        let (plain, full) = (AtomicBool::new(false), Mutex::default());
-        Self { place, schema, statements: statements.into(), plain, full }
+        let statements = HashMap::from(statements);
+        let telling: String = without_header(include_str!("sql/evidence.sql"));
+        let telling = telling.replace("{renewal}", &statements[&Verb::Renew]).into();
+        let (plain, tells) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { place, schema, statements, plain, telling, tells, full: Mutex::default() }
     }
 
     fn parse(url: &str) -> Result<PgConnectOptions, Error> {
@@ -144,9 +154,17 @@ impl Dialect for Postgres {
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error> {
         let text = &self.statements[&verb];
-        let rows = match self.plain.load(Ordering::Relaxed) {
-            true => statement::plain(connection, &format!("{BEGIN}{text}"), args).await,
-            false => statement::prepared(connection, text, args).await,
+        let rows = match verb == Verb::Renew && self.tells.load(Ordering::Relaxed) {
+            false => self.send(connection, text, args).await,
+            true => match self.send(connection, &self.telling, args).await {
+                // It did nothing. Where it fails without the evidence as well, that was not why.
+                Err(error) if is_untold(&error) => {
+                    let rows = self.send(connection, text, args).await;
+                    self.tells.fetch_and(rows.is_err(), Ordering::Relaxed);
+                    rows
+                }
+                rows => rows,
+            },
         };
         let rows = match rows {
             // Its commit failed, so nothing was done: done again without a message. Those who wait ask
@@ -164,6 +182,10 @@ impl Dialect for Postgres {
             (Verb::Release, _) => Ok(rows.iter().map(freed).collect()),
             _ => Ok(rows),
         }
+    }
+
+    fn judge(settings: &[(String, String)], promises: &mut Promises) {
+        promises::judge(settings, promises);
     }
 
     fn verdict(&self, error: &sqlx::Error) -> Verdict {
@@ -212,6 +234,18 @@ const RIGHTS: [&str; 3] = [
 ];
 
 impl Postgres {
+    async fn send(
+        &self,
+        connection: &mut PgConnection,
+        text: &Arc<str>,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, sqlx::Error> {
+        match self.plain.load(Ordering::Relaxed) {
+            true => statement::plain(connection, &format!("{BEGIN}{text}"), args).await,
+            false => statement::prepared(connection, text, args).await,
+        }
+    }
+
     /// Once a minute at most.
     fn warn_of_full_queue(&self, error: &sqlx::Error) {
         let mut full = locked(&self.full);
@@ -224,6 +258,12 @@ impl Postgres {
             );
         }
     }
+}
+
+/// Whether a server may say this to the evidence, which others tell: no right, no such function, not now.
+fn is_untold(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default();
+    matches!(&*code, "42501" | "42601" | "42883" | "42704" | "0A000" | "55000" | "XX000")
 }
 
 /// PostgreSQL fails the commit of a transaction whose messages its queue has no room for.
@@ -261,7 +301,7 @@ fn judge(error: &sqlx::Error) -> Verdict {
 
 /// What each verb calls, and with how many arguments. A verb without a function has a statement of its
 /// own.
-const FUNCTIONS: [(Verb, &str, usize); 19] = [
+const FUNCTIONS: [(Verb, &str, usize); 22] = [
     (Verb::Acquire, "take", 12),
     (Verb::Release, "leave", 4),
     (Verb::Carry, "carry", 12),
@@ -279,8 +319,11 @@ const FUNCTIONS: [(Verb, &str, usize); 19] = [
     (Verb::Base, "base", 1),
     (Verb::RaiseBase, "raise_base", 2),
     (Verb::Health, "health", 0),
+    (Verb::Settings, "", 0),
+    (Verb::Run, "", 0),
     (Verb::Sweep, "sweep", 1),
     (Verb::Notify, "", 1),
+    (Verb::Standby, "", 0),
 ];
 
 /// What stands before a statement that is sent as text, in the same message and so in the same transaction:
@@ -312,10 +355,13 @@ fn statement(
         Verb::Release => include_str!("sql/swift_release.sql"),
         // Not functions, so that tables of earlier versions of lockkit have them too.
         Verb::Registers => include_str!("sql/page_of_registers.sql"),
+        Verb::Settings => include_str!("sql/settings.sql"),
         Verb::Namespaces => include_str!("sql/namespaces.sql"),
+        Verb::Run => include_str!("sql/run.sql"),
         Verb::Notify => {
             "SELECT (pg_notify(convert_from($1, 'UTF8'), 'self') IS NOT NULL)::int::bigint"
         }
+        Verb::Standby => "SELECT pg_is_in_recovery()::int::bigint",
         Verb::Renew | Verb::Carry if is_needed => {
             "SELECT f.* FROM (SELECT {settings}) AS s, LATERAL {call} AS f WHERE s IS NOT NULL"
         }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::clock::{BootClock, Clock};
+use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{ClaimId, Grant, Renewal};
 use lockkit_core::waiting::{Attendant, Waiters};
 use lockkit_core::{Claim, Error, Token};
@@ -84,7 +84,7 @@ impl<D: Dialect> Commands for Verbs<D> {
 impl<D: Dialect> Shared<D> {
     /// Looks, which disturbs nobody, and moves on the lines that stand still behind what has ended.
     async fn look(&self, claims: &[Arc<Claim>]) -> Result<Vec<Fate>, Error> {
-        let mut answers = self.about(Verb::Look, claims).await?;
+        let (mut answers, _) = self.about(Verb::Look, claims).await?;
         let is_stuck = |(state, lease): &Fate| {
             matches!(state, Renewal::Waits { .. }) && *lease == Some(Duration::ZERO)
         };
@@ -99,8 +99,8 @@ impl<D: Dialect> Shared<D> {
 
     /// Renews, which moves lines on.
     async fn move_on(&self, claims: &[Arc<Claim>]) -> Result<Vec<Fate>, Error> {
-        let sent = BootClock.now();
-        let answers = self.about(Verb::Renew, claims).await?;
+        let sent = SteadyClock.now();
+        let (answers, _) = self.about(Verb::Renew, claims).await?;
         Ok(answers.into_iter().map(|told| since(sent, told)).collect())
     }
 }
@@ -129,5 +129,10 @@ fn read_tag(hex: &str) -> Option<Tag> {
 /// The lease of a claim that somebody else made a holder counts from the last request of its owner
 /// that was answered: the database counts it from later.
 fn granted(claim: &Claim, token: Token) -> Grant {
-    Grant { token, ttl: Duration::from_micros(micros(claim.hold_ttl) as u64), since: None }
+    Grant {
+        token,
+        ttl: Duration::from_micros(micros(claim.hold_ttl) as u64),
+        since: None,
+        margin: Duration::ZERO,
+    }
 }

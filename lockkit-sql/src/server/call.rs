@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use lockkit_core::Error;
+use lockkit_core::driver::Writes;
 use rand::Rng;
 use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
 use super::dialect::{Arg, Dialect, Row, Verb, Verdict};
+use super::pool::Lease;
 
 /// An answer, and how many earlier attempts got none and may have acted, or may act yet.
 pub(crate) struct Answer {
@@ -28,6 +30,8 @@ impl Answer {
 struct Failure {
     error: sqlx::Error,
     sent: bool,
+    /// What a server is that takes no writes.
+    role: &'static str,
 }
 
 /// What became of the attempts so far.
@@ -59,8 +63,14 @@ impl<D: Dialect> Shared<D> {
         let mut last = None;
         for attempt in 0_u32.. {
             let args = if tries.unanswered == 0 { args } else { again.as_slice() };
-            let Failure { error, sent } = match timeout_at(until, self.ask(verb, args)).await {
-                Ok(Ok(rows)) => return Ok(Answer { rows, unanswered: tries.unanswered }),
+            let Failure { error, sent, role } = match timeout_at(until, self.ask(verb, args)).await
+            {
+                Ok(Ok(rows)) => {
+                    if verb.writes() {
+                        self.writes.done();
+                    }
+                    return Ok(Answer { rows, unanswered: tries.unanswered });
+                }
                 Ok(Err(failure)) => failure,
                 Err(_) => return Err(self.late(last)),
             };
@@ -102,7 +112,14 @@ impl<D: Dialect> Shared<D> {
                     tries.refused = true;
                     continue;
                 }
-                Verdict::ReadOnly => return Err(read_only::<D>(verb, error)),
+                Verdict::ReadOnly => {
+                    let error = Writes::refused(D::BACKEND, role, error);
+                    return Err(match verb {
+                        // A claim that holds or is in line is kept by asking again.
+                        Verb::Renew | Verb::Release | Verb::Amend => error,
+                        _ => self.writes.judge(error),
+                    });
+                }
                 Verdict::Forbidden => return Err(self.forbidden(&error)),
                 verdict @ (Verdict::Later
                 | Verdict::Never
@@ -125,13 +142,26 @@ impl<D: Dialect> Shared<D> {
             _ => self.others.acquire().await.ok(),
         };
         let lease = self.connections.lease(&self.dialect).await;
-        let mut lease = lease.map_err(|error| Failure { error, sent: false })?;
+        let mut lease = lease.map_err(|error| Failure { error, sent: false, role: "" })?;
         let answer = self.dialect.run(lease.connection(), verb, args).await;
+        let mut role = "";
         match &answer {
-            Err(error) if self.closes(error) => {}
+            Err(error) if self.closes(error) => {
+                if self.dialect.verdict(error) == Verdict::ReadOnly {
+                    role = self.role(&mut lease).await;
+                }
+            }
             _ => lease.give_back(),
         }
-        answer.map_err(|error| Failure { error, sent: true })
+        answer.map_err(|error| Failure { error, sent: true, role })
+    }
+
+    /// Which kind of server takes no writes.
+    async fn role(&self, lease: &mut Lease<D>) -> &'static str {
+        match self.dialect.run(lease.connection(), Verb::Standby, &[]).await.as_deref() {
+            Ok([row]) if row.int(0) == Some(1) => D::STANDBY,
+            _ => "the login has a read-only role",
+        }
     }
 
     /// Whether another connection may do better.
@@ -157,8 +187,8 @@ impl<D: Dialect> Shared<D> {
         made.await.map_err(|error| match self.dialect.verdict(&error) {
             verdict if verdict.may_pass() => verdict.told(D::BACKEND, error),
             Verdict::ReadOnly => {
-                let told = "lockkit's tables are not there, or older, and the server is read-only";
-                Error::permanent(D::BACKEND, format!("{told} ({error})"))
+                let role = "lockkit's tables are not there, or older";
+                self.writes.judge(Writes::refused(D::BACKEND, role, error))
             }
             _ => Error::permanent(
                 D::BACKEND,
@@ -210,23 +240,5 @@ pub(super) fn held_up(error: &Error) -> Option<u32> {
     match error {
         Error::Backend { cause, .. } => cause.downcast_ref::<HeldUp>().map(|it| it.unanswered),
         _ => None,
-    }
-}
-
-/// The server takes no writes.
-#[derive(Debug, thiserror::Error)]
-#[error("the server is read-only, so nothing can be locked there ({0})")]
-struct ReadOnly(sqlx::Error);
-
-pub(super) fn is_read_only(error: &Error) -> bool {
-    matches!(error, Error::Backend { cause, .. } if cause.is::<ReadOnly>())
-}
-
-/// A claim that holds or is in line is kept by asking again, since the server may be read-only for a
-/// moment. Every other caller gets an error that stays.
-fn read_only<D: Dialect>(verb: Verb, error: sqlx::Error) -> Error {
-    match verb {
-        Verb::Renew | Verb::Release | Verb::Amend => Error::retryable(D::BACKEND, ReadOnly(error)),
-        _ => Error::permanent(D::BACKEND, ReadOnly(error)),
     }
 }

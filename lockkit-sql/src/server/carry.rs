@@ -17,7 +17,7 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
-use super::call::{Answer, held_up, is_read_only};
+use super::call::{Answer, held_up};
 use super::dialect::{Arg, Cell, Dialect, Row, Verb};
 use super::verbs::{count, grant, key, ring, unexpected};
 use crate::rows::{columns, from_micros, micros, space_number, to_json};
@@ -36,7 +36,7 @@ impl<D: Dialect> Shared<D> {
         let told = match steps {
             [step] => vec![self.single(step).await],
             steps => match self.fly(steps).await {
-                Err(error) if is_read_only(&error) => {
+                Err(error) if error.is_read_only() => {
                     join_all(steps.iter().map(|step| self.alone(step))).await
                 }
                 told => told?,
@@ -125,7 +125,7 @@ impl<D: Dialect> Shared<D> {
         }
         match self.fly(std::slice::from_ref(step)).await {
             Ok(mut told) => told.pop().filter(|told| !is_left_out(told)),
-            Err(error) if is_read_only(&error) => None,
+            Err(error) if error.is_read_only() => None,
             Err(error) => Some(Err(error)),
         }
     }
@@ -165,7 +165,7 @@ impl<D: Dialect> Shared<D> {
             Step::Release { .. } => {
                 let asked = self.call(Verb::Release, &[namespace, space, name, id]).await;
                 match asked {
-                    Err(error) if is_read_only(&error) => return self.absent(claim, error).await,
+                    Err(error) if error.is_read_only() => return self.absent(claim, error).await,
                     answer => answer?,
                 }
             }
@@ -194,7 +194,7 @@ impl<D: Dialect> Shared<D> {
 
     /// A server that takes no writes cannot take a claim out, but says whether there is one.
     async fn absent(&self, claim: &Arc<Claim>, refusal: Error) -> Told {
-        let answers = self.about(Verb::Look, std::slice::from_ref(claim)).await?;
+        let (answers, _) = self.about(Verb::Look, std::slice::from_ref(claim)).await?;
         match answers.first() {
             Some((Renewal::Ended(Ended::NotInLine | Ended::Broken(_)), _)) => {
                 Ok((Row(vec![Cell::Int(2), Cell::Null]), 0))

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use async_trait::async_trait;
+use lockkit_core::promises::Promises;
 use lockkit_core::{Capabilities, Error};
 use sqlx::{ConnectOptions, Connection, Database};
 
@@ -34,6 +35,9 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// The version of the tables and functions that this version of lockkit uses.
     const VERSION: i64;
+
+    /// What a server is to people for which [`Verb::Standby`] says 1.
+    const STANDBY: &'static str;
 
     /// Whether waiters are told ([`Dialect::listen`]); otherwise they look.
     const PUSHES: bool;
@@ -70,6 +74,9 @@ pub trait Dialect: fmt::Debug + Send + Sync + Sized + 'static {
         verb: Verb,
         args: &[Arg<'_>],
     ) -> Result<Vec<Row>, sqlx::Error>;
+
+    /// What the settings that [`Verb::Settings`] reads leave of the promises.
+    fn judge(settings: &[(String, String)], promises: &mut Promises);
 
     /// What an error means.
     fn verdict(&self, error: &sqlx::Error) -> Verdict;
@@ -149,7 +156,8 @@ pub enum Verb {
     /// `b` client; claims are sorted by their keys. A row a claim, in any order: `n` index from 0,
     /// `n` state (0 not in line, 1 holds, 2 waits, 3 broken), `n?` token, `n?` ttl, `n?` how many
     /// are ahead, `n?` look again after, `b?` record of its break, `b?` woken (all of them, in one
-    /// of the rows).
+    /// of the rows), and in one or more of the rows evidence where the server gives it: `n?` its clock, `b?`
+    /// run, `n?` position, `n?` connection.
     Renew,
     /// As `Renew`, but changes nothing and takes no lock: an `n` of 0 in *look again after* says
     /// that somebody ahead has ended, so that a renewal would move the line.
@@ -189,10 +197,37 @@ pub enum Verb {
     /// No argument. One row: `n` version of the tables, `b` the server's name and version, `n` 1
     /// when it takes writes, `n` 1 when a commit waits for the disk.
     Health,
+    /// No argument. Rows: `b` a setting that decides what a crash may take, `b` its value now.
+    Settings,
+    /// No argument. One row: `b` identity of the server and its history, `b` its start, `n` 1 when a
+    /// crash loses no commit.
+    Run,
     /// `n` how many rows at most. Removes what has ended and what nobody used for a day. No row.
     Sweep,
     /// `b` channel. Sends it a message, where the server has such a thing.
     Notify,
+    /// No argument. One row: `n` 1 when the server as a whole takes no writes, 0 when others than this login
+    /// may write.
+    Standby,
+}
+
+impl Verb {
+    /// Whether only a server that takes writes carries it out.
+    pub(crate) fn writes(self) -> bool {
+        matches!(
+            self,
+            Self::Acquire
+                | Self::Release
+                | Self::Carry
+                | Self::Renew
+                | Self::Amend
+                | Self::Break
+                | Self::Resize
+                | Self::Store
+                | Self::RaiseBase
+                | Self::Sweep
+        )
+    }
 }
 
 /// An argument of a verb.

@@ -5,7 +5,9 @@
 //! how long it is in line, `n` what is left of its lease, `n?` for how long it holds, `n` 1 when
 //! broken, `b` identity, `b?` note, `b?` record of the last break of this list.
 
+use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::Version;
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{
     Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
     Severity, Standing,
@@ -103,6 +105,25 @@ impl<D: Dialect> Shared<D> {
         let namespace = |row: &Row| Namespace::new(text(row, 0)?).ok();
         let items = rows.iter().map(|row| namespace(row).ok_or_else(unexpected::<D>));
         Ok(Listed { items: items.collect::<Result<_, _>>()?, more: rows.len() == limit })
+    }
+
+    /// By the settings as they are now, or as the options of this driver say where that is worse.
+    pub(super) async fn promises(&self) -> Result<Promises, Error> {
+        let stated = Promises::of(&self.capabilities);
+        let mut now = stated.clone();
+        match self.call(Verb::Settings, &[]).await {
+            Ok(answer) => {
+                let setting = |row: &Row| Some((text(row, 0)?, text(row, 1)?));
+                D::judge(&answer.rows.iter().filter_map(setting).collect::<Vec<_>>(), &mut now);
+            }
+            Err(error) if error.is_retryable() => return Err(error),
+            Err(error) => {
+                let why = format!("the settings that decide cannot be read: {error}");
+                now.set(Fault::ServerRestarts, None, &*why);
+                now.set(Fault::WritesLost, None, why);
+            }
+        }
+        Ok(now.worse(stated))
     }
 
     pub(super) async fn examine(&self) -> Result<Health, Error> {

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Keeps, TokenSource};
-use lockkit_core::driver::{ClaimId, Flights};
+use lockkit_core::driver::{ClaimId, Flights, KnownBases, Writes};
 use lockkit_core::{Capabilities, Error};
 use sqlx::Pool;
 use tokio::sync::Notify;
@@ -66,6 +66,8 @@ pub(crate) struct Shared<D: Dialect> {
     /// The id of this client, which its channel and its claims bear.
     client: Tag,
     wakes: Arc<Wakes>,
+    bases: KnownBases,
+    writes: Writes,
     operations: AtomicU64,
     /// Rung when a connection was lost.
     lost: Arc<Notify>,
@@ -147,8 +149,10 @@ impl<D: Dialect> ServerDriver<D> {
 
     async fn start(connections: Connections<D>, options: ServerOptions) -> Result<Self, Error> {
         let mut capabilities = D::CAPABILITIES;
-        if options.durability == ServerDurability::Full {
-            capabilities.faults = FAULTS_ON_DISK;
+        match options.durability {
+            ServerDurability::Full => capabilities.faults = FAULTS_ON_DISK,
+            // A quorum's members keep what they acknowledged.
+            ServerDurability::Needed => capabilities.raise = false,
         }
         let most = connections.most();
         let others = most.saturating_sub(1).max(1);
@@ -161,6 +165,8 @@ impl<D: Dialect> ServerDriver<D> {
             capabilities,
             client: attend::tag(&ClaimId::random()),
             wakes: Wakes::new(attend::tag, D::PUSHES),
+            bases: KnownBases::default(),
+            writes: Writes::default(),
             operations: AtomicU64::new(0),
             lost: Arc::default(),
             may_wait: Semaphore::new((most / 2).max(1)),
@@ -245,17 +251,26 @@ pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Cap
     c
 }
 
+/// Those of lost writes and of failovers to an asynchronous replica were seen in `tests/failovers`, where
+/// a replica for which commits wait lost nothing.
 const FAULTS: &[(Fault, Keeps)] = &[
     (Fault::WritesLost, Keeps::Tokens),
+    (Fault::ClientMachinePaused, Keeps::Tokens),
     (Fault::DataLost, Keeps::Tokens),
     (Fault::OlderDataRestored, Keeps::Tokens),
     (Fault::Failover, Keeps::Tokens),
     (Fault::SplitBrain, Keeps::Nothing),
+    // Ends of leases are absolute times.
+    (Fault::OtherClockTakesOver, Keeps::Tokens),
     (Fault::LeaderLost, Keeps::Impossible),
     // Leases end early; tokens do not go back with the clock.
     (Fault::ServerClockSteps, Keeps::Tokens),
+    (Fault::ServerClockSlewedMore, Keeps::Tokens),
     (Fault::BrokenByForce, Keeps::Tokens),
 ];
 
 /// Where every operation waits for the disk, no write is lost.
-const FAULTS_ON_DISK: &[(Fault, Keeps)] = FAULTS.split_at(1).1;
+const FAULTS_ON_DISK: &[(Fault, Keeps)] = {
+    assert!(matches!(FAULTS[0].0, Fault::WritesLost));
+    FAULTS.split_at(1).1
+};

@@ -25,21 +25,29 @@ pub(crate) enum Connections<D: Dialect> {
 /// Connections of our own.
 pub(crate) struct Own<D: Dialect> {
     options: OptionsOf<D>,
-    idle: Mutex<Vec<(ConnectionOf<D>, Instant)>>,
+    idle: Mutex<Idle<D>>,
     /// How many more may be in use; closed with the driver.
     free: Arc<Semaphore>,
     most: usize,
 }
 
+/// Connections that are not in use.
+struct Idle<D: Dialect> {
+    connections: Vec<(ConnectionOf<D>, Instant)>,
+    /// Counts up when all connections are forgotten, those in use as well.
+    generation: u64,
+}
+
 impl<D: Dialect> Own<D> {
-    fn idle(&self) -> MutexGuard<'_, Vec<(ConnectionOf<D>, Instant)>> {
+    fn idle(&self) -> MutexGuard<'_, Idle<D>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<D: Dialect> Connections<D> {
     pub(crate) fn own(options: OptionsOf<D>, most: usize) -> Self {
-        let (idle, free) = (Mutex::default(), Arc::new(Semaphore::new(most)));
+        let idle = Mutex::new(Idle { connections: Vec::new(), generation: 0 });
+        let free = Arc::new(Semaphore::new(most));
         let options = options.disable_statement_logging();
         Self::Own(Arc::new(Own { options, idle, free, most }))
     }
@@ -52,22 +60,35 @@ impl<D: Dialect> Connections<D> {
         };
         let permit = own.free.clone().acquire_owned().await;
         let permit = permit.map_err(|_| sqlx::Error::PoolClosed)?;
-        let kept = own.idle().pop();
+        let (kept, generation) = {
+            let mut idle = own.idle();
+            (idle.connections.pop(), idle.generation)
+        };
         let connection = match kept {
             Some((connection, since)) if since.elapsed() < IDLE => connection,
             _ => {
                 // Whatever lies below has been idle for longer.
-                own.idle().clear();
+                own.idle().connections.clear();
                 dialect.open(&own.options).await?
             }
         };
-        Ok(Lease(Some(Held::Own(connection, own.clone(), permit))))
+        Ok(Lease(Some(Held::Own(connection, own.clone(), generation, permit))))
     }
 
-    /// A connection was found dead: the others, that have been idle for longer, are likely to be.
+    /// A connection was found dead, or to lead to the wrong server: the others are likely to be, those in
+    /// use too. The next one resolves the server's name again.
     pub(crate) fn forget(&self) {
-        if let Self::Own(own) = self {
-            own.idle().clear();
+        match self {
+            Self::Own(own) => {
+                let mut idle = own.idle();
+                idle.connections.clear();
+                idle.generation += 1;
+            }
+            Self::Pool(pool) => {
+                while let Some(connection) = pool.try_acquire() {
+                    drop(connection.detach());
+                }
+            }
         }
     }
 
@@ -90,7 +111,7 @@ impl<D: Dialect> Connections<D> {
     pub(crate) async fn close(&self) {
         if let Self::Own(own) = self {
             own.free.close();
-            let connections = std::mem::take(&mut *own.idle());
+            let connections = std::mem::take(&mut own.idle().connections);
             for (connection, _) in connections {
                 let _ = tokio::time::timeout(Duration::from_secs(1), connection.close()).await;
             }
@@ -112,7 +133,7 @@ impl<D: Dialect> fmt::Debug for Connections<D> {
 pub(crate) struct Lease<D: Dialect>(Option<Held<D>>);
 
 enum Held<D: Dialect> {
-    Own(ConnectionOf<D>, Arc<Own<D>>, OwnedSemaphorePermit),
+    Own(ConnectionOf<D>, Arc<Own<D>>, u64, OwnedSemaphorePermit),
     Pool(PoolConnection<D::Db>),
 }
 
@@ -127,8 +148,11 @@ impl<D: Dialect> Lease<D> {
     /// The answer came in full: the next one may use it.
     pub(crate) fn give_back(mut self) {
         match self.0.take() {
-            Some(Held::Own(connection, own, _permit)) if !own.free.is_closed() => {
-                own.idle().push((connection, Instant::now()));
+            Some(Held::Own(connection, own, generation, _permit)) if !own.free.is_closed() => {
+                let mut idle = own.idle();
+                if idle.generation == generation {
+                    idle.connections.push((connection, Instant::now()));
+                }
             }
             // A pool takes its connection back when it is dropped.
             _ => {}

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Anchored, Ended, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+    Anchored, Ended, Evidence, Force, Grant, LockDriver, Registers, Renewal, Renewed, Replies,
+    ServerRun, SetLimit, Step,
 };
+use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Namespace, Space, Token};
 
@@ -49,11 +51,20 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+        Ok(Renewed::without_evidence(self.renew_with_evidence(claims).await?))
+    }
+
+    async fn renew_with_evidence(
+        &self,
+        claims: &[Arc<Claim>],
+    ) -> Result<Vec<Result<Renewed, Error>>, Error> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        let told = self.shared.about(Verb::Renew, claims).await?;
-        Ok(self.shared.wakes.renewed(claims, told))
+        let (told, evidence) = self.shared.about(Verb::Renew, claims).await?;
+        let renewed = self.shared.wakes.renewed(claims, told).into_iter();
+        let with = |renewal| Renewed { renewal, evidence: evidence.clone() };
+        Ok(renewed.map(|answer| answer.map(with)).collect())
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
@@ -109,6 +120,9 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     }
 
     async fn raise(&self, claim: &Arc<Claim>, token: Token) -> Result<Renewal, Error> {
+        if !self.shared.capabilities.raise {
+            return Err(self.unsupported("raising tokens with `durability=needed`"));
+        }
         check_raise(token.get())?;
         self.shared.amend(claim, 2, token.as_i64()).await
     }
@@ -142,13 +156,30 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         let args = [Arg::Bytes(namespace.as_str().as_bytes())];
         let rows = self.shared.call(Verb::Base, &args).await?.rows;
         let base = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
-        Ok(u64::try_from(base).unwrap_or(0))
+        self.shared.bases.saw(D::BACKEND, namespace, u64::try_from(base).unwrap_or(0))
     }
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         check_raise(base)?;
         let args = [Arg::Bytes(namespace.as_str().as_bytes()), Arg::Int(base as i64)];
         self.shared.call(Verb::RaiseBase, &args).await.map(drop)
+    }
+
+    async fn promises(&self) -> Result<Promises, Error> {
+        self.shared.promises().await
+    }
+
+    async fn run_of(&self, _: &Key) -> Result<Option<ServerRun>, Error> {
+        let answer = self.shared.call(Verb::Run, &[]).await?;
+        let row = answer.row::<D>()?;
+        let text = |column| row.bytes(column).map(String::from_utf8_lossy);
+        let both = text(0).zip(text(1));
+        Ok(both.map(|(identity, start)| ServerRun::new(&*identity, &*start)))
+    }
+
+    async fn keeps_writes(&self) -> Result<bool, Error> {
+        let answer = self.shared.call(Verb::Run, &[]).await?;
+        Ok(answer.row::<D>()?.int(2) == Some(1))
     }
 
     async fn health(&self) -> Result<Health, Error> {
@@ -162,12 +193,12 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
 }
 
 impl<D: Dialect> Shared<D> {
-    /// Asks about many claims: renews them, or only looks.
+    /// Asks about many claims: renews them, or only looks. With what the answer tells of its server.
     pub(super) async fn about(
         &self,
         verb: Verb,
         claims: &[Arc<Claim>],
-    ) -> Result<Vec<Fate>, Error> {
+    ) -> Result<(Vec<Fate>, Option<Arc<Evidence>>), Error> {
         // In the order of their keys, so that two who lock several lists never wait for each other.
         let mut order: Vec<usize> = (0..claims.len()).collect();
         order.sort_by_key(|i| columns(&claims[*i].key));
@@ -184,16 +215,17 @@ impl<D: Dialect> Shared<D> {
         let answer = self.call(verb, &args).await?;
         let gone = (Renewal::Ended(Ended::NotInLine), None);
         let mut answers = vec![gone; claims.len()];
-        let mut told = 0;
+        let (mut told, mut evidence) = (0, None);
         for row in &answer.rows {
             ring(row, 7);
             let n = row.int(0).and_then(|n| usize::try_from(n).ok());
             let at = n.and_then(|n| order.get(n)).ok_or_else(unexpected::<D>)?;
             answers[*at] = renewal::<D>(row)?;
+            evidence = evidence_of(row).or(evidence);
             told += 1;
         }
         match told == claims.len() {
-            true => Ok(answers),
+            true => Ok((answers, evidence.map(Arc::new))),
             false => Err(unexpected::<D>()),
         }
     }
@@ -226,6 +258,17 @@ fn renewal<D: Dialect>(row: &Row) -> Result<Fate, Error> {
     })
 }
 
+/// The columns behind those of the claim.
+fn evidence_of(row: &Row) -> Option<Evidence> {
+    let run = String::from_utf8_lossy(row.bytes(9)?);
+    let evidence = Evidence::new(&*run, row.int(11)? as u64);
+    let evidence = evidence.with_time(from_micros(row.int(8)?));
+    Some(match row.int(10).and_then(|position| u64::try_from(position).ok()) {
+        Some(position) => evidence.with_position(position),
+        None => evidence,
+    })
+}
+
 fn broken(record: Option<&[u8]>) -> Ended {
     let record = record.map(|json| String::from_utf8_lossy(json).into_owned());
     break_record(record).map_or(Ended::NotInLine, Ended::Broken)
@@ -239,9 +282,12 @@ pub(super) fn ring(row: &Row, column: usize) {
 /// Token and ttl from this column on. A grant counts from the last request that core sent.
 pub(super) fn grant<D: Dialect>(row: &Row, column: usize) -> Result<Grant, Error> {
     match (row.int(column), row.int(column + 1)) {
-        (Some(token), Some(ttl)) => {
-            Ok(Grant { token: token_of(token), ttl: from_micros(ttl), since: None })
-        }
+        (Some(token), Some(ttl)) => Ok(Grant {
+            token: token_of(token),
+            ttl: from_micros(ttl),
+            since: None,
+            margin: Duration::ZERO,
+        }),
         _ => Err(unexpected::<D>()),
     }
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
-use lockkit_core::driver::{Flights, split_query};
+use lockkit_core::driver::{Flights, KnownBases, split_query};
 use lockkit_core::{Capabilities, Error};
 use sqlx::sqlite::SqlitePool;
 
@@ -62,6 +62,7 @@ const CAPABILITIES: Capabilities = {
         (Fault::OlderDataRestored, Keeps::Tokens),
         (Fault::Failover, Keeps::Impossible),
         (Fault::SplitBrain, Keeps::Impossible),
+        (Fault::OtherClockTakesOver, Keeps::Impossible),
         (Fault::LeaderLost, Keeps::Impossible),
         (Fault::BrokenByForce, Keeps::Tokens),
     ];
@@ -157,6 +158,7 @@ struct Shared {
     writer: Worker,
     reader: Worker,
     wakes: Arc<Wakes>,
+    bases: KnownBases,
 }
 
 impl SqliteDriver {
@@ -229,6 +231,7 @@ impl SqliteDriver {
                 reader: Worker::start(site.clone(), false)?,
                 site,
                 wakes: Wakes::new(wait::tag, false),
+                bases: KnownBases::default(),
             })
         };
         let entered = tokio::task::spawn_blocking(enter).await;

@@ -142,13 +142,14 @@ impl LockDriver for SqliteDriver {
     }
 
     async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let namespace = namespace.clone();
+        let (of, namespace) = (namespace.clone(), namespace.clone());
         let base = move |flight: &mut Flight<'_>| {
             let text = "SELECT base FROM lockkit_bases WHERE namespace = ?1";
             let base = flight.any(text, [namespace.as_str()], |row| row.get(0).map(unsigned))?;
             Ok(base.unwrap_or(0))
         };
-        self.shared.reader.call(false, base).await
+        let seen = self.shared.reader.call(false, base).await?;
+        self.shared.bases.saw(BACKEND, &of, seen)
     }
 
     async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::LockDriver;
-use lockkit_core::{LockManager, Namespace, Settings};
+use lockkit_core::{Guard, LockManager, LossReason, Namespace, Settings};
 use lockkit_lab::{Data, Kind, Server};
 use lockkit_sql::PostgresDriver;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -37,6 +37,21 @@ async fn clients(server: &Server) -> Clients {
 async fn execute(server: &Server, text: String) {
     let mut admin = PgConnection::connect(&server.url()).await.unwrap();
     admin.execute(sqlx::raw_sql(AssertSqlSafe(text))).await.unwrap();
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("-a").arg(from).arg(to).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+}
+
+/// Returns when an answer moved the deadline.
+async fn renewed(guard: &Guard) {
+    let mut left = guard.remaining();
+    while guard.remaining() <= left {
+        left = guard.remaining();
+        assert!(guard.is_valid(), "{guard:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Keeps the rows of all tables beside them.
@@ -81,19 +96,15 @@ async fn clients_go_on_when_a_copy_of_the_servers_folder_is_put_back() {
         sqlx::query_scalar("SHOW data_directory").fetch_one(&mut admin).await.unwrap();
     drop(admin);
     let (data, copy) = (PathBuf::from(data), older.path().join("data"));
-    let cp = |from: &Path, to: &Path| {
-        let done = Command::new("cp").arg("-a").arg(from).arg(to).output().unwrap();
-        assert!(done.status.success(), "{done:?}");
-    };
     let keep = async || {
         server.kill().await;
-        cp(&data, &copy);
+        copy_folder(&data, &copy);
         server.restart(Data::Keep).await.unwrap();
     };
     let put_back = async |()| {
         server.kill().await;
         std::fs::remove_dir_all(&data).unwrap();
-        cp(&copy, &data);
+        copy_folder(&copy, &data);
         server.restart(Data::Keep).await.unwrap();
     };
     put_back_under(&clients, keep, put_back, async || connect(&server).await).await;
@@ -106,11 +117,42 @@ async fn a_client_keeps_the_token_base_that_it_knows() {
     let driver = PostgresDriver::connect(&server.url()).await.unwrap();
     keep_rows(&server).await;
     driver.raise_token_base(&Namespace::default(), BASE).await.unwrap();
+    assert_eq!(driver.token_base(&Namespace::default()).await.unwrap(), BASE);
     let locks = connect(&server).await;
     let last = Last::first(&locks).await;
     put_rows_back(&server).await;
-    assert_eq!(driver.token_base(&Namespace::default()).await.unwrap(), 0);
+    let fell = driver.token_base(&Namespace::default()).await.unwrap_err();
+    assert!(fell.to_string().contains("went back from 1000000 to 0"), "{fell}");
     let next = last.next(&locks, "a").await;
     let token = Last::first(&connect(&server).await).await.token;
     assert!(token.get() + BASE > next.token.get(), "only the base is missing");
+}
+
+/// A guard that was renewed learns from the next answer that the server's data are older than that.
+#[tokio::test]
+async fn a_lock_that_is_not_in_a_copy_that_was_put_back_is_lost_to_another_server() {
+    let server = Server::start(Kind::Postgres).await.unwrap();
+    let driver = PostgresDriver::connect(&server.url()).await.unwrap();
+    // Long enough for all that happens to the server between two renewals.
+    let settings = Settings::default().ttl(5 * LEASE);
+    let locks = LockManager::with(Arc::new(driver), settings).unwrap();
+    let _ = Last::first(&locks).await;
+    let older = tempfile::tempdir().unwrap();
+    let mut admin = PgConnection::connect(&server.url()).await.unwrap();
+    let data: String =
+        sqlx::query_scalar("SHOW data_directory").fetch_one(&mut admin).await.unwrap();
+    drop(admin);
+    let (data, copy) = (PathBuf::from(data), older.path().join("data"));
+    server.kill().await;
+    copy_folder(&data, &copy);
+    server.restart(Data::Keep).await.unwrap();
+    let guard = locks.mutex("b").lock().await.unwrap();
+    // What is put back is then behind, however much it writes as it starts.
+    execute(&server, "SELECT pg_switch_wal()".to_owned()).await;
+    renewed(&guard).await;
+    server.kill().await;
+    std::fs::remove_dir_all(&data).unwrap();
+    copy_folder(&copy, &data);
+    server.restart(Data::Keep).await.unwrap();
+    assert_eq!(guard.lost().await, LossReason::ServerChanged);
 }

@@ -139,6 +139,8 @@ async fn tokens_and_versions_grow_although_older_data_are_put_back_under_an_open
         for _ in 0..3 {
             (token, version) = (used(&theirs).await, stored(&theirs).await);
         }
+        ours.raise_token_base(&namespace, 2_000).await.unwrap();
+        assert_eq!(ours.token_base(&namespace).await.unwrap(), 2_000);
         older.put_back(way, ours.path());
         // Another process, then those who come later here, then those who had it open.
         let others = in_another_process(ours.path());
@@ -153,7 +155,13 @@ async fn tokens_and_versions_grow_although_older_data_are_put_back_under_an_open
             (token, version) = (next, stored);
         }
         let base = later.token_base(&namespace).await.unwrap();
+        if matches!(way, Way::Deleted) {
+            assert_eq!(base, 2_000, "it was not deleted");
+            continue;
+        }
         assert_eq!(base, 1_000, "{way:?}: of before the older state was kept");
+        let fell = ours.token_base(&namespace).await.unwrap_err();
+        assert!(fell.to_string().contains("went back from 2000 to 1000"), "{way:?}: {fell}");
     }
 }
 

@@ -7,3 +7,4 @@ mod folders;
 mod leftovers;
 mod rights;
 mod stage;
+mod versions;

@@ -35,11 +35,12 @@ from ._errors import (
 from ._lease import Lease, Lost
 from ._once import Decision
 from ._registers import ANY
-from ._sync.group import Election, Once
-from ._sync.guard import Guard
-from ._sync.locks import Locks, connect
-from ._sync.primitives import Mutex, RwLock, Semaphore
-from ._sync.register import Register
+from ._sync._group import Election, Once
+from ._sync._guard import Guard
+from ._sync._locks import Locks, connect
+from ._sync._mutex import Mutex
+from ._sync._primitives import RwLock, Semaphore
+from ._sync._register import Register
 from ._wire import Entry, LockState, Standing
 
 __all__ = [

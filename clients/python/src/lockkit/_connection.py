@@ -169,13 +169,14 @@ class Peer:
 
 async def _reply(reader: asyncio.StreamReader) -> Tuple[Reply, bool]:
     """The next answer, and whether another one can follow on this connection."""
-    status = 100
-    while 100 <= status < 200:
+    while True:
         # What speaks first, or answers with a line, may never send the end of a head.
         begin = await _first(reader, b"HTTP/")
         head = (begin + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         version, code = (head[0].split(" ", 2) + ["", ""])[:2]
         status = int(code)
+        if not 100 <= status < 200:
+            break
     headers: Dict[str, str] = {}
     for line in head[1:]:
         name, _, value = line.partition(":")

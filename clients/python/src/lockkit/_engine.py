@@ -297,7 +297,7 @@ class Engine:
         while self._attempting and self.loop.time() < until:
             await asyncio.sleep(0.005)
         while True:
-            pending = [told.wait() for task, told in self._releases.items() if not told.is_set()]
+            pending = [told.wait() for told in self._releases.values() if not told.is_set()]
             left = until - self.loop.time()
             if not pending or left <= 0:
                 for wait_for in pending:

@@ -1,7 +1,8 @@
 """The rules of time: how an answer of the service becomes a deadline. They stand here only.
 
 1. A deadline counts from the moment before the request was sent that the service answered, plus
-   ``remaining``, less the margin for clocks of different rates. Never from the arrival.
+   ``remaining``, less the margin for clocks of different rates: the greater of ours and of the one
+   that the answer names. Never from the arrival.
 2. A renewal never shortens it.
 3. An answer that comes after the deadline does not revive the lock.
 
@@ -43,6 +44,8 @@ class Term(NamedTuple):
     token: int
     ttl: float
     deadline: float
+    margin: float
+    """By how much the lease may last longer."""
     failures: int = 0
     trouble: Optional[Loss] = None
     """What the end of the lease would be put down to: the last renewal failed."""
@@ -135,7 +138,8 @@ class Record:
     def grant(self, held: Held, sent: float) -> bool:
         """Takes the answer to a request that was sent at ``sent``; says whether it holds now."""
         now, term = self._clock.now(), self._now
-        until = sent + held.remaining - margin(held.ttl)
+        unused = max(margin(held.ttl), held.margin)
+        until = sent + held.remaining - unused
         if isinstance(term, Over):
             return False
         if term is not None:
@@ -147,7 +151,7 @@ class Record:
         until = min(until, self._stop)
         if until <= now:
             return False
-        self._now = Term(held.token, held.ttl, until)
+        self._now = Term(held.token, held.ttl, until, unused)
         # The lease counts from where it has its whole ttl left.
         began = sent - (held.ttl - held.remaining)
         renewed = self._renewed and until < self._stop
@@ -171,7 +175,7 @@ class Record:
         term = self._now
         if not isinstance(term, Term) or term.deadline >= self._stop:
             return False
-        trusted, left = term.ttl - margin(term.ttl), term.deadline - self._clock.now()
+        trusted, left = term.ttl - term.margin, term.deadline - self._clock.now()
         enough = max(trusted / 10, 2 * round_trip) if self._renewed else trusted / 2
         return left < enough
 
@@ -222,7 +226,7 @@ class Record:
         term = self._now
         if not isinstance(term, Term) or term.deadline >= self._stop:
             return 0.0
-        return term.deadline + margin(term.ttl)
+        return term.deadline + term.margin
 
     def _end(self, over: Over) -> bool:
         if isinstance(self._now, Over):

@@ -147,9 +147,9 @@ class Renewer:
     async def _ask(self, batch: List[Record]) -> None:
         clock = self._engine.clock
         # What is over already sets no limit to the others.
-        left = min((left for left in map(Record.remaining, batch) if left), default=0.0)
+        left = min((left for left in map(Record.remaining, batch) if left), default=math.inf)
         # Short enough for another try, long enough for a slow server.
-        limit = max(0.1, min(left / 2, self._engine.settings.timeout))
+        limit = min(left / 2, self._engine.settings.timeout)
         sent = clock.now()
         try:
             body = {"claims": [record.claim.json() for record in batch]}

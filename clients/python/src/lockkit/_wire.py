@@ -78,12 +78,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Held:
-    """The claim holds. ``remaining`` counts from before the request was sent."""
+    """The claim holds. ``remaining`` counts from before the request was sent; ``margin`` of it is not
+    to be trusted."""
 
     token: int
     ttl: float
     remaining: float
     unanswered: int
+    margin: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,8 @@ def state(answer: Json) -> State:
     unanswered = answer.get("unanswered", 0)
     if kind == "held":
         ttl, remaining = answer["ttl_ms"] / 1000, answer["remaining_ms"] / 1000
-        return Held(int(answer["token"]), ttl, min(remaining, ttl), unanswered)
+        least_margin = answer.get("margin_ms", 0) / 1000
+        return Held(int(answer["token"]), ttl, min(remaining, ttl), unanswered, least_margin)
     if kind == "waiting":
         return Waiting(unanswered)
     if kind == "busy":

@@ -32,8 +32,8 @@ pub(crate) fn markdown(capabilities: &Capabilities, reports: &[Report]) {
     println!("\n{}\n", summary(capabilities, reports));
     let line = semantics::row_with(capabilities.backend, capabilities, reports);
     println!("{}{line}\n{}", semantics::heading(), semantics::footnotes());
-    let line = promises::row(capabilities.backend, capabilities);
-    println!("{}{line}\n{}", promises::heading(), promises::FOOTNOTE);
+    let faults = promises::table(&[(capabilities.backend, capabilities)]);
+    println!("{faults}\n{}", promises::FOOTNOTE);
 }
 
 /// For programs.

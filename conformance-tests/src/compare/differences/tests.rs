@@ -1,6 +1,7 @@
 //! What is said of made-up set-ups.
 
 use lockkit_core::capabilities::TokenSource;
+use lockkit_core::promises::Promises;
 
 use super::*;
 use crate::compare::Measured;
@@ -9,7 +10,15 @@ fn set_up(name: &str, change: impl FnOnce(&mut Capabilities)) -> SetUp {
     let mut capabilities = Capabilities::of("test");
     change(&mut capabilities);
     let (name, place) = (name.to_owned(), String::new());
-    SetUp { name, place, capabilities, reports: Vec::new(), measured: Measured::default() }
+    let promises = Promises::of(&capabilities);
+    SetUp {
+        name,
+        place,
+        capabilities,
+        promises,
+        reports: Vec::new(),
+        measured: Measured::default(),
+    }
 }
 
 fn about<'a>(all: &'a [Difference], what: &str) -> Vec<&'a Difference> {

@@ -31,7 +31,11 @@ fn violated() -> Recorded {
         asks(S, 1),
         granted(S + 1, 1, 7),
         asks(S + 2, 2),
-        Event { at: S + S / 4, client: 0, what: What::FaultBegins { fault, on: on.clone() } },
+        Event {
+            at: S + S / 4,
+            client: 0,
+            what: What::FaultBegins { fault, on: on.clone(), locks: vec![] },
+        },
         Event { at: S + S / 3, client: 0, what: What::FaultEnds { fault, on } },
         granted(S + S / 2, 2, 8),
         asks(S + S / 2, 3),

@@ -1,13 +1,13 @@
 -- The live claims of one list, in order, and a row without a token in any case.
 -- Parameters: ?1 namespace, ?2 space, ?3 name. Columns: as of a line.
 SELECT namespace, space, name, token, weight, capacity, hold_ttl,
-       {now} - queued AS queued_for, expires - {now} AS left_for, {now} - held AS held_for,
+       {now} - queued AS queued_for, expires - GREATEST({now}, set_at) AS left_for, {now} - held AS held_for,
        broken, identity, note, NULL AS record, place
 FROM lockkit_claims
 WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND expires > {now}
 UNION ALL
 SELECT namespace, space, name, last, weight, capacity, hold_ttl,
-       {now} - since, expires - {now}, {now} - since,
+       {now} - since, expires - GREATEST({now}, set_at), {now} - since,
        0, identity, note, NULL, last
 FROM lockkit_names
 WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND id IS NOT NULL AND expires > {now}

@@ -13,7 +13,7 @@ WITH page AS (
                 AND c.name = lockkit_names.name AND c.expires > {now})))
   ORDER BY space, name LIMIT ?6)
 SELECT c.namespace, c.space, c.name, c.token, c.weight, c.capacity, c.hold_ttl,
-       {now} - c.queued AS queued_for, c.expires - {now} AS left_for, {now} - c.held AS held_for,
+       {now} - c.queued AS queued_for, c.expires - GREATEST({now}, c.set_at) AS left_for, {now} - c.held AS held_for,
        c.broken, c.identity, c.note,
        (SELECT b.record FROM lockkit_breaks AS b
         WHERE b.namespace = c.namespace AND b.space = c.space AND b.name = c.name
@@ -23,7 +23,7 @@ FROM page STRAIGHT_JOIN lockkit_claims AS c
 WHERE c.expires > {now}
 UNION ALL
 SELECT l.namespace, l.space, l.name, l.last, l.weight, l.capacity, l.hold_ttl,
-       {now} - l.since, l.expires - {now}, {now} - l.since,
+       {now} - l.since, l.expires - GREATEST({now}, l.set_at), {now} - l.since,
        0, l.identity, l.note,
        (SELECT b.record FROM lockkit_breaks AS b
         WHERE b.namespace = l.namespace AND b.space = l.space AND b.name = l.name

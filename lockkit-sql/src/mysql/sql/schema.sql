@@ -1,6 +1,8 @@
--- The tables, version 5: those of version 2. Each statement ends with a line of two hyphens and a semicolon.
+-- The tables, version 6. Each statement ends with a line of two hyphens and a semicolon.
 -- Parameters: none; `lockkit_` is replaced by the prefix of choice.
--- Times are microseconds since 1970 on the server's clock, in UTC.
+-- Times are microseconds since 1970 on the server's clock, in UTC. Where a lease ends is stored with the
+-- time at which that was set (`set_at`). Found in the future, it tells that the clock was ahead and went
+-- back: what is left of the lease then counts from now, LEAST(expires, expires - set_at + now).
 
 -- One row for a set of tables.
 CREATE TABLE IF NOT EXISTS lockkit_meta (
@@ -35,6 +37,7 @@ CREATE TABLE IF NOT EXISTS lockkit_names (
   expires   BIGINT         NOT NULL DEFAULT 0, -- of the claim here
   identity  BLOB,                              -- JSON
   note      BLOB,
+  set_at    BIGINT         NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, space, name)
 ) ENGINE=InnoDB
 --;
@@ -57,6 +60,7 @@ CREATE TABLE IF NOT EXISTS lockkit_claims (
   fenced    TINYINT        NOT NULL DEFAULT 0, -- has a row in lockkit_fences
   identity  BLOB,
   note      BLOB,
+  set_at    BIGINT         NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, space, name, place),
   KEY lockkit_by_id (id)
 ) ENGINE=InnoDB
@@ -99,6 +103,7 @@ CREATE TABLE IF NOT EXISTS lockkit_registers (
   write_id  BINARY(16)     NOT NULL, -- of the last write that was applied
   expires   BIGINT,
   purge_at  BIGINT,                  -- when a row without a value and without a token may go
+  set_at    BIGINT         NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, name),
   KEY lockkit_registers_to_purge (purge_at)
 ) ENGINE=InnoDB
@@ -107,6 +112,31 @@ CREATE TABLE IF NOT EXISTS lockkit_bases (
   namespace VARBINARY(128) NOT NULL PRIMARY KEY,
   base      BIGINT         NOT NULL
 ) ENGINE=InnoDB
+--;
+-- From versions before 6. (MySQL has no ADD COLUMN IF NOT EXISTS.)
+SELECT IF(COUNT(*) = 1, 'DO 0', 'ALTER TABLE lockkit_names ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0')
+INTO @lockkit_text FROM information_schema.columns
+WHERE table_schema = DATABASE() AND table_name = 'lockkit_names' AND column_name = 'set_at'
+--;
+PREPARE lockkit_statement FROM @lockkit_text
+--;
+EXECUTE lockkit_statement
+--;
+SELECT IF(COUNT(*) = 1, 'DO 0', 'ALTER TABLE lockkit_claims ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0')
+INTO @lockkit_text FROM information_schema.columns
+WHERE table_schema = DATABASE() AND table_name = 'lockkit_claims' AND column_name = 'set_at'
+--;
+PREPARE lockkit_statement FROM @lockkit_text
+--;
+EXECUTE lockkit_statement
+--;
+SELECT IF(COUNT(*) = 1, 'DO 0', 'ALTER TABLE lockkit_registers ADD COLUMN set_at BIGINT NOT NULL DEFAULT 0')
+INTO @lockkit_text FROM information_schema.columns
+WHERE table_schema = DATABASE() AND table_name = 'lockkit_registers' AND column_name = 'set_at'
+--;
+PREPARE lockkit_statement FROM @lockkit_text
+--;
+EXECUTE lockkit_statement
 --;
 -- For people: who holds, who waits, for how many more seconds without a renewal.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW lockkit_line AS

@@ -4,5 +4,5 @@
 -- none when it is in use.
 UPDATE lockkit_names
 SET id = ?4, weight = ?5, capacity = ?6, hold_ttl = ?7, wait_ttl = ?8, identity = ?10, note = ?11,
-    since = {now}, expires = {now} + ?7, last = LAST_INSERT_ID(GREATEST(last + 1, {now}))
+    since = {now}, set_at = {now}, expires = {now} + ?7, last = LAST_INSERT_ID(GREATEST(last + 1, {now}))
 WHERE namespace = ?1 AND space = ?2 AND name = ?3 AND crowd = 0 AND expires <= {now};

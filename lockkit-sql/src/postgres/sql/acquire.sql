@@ -20,17 +20,18 @@ BEGIN
   -- Whoever would not wait looks first: what is held by somebody else needs no lock to be seen.
   IF p_try = 1 THEN
     v_now := {p}clock();
-    SELECT n.list, n.crowd, n.id, n.weight, n.capacity, n.expires, n.given INTO l
+    SELECT n.list, n.crowd, n.id, n.weight, n.capacity, n.expires, n.given, n.set_at INTO l
     FROM {p}names AS n WHERE n.namespace = p_namespace AND n.space = p_space::smallint AND n.name = p_name;
     IF FOUND AND l.crowd THEN
       SELECT sum(k.weight) AS weight,
-             bool_or(k.id = p_id OR coalesce(l.given, k.capacity) <> p_capacity) AS other
+             bool_or(k.id = p_id OR coalesce(l.given, k.capacity) <> p_capacity OR k.set_at > v_now)
+               AS other
       INTO c FROM {p}claims AS k WHERE k.list = l.list AND k.expires > v_now;
       IF c.weight + p_weight > p_capacity AND NOT c.other THEN
         outcome := 0;
         RETURN;
       END IF;
-    ELSIF l.expires > v_now AND l.id <> p_id AND l.capacity = p_capacity
+    ELSIF l.expires > v_now AND l.set_at <= v_now AND l.id <> p_id AND l.capacity = p_capacity
       AND l.weight + p_weight > p_capacity THEN
       outcome := 0;
       RETURN;
@@ -62,8 +63,9 @@ BEGIN
         outcome := 0;
         RETURN;
       END IF;
-      UPDATE {p}claims AS k SET client = p_client, expires = greatest(k.expires,
-        v_now + CASE WHEN k.held IS NULL THEN p_wait ELSE p_hold END) WHERE k.id = p_id;
+      UPDATE {p}claims AS k SET client = p_client, set_at = v_now,
+        expires = greatest({p}ends(k.expires, k.set_at, v_now),
+          v_now + CASE WHEN k.held IS NULL THEN p_wait ELSE p_hold END) WHERE k.id = p_id;
       SELECT * INTO s FROM {p}stands(p_id, v_now);
       outcome := s.state;
       token := s.token; ttl := s.ttl; ahead := s.ahead; look := s.look;
@@ -105,10 +107,10 @@ BEGIN
     CASE WHEN v_new THEN (SELECT floor + 1 FROM {p}meta) END)
   WHERE n.list = v_list RETURNING n.last INTO v_last;
   INSERT INTO {p}claims (id, list, place, token, weight, capacity, hold_ttl, wait_ttl, queued,
-                         expires, held, client, identity, note, made)
+                         expires, held, client, identity, note, made, set_at)
   VALUES (p_id, v_list, v_last, v_last, p_weight, p_capacity, p_hold, p_wait, v_now,
           v_now + CASE outcome WHEN 1 THEN p_hold ELSE p_wait END, v_held, p_client, p_identity,
-          p_note, 2);
+          p_note, 2, v_now);
   token := v_last;
   ttl := p_hold;
   IF outcome = 2 THEN
@@ -132,9 +134,10 @@ BEGIN
     AND NOT EXISTS (SELECT FROM {p}names AS n WHERE n.namespace = p_namespace
                     AND n.space = p_space::smallint AND n.name = p_name) THEN
     INSERT INTO {p}names AS n (namespace, space, name, last, used, crowd, expires, id, weight,
-                               capacity, hold_ttl, wait_ttl, identity, note)
+                               capacity, hold_ttl, wait_ttl, identity, note, set_at)
     VALUES (p_namespace, p_space::smallint, p_name, {p}clock(), {p}clock(), false,
-            {p}clock() + p_hold, p_id, p_weight, p_capacity, p_hold, p_wait, p_identity, p_note)
+            {p}clock() + p_hold, p_id, p_weight, p_capacity, p_hold, p_wait, p_identity, p_note,
+            {p}clock())
     ON CONFLICT (namespace, space, name) DO NOTHING RETURNING n.list, n.last INTO v_list, v_last;
     IF FOUND THEN
       -- The row may have been there and was removed, with numbers that the clock has not reached.

@@ -28,6 +28,7 @@ BEGIN
   ELSE
     UPDATE {p}claims AS k SET
       expires = CASE WHEN p_what = 0 AND k.held IS NOT NULL THEN v_now + p_value ELSE k.expires END,
+      set_at  = CASE WHEN p_what = 0 AND k.held IS NOT NULL THEN v_now ELSE k.set_at END,
       weight  = CASE p_what WHEN 1 THEN 1 ELSE k.weight END
     WHERE k.id = p_id AND k.list = v_list AND k.expires > v_now AND NOT k.broken;
   END IF;

@@ -71,8 +71,8 @@ BEGIN
   WITH taken AS (
     UPDATE {p}names AS m
     SET used = {p}clock(), last = greatest(m.last + 1, {p}clock()), expires = {p}clock() + q.hold,
-        id = q.id, weight = q.weight, capacity = q.capacity, hold_ttl = q.hold, wait_ttl = q.wait,
-        identity = q.identity, note = q.note
+        set_at = {p}clock(), id = q.id, weight = q.weight, capacity = q.capacity, hold_ttl = q.hold,
+        wait_ttl = q.wait, identity = q.identity, note = q.note
     FROM (
       SELECT DISTINCT ON (p.list) *
       FROM unnest(v_lists, p_ids, p_whats, p_weights, p_capacities, p_holds, p_waits, p_identities,
@@ -95,9 +95,10 @@ BEGIN
   IF array_position(v_lists, NULL) IS NOT NULL THEN
     WITH made AS (
       INSERT INTO {p}names AS m (namespace, space, name, last, used, crowd, expires, id, weight,
-                                 capacity, hold_ttl, wait_ttl, identity, note)
+                                 capacity, hold_ttl, wait_ttl, identity, note, set_at)
       SELECT q.namespace, q.space::smallint, q.name, {p}clock(), {p}clock(), false,
-             {p}clock() + q.hold, q.id, q.weight, q.capacity, q.hold, q.wait, q.identity, q.note
+             {p}clock() + q.hold, q.id, q.weight, q.capacity, q.hold, q.wait, q.identity, q.note,
+             {p}clock()
       FROM unnest(v_lists, p_namespaces, p_spaces, p_names, p_ids, p_whats, p_weights, p_capacities,
                   p_holds, p_waits, p_identities, p_notes) WITH ORDINALITY
         AS q (list, namespace, space, name, id, what, weight, capacity, hold, wait, identity, note, i)

@@ -24,9 +24,9 @@ BEGIN
   RETURNING n.list, n.id INTO v_list, v_id;
   IF v_id IS NOT NULL THEN
     INSERT INTO {p}claims (id, list, place, token, weight, capacity, hold_ttl, wait_ttl, queued,
-                           expires, held, client, identity, note, made)
+                           expires, held, client, identity, note, made, set_at)
     SELECT n.id, n.list, n.last, n.last, n.weight, n.capacity, n.hold_ttl, n.wait_ttl, n.used,
-           n.expires, n.used, '', n.identity, n.note, 2
+           n.expires, n.used, '', n.identity, n.note, 2, n.set_at
     FROM {p}names AS n WHERE n.list = v_list AND n.expires > {p}clock();
     UPDATE {p}names AS n SET id = NULL, expires = 0 WHERE n.list = v_list;
   END IF;
@@ -41,7 +41,8 @@ CREATE OR REPLACE FUNCTION {p}disperse(p_list bigint) RETURNS void LANGUAGE sql 
     AND NOT EXISTS (SELECT FROM {p}claims AS k WHERE k.list = p_list)
 $$;
 
--- Takes out whose lease has ended, and lets those begin to hold who now do.
+-- Takes out whose lease has ended, and lets those begin to hold who now do. Leases that were set while
+-- the clock was ahead count from now.
 -- The row of the list is locked by the caller. A claim with which a transaction is fenced is locked,
 -- and stays until that transaction has ended; nobody waits for it here.
 -- Result: the tags of the new holders. They are told, but for `p_mine`, which learns it from the
@@ -53,10 +54,23 @@ DECLARE
   v_sum  bigint := 0;
   v_hold bigint;
   v_tags bytea;
+  v_over bytea[];
+  v_back boolean;
+  v_now  bigint;
 BEGIN
-  DELETE FROM {p}claims WHERE id IN (
-    SELECT id FROM {p}claims WHERE list = p_list AND expires <= p_now
-    FOR UPDATE SKIP LOCKED);
+  SELECT array_agg(k.id) FILTER (WHERE k.expires <= p_now), bool_or(k.set_at > p_now)
+  INTO v_over, v_back FROM {p}claims AS k WHERE k.list = p_list;
+  IF v_over IS NOT NULL THEN
+    DELETE FROM {p}claims WHERE id IN (
+      SELECT id FROM {p}claims WHERE id = ANY (v_over) AND expires <= p_now FOR UPDATE SKIP LOCKED);
+  END IF;
+  IF v_back THEN
+    -- Compared with a time that is younger than what is seen: renewals do not wait for the list, and one
+    -- may have come behind `p_now`. One that has a row locked does the same.
+    v_now := {p}clock();
+    UPDATE {p}claims SET expires = expires - set_at + v_now, set_at = v_now WHERE id IN (
+      SELECT id FROM {p}claims WHERE list = p_list AND set_at > v_now FOR NO KEY UPDATE SKIP LOCKED);
+  END IF;
   FOR c IN SELECT * FROM {p}claims WHERE list = p_list ORDER BY place LOOP
     v_sum := v_sum + c.weight;
     -- Who holds goes on, also under a lower limit.
@@ -69,7 +83,7 @@ BEGIN
       EXIT;
     END IF;
     CONTINUE WHEN c.held IS NOT NULL OR c.expires <= p_now;
-    UPDATE {p}claims SET held = p_now, expires = greatest(expires, p_now + hold_ttl)
+    UPDATE {p}claims SET held = p_now, set_at = p_now, expires = greatest(expires, p_now + hold_ttl)
     WHERE id = c.id;
     v_tags := coalesce(v_tags, '') || {p}tag(c.id);
     IF c.id IS DISTINCT FROM p_mine THEN

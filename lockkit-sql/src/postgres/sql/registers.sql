@@ -1,9 +1,28 @@
 -- A register's value. Arguments and result: `Verb::Load`.
 CREATE OR REPLACE FUNCTION {p}load(p_namespace bytea, p_name bytea)
-RETURNS TABLE (value bytea, version bigint, highest bigint) LANGUAGE sql VOLATILE AS $$
-  SELECT r.value, r.version, r.highest FROM {p}registers AS r
+RETURNS TABLE (value bytea, version bigint, highest bigint) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_now  bigint := {p}clock();
+  v_back boolean;
+BEGIN
+  SELECT r.value, r.version, r.highest, r.set_at > v_now INTO value, version, highest, v_back
+  FROM {p}registers AS r
   WHERE r.namespace = p_namespace AND r.name = p_name AND r.value IS NOT NULL
-    AND (r.expires IS NULL OR r.expires > {p}clock())
+    AND (r.expires IS NULL OR r.expires > v_now);
+  IF FOUND THEN
+    IF v_back THEN
+      PERFORM {p}rebase(p_namespace, p_name);
+    END IF;
+    RETURN NEXT;
+  END IF;
+END $$;
+
+-- What was set while the clock was ahead ends as long from now.
+CREATE OR REPLACE FUNCTION {p}rebase(p_namespace bytea, p_name bytea) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+  UPDATE {p}registers AS r SET set_at = {p}clock(), expires = r.expires - r.set_at + {p}clock(),
+    purge_at = r.purge_at - r.set_at + {p}clock()
+  WHERE r.namespace = p_namespace AND r.name = p_name AND r.set_at > {p}clock()
 $$;
 
 -- Writes a register, or deletes its value. Arguments and result: `Verb::Store`. The rule is that of
@@ -29,6 +48,9 @@ BEGIN
   END IF;
   SELECT * INTO r FROM {p}registers AS k WHERE k.namespace = p_namespace AND k.name = p_name;
   v_now := {p}clock();
+  IF r.set_at > v_now THEN
+    PERFORM {p}rebase(p_namespace, p_name);
+  END IF;
   v_there := r.value IS NOT NULL AND (r.expires IS NULL OR r.expires > v_now);
   IF r.write_id = p_write THEN
     outcome := 1;
@@ -47,7 +69,7 @@ BEGIN
     number := greatest(r.version + 1, v_now);
     v_ends := CASE WHEN p_value IS NOT NULL AND p_ttl > 0 THEN v_now + p_ttl END;
     UPDATE {p}registers AS k SET value = p_value, version = number, write_id = p_write,
-      expires = v_ends, highest = greatest(k.highest, nullif(p_token, 0)),
+      set_at = v_now, expires = v_ends, highest = greatest(k.highest, nullif(p_token, 0)),
       -- What has, or had, a token is remembered for good.
       purge_at = CASE WHEN k.highest IS NOT NULL OR p_token > 0 THEN NULL
                       WHEN p_value IS NULL THEN v_now + 600000000

@@ -25,14 +25,16 @@ BEGIN
     UPDATE {p}names AS i SET used = {p}clock() WHERE i.list = l.list;
     v_now := {p}clock();
     v_woken := coalesce(v_woken, '') || coalesce({p}settle(l.list, v_now, NULL), '');
-    UPDATE {p}claims AS k SET client = p_client, expires = greatest(k.expires, v_now + w.wait)
+    UPDATE {p}claims AS k SET client = p_client, set_at = v_now,
+      expires = greatest({p}ends(k.expires, k.set_at, v_now), v_now + w.wait)
     FROM unnest(p_ids, p_waits) AS w (id, wait)
     WHERE k.id = w.id AND k.list = l.list AND k.held IS NULL AND NOT k.broken
       AND k.expires > v_now;
   END LOOP;
   v_now := {p}clock();
   WITH renewed AS (
-    UPDATE {p}names AS m SET expires = greatest(m.expires, v_now + w.hold)
+    UPDATE {p}names AS m SET set_at = v_now,
+      expires = greatest({p}ends(m.expires, m.set_at, v_now), v_now + w.hold)
     FROM unnest(p_namespaces, p_spaces, p_names, p_ids, p_holds)
       AS w (namespace, space, name, id, hold)
     WHERE m.namespace = w.namespace AND m.space = w.space::smallint AND m.name = w.name
@@ -57,7 +59,8 @@ BEGIN
     FROM unnest(p_ids, p_holds) WITH ORDINALITY AS q (id, hold, i)
     WHERE a.i IS NULL OR NOT q.i - 1 = ANY (a.i)
   ), renewed AS (
-    UPDATE {p}claims AS k SET expires = greatest(k.expires, v_now + q.hold)
+    UPDATE {p}claims AS k SET set_at = v_now,
+      expires = greatest({p}ends(k.expires, k.set_at, v_now), v_now + q.hold)
     FROM asked AS q
     WHERE k.id = q.id AND k.held IS NOT NULL AND NOT k.broken AND k.expires > v_now
     RETURNING q.i, k.token, k.hold_ttl

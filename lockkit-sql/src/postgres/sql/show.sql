@@ -5,17 +5,17 @@ RETURNS TABLE (namespace bytea, space bigint, name bytea, token bigint, weight b
   identity bytea, note bytea, record bytea) LANGUAGE sql STABLE AS $$
   SELECT n.namespace, n.space::bigint, n.name, c.token, c.weight, coalesce(n.given, c.capacity),
          c.hold_ttl,
-         t.now - c.queued, c.expires - t.now, t.now - c.held, c.broken::int::bigint, c.identity,
+         t.now - c.queued, c.expires - greatest(t.now, c.set_at), t.now - c.held, c.broken::int::bigint, c.identity,
          c.note,
          (SELECT b.record FROM {p}breaks AS b WHERE b.list = n.list ORDER BY b.n DESC LIMIT 1)
   FROM (SELECT {p}clock() AS now OFFSET 0) AS t
   CROSS JOIN {p}names AS n
   LEFT JOIN LATERAL (
-    SELECT k.place, k.token, k.weight, k.capacity, k.hold_ttl, k.queued, k.expires, k.held,
+    SELECT k.place, k.token, k.weight, k.capacity, k.hold_ttl, k.queued, k.expires, k.held, k.set_at,
            k.broken, k.identity, k.note
     FROM {p}claims AS k WHERE k.list = n.list AND k.expires > t.now
     UNION ALL
-    SELECT n.last, n.last, n.weight, n.capacity, n.hold_ttl, n.used, n.expires, n.used,
+    SELECT n.last, n.last, n.weight, n.capacity, n.hold_ttl, n.used, n.expires, n.used, n.set_at,
            false, n.identity, n.note
     WHERE n.id IS NOT NULL AND n.expires > t.now
   ) AS c ON true

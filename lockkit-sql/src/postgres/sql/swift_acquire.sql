@@ -5,7 +5,8 @@
 WITH taken AS (
   UPDATE {p}names AS n
   SET used = {p}clock(), last = greatest(n.last + 1, {p}clock()), expires = {p}clock() + $7,
-      id = $4, weight = $5, capacity = $6, hold_ttl = $7, wait_ttl = $8, identity = $10, note = $11
+      set_at = {p}clock(), id = $4, weight = $5, capacity = $6, hold_ttl = $7, wait_ttl = $8,
+      identity = $10, note = $11
   WHERE n.namespace = $1 AND n.space = $2::smallint AND n.name = $3
     AND NOT n.crowd AND n.expires <= {p}clock() AND $5 <= $6
   RETURNING n.last

@@ -1,7 +1,9 @@
 -- The tables, version {version}. Run as one message, which is one transaction: the lock taken first
 -- lets those who start at the same time follow one another, and whoever comes later changes nothing.
 -- Names, identities and notes are bytes: no collation, no encoding, no case.
--- Times are microseconds since 1970 by this server's clock.
+-- Times are microseconds since 1970 by this server's clock. Where a lease ends is stored with the time at
+-- which that was set (`set_at`). Found in the future, it tells that the clock was ahead and went back:
+-- what is left of the lease then counts from now.
 BEGIN ISOLATION LEVEL READ COMMITTED;
 SET LOCAL lock_timeout = 0;
 SELECT pg_catalog.pg_advisory_xact_lock(7308324465849692011);
@@ -44,6 +46,7 @@ CREATE TABLE IF NOT EXISTS {p}names (
   identity  bytea,              -- JSON
   note      bytea,
   given     bigint,             -- the limit that a semaphore was given, for good
+  set_at    bigint   NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, space, name)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 
@@ -73,7 +76,8 @@ CREATE TABLE IF NOT EXISTS {p}claims (
   client   bytea   NOT NULL,          -- whom to tell
   identity bytea   NOT NULL,          -- JSON
   note     bytea,
-  made     smallint NOT NULL DEFAULT {p}again()  -- by which version
+  made     smallint NOT NULL DEFAULT {p}again(), -- by which version
+  set_at   bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX IF NOT EXISTS lockkit_claims_line ON {p}claims (list, place);
 
@@ -114,6 +118,7 @@ CREATE TABLE IF NOT EXISTS {p}registers (
   write_id  bytea  NOT NULL,          -- of the last write that was applied
   expires   bigint,
   purge_at  bigint,                   -- when a row without a value and without a token may go
+  set_at    bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, name)
 );
 CREATE INDEX IF NOT EXISTS lockkit_registers_purge ON {p}registers (purge_at)
@@ -124,10 +129,28 @@ CREATE TABLE IF NOT EXISTS {p}bases (
   base      bigint NOT NULL
 );
 
+-- From versions before 6. All three at once, in the order in which verbs lock them.
+DO $$ BEGIN
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = '{p}registers'::regclass
+                 AND attname = 'set_at' AND NOT attisdropped) THEN
+    LOCK TABLE {p}names, {p}claims, {p}registers IN ACCESS EXCLUSIVE MODE;
+    ALTER TABLE {p}names ADD COLUMN set_at bigint NOT NULL DEFAULT 0;
+    ALTER TABLE {p}claims ADD COLUMN set_at bigint NOT NULL DEFAULT 0;
+    ALTER TABLE {p}registers ADD COLUMN set_at bigint NOT NULL DEFAULT 0;
+  END IF;
+END $$;
+
 -- This server's clock. Not now(), which stands still in a transaction. (A double counts microseconds
 -- exactly until the year 2255, and is cheaper than a decimal.)
 CREATE OR REPLACE FUNCTION {p}clock() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
+
+-- Where a lease ends that was set at this time. `p_now` may be older than that without a clock that went
+-- back, as another operation may have come behind it: then the clock is read again.
+CREATE OR REPLACE FUNCTION {p}ends(p_expires bigint, p_set_at bigint, p_now bigint) RETURNS bigint
+LANGUAGE sql VOLATILE AS $$
+  SELECT p_expires - CASE WHEN p_set_at > p_now THEN greatest(p_set_at - {p}clock(), 0) ELSE 0 END
+$$;
 
 -- For people: who holds, who waits.
 CREATE OR REPLACE VIEW {p}line AS

@@ -17,7 +17,8 @@ from .._lease import AsyncLost
 from ._group import Election, Once
 from ._guard import Acquiring, Guard
 from ._locks import Locks, connect
-from ._primitives import Mutex, RwLock, Semaphore
+from ._mutex import Mutex
+from ._primitives import RwLock, Semaphore
 from ._register import Register
 
 __all__ = [

@@ -45,20 +45,21 @@ class Election:
     async def leader(self) -> Optional[Standing]:
         """Who leads now: ``note`` is its value."""
         name = self._options.name
-        return _looking.leader(await _looking.inspect(self._slot.engine(), name, "lock"))
+        state = await self._slot.run(lambda it: _looking.inspect(it, name, "lock"))
+        return _looking.leader(state)
 
     async def observe(self) -> AsyncIterator[Standing]:
         """The leader of now, if there is one, and then each that follows. One that led for a short
         time only may be left out. Waits for good for the next one."""
         name, last = self._options.name, 0
-        state = await _looking.inspect(self._slot.engine(), name, "lock")
+        state = await self._slot.run(lambda it: _looking.inspect(it, name, "lock"))
         while True:
             leader = _looking.leader(state)
             if leader is not None and leader.token > last:
                 last = leader.token
                 yield leader
             before = state
-            state = await _looking.changed(self._slot.engine(), before)
+            state = await self._slot.run(lambda it: _looking.changed(it, before))
 
 
 class Once:
@@ -95,12 +96,12 @@ class Once:
     async def decision(self) -> Optional[Decision]:
         """What was decided, if anything was."""
         key = self._options.name
-        return await _once.decision(self._slot.engine(), key)
+        return await self._slot.run(lambda it: _once.decision(it, key))
 
     async def forget(self) -> None:
         """Makes it undecided: the job would run again."""
         name = _once.register(self._options.name)
-        await _registers.write(self._slot.engine(), name, None, ANY)
+        await self._slot.run(lambda it: _registers.write(it, name, None, ANY))
 
     async def _under(self, guard: Guard, work: Work) -> Decision:
         key, keep = self._options.name, self._keep
@@ -110,7 +111,9 @@ class Once:
             if decided is None:
                 value = _registers.as_bytes(await cancelled_by_loss(guard, work))
                 record = guard._record
-                decided = await _once.decide(self._slot.engine(), key, record, value, keep)
+                decided = await self._slot.run(
+                    lambda it: _once.decide(it, key, record, value, keep)
+                )
             return decided
         finally:
             # What was decided is stored: a release that fails changes nothing about it.

@@ -10,7 +10,8 @@ from .._requests import Maker
 from .._settings import Seconds, in_seconds, settings
 from .._wire import LockState
 from ._group import Election, Once
-from ._primitives import Mutex, RwLock, Semaphore
+from ._mutex import Mutex
+from ._primitives import RwLock, Semaphore
 from ._register import Register
 from ._slot import EngineSlot
 
@@ -38,17 +39,18 @@ def connect(
     third of it. ``wait_ttl`` is how long a waiter that died blocks those behind it. ``clock`` is
     for tests.
 
-    Raises ``Invalid`` for what cannot work. After a fork, connect again in the child: there, locks
-    of the parent are not valid.
+    Raises ``Invalid`` for what cannot work. A forked child may use the object as a new one: there,
+    locks of the parent are not valid.
     """
     chosen = settings(url, token, prefix, ttl, wait_ttl)
     return Locks(EngineSlot(chosen, clock or system_clock()))
 
 
 class Locks:
-    """A connection to a lock service, in the event loop that uses it first. Close it, or use it in
-    an ``async with`` statement, to give back what is still held; a program that ends without that
-    costs the ttl."""
+    """A connection to a lock service, in the event loop that uses it first.
+
+    Close it, or use it in an ``async with`` statement, to give back what is still held. A program
+    that ends without that costs the ttl."""
 
     def __init__(self, slot: EngineSlot) -> None:
         self._slot = slot
@@ -143,11 +145,11 @@ class Locks:
 
     async def inspect(self, name: str, space: str = "lock") -> LockState:
         """Who holds a lock (or ``space="semaphore"``) and who waits for it."""
-        return await _looking.inspect(self._slot.engine(), name, space)
+        return await self._slot.run(lambda it: _looking.inspect(it, name, space))
 
     async def list(self, names: str = "") -> List[LockState]:
         """The locks and semaphores in use whose names begin with ``names``."""
-        return await _looking.list_locks(self._slot.engine(), names)
+        return await self._slot.run(lambda it: _looking.list_locks(it, names))
 
     async def break_lock(
         self,
@@ -161,7 +163,9 @@ class Locks:
         """Breaks the claim that has this token; whether there was one. Its holder is told at its
         next renewal, and the lock moves on when the holder lets go or its lease ends. With
         ``force`` it moves on at once: from there on only tokens protect."""
-        return await _looking.break_lock(self._slot.engine(), name, space, token, force, reason)
+        return await self._slot.run(
+            lambda it: _looking.break_lock(it, name, space, token, force, reason)
+        )
 
     async def close(self, timeout: Seconds = 5) -> None:
         """Gives back what is held, and ends the background tasks. Locks that are held are lost

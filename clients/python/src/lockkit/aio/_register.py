@@ -30,7 +30,7 @@ class Register:
     async def get(self) -> Optional[Entry]:
         """The value with its version and its fence; ``None`` when there is none."""
         name = self._name
-        return await _registers.load(self._slot.engine(), name)
+        return await self._slot.run(lambda it: _registers.load(it, name))
 
     async def put(
         self,
@@ -57,7 +57,7 @@ class Register:
         """Waits until what is there is not ``after``, and returns it. ``None`` stands for no
         value."""
         name, version = self._name, None if after is None else after.version
-        return await _registers.changed(self._slot.engine(), name, version)
+        return await self._slot.run(lambda it: _registers.changed(it, name, version))
 
     async def _write(
         self,
@@ -68,4 +68,8 @@ class Register:
         ttl: Optional[float],
     ) -> int:
         name, record = self._name, None if lock is None else lock._record
-        return await _registers.write(self._slot.engine(), name, value, expect, record, token, ttl)
+        if record is not None:
+            record.token()  # in a fork, before an engine of its own is asked
+        return await self._slot.run(
+            lambda it: _registers.write(it, name, value, expect, record, token, ttl)
+        )

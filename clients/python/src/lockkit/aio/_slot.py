@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Optional
+from typing import Any, Callable, Coroutine, Optional, TypeVar
 
 from .. import _forks
 from .._clock import Clock
 from .._engine import Engine
 from .._errors import Closed
 from .._settings import Settings
+
+T = TypeVar("T")
 
 
 class EngineSlot:
@@ -42,6 +44,10 @@ class EngineSlot:
         if self._engine.loop is not asyncio.get_running_loop():
             raise Closed("these locks belong to another event loop: connect again in this one")
         return self._engine
+
+    async def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+        """Runs ``work`` with it."""
+        return await work(self.engine())
 
     async def close(self, limit: float) -> None:
         """Gives back what is held."""

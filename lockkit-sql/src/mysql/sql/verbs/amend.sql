@@ -40,12 +40,13 @@ BEGIN
   IF v_place IS NOT NULL THEN
     IF p_what = 0 THEN
       UPDATE lockkit_claims
-      SET expires = IF(broken, LEAST(expires, v_now + p_value), v_now + p_value)
+      SET expires = IF(broken, LEAST(expires, v_now + p_value), v_now + p_value), set_at = v_now
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place
         AND held IS NOT NULL;
     ELSE
       UPDATE lockkit_claims
-      SET expires = GREATEST(expires, v_now + IF(held IS NULL, wait_ttl, hold_ttl))
+      SET expires = GREATEST(LEAST(expires, expires - set_at + v_now),
+                             v_now + IF(held IS NULL, wait_ttl, hold_ttl)), set_at = v_now
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place
         AND NOT broken;
     END IF;

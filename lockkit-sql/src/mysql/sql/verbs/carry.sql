@@ -84,7 +84,7 @@ BEGIN
       ' ON DUPLICATE KEY UPDATE id = VALUES(id), weight = VALUES(weight),
          capacity = VALUES(capacity), hold_ttl = VALUES(hold_ttl), wait_ttl = VALUES(wait_ttl),
          identity = VALUES(identity), note = VALUES(note),
-         last = @lockkit_now, since = @lockkit_now, expires = @lockkit_now + VALUES(hold_ttl)');
+         last = @lockkit_now, since = @lockkit_now, set_at = @lockkit_now, expires = @lockkit_now + VALUES(hold_ttl)');
     PREPARE lockkit_statement FROM @lockkit_text;
     EXECUTE lockkit_statement;
   END IF;

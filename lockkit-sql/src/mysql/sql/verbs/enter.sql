@@ -16,9 +16,9 @@ BEGIN
   IF v_id IS NOT NULL THEN
     INSERT INTO lockkit_claims
       (namespace, space, name, place, token, id, weight, capacity, hold_ttl, wait_ttl, queued,
-       expires, held, identity, note)
+       expires, held, identity, note, set_at)
     SELECT namespace, space, name, last, last, id, weight, capacity, hold_ttl, wait_ttl, since,
-           expires, since, identity, note
+           LEAST(expires, expires - set_at + p_now), since, identity, note, LEAST(set_at, p_now)
     FROM lockkit_names WHERE namespace = p_namespace AND space = p_space AND name = p_name;
     UPDATE lockkit_names SET id = NULL, crowd = 1, next = 0, ends = expires, expires = 0
     WHERE namespace = p_namespace AND space = p_space AND name = p_name;

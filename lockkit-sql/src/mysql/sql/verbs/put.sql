@@ -10,7 +10,7 @@ CREATE PROCEDURE lockkit_put(
   OUT p_look BIGINT, INOUT p_woken BLOB, OUT p_alone TINYINT)
 SQL SECURITY INVOKER
 main: BEGIN
-  DECLARE v_now, v_last, v_expires, v_held, v_place, v_weight, v_capacity, v_given BIGINT
+  DECLARE v_now, v_last, v_expires, v_set, v_held, v_place, v_weight, v_capacity, v_given BIGINT
     DEFAULT NULL;
   DECLARE v_crowd, v_there, v_broken TINYINT DEFAULT 0;
   DECLARE v_id BINARY(16) DEFAULT NULL;
@@ -19,8 +19,8 @@ main: BEGIN
   -- Takes the row's lock whether it was there or not.
   INSERT INTO lockkit_names (namespace, space, name, last) VALUES (p_namespace, p_space, p_name, 0)
   ON DUPLICATE KEY UPDATE crowd = crowd;
-  SELECT last, crowd, id, weight, capacity, expires
-  INTO v_last, v_crowd, v_id, v_weight, v_capacity, v_expires
+  SELECT last, crowd, id, weight, capacity, expires, set_at
+  INTO v_last, v_crowd, v_id, v_weight, v_capacity, v_expires, v_set
   FROM lockkit_names
   WHERE namespace = p_namespace AND space = p_space AND name = p_name FOR UPDATE;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
@@ -39,13 +39,17 @@ main: BEGIN
   END IF;
 
   IF v_id IS NOT NULL AND v_expires > v_now AND NOT v_crowd THEN
+    IF v_set > v_now THEN
+      UPDATE lockkit_names SET expires = expires - set_at + v_now, set_at = v_now
+      WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+    END IF;
     IF v_capacity <> p_capacity THEN
       SET p_outcome = 3, p_token = v_capacity;
       LEAVE main;
     END IF;
     IF v_id = p_id THEN
       -- What is in line already stays where it is.
-      UPDATE lockkit_names SET expires = GREATEST(expires, v_now + hold_ttl)
+      UPDATE lockkit_names SET expires = GREATEST(expires, v_now + hold_ttl), set_at = v_now
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
       SELECT hold_ttl INTO p_ttl FROM lockkit_names
       WHERE namespace = p_namespace AND space = p_space AND name = p_name;
@@ -95,7 +99,7 @@ main: BEGIN
 
   IF v_place IS NOT NULL THEN
     UPDATE lockkit_claims
-    SET expires = GREATEST(expires, v_now + IF(held IS NULL, wait_ttl, hold_ttl))
+    SET expires = GREATEST(expires, v_now + IF(held IS NULL, wait_ttl, hold_ttl)), set_at = v_now
     WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_place
       AND NOT broken;
     SET p_outcome = 1;
@@ -103,7 +107,8 @@ main: BEGIN
     SET v_place = GREATEST(v_last + 1, v_now);
     UPDATE lockkit_names
     SET last = v_place, id = p_id, weight = p_weight, capacity = p_capacity,
-        hold_ttl = p_hold_ttl, wait_ttl = p_wait_ttl, since = v_now, expires = v_now + p_hold_ttl,
+        hold_ttl = p_hold_ttl, wait_ttl = p_wait_ttl, since = v_now, set_at = v_now,
+        expires = v_now + p_hold_ttl,
         identity = p_identity, note = p_note
     WHERE namespace = p_namespace AND space = p_space AND name = p_name;
     SET p_outcome = 1, p_alone = 1, p_token = v_place, p_ttl = p_hold_ttl;
@@ -123,10 +128,11 @@ main: BEGIN
       SET v_place = GREATEST(v_last + 1, v_now), p_outcome = 1;
       INSERT INTO lockkit_claims
         (namespace, space, name, place, token, id, weight, capacity, hold_ttl, wait_ttl, queued,
-         expires, held, identity, note)
+         expires, held, identity, note, set_at)
       VALUES (p_namespace, p_space, p_name, v_place, v_place, p_id, p_weight, p_capacity,
               p_hold_ttl, p_wait_ttl, v_now,
-              v_now + IF(v_held IS NULL, p_wait_ttl, p_hold_ttl), v_held, p_identity, p_note);
+              v_now + IF(v_held IS NULL, p_wait_ttl, p_hold_ttl), v_held, p_identity, p_note,
+              v_now);
       -- The list may have been empty: `ends` is when its first are to be looked at.
       UPDATE lockkit_names
       SET last = v_place, since = v_now, crowd = 1, id = NULL, expires = 0,

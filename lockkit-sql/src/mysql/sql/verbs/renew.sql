@@ -3,7 +3,8 @@
 -- digits, in the order of their lists: rows are locked in this order by everybody, so that two
 -- renewals never wait for each other.
 -- Rows: n (from 0); state 1 it holds, 2 it waits, 3 it was broken or is not there; token; ttl;
--- ahead; look: until somebody ahead ends; record: how it was broken; woken: on the first row.
+-- ahead; look: until somebody ahead ends; record: how it was broken; woken: on the first row. There
+-- also evidence: the server's clock; which server; no position; the connection.
 CREATE PROCEDURE lockkit_renew(IN p_claims LONGTEXT CHARACTER SET ascii)
 SQL SECURITY INVOKER
 BEGIN
@@ -56,7 +57,9 @@ BEGIN
     ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
    AND l.id = UNHEX(j.id)
   SET l.id = IF(l.expires > v_now, l.id, NULL),
-      l.expires = IF(l.expires > v_now, GREATEST(l.expires, v_now + j.hold_ttl), 0),
+      l.expires = IF(l.expires > v_now,
+        GREATEST(LEAST(l.expires, l.expires - l.set_at + v_now), v_now + j.hold_ttl), 0),
+      l.set_at = v_now,
       l.hold_ttl = j.hold_ttl, l.wait_ttl = j.wait_ttl;
 
   -- The others.
@@ -88,31 +91,42 @@ BEGIN
     ON c.id = UNHEX(j.id) AND c.namespace = UNHEX(j.namespace) AND c.space = j.space
    AND c.name = UNHEX(j.name)
   SET c.expires = GREATEST(c.expires, v_now + IF(c.held IS NULL, j.wait_ttl, j.hold_ttl)),
-      c.hold_ttl = j.hold_ttl, c.wait_ttl = j.wait_ttl
+      c.set_at = v_now, c.hold_ttl = j.hold_ttl, c.wait_ttl = j.wait_ttl
   WHERE NOT c.broken AND c.expires > v_now;
 
   SELECT j.n - 1 AS n,
          CASE WHEN (c.token IS NULL AND l.last IS NULL) OR c.broken THEN 3
               WHEN c.token IS NOT NULL AND c.held IS NULL THEN 2 ELSE 1 END AS state,
          COALESCE(c.token, l.last) AS token, COALESCE(c.hold_ttl, l.hold_ttl) AS ttl,
-         IF(c.token IS NULL OR c.held IS NOT NULL, 0,
-            (SELECT COUNT(*) FROM lockkit_claims AS a
-             WHERE a.namespace = c.namespace AND a.space = c.space AND a.name = c.name
-               AND a.place < c.place)) AS ahead,
+         IF(c.token IS NULL OR c.held IS NOT NULL, 0, p.ahead) AS ahead,
          (SELECT GREATEST(1, m.ends - v_now) FROM lockkit_names AS m
           WHERE c.token IS NOT NULL AND c.held IS NULL AND m.namespace = c.namespace
             AND m.space = c.space AND m.name = c.name) AS look,
          IF((c.token IS NULL AND l.last IS NULL) OR c.broken,
             (SELECT b.record FROM lockkit_breaks AS b WHERE b.id = UNHEX(j.id)
              ORDER BY b.n DESC LIMIT 1), NULL) AS record,
-         IF(j.n = 1, v_woken, '') AS woken
+         IF(j.n = 1, v_woken, '') AS woken,
+         IF(j.n = 1, v_now, NULL) AS time,
+         IF(j.n = 1, CONCAT_WS('-', @@hostname, @@port, @@server_id /*!80000 , @@server_uuid */), NULL)
+           AS run,
+         NULL AS position, IF(j.n = 1, CONNECTION_ID(), NULL) AS connection
   FROM JSON_TABLE(p_claims, '$[*]' COLUMNS (
       n FOR ORDINALITY, id CHAR(32) PATH '$[0]', hold_ttl BIGINT PATH '$[1]',
       wait_ttl BIGINT PATH '$[2]', namespace VARCHAR(256) PATH '$[3]', space TINYINT PATH '$[4]',
       name VARCHAR(1024) PATH '$[5]')) AS j
-  LEFT JOIN lockkit_claims AS c
+  LEFT JOIN lockkit_claims AS c FORCE INDEX (lockkit_by_id)
     ON c.id = UNHEX(j.id) AND c.namespace = UNHEX(j.namespace) AND c.space = j.space
    AND c.name = UNHEX(j.name) AND c.expires > v_now
+  LEFT JOIN (
+    SELECT a.id, ROW_NUMBER() OVER (
+      PARTITION BY a.namespace, a.space, a.name ORDER BY a.place) - 1 AS ahead
+    FROM (SELECT DISTINCT w.namespace, w.space, w.name
+          FROM JSON_TABLE(p_claims, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]')) AS i
+          STRAIGHT_JOIN lockkit_claims AS w FORCE INDEX (lockkit_by_id) ON w.id = UNHEX(i.id)
+          WHERE w.held IS NULL) AS q
+    STRAIGHT_JOIN lockkit_claims AS a
+      ON a.namespace = q.namespace AND a.space = q.space AND a.name = q.name
+  ) AS p ON p.id = UNHEX(j.id)
   LEFT JOIN lockkit_names AS l
     ON l.namespace = UNHEX(j.namespace) AND l.space = j.space AND l.name = UNHEX(j.name)
    AND l.id = UNHEX(j.id)

@@ -3,6 +3,8 @@
 -- must wait. Inside a transaction that has locked the name's row. A limit that the list was given is
 -- what counts, whatever a claim says that was put in by a procedure of version 1 which was running while
 -- they were replaced.
+-- Leases that were set while the clock was ahead count from now: `since` tells, which every verb that sets
+-- one writes.
 -- InOut: woken: the tags of the new holders, 8 bytes each, appended (as many as fit): what stands for
 -- a claim where others can see it, made of its id, and no way back.
 --
@@ -17,6 +19,7 @@ BEGIN
   DECLARE v_given BIGINT DEFAULT NULL;
   DECLARE v_used BIGINT DEFAULT 0;
   DECLARE v_holders INT DEFAULT 0;
+  DECLARE v_back TINYINT DEFAULT 0;
   DECLARE v_id BINARY(16);
 
   IF p_space = 1 THEN
@@ -26,6 +29,13 @@ BEGIN
   SELECT place INTO v_first FROM lockkit_claims
   WHERE namespace = p_namespace AND space = p_space AND name = p_name AND held IS NULL
   ORDER BY place LIMIT 1;
+
+  SELECT since > p_now INTO v_back FROM lockkit_names
+  WHERE namespace = p_namespace AND space = p_space AND name = p_name;
+  IF v_back THEN
+    UPDATE lockkit_claims SET expires = expires - set_at + p_now, set_at = p_now
+    WHERE namespace = p_namespace AND space = p_space AND name = p_name AND set_at > p_now;
+  END IF;
 
   gone: LOOP
     SET v_next = NULL;
@@ -57,7 +67,7 @@ BEGIN
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
     ELSEIF v_used + v_weight <= COALESCE(v_given, v_capacity) THEN
       UPDATE lockkit_claims
-      SET held = p_now, expires = IF(broken, expires, GREATEST(expires, p_now + hold_ttl))
+      SET held = p_now, set_at = p_now, expires = IF(broken, expires, GREATEST(expires, p_now + hold_ttl))
       WHERE namespace = p_namespace AND space = p_space AND name = p_name AND place = v_first;
       SET v_used = v_used + v_weight, v_holders = v_holders + 1;
       SELECT expires INTO v_expires FROM lockkit_claims

@@ -15,7 +15,7 @@ CREATE PROCEDURE lockkit_write(
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_now, v_version, v_highest, v_number BIGINT DEFAULT NULL;
-  DECLARE v_there, v_same TINYINT DEFAULT 0;
+  DECLARE v_there, v_same, v_back TINYINT DEFAULT 0;
   DECLARE v_outcome TINYINT DEFAULT 9;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION
   BEGIN
@@ -30,8 +30,8 @@ BEGIN
   ON DUPLICATE KEY UPDATE version = version;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
   SELECT version, highest, version > 0 AND write_id = p_write_id,
-         value IS NOT NULL AND (expires IS NULL OR expires > v_now)
-  INTO v_version, v_highest, v_same, v_there
+         value IS NOT NULL AND (expires IS NULL OR expires > v_now), set_at > v_now
+  INTO v_version, v_highest, v_same, v_there, v_back
   FROM lockkit_registers WHERE namespace = p_namespace AND name = p_name FOR UPDATE;
   IF v_same THEN
     SET v_outcome = 1, v_number = v_version;
@@ -53,11 +53,16 @@ BEGIN
     SET v_outcome = 1, v_number = GREATEST(v_version + 1, v_now);
     UPDATE lockkit_registers
     SET value = p_value, version = v_number, write_id = p_write_id,
-        expires = v_now + p_ttl,
+        set_at = v_now, expires = v_now + p_ttl,
         purge_at = CASE WHEN COALESCE(p_token, v_highest) IS NOT NULL AND p_value IS NULL THEN NULL
                         WHEN p_value IS NULL THEN v_now + p_grace
                         ELSE v_now + p_ttl + p_grace END,
         highest = COALESCE(p_token, v_highest)
+    WHERE namespace = p_namespace AND name = p_name;
+    COMMIT AND NO CHAIN NO RELEASE;
+  ELSEIF v_back THEN
+    UPDATE lockkit_registers
+    SET expires = expires - set_at + v_now, purge_at = purge_at - set_at + v_now, set_at = v_now
     WHERE namespace = p_namespace AND name = p_name;
     COMMIT AND NO CHAIN NO RELEASE;
   ELSE

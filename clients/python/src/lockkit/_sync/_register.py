@@ -1,3 +1,4 @@
+# Written by generate.py, from aio/_register.py.
 """The register, in programs with threads."""
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from .. import _registers
 from .._lease import Lease
 from .._registers import ANY, Expect
 from .._settings import Seconds, in_seconds
-from .._thread import EngineThread
 from .._wire import Entry
+from ._thread import EngineThread
 
 
 class Register:

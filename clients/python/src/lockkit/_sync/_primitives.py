@@ -1,75 +1,21 @@
-"""Mutex, read-write lock and semaphore, in programs with threads."""
+# Written by generate.py, from aio/_primitives.py.
+"""Read-write lock and semaphore, in programs with threads."""
 
 from __future__ import annotations
 
-import sys
-import threading
-from types import TracebackType
-from typing import TYPE_CHECKING, Optional, Type
+from typing import Optional
 
 from .. import _looking
-from .._entered import EachBlock, Entered, begun, caller_of
 from .._requests import Options
 from .._settings import Seconds, in_seconds
-from .._thread import EngineThread
-from .guard import Guard, taken, waited
-
-
-class Mutex:
-    """A lock that one client holds at a time, in the order of coming.
-
-    ``with locks.mutex("invoice/42") as lock:`` waits for it, and releases it at the end of the
-    block. All forms raise ``Invalid`` for a name that cannot be one.
-    """
-
-    def __init__(self, thread: EngineThread, options: Options) -> None:
-        self._thread = thread
-        self._options = options
-        self._entered: Entered[Guard] = Entered(threading.current_thread)
-
-    def lock(self) -> Guard:
-        """Waits for the lock. While the service is out of reach, this goes on trying. Raises
-        ``LockLost`` if somebody breaks the claim in line."""
-        return waited(self._thread, self._options.exclusive())
-
-    def try_lock(self) -> Optional[Guard]:
-        """The lock if it is free and nobody waits for it; otherwise ``None``, at once. Raises
-        ``Unavailable`` when there is no answer."""
-        return taken(self._thread, self._options.exclusive(), 0)
-
-    def try_lock_for(self, timeout: Seconds) -> Optional[Guard]:
-        """Waits for the lock, but not longer than this; then ``None``."""
-        limit = in_seconds("timeout", timeout)
-        return taken(self._thread, self._options.exclusive(), limit)
-
-    def __enter__(self) -> Guard:
-        caller = caller_of(sys._getframe(1))
-        # A handle may be used by several threads, and more than once by one: each has its block.
-        block = begun(self, caller)
-        guard = self.lock()
-        if block is None:
-            self._entered.add(guard, caller)
-        else:
-            block.guard = guard
-        return guard
-
-    if TYPE_CHECKING:
-
-        def __exit__(
-            self,
-            kind: Optional[Type[BaseException]],
-            body: Optional[BaseException],
-            trace: Optional[TracebackType],
-        ) -> None: ...
-
-    else:
-        __exit__ = EachBlock(Guard.__exit__)
+from ._guard import Guard, taken, waited
+from ._thread import EngineThread
 
 
 class RwLock:
     """A lock for many readers or one writer, in the order of coming: a writer that waits is not
-    overtaken by readers. The methods are those of ``Mutex``, for either side; the guards go into a
-    ``with`` statement: ``with locks.rwlock("config").read() as lock:``."""
+    overtaken by readers. The methods are those of ``Mutex``, for either side:
+    ``with locks.rwlock("config").read() as lock:``."""
 
     def __init__(self, thread: EngineThread, options: Options) -> None:
         self._thread = thread

@@ -9,7 +9,7 @@ from .._acquire import Request
 from .._engine import Callback, Engine, Hold
 from .._errors import Error
 from .._lease import Lease, Lost, swallowed
-from .._thread import EngineThread
+from ._thread import EngineThread
 
 
 class Guard(Lease):

@@ -1,3 +1,4 @@
+# Written by generate.py, from aio/_locks.py.
 """The locks of a service, in programs with threads."""
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from .. import _looking, _once, _registers
 from .._clock import Clock, system_clock
 from .._requests import Maker
 from .._settings import Seconds, in_seconds, settings
-from .._thread import EngineThread
 from .._wire import LockState
-from .group import Election, Once
-from .primitives import Mutex, RwLock, Semaphore
-from .register import Register
+from ._group import Election, Once
+from ._mutex import Mutex
+from ._primitives import RwLock, Semaphore
+from ._register import Register
+from ._thread import EngineThread
 
 
 def connect(
@@ -38,17 +40,18 @@ def connect(
     third of it. ``wait_ttl`` is how long a waiter that died blocks those behind it. ``clock`` is
     for tests.
 
-    Raises ``Invalid`` for what cannot work. After a fork, connect again in the child: there, locks
-    of the parent are not valid.
+    Raises ``Invalid`` for what cannot work. A forked child may use the object as a new one: there,
+    locks of the parent are not valid.
     """
     chosen = settings(url, token, prefix, ttl, wait_ttl)
     return Locks(EngineThread(chosen, clock or system_clock()))
 
 
 class Locks:
-    """A connection to a lock service. Thread-safe. Close it, or use it in a ``with`` statement, to
-    give back what is still held. So does the end of the program; one that is killed costs the
-    ttl."""
+    """A connection to a lock service. Thread-safe.
+
+    Close it, or use it in a ``with`` statement, to give back what is still held. So
+    does the end of the program; one that is killed costs the ttl."""
 
     def __init__(self, thread: EngineThread) -> None:
         self._thread = thread

@@ -10,11 +10,11 @@ import weakref
 from concurrent.futures import Future
 from typing import Any, Callable, Coroutine, Optional, TypeVar
 
-from . import _forks
-from ._clock import Clock
-from ._engine import Engine
-from ._errors import Closed
-from ._settings import Settings
+from .. import _forks
+from .._clock import Clock
+from .._engine import Engine
+from .._errors import Closed
+from .._settings import Settings
 
 T = TypeVar("T")
 

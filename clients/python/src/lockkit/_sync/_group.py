@@ -1,3 +1,4 @@
+# Written by generate.py, from aio/_group.py.
 """Election and once, in programs with threads: built from locks and registers."""
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from .._once import Decision
 from .._registers import ANY
 from .._requests import Options
 from .._settings import Seconds, in_seconds
-from .._thread import EngineThread
 from .._wire import Standing
-from .guard import Guard, taken, waited
+from ._guard import Guard, taken, waited
+from ._thread import EngineThread
+
+
+Work = Callable[[Guard], Union[bytes, str]]
+"""A job: it is given the guard of its lock, and returns what is decided."""
 
 
 class Election:
@@ -41,7 +46,8 @@ class Election:
     def leader(self) -> Optional[Standing]:
         """Who leads now: ``note`` is its value."""
         name = self._options.name
-        return _looking.leader(self._thread.run(lambda it: _looking.inspect(it, name, "lock")))
+        state = self._thread.run(lambda it: _looking.inspect(it, name, "lock"))
+        return _looking.leader(state)
 
     def observe(self) -> Iterator[Standing]:
         """The leader of now, if there is one, and then each that follows. One that led for a short
@@ -70,20 +76,23 @@ class Once:
         self._options = options
         self._keep = keep
 
-    def run(self, work: Callable[[Guard], Union[bytes, str]]) -> Decision:
+    def run(self, work: Work) -> Decision:
         """Runs ``work(lock)`` unless it was done; while another client runs it, waits for what
         becomes of that. What was decided, by any client. Raises ``LockLost`` when the lock was lost
         during the work: then nothing was decided here."""
-        return self.decision() or self._under(waited(self._thread, self._options.exclusive()), work)
+        decided = self.decision()
+        if decided is not None:
+            return decided
+        return self._under(waited(self._thread, self._options.exclusive()), work)
 
-    def try_run(self, work: Callable[[Guard], Union[bytes, str]]) -> Optional[Decision]:
+    def try_run(self, work: Work) -> Optional[Decision]:
         """As ``run``, but ``None`` when another client runs it now."""
         decided = self.decision()
         if decided is not None:
             return decided
         guard = taken(self._thread, self._options.exclusive(), 0)
         # A client that ran it may have decided at this very moment.
-        return self.decision() if guard is None else self._under(guard, work)
+        return (self.decision() if guard is None else self._under(guard, work))
 
     def decision(self) -> Optional[Decision]:
         """What was decided, if anything was."""
@@ -95,7 +104,7 @@ class Once:
         name = _once.register(self._options.name)
         self._thread.run(lambda it: _registers.write(it, name, None, ANY))
 
-    def _under(self, guard: Guard, work: Callable[[Guard], Union[bytes, str]]) -> Decision:
+    def _under(self, guard: Guard, work: Work) -> Decision:
         key, keep = self._options.name, self._keep
         try:
             # The holder before may have decided.

@@ -1,0 +1,57 @@
+//! What a quorum keeps as its members are set up now: each is asked, and the worst counts.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use lockkit_core::capabilities::{Capabilities, Fault, Keeps};
+use lockkit_core::driver::LockDriver;
+use lockkit_core::promises::{Promise, Promises};
+
+use super::Shared;
+
+impl Shared {
+    pub(super) async fn promises(&self, stated: &Capabilities) -> Promises {
+        let asking = (0..self.members.len()).map(|member| async move {
+            let promises = |driver: Arc<dyn LockDriver>| async move { driver.promises().await };
+            self.ask(member, self.options.member_limit, promises).await
+        });
+        let mut kept = Promises::of(stated);
+        let mut writes: Option<Promise> = None;
+        for (member, answer) in join_all(asking).await.into_iter().enumerate() {
+            let said = |why: &str| format!("member {member}: {why}");
+            let capabilities = &self.members[member].capabilities;
+            let now = answer.unwrap_or_else(|error| {
+                let mut unknown = Promises::of(capabilities);
+                for fault in [Fault::ServerRestarts, Fault::WritesLost] {
+                    unknown.set(fault, None, error.to_string());
+                }
+                unknown
+            });
+            for loss in now.losses(capabilities).all() {
+                // A member that restarts without its last writes is a member that lost them. One that
+                // loses claims at any time, with nothing to show for it, may break any majority.
+                let cost = match loss.fault {
+                    Fault::ServerRestarts | Fault::WritesLost => stated.keeps(Fault::WritesLost),
+                    _ => Keeps::Nothing,
+                };
+                let cost = if cost < Keeps::All { loss.keeps.map(|_| cost) } else { Some(cost) };
+                kept = kept.worse(Promises::from_iter([(loss.fault, cost, said(&loss.why))]));
+            }
+            let own = now.all().iter().find(|promise| promise.fault == Fault::WritesLost).cloned();
+            let own = own.map(|it| Promise { why: said(&it.why), ..it });
+            writes = match (writes, own) {
+                (Some(worst), Some(own)) if worst.is_worse(&own) => Some(worst),
+                (worst, own) => own.or(worst),
+            };
+        }
+        if let Some(Promise { fault, keeps, why }) = writes {
+            let keeps = match keeps {
+                Some(Keeps::Nothing | Keeps::Tokens) => Some(stated.keeps(fault)),
+                None if stated.keeps(fault) >= Keeps::All => Some(stated.keeps(fault)),
+                all => all,
+            };
+            kept.set(fault, keeps, why);
+        }
+        kept
+    }
+}

@@ -1,0 +1,152 @@
+//! What is kept under each fault by the servers as they are set up now, and why; asked for by
+//! operators and tools. Core's own work never reads it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Capabilities;
+use crate::capabilities::{Fault, Keeps};
+
+/// What is kept under one fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promise {
+    /// The fault.
+    pub fault: Fault,
+    /// What is left under it; `None` where a setting decides that could not be read.
+    pub keeps: Option<Keeps>,
+    /// Why: settings as they were read, or that the driver states it.
+    pub why: String,
+}
+
+impl Promise {
+    /// Whether less is kept than the other says. What is known to be lost is worse than what is not
+    /// known.
+    pub fn is_worse(&self, than: &Self) -> bool {
+        rank(self.keeps) < rank(than.keeps)
+    }
+
+    /// What is kept, as tables call it.
+    pub fn word(&self) -> &'static str {
+        self.keeps.map_or("unknown", Keeps::word)
+    }
+}
+
+/// What is kept under each fault, as the servers' settings are now: the row of *these* servers in the
+/// table of faults, which has [`Capabilities`] for servers that are set up well.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
+/// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
+/// for promise in locks.promises().await?.all() {
+///     println!("{:?}: {:?}, since {}", promise.fault, promise.keeps, promise.why);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Promises(Vec<Promise>);
+
+impl Promises {
+    /// What the driver states, whatever the settings are.
+    pub fn of(capabilities: &Capabilities) -> Self {
+        let why = "stated by the driver; no setting of the server changes it";
+        let stated = |fault| (fault, Some(capabilities.keeps(fault)), why.to_owned());
+        Self::from_iter(Fault::ALL.map(stated))
+    }
+
+    /// All of them, in the order of [`Fault::ALL`].
+    pub fn all(&self) -> &[Promise] {
+        &self.0
+    }
+
+    /// What is kept under this fault; `None` where that is not known.
+    pub fn keeps(&self, fault: Fault) -> Option<Keeps> {
+        self.0.iter().find(|promise| promise.fault == fault)?.keeps
+    }
+
+    /// What settings say of this fault, instead of what was known before.
+    pub fn set(&mut self, fault: Fault, keeps: Option<Keeps>, why: impl Into<String>) {
+        if let Some(promise) = self.0.iter_mut().find(|promise| promise.fault == fault) {
+            (promise.keeps, promise.why) = (keeps, why.into());
+        }
+    }
+
+    /// At most this is kept under every fault that can happen.
+    pub fn limit(&mut self, most: Keeps, why: &str) {
+        for promise in &mut self.0 {
+            let lower = |keeps| keeps > most && keeps != Keeps::Impossible;
+            if promise.keeps.is_none_or(lower) {
+                (promise.keeps, promise.why) = (Some(most), why.to_owned());
+            }
+        }
+    }
+
+    /// Those of them that are less than what the driver states: what the settings cost.
+    #[must_use]
+    pub fn losses(&self, stated: &Capabilities) -> Self {
+        let is_less = |it: &&Promise| rank(it.keeps) < rank(Some(stated.keeps(it.fault)));
+        Self(self.0.iter().filter(is_less).cloned().collect())
+    }
+
+    /// The worse of both, fault by fault, for a backend of several servers. What is known to be kept
+    /// no longer is worse than what is not known.
+    #[must_use]
+    pub fn worse(mut self, other: Self) -> Self {
+        for theirs in other.0 {
+            if let Some(ours) = self.0.iter_mut().find(|ours| ours.fault == theirs.fault)
+                && theirs.is_worse(ours)
+            {
+                *ours = theirs;
+            }
+        }
+        self
+    }
+}
+
+impl FromIterator<(Fault, Option<Keeps>, String)> for Promises {
+    fn from_iter<I: IntoIterator<Item = (Fault, Option<Keeps>, String)>>(all: I) -> Self {
+        Self(all.into_iter().map(|(fault, keeps, why)| Promise { fault, keeps, why }).collect())
+    }
+}
+
+fn rank(keeps: Option<Keeps>) -> u8 {
+    match keeps {
+        Some(Keeps::Nothing) => 0,
+        Some(Keeps::Tokens) => 1,
+        None => 2,
+        Some(Keeps::All) => 3,
+        Some(Keeps::Impossible) => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(keeps: Option<Keeps>) -> Promises {
+        let mut promises = Promises::of(&Capabilities::of("x"));
+        promises.set(Fault::WritesLost, keeps, "read");
+        promises
+    }
+
+    #[test]
+    fn the_worse_of_two_servers_counts_and_unknown_is_no_excuse_for_a_known_loss() {
+        let lost = |a, b| with(a).worse(with(b)).keeps(Fault::WritesLost);
+        let (all, tokens) = (Some(Keeps::All), Some(Keeps::Tokens));
+        for (a, b, worse) in [(all, tokens, tokens), (all, None, None), (None, tokens, tokens)] {
+            assert_eq!((lost(a, b), lost(b, a)), (worse, worse), "{a:?} and {b:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_leaves_what_is_worse_and_what_cannot_happen() {
+        let mut promises = with(Some(Keeps::Nothing));
+        promises.set(Fault::Failover, Some(Keeps::Impossible), "one server");
+        promises.set(Fault::DataLost, None, "hidden");
+        promises.limit(Keeps::Tokens, "locks are evicted");
+        let keeps = |fault| promises.keeps(fault);
+        assert_eq!(keeps(Fault::WritesLost), Some(Keeps::Nothing));
+        assert_eq!(keeps(Fault::Failover), Some(Keeps::Impossible));
+        assert_eq!(keeps(Fault::DataLost), Some(Keeps::Tokens));
+        assert_eq!(keeps(Fault::ClientDies), Some(Keeps::Tokens));
+    }
+}

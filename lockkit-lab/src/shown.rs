@@ -1,0 +1,230 @@
+//! Which test showed a cell of the table of faults: on this backend, under this fault, so much of the
+//! promises was left. What no test showed is *stated*. The backends are named as in the table's rows.
+
+use lockkit_core::capabilities::Fault;
+
+/// A test that shows a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The file that has it, or from which its macro makes it, from the root of the repository.
+    pub file: &'static str,
+    /// Its name; of a case or a trial, how its name begins.
+    pub test: &'static str,
+}
+
+/// The test that showed this cell; `None` when it is stated only.
+pub fn shown(backend: &str, fault: Fault) -> Option<Shown> {
+    let own = OWN.iter().find(|(of, by, ..)| *by == fault && *of == backend);
+    if let Some((.., file, test)) = own {
+        return Some(Shown { file, test });
+    }
+    let (_, file) = SITES.iter().find(|(of, _)| *of == backend)?;
+    let (_, trial) = TRIAL_OF.iter().find(|(by, _)| *by == fault)?;
+    Some(Shown { file, test: trial })
+}
+
+/// Where the trials are run on a backend.
+const SITES: &[(&str, &str)] = &[
+    ("PostgreSQL", "lockkit-sql/tests/postgres_trials.rs"),
+    ("MySQL, MariaDB", "lockkit-sql/tests/mysql_trials.rs"),
+    ("Redis", "lockkit-redis/tests/trials.rs"),
+    ("Redis, sentinel", "lockkit-redis/tests/trials_sentinel.rs"),
+    ("Redis, cluster", "lockkit-redis/tests/trials_cluster.rs"),
+    ("quorum of Redis", "lockkit-compose/tests/quorum_trials.rs"),
+    ("ZooKeeper", "lockkit-zk/tests/trials.rs"),
+    ("etcd", "lockkit-etcd/tests/trials.rs"),
+];
+
+/// The trial of a fault, on every backend that has a site and no test of its own for it.
+const TRIAL_OF: &[(Fault, &str)] = &[
+    (Fault::ConnectionCut, "robust_02"),
+    (Fault::Partition, "robust_06"),
+    (Fault::ServerStandsStill, "robust_04"),
+    (Fault::ClientStandsStill, "robust_05"),
+    (Fault::ServerRestarts, "robust_03"),
+];
+
+const REPLICAS: &str = "lockkit-sql/tests/failovers/replicas.rs";
+const UNSYNCED: &str = "lockkit-sql/tests/failovers/unsynced.rs";
+const STORMS_ON_REDIS: &str = "lockkit-redis/tests/storm.rs";
+
+/// Tests of a backend's own, and trials that only some backends have.
+const OWN: &[(&str, Fault, &str, &str)] = &[
+    ("memory", Fault::BrokenByForce, "lockkit-core/tests/conformance.rs", "inspect_05"),
+    ("SQLite", Fault::ClientStandsStill, "lockkit-lab/tests/storm.rs", "processes_on_sqlite"),
+    ("SQLite", Fault::ClientDies, "lockkit-sql/tests/processes.rs", "a_killed_holder_is_followed"),
+    ("SQLite", Fault::DataLost, "lockkit-sql/tests/processes.rs", "a_log_or_its_index_deleted"),
+    (
+        "SQLite",
+        Fault::OlderDataRestored,
+        "lockkit-sql/tests/old_data/sqlite.rs",
+        "clients_that_hold_wait_watch_and_do_nothing_go_on",
+    ),
+    ("SQLite", Fault::BrokenByForce, "lockkit-sql/tests/sqlite.rs", "inspect_05"),
+    ("PostgreSQL", Fault::ClientDies, "lockkit-sql/tests/postgres.rs", "lease_05"),
+    ("PostgreSQL", Fault::DataLost, "lockkit-sql/tests/postgres_trials.rs", "robust_10"),
+    (
+        "PostgreSQL",
+        Fault::OlderDataRestored,
+        "lockkit-sql/tests/old_data/postgres.rs",
+        "clients_go_on_when_a_copy_of_the_servers_folder_is_put_back",
+    ),
+    (
+        "PostgreSQL",
+        Fault::RightsWithdrawn,
+        "lockkit-sql/tests/postgres_rights.rs",
+        "each_right_that_is_withdrawn_is_named",
+    ),
+    (
+        "PostgreSQL",
+        Fault::Failover,
+        REPLICAS,
+        "an_asynchronous_standby_of_postgresql_forgets_the_last_claims",
+    ),
+    (
+        "PostgreSQL",
+        Fault::SplitBrain,
+        REPLICAS,
+        "an_old_primary_of_postgresql_that_lives_on_grants_as_before",
+    ),
+    (
+        "PostgreSQL",
+        Fault::ServerClockSteps,
+        "lockkit-sql/tests/postgres_trials.rs",
+        "robust_08_the_clock_of_the_server",
+    ),
+    (
+        "PostgreSQL",
+        Fault::ClientClockSteps,
+        "lockkit-sql/tests/postgres_trials.rs",
+        "robust_08_the_wall_clock",
+    ),
+    ("PostgreSQL", Fault::BrokenByForce, "lockkit-sql/tests/postgres.rs", "inspect_05"),
+    (
+        "PostgreSQL, `durability=needed`",
+        Fault::WritesLost,
+        UNSYNCED,
+        "postgresql_forgets_the_last_grant",
+    ),
+    ("MySQL, MariaDB", Fault::ClientDies, "lockkit-sql/tests/mysql.rs", "lease_05"),
+    ("MySQL, MariaDB", Fault::DataLost, "lockkit-sql/tests/mysql_trials.rs", "robust_10"),
+    (
+        "MySQL, MariaDB",
+        Fault::RightsWithdrawn,
+        "lockkit-sql/tests/mysql_rights.rs",
+        "a_right_that_is_withdrawn_during_a_hold",
+    ),
+    (
+        "MySQL, MariaDB",
+        Fault::Failover,
+        REPLICAS,
+        "an_asynchronous_replica_of_mariadb_forgets_the_last_claims",
+    ),
+    (
+        "MySQL, MariaDB",
+        Fault::SplitBrain,
+        REPLICAS,
+        "an_old_primary_of_mariadb_that_lives_on_grants_as_before",
+    ),
+    (
+        "MySQL, MariaDB",
+        Fault::ServerClockSteps,
+        "lockkit-sql/tests/mysql_trials.rs",
+        "robust_08_the_clock_of_the_server",
+    ),
+    (
+        "MySQL, MariaDB",
+        Fault::ClientClockSteps,
+        "lockkit-sql/tests/mysql_trials.rs",
+        "robust_08_the_wall_clock",
+    ),
+    ("MySQL, MariaDB", Fault::BrokenByForce, "lockkit-sql/tests/mysql.rs", "inspect_05"),
+    ("Redis", Fault::ClientDies, "lockkit-redis/tests/conformance.rs", "lease_05"),
+    ("Redis", Fault::DataLost, "lockkit-redis/tests/trials.rs", "robust_10"),
+    (
+        "Redis",
+        Fault::OlderDataRestored,
+        "lockkit-redis/tests/scripts/old_data.rs",
+        "tokens_grow_for_every_client_when_an_older_file_comes_back",
+    ),
+    (
+        "Redis",
+        Fault::ServerClockSteps,
+        "lockkit-redis/tests/trials.rs",
+        "robust_08_the_clock_of_the_server",
+    ),
+    ("Redis", Fault::ClientClockSteps, "lockkit-redis/tests/trials.rs", "robust_08_the_wall_clock"),
+    ("Redis", Fault::BrokenByForce, "lockkit-redis/tests/conformance.rs", "inspect_05"),
+    ("Redis, sentinel", Fault::Failover, STORMS_ON_REDIS, "sentinels_that_change_the_master"),
+    ("Redis, sentinel", Fault::SplitBrain, STORMS_ON_REDIS, "sentinels_whose_old_master_lives_on"),
+    ("Redis, cluster", Fault::Failover, STORMS_ON_REDIS, "a_cluster_whose_replicas_take_over"),
+    ("quorum of Redis", Fault::DataLost, "lockkit-compose/tests/quorum_trials.rs", "robust_10"),
+    ("ZooKeeper", Fault::ClientDies, "lockkit-zk/tests/conformance.rs", "lease_05"),
+    (
+        "ZooKeeper",
+        Fault::OlderDataRestored,
+        "lockkit-zk/tests/promises/backups.rs",
+        "who_holds_waits_watches_or_is_idle_while_older_data",
+    ),
+    (
+        "ZooKeeper",
+        Fault::RightsWithdrawn,
+        "lockkit-zk/tests/promises/rights.rs",
+        "a_right_that_is_withdrawn_from_a_holder",
+    ),
+    (
+        "ZooKeeper",
+        Fault::LeaderLost,
+        "lockkit-zk/tests/trials.rs",
+        "robust_07_the_leader_of_a_cluster",
+    ),
+    (
+        "ZooKeeper",
+        Fault::ServerClockSteps,
+        "lockkit-zk/tests/trials.rs",
+        "robust_08_the_clock_of_the_server",
+    ),
+    ("ZooKeeper", Fault::BrokenByForce, "lockkit-zk/tests/conformance.rs", "inspect_05"),
+    ("etcd", Fault::ClientDies, "lockkit-etcd/tests/conformance.rs", "lease_05"),
+    (
+        "etcd",
+        Fault::RightsWithdrawn,
+        "lockkit-etcd/tests/promises/rights.rs",
+        "a_right_that_is_withdrawn_from_a_holder",
+    ),
+    (
+        "etcd",
+        Fault::LeaderLost,
+        "lockkit-etcd/tests/trials.rs",
+        "robust_07_the_leader_of_a_cluster",
+    ),
+    ("etcd", Fault::BrokenByForce, "lockkit-etcd/tests/conformance.rs", "inspect_05"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trials::TRIALS;
+
+    /// Each file is there, and makes the trials or cases, or has a test whose name begins so.
+    #[test]
+    fn every_test_that_is_named_is_there() {
+        let sites = SITES.iter().flat_map(|(of, _)| TRIAL_OF.iter().map(move |(by, _)| (*of, *by)));
+        let own = OWN.iter().map(|(of, by, ..)| (*of, *by));
+        for (backend, fault) in sites.chain(own) {
+            let Shown { file, test } = shown(backend, fault).unwrap();
+            let path = format!("{}/../{file}", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(&path);
+            let text = text.unwrap_or_else(|e| panic!("{backend}, {fault:?}: {file}: {e}"));
+            let trial = TRIALS.iter().any(|trial| trial.name.starts_with(test));
+            let case = lockkit_conformance::CASES.iter().any(|case| case.name.starts_with(test));
+            let there = match (trial, case) {
+                (true, _) => text.contains("lockkit_lab::trials!"),
+                (_, true) => text.contains("lockkit_conformance::suite!"),
+                _ => text.contains(&format!("fn {test}")),
+            };
+            assert!(there, "{backend}, {fault:?}: {file} has no {test}");
+        }
+        assert_eq!(shown("PostgreSQL", Fault::LeaderLost), None);
+    }
+}

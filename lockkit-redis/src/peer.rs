@@ -1,0 +1,38 @@
+//! Who gave an answer: the run of a server, over one connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkit_core::driver::Evidence;
+use redis::Value;
+
+use crate::reply;
+
+/// An answer, and who gave it: known where the connection is our own.
+pub(crate) struct Heard<T> {
+    pub(crate) answer: T,
+    pub(crate) from: Option<Arc<Peer>>,
+}
+
+/// The server at the other end of a connection.
+pub(crate) struct Peer {
+    /// Its `run_id`; empty where the user may not ask for it.
+    run: Arc<str>,
+    connection: u64,
+}
+
+impl Peer {
+    pub(crate) fn new(run: Arc<str>) -> Self {
+        Self { run, connection: Evidence::new_connection() }
+    }
+
+    /// What an answer of this server tells that has this time, in µs, in it.
+    pub(crate) fn evidence(&self, time: &Value) -> Arc<Evidence> {
+        let evidence = Evidence::new(self.run.clone(), self.connection);
+        let time = reply::number(time).and_then(|time| u64::try_from(time).ok());
+        Arc::new(match time {
+            Some(time) => evidence.with_time(Duration::from_micros(time)),
+            None => evidence,
+        })
+    }
+}

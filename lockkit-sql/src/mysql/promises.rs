@@ -1,0 +1,30 @@
+//! What MySQL's and MariaDB's settings leave of the promises. No I/O.
+
+use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::promises::Promises;
+
+/// Settings as [`Verb::Settings`](crate::server::dialect::Verb::Settings) reads them.
+pub(super) fn judge(settings: &[(String, String)], promises: &mut Promises) {
+    let setting = |name: &str| {
+        settings.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value.as_str())
+    };
+    let flush = setting("innodb_flush_log_at_trx_commit");
+    // Some servers say 1, others ON.
+    let has_log = !matches!(setting("log_bin"), "" | "0" | "OFF");
+    let sync = setting("sync_binlog");
+    let flushed = format!("innodb_flush_log_at_trx_commit = {flush}");
+    let (kept, why) = match flush {
+        "1" | "3" if has_log && sync != "1" => {
+            let lost = "a crash of the machine takes back commits that the binary log lost";
+            (Keeps::Tokens, format!("sync_binlog = {sync} with a binary log: {lost}"))
+        }
+        "1" | "3" if has_log => (Keeps::All, format!("{flushed}, sync_binlog = 1")),
+        "1" | "3" => (Keeps::All, format!("{flushed}, no binary log")),
+        _ => (Keeps::Tokens, format!("{flushed}: a crash of the machine forgets the last commits")),
+    };
+    promises.set(Fault::WritesLost, Some(kept), why);
+    if flush == "0" {
+        let why = format!("{flushed}: a killed server forgets the last second's commits");
+        promises.set(Fault::ServerRestarts, Some(Keeps::Tokens), why);
+    }
+}
