@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use lockkit::driver::{LockDriver, Patience};
 use lockkit::sql::SqliteDriver;
-use lockkit::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_bench::{Way, is_brief, median};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
@@ -103,7 +103,7 @@ async fn beside_waiters() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("locks.db").display());
     let driver: Arc<dyn LockDriver> = Arc::new(SqliteDriver::connect(&url).await.unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     let claim = |name: &str| {
         let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
         let ttl = Duration::from_secs(600);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join_all};
 use lockkit::driver::{LockDriver, Patience};
-use lockkit::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::proxy::Protocol;
 use lockkit_lab::raw::zookeeper::four_letters;
 use lockkit_lab::{Kind, Proxy, Server};
@@ -177,7 +177,7 @@ async fn proxied(server: &Server) -> (LockManager, Proxy) {
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
     let long = Duration::from_secs(600);
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, long, long, identity))
 }
 

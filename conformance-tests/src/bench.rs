@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lockkit_core::driver::{Acquisition, Answered, Grant, LockDriver, Patience, Released, Renewal};
-use lockkit_core::state::{LockState, Standing};
+use lockkit_core::driver::{
+    Acquisition, Attempted, Grant, LockDriver, Patience, Released, Renewal,
+};
+use lockkit_core::state::{ClaimState, LockState};
 use lockkit_core::{
-    Capabilities, Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space,
+    Capabilities, Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings,
+    Space,
 };
 
 use tokio::task::JoinHandle;
@@ -73,17 +76,17 @@ impl Bench {
     /// A lease whose end a case waits for: as short as the backend allows, and long enough that a
     /// few calls fit into it.
     pub fn short(&self) -> Duration {
-        (self.capabilities.least_ttl * 2).max(Duration::from_millis(400))
+        (self.capabilities.min_ttl * 2).max(Duration::from_millis(400))
     }
 
     /// A lease within which a manager's renewals come soon, without expiring on a busy machine.
     pub fn lively(&self) -> Duration {
-        (self.capabilities.least_ttl * 3).max(Duration::from_secs(3))
+        (self.capabilities.min_ttl * 3).max(Duration::from_secs(3))
     }
 
     /// What is granted, at least, to a claim that asks for this ttl.
     pub fn given(&self, ttl: Duration) -> Duration {
-        ttl.min(self.capabilities.longest_ttl)
+        ttl.min(self.capabilities.max_ttl)
     }
 
     /// How long to wait for what must come once leases of `ttl` have ended.
@@ -144,7 +147,7 @@ impl Bench {
 
     /// A claim that holds for `ttl` and waits for long.
     pub fn claim_for(&self, name: &str, mode: Mode, ttl: Duration) -> Arc<Claim> {
-        let identity = Arc::new(Identity::of_this_process());
+        let identity = Arc::new(ClientIdentity::of_this_process());
         let key = self.key_in(mode.space(), name);
         let claim = Claim::new(key, mode, ttl, LONG, identity);
         // As that of a resizable semaphore: cases count on it that such a claim is put in line.
@@ -200,7 +203,7 @@ impl Bench {
     }
 
     /// The line of a lock.
-    pub async fn line(&self, driver: &Arc<dyn LockDriver>, key: &Key) -> Vec<Standing> {
+    pub async fn line(&self, driver: &Arc<dyn LockDriver>, key: &Key) -> Vec<ClaimState> {
         self.state(driver, key).await.line
     }
 
@@ -338,21 +341,21 @@ async fn asked<T, F: Future<Output = Result<T, Error>>>(
 impl MustSucceed for Arc<dyn LockDriver> {
     async fn grant(&self, claim: &Arc<Claim>) -> Grant {
         match asked(|| self.acquire(claim, Patience::Try)).await {
-            Ok(Answered { answer: Acquisition::Granted(grant), .. }) => grant,
+            Ok(Attempted { result: Acquisition::Granted(grant), .. }) => grant,
             other => panic!("{} should have been granted, not {other:?}", shown(claim)),
         }
     }
 
     async fn queue(&self, claim: &Arc<Claim>) -> u32 {
         match asked(|| self.acquire(claim, Patience::Wait)).await {
-            Ok(Answered { answer: Acquisition::Queued { ahead }, .. }) => ahead,
+            Ok(Attempted { result: Acquisition::Queued { ahead }, .. }) => ahead,
             other => panic!("{} should have been queued, not {other:?}", shown(claim)),
         }
     }
 
     async fn refuse(&self, claim: &Arc<Claim>) {
         let answer = asked(|| self.acquire(claim, Patience::Try)).await;
-        let busy = matches!(answer, Ok(Answered { answer: Acquisition::Busy, .. }));
+        let busy = matches!(answer, Ok(Attempted { result: Acquisition::Busy, .. }));
         assert!(busy, "{} should be busy, not {answer:?}", shown(claim));
     }
 

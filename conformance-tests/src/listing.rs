@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use lockkit_core::driver::{Force, LockDriver, RegisterKey, Write};
+use lockkit_core::driver::{BreakMode, LockDriver, RegisterKey, Write};
 use lockkit_core::state::{ListRequest, Listed, LockState, RegisterRequest, RegisterState};
-use lockkit_core::{BreakRecord, Error, Identity, Key, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, ClientIdentity, Error, Key, Namespace, Space, Token};
 
 /// Every list of the namespace whose name begins with `prefix`, read in pages of `limit`.
 ///
@@ -107,7 +107,7 @@ pub async fn break_by_force(
     token: Token,
 ) -> Result<bool, Error> {
     let record = record("cleaned up by the suite", true);
-    let force = Force::Immediate;
+    let force = BreakMode::Forced;
     driver.break_claim(key, token, force, &record).await
 }
 
@@ -131,7 +131,7 @@ pub async fn delete_registers(
 pub fn record(reason: &str, forced: bool) -> BreakRecord {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     BreakRecord {
-        by: Identity::of_this_process(),
+        by: ClientIdentity::of_this_process(),
         at_unix_ms: now.map_or(0, |d| d.as_millis() as u64),
         reason: Some(reason.to_owned()),
         forced,

@@ -2,7 +2,7 @@
 //! It has no time; leases of the claims that it is compared with must outlast the comparison.
 
 use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::{Force, SetLimit};
+use lockkit_core::driver::{BreakMode, SetLimit};
 use lockkit_core::{Mode, queue};
 
 /// One lock, as it must behave.
@@ -23,7 +23,7 @@ pub struct Member {
     pub mode: Mode,
     /// Whether it began to hold: then it holds until it leaves.
     pub held: bool,
-    /// Whether it was broken politely.
+    /// Whether it was broken gracefully.
     pub broken: bool,
 }
 
@@ -123,14 +123,14 @@ impl Model {
     }
 
     /// The member at this place is broken.
-    pub fn break_at(&mut self, at: usize, force: Force) {
+    pub fn break_at(&mut self, at: usize, force: BreakMode) {
         let Some(member) = self.line.get_mut(at) else {
             return;
         };
         self.broken.push(member.id);
         match force {
-            Force::Polite => member.broken = true,
-            Force::Immediate => drop(self.line.remove(at)),
+            BreakMode::Graceful => member.broken = true,
+            BreakMode::Forced => drop(self.line.remove(at)),
         }
         self.settle();
     }

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use lockkit_core::Capabilities;
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 
 /// A set-up's name, and what its driver states.
 pub type Column<'a> = (&'a str, &'a Capabilities);
@@ -26,7 +26,7 @@ pub fn short_table(set_ups: &[Column<'_>]) -> String {
         let names: Vec<_> = group.iter().map(|(name, _)| *name).collect();
         names.join(", ")
     });
-    let mut rows: Vec<(String, Vec<Keeps>)> = Vec::new();
+    let mut rows: Vec<(String, Vec<Guarantee>)> = Vec::new();
     for fault in Fault::ALL {
         let kept: Vec<_> = groups.iter().map(|group| group[0].1.keeps(fault)).collect();
         match rows.iter_mut().find(|(_, same)| *same == kept) {
@@ -45,7 +45,7 @@ pub fn others_table(set_ups: &[Column<'_>]) -> String {
         .to_owned();
     for fault in Fault::ALL {
         let mut rows: Vec<([&str; 3], Vec<&str>)> = Vec::new();
-        for (name, c) in set_ups.iter().filter(|(_, c)| c.keeps(fault) != Keeps::Impossible) {
+        for (name, c) in set_ups.iter().filter(|(_, c)| c.keeps(fault) != Guarantee::Impossible) {
             let [order, free, invalid] = others(fault, c.keeps(fault));
             let answers = [if c.fifo { order } else { "no order at any time" }, free, invalid];
             match rows.iter_mut().find(|(same, _)| *same == answers) {
@@ -62,30 +62,30 @@ pub fn others_table(set_ups: &[Column<'_>]) -> String {
 }
 
 /// What is left of order, no leak and no silent loss, where this is left of exclusion and tokens.
-fn others(fault: Fault, keeps: Keeps) -> [&'static str; 3] {
+fn others(fault: Fault, keeps: Guarantee) -> [&'static str; 3] {
     const FREE: &str = "as always";
     const BEFORE: &str = "before another can hold";
     const NEXT: &str = "at its next renewal";
     match fault {
         // The leases of those that wait end, too; they ask again.
         Fault::ServerStandsStill => ["not kept: all waiters ask again", FREE, BEFORE],
-        Fault::Partition | Fault::ClientStandsStill if keeps == Keeps::All => {
+        Fault::Partition | Fault::ClientStandsStill if keeps == Guarantee::All => {
             ["kept; a client that is away for its TTL loses its place", FREE, BEFORE]
         }
         Fault::BrokenByForce => ["kept", FREE, NEXT],
-        Fault::ClientMachinePaused if keeps < Keeps::All => {
+        Fault::ClientMachinePaused if keeps < Guarantee::All => {
             ["kept; a client that is away for its TTL loses its place", FREE, NEXT]
         }
         Fault::ServerClockSteps | Fault::OtherClockTakesOver | Fault::ServerClockSlewedMore
-            if keeps < Keeps::All =>
+            if keeps < Guarantee::All =>
         {
             let free = "sooner, or within its TTL after the next operation";
             ["not kept where leases end early", free, NEXT]
         }
-        Fault::SplitBrain if keeps < Keeps::All => {
+        Fault::SplitBrain if keeps < Guarantee::All => {
             ["not kept", "at each leader by itself", "when its client hears of the new leader"]
         }
-        _ if keeps < Keeps::All => {
+        _ if keeps < Guarantee::All => {
             let free = "as always; one whose release was forgotten, after its lease";
             ["not kept for what was forgotten", free, NEXT]
         }
@@ -95,7 +95,7 @@ fn others(fault: Fault, keeps: Keeps) -> [&'static str; 3] {
 
 fn printed(
     names: impl IntoIterator<Item = impl AsRef<str>>,
-    rows: impl IntoIterator<Item = (String, Vec<Keeps>)>,
+    rows: impl IntoIterator<Item = (String, Vec<Guarantee>)>,
 ) -> String {
     let (mut out, mut rule) = ("| |".to_owned(), "| --- |".to_owned());
     for name in names {
@@ -104,7 +104,7 @@ fn printed(
     }
     let _ = writeln!(out, "\n{rule}");
     for (title, kept) in rows {
-        let words: Vec<_> = kept.into_iter().map(Keeps::word).collect();
+        let words: Vec<_> = kept.into_iter().map(Guarantee::word).collect();
         let _ = writeln!(out, "| **{title}** | {} |", words.join(" | "));
     }
     out
@@ -141,8 +141,10 @@ mod tests {
     #[test]
     fn the_short_table_says_of_each_fault_and_set_up_what_the_long_one_says() {
         let (mut a, mut b) = (Capabilities::of("a"), Capabilities::of("b"));
-        a.faults = &[(Fault::DataLost, Keeps::Tokens), (Fault::BrokenByForce, Keeps::Tokens)];
-        b.faults = &[(Fault::DataLost, Keeps::Nothing), (Fault::BrokenByForce, Keeps::Tokens)];
+        a.faults =
+            &[(Fault::DataLost, Guarantee::Tokens), (Fault::BrokenByForce, Guarantee::Tokens)];
+        b.faults =
+            &[(Fault::DataLost, Guarantee::Nothing), (Fault::BrokenByForce, Guarantee::Tokens)];
         let short = short_table(&[("one", &a), ("two", &a), ("three", &b)]);
         let lines: Vec<_> = short.lines().collect();
         assert_eq!(lines[..2], ["| | one, two | three |", "| --- | --- | --- |"]);

@@ -80,9 +80,9 @@ pub const QUESTIONS: &[Question] = &[
         shown_by: &["lease_07", "lease_08"],
         answer: |c| match c.granularity {
             step if step >= Duration::from_secs(1) => {
-                format!("{}, in steps of {}", span(c.least_ttl), span(step))
+                format!("{}, in steps of {}", span(c.min_ttl), span(step))
             }
-            _ => span(c.least_ttl),
+            _ => span(c.min_ttl),
         },
     },
     Question {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{
-    Acquisition, Anchored, Answered, Entry, Force, Grant, LockDriver, RegisterKey, Registers,
-    Renewal, Replies, Reply, SetLimit, Step, StoreOutcome, Version, Write,
+    Acquisition, Anchored, Attempted, BreakMode, Entry, Grant, LockDriver, RegisterKey, Registers,
+    Renewal, Replies, Reply, SetLimit, Step, Version, Write, WriteResult,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
@@ -155,7 +155,7 @@ impl<T: Tamper> Tampered<T> {
             for (step, reply) in steps.iter().zip(&replies) {
                 self.tamper.heard(
                     match reply {
-                        Ok(Answered { answer: Reply::Acquired(answer), .. }) => {
+                        Ok(Attempted { result: Reply::Acquired(answer), .. }) => {
                             Heard::Acquired(step.claim(), answer)
                         }
                         Ok(_) => continue,
@@ -256,7 +256,7 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let call = self.inner.break_claim(key, token, force, record);
@@ -295,13 +295,13 @@ impl<T: Tamper> LockDriver for Tampered<T> {
         self.around(Verb::Resize, self.inner.resize(key, limit)).await
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let call = self.inner.token_base(namespace);
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+        let call = self.inner.namespace_counter(namespace);
         self.around(Verb::TokenBase, call).await
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        let call = self.inner.raise_token_base(namespace, base);
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        let call = self.inner.raise_namespace_counter(namespace, base);
         self.around(Verb::RaiseTokenBase, call).await
     }
 
@@ -329,7 +329,7 @@ impl<T: Tamper> Registers for Tampered<T> {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         let call = self.own_registers().write(at, write);
         self.around(Verb::Write, call).await
     }

@@ -84,8 +84,8 @@ fn random_commands_tell_most_flaws_of_the_list_from_the_model() {
         Flaw::RenewsAnothers,
         Flaw::ReleasesWithoutId,
         Flaw::SaysNoSuchLockToStrangers,
-        Flaw::PoliteBreakActsAtOnce,
-        Flaw::PoliteBreakIsForgotten,
+        Flaw::GracefulBreakActsAtOnce,
+        Flaw::GracefulBreakIsForgotten,
         Flaw::ForcedBreakWaits,
     ];
     for flaw in differs {

@@ -11,11 +11,11 @@ use lockkit_core::capabilities::{LeaseClock, WakeUp};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Released, Renewal, Replies,
-    Step, one_by_one,
+    Acquisition, Attempted, BreakMode, ClaimEnd, Grant, LockDriver, Patience, Released, Renewal,
+    Replies, Step, one_by_one,
 };
 use lockkit_core::line::{Answer, Entry, Line, Tokens, Verb};
-use lockkit_core::state::{Cursor, Health, ListRequest, LockState, Page, Standing};
+use lockkit_core::state::{ClaimState, Cursor, Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Token};
 
 // The lines between these marks are in docs/driver-guide.md.
@@ -116,7 +116,9 @@ impl DocumentDriver {
         Ok(match self.step(&claim.key, step, None)? {
             (Answer::Holds(grant), _) => Renewal::Holds(grant),
             (Answer::Waits(place), line) => Renewal::Waits { ahead: line.ahead(place) },
-            _ => Renewal::Ended(self.how_broken(claim).map_or(Ended::NotInLine, Ended::Broken)),
+            _ => {
+                Renewal::Ended(self.how_broken(claim).map_or(ClaimEnd::NotFound, ClaimEnd::Broken))
+            }
         })
     }
 }
@@ -126,7 +128,7 @@ impl DocumentDriver {
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
+    ) -> Result<Attempted<Acquisition>, Error> {
         let (asked, weight) = (claim.mode.capacity(), claim.mode.weight());
         if weight == 0 || weight > asked {
             return Err(Error::config(format!("{weight} permits of {asked}")));
@@ -162,7 +164,7 @@ impl LockDriver for DocumentDriver {
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
-        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
         Ok(one_by_one(steps, acquire, release).await)
     }
 
@@ -207,7 +209,7 @@ impl LockDriver for DocumentDriver {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let (answer, _) = self.step(key, &Verb::Break(token, force), Some(record))?;
@@ -219,7 +221,7 @@ impl LockDriver for DocumentDriver {
         let now = self.clock().now();
         let line = Line::window(document.claims, None, None);
         let shown = line.shown(now).map(|(entry, mode, holds)| {
-            let mut standing = Standing::new(entry.token, mode, (*entry.with.identity).clone());
+            let mut standing = ClaimState::new(entry.token, mode, (*entry.with.identity).clone());
             let held = entry.held_since.map_or(Duration::ZERO, |since| now.since(since));
             standing.note = entry.with.note.as_deref().map(str::to_owned);
             standing.ttl = entry.hold_ttl;

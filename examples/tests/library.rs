@@ -23,7 +23,7 @@ async fn state(db: &SqlitePool) -> String {
 }
 
 mod readme {
-    use ::lockkit::{Guard, Lease, LockManager};
+    use ::lockkit::{Guard, HeldLock, LockManager};
 
     /// The page has the path of a server's file.
     mod lockkit {
@@ -44,12 +44,12 @@ mod readme {
         Ok(())
     }
 
-    async fn lead(lease: Lease) -> anyhow::Result<()> {
+    async fn lead(lease: HeldLock) -> anyhow::Result<()> {
         lease.token()?;
         Ok(())
     }
 
-    async fn report(_: Lease) -> anyhow::Result<&'static str> {
+    async fn report(_: HeldLock) -> anyhow::Result<&'static str> {
         Ok("mailed")
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit::state::{LockState, Standing};
+use lockkit::state::{ClaimState, LockState};
 use lockkit::{Mode, Space};
 
 /// A duration as people say it: `350 ms`, `12 s`, `5 min 3 s`, `2 h 10 min`, `3 d 4 h`.
@@ -60,7 +60,7 @@ pub(crate) fn holders(state: &LockState) -> Option<String> {
 }
 
 /// One claim in a line of its own.
-pub(crate) fn standing(standing: &Standing) -> String {
+pub(crate) fn standing(standing: &ClaimState) -> String {
     let mut text =
         format!("token {}, {}, {}", standing.token, mode(standing.mode), standing.identity);
     match standing.held_for {

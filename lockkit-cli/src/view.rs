@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockkit::state::{LockState, Standing};
-use lockkit::{Identity, Mode, Space, Token};
+use lockkit::state::{ClaimState, LockState};
+use lockkit::{ClientIdentity, Mode, Space, Token};
 use serde::Serialize;
 
 use crate::exit::{Failure, code};
@@ -34,7 +34,7 @@ struct ClaimView<'a> {
     mode: &'static str,
     /// How many of a semaphore's permits.
     permits: Option<u32>,
-    identity: &'a Identity,
+    identity: &'a ClientIdentity,
     note: Option<&'a str>,
     ttl_ms: u64,
     expires_in_ms: u64,
@@ -83,7 +83,7 @@ impl<'a> StateView<'a> {
 }
 
 impl<'a> ClaimView<'a> {
-    fn of(standing: &'a Standing, position: usize) -> Self {
+    fn of(standing: &'a ClaimState, position: usize) -> Self {
         let permits = match standing.mode {
             Mode::Permits { permits, .. } => Some(permits),
             _ => None,

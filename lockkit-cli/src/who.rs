@@ -3,19 +3,19 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use lockkit::Identity;
+use lockkit::ClientIdentity;
 
 /// This user on this host, with the command that runs under the lock: `ada:backup.sh[12]@db-1`. The
 /// number is that of this process, which ends the command when it is told to end.
-pub(crate) fn running(command: &OsStr) -> Identity {
+pub(crate) fn running(command: &OsStr) -> ClientIdentity {
     let command = Path::new(command).file_name().unwrap_or(command).to_string_lossy();
     let program = format!("{}:{command}", user());
-    Identity { program, ..Identity::of_this_process() }
+    ClientIdentity { program, ..ClientIdentity::of_this_process() }
 }
 
 /// Whether this is this process, whatever it runs.
-pub(crate) fn is_this_process(identity: &Identity) -> bool {
-    let me = Identity::of_this_process();
+pub(crate) fn is_this_process(identity: &ClientIdentity) -> bool {
+    let me = ClientIdentity::of_this_process();
     (identity.pid, &identity.host) == (me.pid, &me.host)
 }
 

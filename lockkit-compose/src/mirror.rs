@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use lockkit_core::capabilities::{Capabilities, Fault, Keeps, WakeUp};
+use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, WakeUp};
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Renewal, Replies, Step,
-    one_by_one,
+    Acquisition, Attempted, BreakMode, ClaimEnd, Grant, LockDriver, Patience, Renewal, Replies,
+    Step, one_by_one,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
@@ -34,17 +34,17 @@ use stand::{Look, Stand, lost};
 const BACKEND: &str = "mirror";
 
 /// What is worst of any two backends.
-const FAULTS: &[(Fault, Keeps)] = &[
-    (Fault::WritesLost, Keeps::Nothing),
-    (Fault::DataLost, Keeps::Nothing),
-    (Fault::OlderDataRestored, Keeps::Nothing),
-    (Fault::Failover, Keeps::Nothing),
-    (Fault::SplitBrain, Keeps::Nothing),
-    (Fault::OtherClockTakesOver, Keeps::Tokens),
-    (Fault::ServerClockSteps, Keeps::Tokens),
-    (Fault::ClientMachinePaused, Keeps::Tokens),
-    (Fault::ServerClockSlewedMore, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
+const FAULTS: &[(Fault, Guarantee)] = &[
+    (Fault::WritesLost, Guarantee::Nothing),
+    (Fault::DataLost, Guarantee::Nothing),
+    (Fault::OlderDataRestored, Guarantee::Nothing),
+    (Fault::Failover, Guarantee::Nothing),
+    (Fault::SplitBrain, Guarantee::Nothing),
+    (Fault::OtherClockTakesOver, Guarantee::Tokens),
+    (Fault::ServerClockSteps, Guarantee::Tokens),
+    (Fault::ClientMachinePaused, Guarantee::Tokens),
+    (Fault::ServerClockSlewedMore, Guarantee::Tokens),
+    (Fault::BrokenByForce, Guarantee::Tokens),
 ];
 
 /// A lock that is held on an old backend and on a new one.
@@ -144,7 +144,7 @@ impl LockDriver for MirrorDriver {
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
-        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
         Ok(one_by_one(steps, acquire, release).await)
     }
 
@@ -168,12 +168,12 @@ impl LockDriver for MirrorDriver {
                 }
                 Some(Look::AtTheDoor(old)) => {
                     let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await?;
-                    if let Acquisition::Granted(grant) = answer.answer {
+                    if let Acquisition::Granted(grant) = answer.result {
                         return Ok(grant);
                     }
                 }
                 Some(Look::Ended(why)) => return Err(lost(why)),
-                None => return Err(lost(Ended::NotInLine)),
+                None => return Err(lost(ClaimEnd::NotFound)),
             }
         }
     }
@@ -216,7 +216,7 @@ impl LockDriver for MirrorDriver {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let base = self.base(&key.namespace).await?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Anchored, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+    Anchored, BreakMode, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -83,7 +83,7 @@ impl LockDriver for Named {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         self.of(self.driver.break_claim(key, token, force, record).await)
@@ -121,12 +121,12 @@ impl LockDriver for Named {
         self.of(self.driver.resize(key, limit).await)
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.of(self.driver.token_base(namespace).await)
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.of(self.driver.namespace_counter(namespace).await)
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.of(self.driver.raise_token_base(namespace, base).await)
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        self.of(self.driver.raise_namespace_counter(namespace, base).await)
     }
 
     async fn promises(&self) -> Result<Promises, Error> {

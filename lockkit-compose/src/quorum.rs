@@ -17,8 +17,8 @@ use lockkit_core::capabilities::Capabilities;
 use lockkit_core::clock::{Clock, Moment};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Renewed, Replies,
-    Step, no_answer, one_by_one,
+    Acquisition, Attempted, BreakMode, Grant, LockDriver, Patience, Released, Renewal, Renewed,
+    Replies, Step, no_answer, one_by_one,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -199,11 +199,11 @@ impl Shared {
         if claim.lifetime == Lifetime::Detached {
             return unsupported("claims that outlive their process");
         }
-        let longest = self.options.longest_ttl;
+        let longest = self.options.max_ttl;
         if claim.hold_ttl > longest {
             let message = format!(
                 "this quorum keeps leases of {longest:?} at most: use a shorter ttl, or give all \
-                 its users a greater longest_ttl"
+                 its users a greater max_ttl"
             );
             return Err(Error::Config(message));
         }
@@ -373,7 +373,7 @@ impl Shared {
             self.sum_up(&all).ok()
         };
         let removed = if_all_said(Released::Removed);
-        [Released::NotInLine, Released::NoSuchLock].map(if_all_said) == [removed; 2]
+        [Released::NotFound, Released::NoSuchLock].map(if_all_said) == [removed; 2]
     }
 
     fn sum_up(&self, answers: &[Result<Released, Error>]) -> Result<Released, Error> {
@@ -389,7 +389,7 @@ impl Shared {
         } else if count(Released::NoSuchLock) >= self.majority() {
             Released::NoSuchLock
         } else {
-            Released::NotInLine
+            Released::NotFound
         })
     }
 }
@@ -407,10 +407,10 @@ impl LockDriver for QuorumDriver {
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         let shared = &self.shared;
         let acquire = |claim: Arc<Claim>, patience| async move {
-            shared.acquire(&claim, patience).await.map(Answered::from)
+            shared.acquire(&claim, patience).await.map(Attempted::from)
         };
         let release =
-            |claim: Arc<Claim>| async move { shared.release(&claim).await.map(Answered::from) };
+            |claim: Arc<Claim>| async move { shared.release(&claim).await.map(Attempted::from) };
         Ok(one_by_one(steps, acquire, release).await)
     }
 
@@ -447,7 +447,7 @@ impl LockDriver for QuorumDriver {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         self.shared.break_claim(key, token, force, record).await
@@ -472,12 +472,12 @@ impl LockDriver for QuorumDriver {
         self.shared.namespaces(after, limit).await
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.shared.token_base(namespace).await
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.shared.namespace_counter(namespace).await
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.shared.raise_token_base(namespace, base).await
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        self.shared.raise_namespace_counter(namespace, base).await
     }
 
     async fn promises(&self) -> Result<Promises, Error> {

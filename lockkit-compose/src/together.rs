@@ -13,8 +13,8 @@ pub(crate) fn capabilities(backend: &'static str, all: &[&Capabilities]) -> Capa
     let every = |can: fn(&Capabilities) -> bool| all.iter().all(|c| can(c));
     let mut c = Capabilities::of(backend);
     c.granularity = longest(|c| c.granularity).unwrap_or_default();
-    c.least_ttl = longest(|c| c.least_ttl).unwrap_or_default();
-    c.longest_ttl = all.iter().map(|c| c.longest_ttl).min().unwrap_or_default();
+    c.min_ttl = longest(|c| c.min_ttl).unwrap_or_default();
+    c.max_ttl = all.iter().map(|c| c.max_ttl).min().unwrap_or_default();
     c.expiry_slack = longest(|c| c.expiry_slack).unwrap_or_default();
     c.fifo = false;
     c.permits = every(|c| c.permits);
@@ -61,12 +61,12 @@ mod tests {
     fn a_ttl_must_suit_all_and_all_must_be_able_to_do_a_thing() {
         let secs = Duration::from_secs;
         let (mut a, mut b) = (Capabilities::of("a"), Capabilities::of("b"));
-        (a.least_ttl, a.longest_ttl, a.expiry_slack) = (secs(1), secs(60), secs(4));
-        (b.least_ttl, b.longest_ttl, b.expiry_slack) = (secs(2), secs(90), secs(3));
+        (a.min_ttl, a.max_ttl, a.expiry_slack) = (secs(1), secs(60), secs(4));
+        (b.min_ttl, b.max_ttl, b.expiry_slack) = (secs(2), secs(90), secs(3));
         (a.shorten, b.shorten) = (true, false);
         (a.permits, b.permits) = (true, true);
         let both = capabilities("both", &[&a, &b]);
-        assert_eq!((both.least_ttl, both.longest_ttl), (secs(2), secs(60)));
+        assert_eq!((both.min_ttl, both.max_ttl), (secs(2), secs(60)));
         assert_eq!(both.expiry_slack, secs(4));
         assert!(both.permits && !both.shorten && !both.fifo);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use lockkit_compose::MirrorDriver;
-use lockkit_core::driver::{Force, LockDriver};
+use lockkit_core::driver::{BreakMode, LockDriver};
 use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Settings, Space};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::sleep;
@@ -133,7 +133,7 @@ async fn what_is_broken_at_one_is_lost_and_taken_back_at_the_other() {
         let breaker = over(side.clone());
         let state = breaker.inspect(Space::Lock, "a").await.unwrap();
         let token = state.line[0].token;
-        let how = Force::Immediate;
+        let how = BreakMode::Forced;
         assert!(breaker.break_lock(Space::Lock, "a", token, how, None).await.unwrap());
         assert!(matches!(guard.lost().await, LossReason::Broken(_)));
         drop(guard);
@@ -155,7 +155,7 @@ async fn tokens_that_would_go_back_are_an_error_and_nothing_is_left() {
     }
     // Raised by hand, and not by enough.
     let key = over(new.clone()).inspect(Space::Lock, "a").await.unwrap().key;
-    new.raise_token_base(&key.namespace, 1).await.unwrap();
+    new.raise_namespace_counter(&key.namespace, 1).await.unwrap();
     let guard = over(new.clone()).mutex("a").lock().await.unwrap();
     assert!(guard.token().unwrap() < reached);
     guard.release().await.unwrap();
@@ -179,7 +179,7 @@ async fn taking_over_twice_changes_nothing_and_the_mirror_shows_the_tokens_it_gi
     assert!(token.get() > base);
     let shown = locks.inspect(Space::Lock, "a").await.unwrap();
     assert_eq!(shown.line[0].token, token);
-    let how = Force::Polite;
+    let how = BreakMode::Graceful;
     assert!(locks.break_lock(Space::Lock, "a", token, how, Some("moved")).await.unwrap());
     assert!(matches!(guard.lost().await, LossReason::Broken(_)));
 }
@@ -231,7 +231,7 @@ async fn a_leader_that_sits_while_the_tokens_are_taken_over_keeps_the_one_that_i
     let candidate = mirror(&old, &new);
     let next = tokio::spawn(async move { candidate.election("a").value("2").campaign().await });
     sleep(TTL).await;
-    let how = Force::Immediate;
+    let how = BreakMode::Forced;
     assert!(watching.break_lock(Space::Lock, "a", first, how, None).await.unwrap());
     assert!(matches!(leadership.lost().await, LossReason::Broken(_)));
     let next = next.await.unwrap().unwrap();

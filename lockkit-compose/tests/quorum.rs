@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkit_compose::{QuorumDriver, QuorumMember, QuorumOptions};
-use lockkit_core::driver::{Acquisition, Force, LockDriver, Patience};
+use lockkit_core::driver::{Acquisition, BreakMode, LockDriver, Patience};
 use lockkit_core::{
-    BreakRecord, Claim, Error, Identity, LockManager, LossReason, MemoryDriver, Mode, Namespace,
-    Settings, Space,
+    BreakRecord, Claim, ClientIdentity, Error, LockManager, LossReason, MemoryDriver, Mode,
+    Namespace, Settings, Space,
 };
 
 const TTL: Duration = Duration::from_secs(10);
@@ -90,7 +90,7 @@ async fn a_break_reaches_the_holder_and_frees_the_lock() {
     let token = guard.token().unwrap();
     let state = theirs.inspect(Space::Lock, "a").await.unwrap();
     assert_eq!(state.line[0].token, token);
-    let broken = theirs.break_lock(Space::Lock, "a", token, Force::Immediate, None).await;
+    let broken = theirs.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
     assert!(broken.unwrap());
     let next = theirs.mutex("a").try_lock().await.unwrap().expect("it is free");
     assert!(next.token().unwrap() > token);
@@ -177,7 +177,8 @@ async fn a_member_that_does_not_answer_is_named() {
     let waits = QuorumMember::new("memory", std::future::pending).named("redis://late");
     let two = vec![present(&all[0]), present(&all[1]), waits];
     let quorum = QuorumDriver::connect(two, QuorumOptions::default()).await.unwrap();
-    let said = quorum.raise_token_base(&Namespace::default(), 1).await.unwrap_err().to_string();
+    let said =
+        quorum.raise_namespace_counter(&Namespace::default(), 1).await.unwrap_err().to_string();
     assert!(said.contains("; redis://late: it could not be reached yet"), "{said}");
 }
 
@@ -202,11 +203,11 @@ async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_nex
     let all = members(3);
     let quorum = QuorumDriver::new(all.clone(), QuorumOptions::default()).unwrap();
     let key = manager(&all).inspect(Space::Lock, "a").await.unwrap().key;
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     let acquire = async || {
         let claim = Claim::new(key.clone(), Mode::Exclusive, TTL, TTL, identity.clone());
         let claim = Arc::new(claim);
-        match quorum.acquire(&claim, Patience::Try).await.unwrap().answer {
+        match quorum.acquire(&claim, Patience::Try).await.unwrap().result {
             Acquisition::Granted(grant) => (claim, grant.token),
             other => panic!("it is free: {other:?}"),
         }
@@ -214,17 +215,17 @@ async fn what_a_slow_member_still_has_of_an_earlier_claim_is_not_said_of_the_nex
     let (_first, before) = acquire().await;
     let record =
         BreakRecord { by: (*identity).clone(), at_unix_ms: 0, reason: None, forced: false };
-    assert!(quorum.break_claim(&key, before, Force::Polite, &record).await.unwrap());
+    assert!(quorum.break_claim(&key, before, BreakMode::Graceful, &record).await.unwrap());
     assert!(quorum.inspect(&key).await.unwrap().line[0].broken);
     // As when it was released, and the third has not heard of that yet.
     for member in &all[..2] {
-        assert!(member.break_claim(&key, before, Force::Immediate, &record).await.unwrap());
+        assert!(member.break_claim(&key, before, BreakMode::Forced, &record).await.unwrap());
     }
     let (_second, token) = acquire().await;
     assert!(token > before);
     let state = quorum.inspect(&key).await.unwrap();
     assert_eq!((state.line.len(), state.line[0].token, state.line[0].broken), (1, token, false));
-    let broken = quorum.break_claim(&key, before, Force::Immediate, &record).await.unwrap();
+    let broken = quorum.break_claim(&key, before, BreakMode::Forced, &record).await.unwrap();
     assert!(!broken, "the claim of that token is gone");
     assert!(quorum.inspect(&key).await.unwrap().line[0].holds(), "the next one is not broken");
 }

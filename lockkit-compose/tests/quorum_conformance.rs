@@ -23,7 +23,7 @@ impl Quorum {
 impl Harness for Quorum {
     async fn driver(&self) -> Result<Arc<dyn LockDriver>, Error> {
         let members = self.members.iter().map(|m| Arc::new(m.clone()) as Arc<dyn LockDriver>);
-        let options = QuorumOptions::default().longest_ttl(Duration::from_secs(10 * 365 * 86_400));
+        let options = QuorumOptions::default().max_ttl(Duration::from_secs(10 * 365 * 86_400));
         Ok(Arc::new(QuorumDriver::new(members.collect(), options)?))
     }
 

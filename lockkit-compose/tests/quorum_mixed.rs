@@ -44,7 +44,7 @@ impl Harness for Mixed {
             Arc::new(self.memory.clone()),
         ];
         // As in the quorum over Redis: no case is about members that do not answer.
-        let options = QuorumOptions::default().longest_ttl(Duration::from_secs(10 * 365 * 86_400));
+        let options = QuorumOptions::default().max_ttl(Duration::from_secs(10 * 365 * 86_400));
         let options = options.member_limit(Duration::from_secs(30));
         Ok(Arc::new(QuorumDriver::new(members, options)?))
     }

@@ -18,7 +18,7 @@ struct Quorum(usize);
 /// no case here is about members that do not answer.
 /// Behind every member: a machine that stands still for a moment is not a server that is away.
 const PATIENT: &str = "?timeout=30s";
-const OPTIONS: &str = "&longest_ttl=3650d&member_limit=30s";
+const OPTIONS: &str = "&max_ttl=3650d&member_limit=30s";
 
 /// Servers for all cases of a process: none of them disturbs them.
 async fn servers(count: usize) -> Result<&'static [Server], Error> {

@@ -53,7 +53,7 @@ async fn keep_writes(server: SocketAddr) -> io::Result<()> {
 }
 
 /// Longer leases than any trial asks for. Members that do not answer cost two seconds.
-const OPTIONS: &str = "?longest_ttl=1h&member_limit=2s";
+const OPTIONS: &str = "?max_ttl=1h&member_limit=2s";
 
 #[async_trait]
 impl Site for Quorum {
@@ -119,7 +119,7 @@ async fn durable_servers() -> Vec<Server> {
 async fn without_a_majority(begin: impl AsyncFn(&Server), end: impl AsyncFn(&Server)) {
     let servers = durable_servers().await;
     let urls: Vec<_> = servers.iter().map(Server::url).collect();
-    let url = format!("quorum:{}?ttl=10s&wait_ttl=10s&longest_ttl=1h", urls.join(","));
+    let url = format!("quorum:{}?ttl=10s&wait_ttl=10s&max_ttl=1h", urls.join(","));
     let (ours, theirs) = tokio::try_join!(lockkit::connect(&url), lockkit::connect(&url)).unwrap();
     let guard = ours.mutex("a").lock().await.unwrap();
     let token = guard.token();
@@ -158,7 +158,7 @@ async fn robust_04_a_majority_stands_still() {
 async fn robust_05_durable_members_are_restarted_one_by_one_without_a_pause() {
     let servers = durable_servers().await;
     let urls: Vec<_> = servers.iter().map(Server::url).collect();
-    let url = format!("quorum:{}?ttl=30s&longest_ttl=1h&member_limit=5s", urls.join(","));
+    let url = format!("quorum:{}?ttl=30s&max_ttl=1h&member_limit=5s", urls.join(","));
     let locks = lockkit::connect(&url).await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     for (round, server) in servers.iter().enumerate() {
@@ -187,7 +187,7 @@ async fn robust_06_a_member_comes_back_with_an_older_snapshot() {
     tell(&["CONFIG", "REWRITE"]).await;
     keep_writes(away.addr()).await.unwrap();
     let urls: Vec<_> = servers.iter().map(Server::url).collect();
-    let url = format!("quorum:{}?ttl=6s&longest_ttl=6s", urls.join(","));
+    let url = format!("quorum:{}?ttl=6s&max_ttl=6s", urls.join(","));
     let (ours, theirs) = tokio::try_join!(lockkit::connect(&url), lockkit::connect(&url)).unwrap();
     for locks in [&ours, &theirs] {
         locks.mutex("before").lock().await.unwrap().release().await.unwrap();

@@ -9,7 +9,7 @@ use tracing::Instrument;
 use crate::clock::Moment;
 use crate::collector::{Answer, Passenger};
 use crate::deadline::backoff;
-use crate::driver::{Acquisition, Answered, Patience, Reply, Step};
+use crate::driver::{Acquisition, Attempted, Patience, Reply, Step};
 use crate::fresh;
 use crate::guard::Guard;
 use crate::observe::{self, Labels, Outcome};
@@ -159,8 +159,10 @@ async fn attempt(
     loop {
         let base = match (core.known_token_base(), patience) {
             (Some(base), _) => base,
-            (None, Patience::Try) => core.token_base().await?,
-            (None, Patience::Wait) => core.repeat("token_base", None, || core.token_base()).await?,
+            (None, Patience::Try) => core.namespace_counter().await?,
+            (None, Patience::Wait) => {
+                core.repeat("namespace_counter", None, || core.namespace_counter()).await?
+            }
         };
         match Attempt::new(core, request, base).run(wait, patience).await? {
             Came::Granted(guard) => return Ok(Some(guard)),
@@ -250,9 +252,9 @@ impl<'a> Attempt<'a> {
             self.under_way += 1;
             self.settled = false;
             let error = match reply {
-                Ok(Answered { answer: Reply::Acquired(answer), unanswered }) => {
+                Ok(Attempted { result: Reply::Acquired(answer), ambiguous }) => {
                     core.registry.outages.answered();
-                    self.under_way += unanswered;
+                    self.under_way += ambiguous;
                     self.under_way -= 1;
                     return self.answered(answer, departed, patience).await;
                 }

@@ -13,39 +13,39 @@ use crate::{BreakRecord, LossReason, Token};
 /// not take "somebody else wrote" at its word.
 ///
 /// ```
-/// use lockkit_core::driver::{Acquisition, Answered};
+/// use lockkit_core::driver::{Acquisition, Attempted};
 ///
-/// let once = Answered::from(Acquisition::Busy);
-/// assert_eq!(once.unanswered, 0);
+/// let once = Attempted::from(Acquisition::Busy);
+/// assert_eq!(once.ambiguous, 0);
 /// // The connection broke, and the driver sent the request again.
-/// let twice = Answered::after(1, Acquisition::Busy);
-/// assert_eq!(twice.unanswered, 1);
+/// let twice = Attempted::after(1, Acquisition::Busy);
+/// assert_eq!(twice.ambiguous, 1);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answered<T> {
-    /// The answer.
-    pub answer: T,
+pub struct Attempted<T> {
+    /// The result.
+    pub result: T,
     /// How many earlier attempts of this request got no answer. An attempt that certainly never
     /// left this process, or that the backend certainly refused, does not count.
-    pub unanswered: u32,
+    pub ambiguous: u32,
 }
 
-impl<T> Answered<T> {
+impl<T> Attempted<T> {
     /// The answer to a request that was sent again after this many attempts without one.
-    pub const fn after(unanswered: u32, answer: T) -> Self {
-        Self { answer, unanswered }
+    pub const fn after(ambiguous: u32, result: T) -> Self {
+        Self { result, ambiguous }
     }
 
     /// Another answer after as many attempts.
-    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Answered<U> {
-        Answered { answer: f(self.answer), unanswered: self.unanswered }
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Attempted<U> {
+        Attempted { result: f(self.result), ambiguous: self.ambiguous }
     }
 }
 
 /// The answer to a request that was sent once.
-impl<T> From<T> for Answered<T> {
-    fn from(answer: T) -> Self {
-        Self { answer, unanswered: 0 }
+impl<T> From<T> for Attempted<T> {
+    fn from(result: T) -> Self {
+        Self { result, ambiguous: 0 }
     }
 }
 
@@ -54,11 +54,11 @@ impl<T> From<T> for Answered<T> {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # use std::{sync::Arc, time::Duration};
-/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 /// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
 /// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
 /// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
-/// #     let me = Arc::new(Identity::of_this_process());
+/// #     let me = Arc::new(ClientIdentity::of_this_process());
 /// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
 /// # }
 /// use lockkit_core::MemoryDriver;
@@ -69,8 +69,8 @@ impl<T> From<T> for Answered<T> {
 /// driver.acquire(&first, Patience::Try).await?;
 ///
 /// let second = claim("nightly", Mode::Exclusive)?;
-/// assert_eq!(driver.acquire(&second, Patience::Try).await?.answer, Acquisition::Busy);
-/// let queued = driver.acquire(&second, Patience::Wait).await?.answer;
+/// assert_eq!(driver.acquire(&second, Patience::Try).await?.result, Acquisition::Busy);
+/// let queued = driver.acquire(&second, Patience::Wait).await?.result;
 /// assert_eq!(queued, Acquisition::Queued { ahead: 1 });
 /// # Ok(()) }
 /// ```
@@ -129,15 +129,15 @@ pub struct Grant {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # use std::{sync::Arc, time::Duration};
-/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 /// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
 /// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
 /// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
-/// #     let me = Arc::new(Identity::of_this_process());
+/// #     let me = Arc::new(ClientIdentity::of_this_process());
 /// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
 /// # }
 /// use lockkit_core::MemoryDriver;
-/// use lockkit_core::driver::{Ended, LockDriver, Patience, Renewal};
+/// use lockkit_core::driver::{ClaimEnd, LockDriver, Patience, Renewal};
 ///
 /// let driver = MemoryDriver::new();
 /// let claim = claim("nightly", Mode::Exclusive)?;
@@ -145,7 +145,7 @@ pub struct Grant {
 /// assert!(matches!(driver.renew_single(&claim).await?, Renewal::Holds(_)));
 ///
 /// driver.release(&claim).await?;
-/// assert_eq!(driver.renew_single(&claim).await?, Renewal::Ended(Ended::NotInLine));
+/// assert_eq!(driver.renew_single(&claim).await?, Renewal::Ended(ClaimEnd::NotFound));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,15 +158,15 @@ pub enum Renewal {
         ahead: u32,
     },
     /// It is not live any more, and never will be again.
-    Ended(Ended),
+    Ended(ClaimEnd),
 }
 
 /// Why a claim is not live, as far as the backend can tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Ended {
+pub enum ClaimEnd {
     /// It is not in the list: released, expired, or lost. Core tells these apart.
-    NotInLine,
+    NotFound,
     /// It was broken.
     Broken(BreakRecord),
     /// The session or the lease that kept it alive ended.
@@ -174,12 +174,12 @@ pub enum Ended {
 }
 
 /// Why a claim was lost that is not in the list when its lease may have ended.
-impl From<Ended> for LossReason {
-    fn from(ended: Ended) -> Self {
+impl From<ClaimEnd> for LossReason {
+    fn from(ended: ClaimEnd) -> Self {
         match ended {
-            Ended::NotInLine => Self::Expired,
-            Ended::Broken(record) => Self::Broken(record),
-            Ended::SessionEnded => Self::SessionEnded,
+            ClaimEnd::NotFound => Self::Expired,
+            ClaimEnd::Broken(record) => Self::Broken(record),
+            ClaimEnd::SessionEnded => Self::SessionEnded,
         }
     }
 }
@@ -190,7 +190,7 @@ pub enum Anchored {
     /// It holds, and this is where: [`Anchor::at`](crate::Anchor::at).
     At(Vec<u8>),
     /// It is not live any more, and never will be again.
-    Ended(Ended),
+    Ended(ClaimEnd),
 }
 
 /// The answer to [`LockDriver::release`](crate::driver::LockDriver::release).
@@ -198,11 +198,11 @@ pub enum Anchored {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # use std::{sync::Arc, time::Duration};
-/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 /// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
 /// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
 /// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
-/// #     let me = Arc::new(Identity::of_this_process());
+/// #     let me = Arc::new(ClientIdentity::of_this_process());
 /// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
 /// # }
 /// use lockkit_core::MemoryDriver;
@@ -220,7 +220,7 @@ pub enum Released {
     /// The claim was in the list, and was taken out.
     Removed,
     /// The claim was not in the list; others are. (It ended, or it is somebody else's.)
-    NotInLine,
+    NotFound,
     /// The list was empty: nobody holds this lock.
     NoSuchLock,
 }
@@ -252,20 +252,20 @@ pub enum SetLimit {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
-/// use lockkit_core::driver::Force;
+/// use lockkit_core::driver::BreakMode;
 /// use lockkit_core::{LossReason, Space};
 ///
 /// let guard = locks.mutex("nightly").lock().await?;
 /// let token = guard.token()?;
 /// let why = Some("the host is gone");
-/// assert!(locks.break_lock(Space::Lock, "nightly", token, Force::Immediate, why).await?);
+/// assert!(locks.break_lock(Space::Lock, "nightly", token, BreakMode::Forced, why).await?);
 /// assert!(matches!(guard.lost().await, LossReason::Broken(record) if record.forced));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Force {
+pub enum BreakMode {
     /// Renew it no longer.
-    Polite,
+    Graceful,
     /// Take it out at once.
-    Immediate,
+    Forced,
 }

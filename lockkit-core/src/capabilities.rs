@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// let can = locks.capabilities();
 /// assert!(can.fifo, "this program relies on first come, first served");
-/// assert!(can.registers && can.least_ttl <= Duration::from_secs(5));
+/// assert!(can.registers && can.min_ttl <= Duration::from_secs(5));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -30,10 +30,10 @@ pub struct Capabilities {
     /// Leases are rounded up to multiples of this.
     pub granularity: Duration,
     /// The shortest lease that the backend keeps. A shorter ttl is refused before any I/O.
-    pub least_ttl: Duration,
+    pub min_ttl: Duration,
     /// The longest lease that the backend is known to give. A claim with a longer ttl is granted this
     /// at least, which its grant says, and renewed as usual.
-    pub longest_ttl: Duration,
+    pub max_ttl: Duration,
     /// How much later than its ttl a dead claim may leave, at worst, without any fault of the
     /// server: granularity, sweeps, and the grace that a new leader gives.
     pub expiry_slack: Duration,
@@ -78,7 +78,7 @@ pub struct Capabilities {
     /// they are.
     ///
     /// [`LockDriver::promises`]: crate::driver::LockDriver::promises
-    pub faults: &'static [(Fault, Keeps)],
+    pub faults: &'static [(Fault, Guarantee)],
 }
 
 impl Capabilities {
@@ -90,8 +90,8 @@ impl Capabilities {
             lease_clock: LeaseClock::Server,
             lease_scope: LeaseScope::Claim,
             granularity: Duration::from_millis(1),
-            least_ttl: Duration::from_millis(100),
-            longest_ttl: Duration::MAX,
+            min_ttl: Duration::from_millis(100),
+            max_ttl: Duration::MAX,
             expiry_slack: Duration::from_millis(100),
             wake_up: WakeUp::Poll { within: Duration::from_secs(1) },
             fifo: true,
@@ -111,8 +111,8 @@ impl Capabilities {
     }
 
     /// Which promises hold here while this fault happens.
-    pub fn keeps(&self, fault: Fault) -> Keeps {
-        self.faults.iter().find(|(f, _)| *f == fault).map_or(Keeps::All, |(_, keeps)| *keeps)
+    pub fn keeps(&self, fault: Fault) -> Guarantee {
+        self.faults.iter().find(|(f, _)| *f == fault).map_or(Guarantee::All, |(_, keeps)| *keeps)
     }
 }
 
@@ -261,11 +261,11 @@ pub enum TokenSource {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
-/// use lockkit_core::capabilities::{Fault, Keeps};
+/// use lockkit_core::capabilities::{Fault, Guarantee};
 ///
 /// let can = locks.capabilities();
 /// for fault in Fault::ALL {
-///     if can.keeps(fault) < Keeps::All {
+///     if can.keeps(fault) < Guarantee::All {
 ///         println!("{fault:?}: check tokens at the resource");
 ///     }
 /// }
@@ -377,16 +377,16 @@ impl Fault {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
-/// use lockkit_core::capabilities::{Fault, Keeps};
+/// use lockkit_core::capabilities::{Fault, Guarantee};
 ///
 /// let kept = locks.capabilities().keeps(Fault::BrokenByForce);
-/// assert_eq!(kept, Keeps::Tokens);
-/// assert!(Keeps::Nothing < Keeps::Tokens && Keeps::Tokens < Keeps::All);
+/// assert_eq!(kept, Guarantee::Tokens);
+/// assert!(Guarantee::Nothing < Guarantee::Tokens && Guarantee::Tokens < Guarantee::All);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Keeps {
+pub enum Guarantee {
     /// Both may break.
     Nothing,
     /// Two may hold at once, but the later has the greater token: a resource that checks tokens is
@@ -398,7 +398,7 @@ pub enum Keeps {
     Impossible,
 }
 
-impl Keeps {
+impl Guarantee {
     /// What it is called in tables.
     pub const fn word(self) -> &'static str {
         match self {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::name::{check_holder, check_note};
 use crate::settings::check_ttl;
 use crate::state::MARK;
-use crate::{Capabilities, Error, Identity, Key, Margin, Space, unique};
+use crate::{Capabilities, ClientIdentity, Error, Key, Margin, Space, unique};
 
 /// The secret name of a claim: 128 random bits, made by the client.
 ///
@@ -142,11 +142,11 @@ impl Mode {
 /// ```
 /// # fn main() -> Result<(), lockkit_core::Error> {
 /// # use std::{sync::Arc, time::Duration};
-/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 /// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
 /// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
 /// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
-/// #     let me = Arc::new(Identity::of_this_process());
+/// #     let me = Arc::new(ClientIdentity::of_this_process());
 /// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
 /// # }
 /// use lockkit_core::Lifetime;
@@ -176,11 +176,11 @@ pub enum Lifetime {
 /// ```
 /// # fn main() -> Result<(), lockkit_core::Error> {
 /// use std::{sync::Arc, time::Duration};
-/// use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 ///
 /// let key = Key::new(Namespace::new("shop")?, Space::Lock, Name::new("invoice/42")?);
 /// let (hold_ttl, wait_ttl) = (Duration::from_secs(30), Duration::from_secs(10));
-/// let me = Arc::new(Identity::of_this_process());
+/// let me = Arc::new(ClientIdentity::of_this_process());
 /// let claim = Claim::new(key, Mode::Exclusive, hold_ttl, wait_ttl, me)
 ///     .with_note(Some("paying".into()));
 /// # Ok(()) }
@@ -202,7 +202,7 @@ pub struct Claim {
     /// Whether it is renewed, and whether it outlives its process.
     pub lifetime: Lifetime,
     /// Who is asking, for people.
-    pub identity: Arc<Identity>,
+    pub identity: Arc<ClientIdentity>,
     /// Why, for people.
     pub note: Option<Arc<str>>,
     /// Whether the semaphore's limit may be [changed](crate::driver::LockDriver::resize), so that
@@ -226,7 +226,7 @@ impl Claim {
         mode: Mode,
         hold_ttl: Duration,
         wait_ttl: Duration,
-        identity: Arc<Identity>,
+        identity: Arc<ClientIdentity>,
     ) -> Self {
         assert_eq!(key.space, mode.space(), "a claim lives in the space of its mode");
         let id = ClaimId::random();
@@ -246,7 +246,7 @@ impl Claim {
     /// About how many bytes a request carries for this claim: its key, its identity and its note in
     /// the worst encoding, and 256 for the rest.
     pub fn weight(&self) -> usize {
-        let Identity { host, program, .. } = &*self.identity;
+        let ClientIdentity { host, program, .. } = &*self.identity;
         let note = self.note.as_ref().map_or(0, |note| note.len());
         let key = self.key.namespace.as_str().len() + self.key.name.as_str().len();
         256 + 2 * (key + host.len() + program.len() + note)
@@ -268,7 +268,7 @@ impl Claim {
                 return Err(Error::config("a semaphore gives one permit at least"));
             }
         }
-        let Identity { host, program, .. } = &*self.identity;
+        let ClientIdentity { host, program, .. } = &*self.identity;
         check_holder(host)?;
         check_holder(program)?;
         // What a composed driver added stands behind its mark.
@@ -282,9 +282,9 @@ impl Claim {
     /// ```
     /// # fn main() -> Result<(), lockkit_core::Error> {
     /// # use std::{sync::Arc, time::Duration};
-    /// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+    /// # use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
     /// let key = Key::new(Namespace::default(), Space::Semaphore, Name::new("pool")?);
-    /// let (ttl, me) = (Duration::from_secs(30), Arc::new(Identity::of_this_process()));
+    /// let (ttl, me) = (Duration::from_secs(30), Arc::new(ClientIdentity::of_this_process()));
     /// let claim = Claim::new(key, Mode::Permits { permits: 9, limit: 3 }, ttl, ttl, me);
     /// assert!(claim.check_acquire().is_err());
     /// assert!(claim.with_resizable(true).check_acquire().is_ok());

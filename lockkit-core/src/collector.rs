@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::capabilities::Flights;
 use crate::clock::{Clock, Moment};
 use crate::deadline::Jitter;
-use crate::driver::{Answered, LockDriver, Released};
+use crate::driver::{Attempted, LockDriver, Released};
 use crate::flight::{Reply, Step};
 use crate::lane::Lane;
 use crate::{Claim, Error, Key};
@@ -87,13 +87,13 @@ struct Waiting {
     latest: Option<Moment>,
     told: oneshot::Sender<Told>,
     /// How many requests with it got no answer before it was left out of a flight.
-    unanswered: u32,
+    ambiguous: u32,
 }
 
 impl Waiting {
     /// Says that nothing was sent; or nothing at all where an earlier request may have acted.
     fn refuse(self, told: Told) {
-        if self.unanswered == 0 {
+        if self.ambiguous == 0 {
             let _ = self.told.send(told);
         }
     }
@@ -113,7 +113,7 @@ enum Told {
 pub(crate) struct Answer {
     /// When its flight departed.
     pub(crate) departed: Moment,
-    pub(crate) reply: Result<Answered<Reply>, Error>,
+    pub(crate) reply: Result<Attempted<Reply>, Error>,
 }
 
 impl Collector {
@@ -140,10 +140,10 @@ impl Collector {
     pub(crate) async fn release(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Released, Error> {
         let step = Step::Release { claim: claim.clone() };
         match self.step(step, None).answer().await?.map(|answer| answer.reply) {
-            Some(Ok(Answered { answer: Reply::Released(_), unanswered: 1.. })) => {
+            Some(Ok(Attempted { result: Reply::Released(_), ambiguous: 1.. })) => {
                 Ok(Released::Removed)
             }
-            Some(Ok(Answered { answer: Reply::Released(answer), .. })) => Ok(answer),
+            Some(Ok(Attempted { result: Reply::Released(answer), .. })) => Ok(answer),
             Some(Err(error)) => Err(error),
             _ => Err(self.driver.no_reply()),
         }
@@ -180,7 +180,7 @@ impl Collector {
         if queue.alone || queue.out > 0 || queue.len() > 0 {
             queue.lone = 0;
         }
-        let waiting = Waiting { number: queue.next(), step, latest, told, unanswered: 0 };
+        let waiting = Waiting { number: queue.next(), step, latest, told, ambiguous: 0 };
         queue.insert(waiting);
         Ok((place, hears, queue.landing > 0))
     }
@@ -271,7 +271,7 @@ impl Collector {
     async fn carry(self: &Arc<Self>, batch: Vec<Waiting>) -> Option<Landing<'_>> {
         let mut parts = vec![(batch, 0)];
         let mut landing = None;
-        while let Some((mut batch, unanswered)) = parts.pop() {
+        while let Some((mut batch, ambiguous)) = parts.pop() {
             drop(landing.take());
             let departed = self.clock.now();
             let late = |waiting: &mut Waiting| waiting.latest.is_some_and(|it| it <= departed);
@@ -286,8 +286,8 @@ impl Collector {
                 // One of them may be what the backend does not take: let it fail by itself.
                 Err(error) if !error.is_retryable() && batch.len() > 1 => {
                     let half = batch.split_off(batch.len() / 2);
-                    parts.push((half, unanswered + 1));
-                    parts.push((batch, unanswered + 1));
+                    parts.push((half, ambiguous + 1));
+                    parts.push((batch, ambiguous + 1));
                     continue;
                 }
                 Err(error) => vec![Err(error); steps.len()],
@@ -296,12 +296,12 @@ impl Collector {
             let mut left_out = Vec::new();
             for (mut waiting, reply) in batch.into_iter().zip(replies) {
                 let reply = reply.map(|mut reply| {
-                    reply.unanswered += unanswered + waiting.unanswered;
+                    reply.ambiguous += ambiguous + waiting.ambiguous;
                     reply
                 });
                 match reply {
-                    Ok(Answered { answer: Reply::SendAlone, unanswered }) if steps.len() > 1 => {
-                        waiting.unanswered = unanswered;
+                    Ok(Attempted { result: Reply::SendAlone, ambiguous }) if steps.len() > 1 => {
+                        waiting.ambiguous = ambiguous;
                         left_out.push(waiting);
                     }
                     reply => drop(waiting.told.send(Told::Answer(Answer { departed, reply }))),

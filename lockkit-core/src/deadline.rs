@@ -6,7 +6,7 @@
 //!    last *answered* acquire or renewal of its claim.
 //! 2. It lies a *margin* before the end of the lease at the backend, so that clocks may run at
 //!    rates that differ by less than the margin.
-//! 3. Renewing never shortens it; only [`Lease::shorten`](crate::Lease::shorten) does, before it
+//! 3. Renewing never shortens it; only [`HeldLock::shorten`](crate::HeldLock::shorten) does, before it
 //!    asks the backend.
 //! 4. A lease is renewed after a third of its ttl, so two renewals may fail.
 

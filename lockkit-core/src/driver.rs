@@ -39,7 +39,8 @@ use crate::state::{Health, ListRequest, Listed, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 pub use crate::answers::{
-    Acquisition, Anchored, Answered, Ended, Force, Grant, Patience, Released, Renewal, SetLimit,
+    Acquisition, Anchored, Attempted, BreakMode, ClaimEnd, Grant, Patience, Released, Renewal,
+    SetLimit,
 };
 pub use crate::background::Background;
 pub use crate::bases::KnownBases;
@@ -54,8 +55,8 @@ pub use crate::observe::wake_ups_refused;
 pub use crate::pem::{Pem, PemFiles};
 pub use crate::recent::Recent;
 pub use crate::registers::{
-    Entry, Expect, Found, MAX_REGISTER_BYTES, RegisterKey, Registers, StoreOutcome, Version, Write,
-    WriteId,
+    Entry, Found, MAX_REGISTER_BYTES, Precondition, RegisterKey, Registers, Version, Write,
+    WriteId, WriteResult,
 };
 pub use crate::shared::{locked, unix_ms};
 pub use crate::url::{UrlOption, join_query, split_query};
@@ -71,11 +72,11 @@ pub use crate::writes::Writes;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # use std::{sync::Arc, time::Duration};
-/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 /// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
 /// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
 /// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
-/// #     let me = Arc::new(Identity::of_this_process());
+/// #     let me = Arc::new(ClientIdentity::of_this_process());
 /// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
 /// # }
 /// use lockkit_core::MemoryDriver;
@@ -84,7 +85,7 @@ pub use crate::writes::Writes;
 /// // What core asks of a driver, without core.
 /// let driver = MemoryDriver::new();
 /// let claim = claim("invoice/42", Mode::Exclusive)?;
-/// let Acquisition::Granted(grant) = driver.acquire(&claim, Patience::Wait).await?.answer else {
+/// let Acquisition::Granted(grant) = driver.acquire(&claim, Patience::Wait).await?.result else {
 ///     unreachable!("the lock was free");
 /// };
 /// let state = driver.inspect(&claim.key).await?;
@@ -137,7 +138,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// # Release
     /// Takes a claim out of its list, holding or waiting, and lets those begin to hold who now do,
     /// waking them and at most one other. Core takes "not there" at a first release for a lock that
-    /// was lost; [`Answered::unanswered`] says that an earlier attempt may have taken it out.
+    /// was lost; [`Attempted::ambiguous`] says that an earlier attempt may have taken it out.
     ///
     /// # Round trips
     /// One on a warm connection, for the whole flight.
@@ -151,12 +152,12 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
+    ) -> Result<Attempted<Acquisition>, Error> {
         let step = Step::Acquire { claim: claim.clone(), patience };
         let answer = self.carry(&[step]).await?.pop();
         match answer.unwrap_or_else(|| Err(self.no_reply()))? {
-            Answered { answer: Reply::Acquired(answer), unanswered } => {
-                Ok(Answered::after(unanswered, answer))
+            Attempted { result: Reply::Acquired(answer), ambiguous } => {
+                Ok(Attempted::after(ambiguous, answer))
             }
             _ => Err(self.no_reply()),
         }
@@ -191,7 +192,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// begin to; a claim that is still there gets `max(old expiry, now + ttl)`, the ttl being that
     /// of its state; one that is not is [`Renewal::Ended`]. So a lock moves on with any renewal of
     /// a queued claim, even when its holder, its first waiter and a message were all lost.
-    /// A claim that was broken politely is not renewed: it stays until its lease is over, and the
+    /// A claim that was broken gracefully is not renewed: it stays until its lease is over, and the
     /// answer is `Ended(Broken)`.
     ///
     /// The answer has one item for each claim, also where one claim is named twice. An item that is an error concerns that claim only:
@@ -216,8 +217,8 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     async fn release(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
         let answer = self.carry(&[Step::Release { claim: claim.clone() }]).await?.pop();
         match answer.unwrap_or_else(|| Err(self.no_reply()))? {
-            Answered { answer: Reply::Released(_), unanswered: 1.. } => Ok(Released::Removed),
-            Answered { answer: Reply::Released(answer), .. } => Ok(answer),
+            Attempted { result: Reply::Released(_), ambiguous: 1.. } => Ok(Released::Removed),
+            Attempted { result: Reply::Released(answer), .. } => Ok(answer),
             _ => Err(self.no_reply()),
         }
     }
@@ -241,9 +242,9 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// Breaks the claim of this list that has this token; says whether there was one.
     ///
     /// # Behavior
-    /// - [`Force::Polite`]: the claim is marked and renewed no longer; the lock moves on when its
+    /// - [`BreakMode::Graceful`]: the claim is marked and renewed no longer; the lock moves on when its
     ///   holder lets go or its lease ends. Exclusion holds.
-    /// - [`Force::Immediate`]: the claim is removed at once, and those behind it begin to hold.
+    /// - [`BreakMode::Forced`]: the claim is removed at once, and those behind it begin to hold.
     ///   From there on only tokens protect.
     ///
     /// Either way the next renewal of the claim says `Ended(Broken(record))`, for at least the ttl
@@ -253,7 +254,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error>;
 
@@ -292,7 +293,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
         loop {
             let now = self.inspect(key).await?;
-            if !now.same_line(seen) {
+            if !now.same_queue(seen) {
                 return Ok(now);
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -320,7 +321,7 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     /// Renews a single claim, by [`renew`](Self::renew).
     async fn renew_single(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
         let answers = self.renew(std::slice::from_ref(claim)).await?;
-        answers.into_iter().next().unwrap_or(Ok(Renewal::Ended(Ended::NotInLine)))
+        answers.into_iter().next().unwrap_or(Ok(Renewal::Ended(ClaimEnd::NotFound)))
     }
 
     /// Gives a semaphore a limit that stays, whether or not anybody is in its list, and says which
@@ -347,14 +348,14 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
 
     /// What core adds to every token of this namespace; 0 unless it was raised. Read once a
     /// manager.
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         let _ = namespace;
         Ok(0)
     }
 
     /// Raises the base of this namespace to at least `base`, for good. It is what lets tokens grow
     /// when a fleet moves here from another backend.
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         let _ = (namespace, base);
         Err(self.unsupported("raising the token base"))
     }

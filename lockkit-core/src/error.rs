@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::writes::ReadOnly;
-use crate::{Identity, Token};
+use crate::{ClientIdentity, Token};
 
 /// What a backend or its client said.
 ///
@@ -401,11 +401,11 @@ impl fmt::Display for LossReason {
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
 /// use lockkit_core::Space;
-/// use lockkit_core::driver::Force;
+/// use lockkit_core::driver::BreakMode;
 ///
 /// let guard = locks.mutex("nightly").lock().await?;
 /// let (token, why) = (guard.token()?, Some("deploy"));
-/// locks.break_lock(Space::Lock, "nightly", token, Force::Polite, why).await?;
+/// locks.break_lock(Space::Lock, "nightly", token, BreakMode::Graceful, why).await?;
 /// let state = locks.inspect(Space::Lock, "nightly").await?;
 /// let record = state.last_break.expect("it was broken");
 /// assert_eq!(record.reason.as_deref(), Some("deploy"));
@@ -415,7 +415,7 @@ impl fmt::Display for LossReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BreakRecord {
     /// Who did it.
-    pub by: Identity,
+    pub by: ClientIdentity,
     /// When, in milliseconds since 1970 by the breaker's clock: for people, not for decisions.
     pub at_unix_ms: u64,
     /// Why, in the breaker's words.

@@ -106,9 +106,9 @@ impl Evidence {
 /// What became of a renewed claim, and what the answer tells of its server.
 ///
 /// ```
-/// use lockkit_core::driver::{Ended, Renewal, Renewed};
+/// use lockkit_core::driver::{ClaimEnd, Renewal, Renewed};
 ///
-/// let renewed = Renewed::from(Renewal::Ended(Ended::NotInLine));
+/// let renewed = Renewed::from(Renewal::Ended(ClaimEnd::NotFound));
 /// assert!(renewed.evidence.is_none());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -295,7 +295,7 @@ impl ServerClock {
     }
 }
 
-/// Keeps it instead of what was added first, where there are too many.
+/// Guarantee it instead of what was added first, where there are too many.
 fn keep<T>(all: &mut Vec<T>, new: T) {
     if all.len() == SERVERS {
         all.remove(0);

@@ -10,7 +10,7 @@ use crate::{Error, Token};
 ///
 /// The transaction goes to the backend that keeps the lock, and the backend itself checks that the
 /// lock is held, so a program that was suspended and does not know that its lock is lost is refused
-/// as well. A [`Guard`](crate::Guard) derefs to the [`Lease`](crate::Lease) that implements this.
+/// as well. A [`Guard`](crate::Guard) derefs to the [`HeldLock`](crate::HeldLock) that implements this.
 ///
 /// | backend | `Tx` | a lock that was lost | round trips |
 /// | --- | --- | --- | --- |
@@ -19,7 +19,7 @@ use crate::{Error, Token};
 /// | etcd | `Vec<Compare>`, the conditions of a `Txn` | the transaction does not succeed | none |
 /// | ZooKeeper | `MultiWriter` | the transaction fails with `NoNode` at the place of the fence | none |
 ///
-/// Where data lies on another backend than the lock, send the [token](crate::Lease::token) along
+/// Where data lies on another backend than the lock, send the [token](crate::HeldLock::token) along
 /// with every write, and let the data's side refuse a lower one than it has seen.
 ///
 /// # Order
@@ -38,12 +38,12 @@ use crate::{Error, Token};
 /// The driver whose transactions these are. It follows from `Tx`, and is never written out.
 ///
 /// ```
-/// use lockkit_core::{Error, Fence, Lease};
+/// use lockkit_core::{Error, Fence, HeldLock};
 ///
 /// /// Begins a turn: what `tx` writes from here on is the holder's, or is not written.
-/// async fn begin<Tx: Send, Driver>(lease: &Lease, tx: &mut Tx) -> Result<(), Error>
+/// async fn begin<Tx: Send, Driver>(lease: &HeldLock, tx: &mut Tx) -> Result<(), Error>
 /// where
-///     Lease: Fence<Tx, Driver>,
+///     HeldLock: Fence<Tx, Driver>,
 /// {
 ///     lease.fence(tx).await
 /// }
@@ -66,13 +66,13 @@ pub trait Fence<Tx: Send, Driver> {
 }
 
 /// What stands for a claim in its backend: what a [`Fence`] checks. See
-/// [`Lease::anchor`](crate::Lease::anchor).
+/// [`HeldLock::anchor`](crate::HeldLock::anchor).
 ///
 /// ```
-/// use lockkit_core::{Anchor, Error, Lease};
+/// use lockkit_core::{Anchor, Error, HeldLock};
 ///
 /// /// The key to compare in a transaction of an etcd client that lockkit does not know.
-/// async fn key_of(lease: &Lease) -> Result<Vec<u8>, Error> {
+/// async fn key_of(lease: &HeldLock) -> Result<Vec<u8>, Error> {
 ///     let Anchor { at, .. } = lease.anchor("etcd").await?;
 ///     Ok(at)
 /// }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use crate::answers::{Acquisition, Answered, Patience, Released};
+use crate::answers::{Acquisition, Attempted, Patience, Released};
 use crate::{Claim, Error};
 
 /// One step of a flight: a claim, and what is to become of it.
@@ -23,11 +23,11 @@ use crate::{Claim, Error};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # use std::{sync::Arc, time::Duration};
-/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 /// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
 /// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
 /// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
-/// #     let me = Arc::new(Identity::of_this_process());
+/// #     let me = Arc::new(ClientIdentity::of_this_process());
 /// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
 /// # }
 /// use lockkit_core::MemoryDriver;
@@ -40,7 +40,7 @@ use crate::{Claim, Error};
 ///     acquire(claim("invoice/43", Mode::Exclusive)?),
 /// ];
 /// for reply in driver.carry(&flight).await? {
-///     assert!(matches!(reply?.answer, Reply::Acquired(Acquisition::Granted(_))));
+///     assert!(matches!(reply?.result, Reply::Acquired(Acquisition::Granted(_))));
 /// }
 /// # Ok(()) }
 /// ```
@@ -86,7 +86,7 @@ pub enum Reply {
 
 /// The answers to the steps of a flight, in their order: each with an error of its own, and with the
 /// number of attempts before it that got no answer.
-pub type Replies = Vec<Result<Answered<Reply>, Error>>;
+pub type Replies = Vec<Result<Attempted<Reply>, Error>>;
 
 /// Carries every step by itself, all at once: for a driver whose backend takes one at a time. It says
 /// how a claim is put in line, and how it is taken out.
@@ -96,8 +96,8 @@ pub async fn one_by_one<A, R>(
     release: impl Fn(Arc<Claim>) -> R,
 ) -> Replies
 where
-    A: Future<Output = Result<Answered<Acquisition>, Error>>,
-    R: Future<Output = Result<Answered<Released>, Error>>,
+    A: Future<Output = Result<Attempted<Acquisition>, Error>>,
+    R: Future<Output = Result<Attempted<Released>, Error>>,
 {
     let carry = async |step: &Step| match step {
         Step::Acquire { claim, patience } => {

@@ -17,11 +17,11 @@ use crate::driver::{LockDriver, Replies, Step};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # use std::{sync::Arc, time::Duration};
-/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 /// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
 /// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
 /// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
-/// #     let me = Arc::new(Identity::of_this_process());
+/// #     let me = Arc::new(ClientIdentity::of_this_process());
 /// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
 /// # }
 /// use lockkit_core::clock::{BootClock, Clock};

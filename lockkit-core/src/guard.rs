@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::driver::{Ended, Released, Renewal};
+use crate::driver::{ClaimEnd, Released, Renewal};
 use crate::error::{in_time, no_answer};
-use crate::lease::Lease;
+use crate::held_lock::HeldLock;
 use crate::record::{GivenBack, Record};
 use crate::shared::{Core, unix_ms};
 use crate::ticket::Ticket;
@@ -25,7 +25,7 @@ const EXPLANATION: Duration = Duration::from_secs(2);
 ///
 /// Renewed in the background. [`release`](Self::release) gives it back and waits for that; dropping
 /// it gives it back in the background, which needs the runtime to live for another moment, and
-/// otherwise leaves the lock to the end of its lease. It derefs to its [`Lease`], which tells the
+/// otherwise leaves the lock to the end of its lease. It derefs to its [`HeldLock`], which tells the
 /// token and of the loss.
 ///
 /// On a current-thread runtime, nothing is renewed while the holder blocks the thread, and the lease
@@ -51,7 +51,7 @@ pub struct Guard {
 /// What the guards of one claim share; there are several only where an owner re-entered.
 pub(crate) struct Holding {
     core: Arc<Core>,
-    lease: Lease,
+    lease: HeldLock,
     /// Whether dropping this gives the lock back.
     armed: AtomicBool,
     /// Where an owner finds it to re-enter, which stays for as long as this does.
@@ -60,7 +60,7 @@ pub(crate) struct Holding {
 
 impl Guard {
     pub(crate) fn new(core: Arc<Core>, record: Arc<Record>) -> Self {
-        let lease = Lease::new(record, core.registry.clone());
+        let lease = HeldLock::new(record, core.registry.clone());
         let armed = AtomicBool::new(true);
         Self { holding: Arc::new(Holding { core, lease, armed, entrance: Default::default() }) }
     }
@@ -79,7 +79,7 @@ impl Guard {
     }
 
     /// The lease, for tasks that work under this lock.
-    pub fn lease(&self) -> Lease {
+    pub fn lease(&self) -> HeldLock {
         self.holding.lease.clone()
     }
 
@@ -153,7 +153,7 @@ impl Guard {
     pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         let lease = self.lease();
         let span = observe::hold_span(&lease);
@@ -178,9 +178,9 @@ impl Guard {
 }
 
 impl Deref for Guard {
-    type Target = Lease;
+    type Target = HeldLock;
 
-    fn deref(&self) -> &Lease {
+    fn deref(&self) -> &HeldLock {
         &self.holding.lease
     }
 }
@@ -192,7 +192,7 @@ impl fmt::Debug for Guard {
 }
 
 impl Holding {
-    pub(crate) fn lease(&self) -> &Lease {
+    pub(crate) fn lease(&self) -> &HeldLock {
         &self.lease
     }
 
@@ -236,7 +236,7 @@ impl Holding {
     async fn break_of(&self, given: &GivenBack) -> Result<Option<BreakRecord>, Error> {
         let driver = self.core.driver();
         match driver.renew_single(&given.claim).await? {
-            Renewal::Ended(Ended::Broken(record)) => return Ok(Some(record)),
+            Renewal::Ended(ClaimEnd::Broken(record)) => return Ok(Some(record)),
             Renewal::Ended(_) => {}
             // An acquire of it that was under way arrived meanwhile.
             _ => {
@@ -305,7 +305,7 @@ impl WriteGuard {
     pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         self.guard.run(work).await
     }
@@ -352,9 +352,9 @@ impl WriteGuard {
 }
 
 impl Deref for WriteGuard {
-    type Target = Lease;
+    type Target = HeldLock;
 
-    fn deref(&self) -> &Lease {
+    fn deref(&self) -> &HeldLock {
         &self.guard
     }
 }

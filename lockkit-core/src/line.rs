@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use crate::claim::ClaimId;
 use crate::clock::Moment;
-use crate::driver::{Force, Grant, Patience, Released, SetLimit};
-use crate::state::Standing;
-use crate::{Claim, Identity, Mode, Token};
+use crate::driver::{BreakMode, Grant, Patience, Released, SetLimit};
+use crate::state::ClaimState;
+use crate::{Claim, ClientIdentity, Mode, Token};
 
 mod places;
 mod roster;
@@ -162,12 +162,12 @@ impl<W: Clone> Line<W> {
     pub fn standings(
         &self,
         now: Moment,
-        who: impl Fn(&W) -> (Identity, Option<String>),
-    ) -> Vec<Standing> {
+        who: impl Fn(&W) -> (ClientIdentity, Option<String>),
+    ) -> Vec<ClaimState> {
         let standing = |(entry, mode, holds): (&Entry<W>, Mode, bool)| {
             let (identity, note) = who(&entry.with);
             let held_for = entry.held_since.map_or(Duration::ZERO, |since| now.since(since));
-            let mut standing = Standing::new(entry.token, mode, identity);
+            let mut standing = ClaimState::new(entry.token, mode, identity);
             standing.note = note;
             standing.ttl = entry.hold_ttl;
             standing.expires_in = entry.expires.since(now);
@@ -308,7 +308,7 @@ impl<W: Clone> Line<W> {
                 Released::Removed
             }
             None if self.roster.is_empty() => Released::NoSuchLock,
-            None => Released::NotInLine,
+            None => Released::NotFound,
         }
     }
 
@@ -373,7 +373,7 @@ impl<W: Clone> Line<W> {
 
     /// Marks or takes out the claims with this token: one at most, unless tokens were raised to the
     /// same.
-    fn break_claims(&mut self, token: Token, force: Force, now: Moment) -> Vec<Broke> {
+    fn break_claims(&mut self, token: Token, force: BreakMode, now: Moment) -> Vec<Broke> {
         let places: Vec<u64> = match self.raised {
             false => self.roster.get(token.get()).map(|e| e.place).into_iter().collect(),
             true => self.roster.iter().filter(|e| e.token == token).map(|e| e.place).collect(),
@@ -387,8 +387,8 @@ impl<W: Clone> Line<W> {
             let id = entry.id;
             broke.push(Broke { id, until: entry.expires.max(now.after(ttl)) });
             match force {
-                Force::Immediate => self.take_out(place),
-                Force::Polite => {
+                BreakMode::Forced => self.take_out(place),
+                BreakMode::Graceful => {
                     entry.broken = true;
                     self.note(place, id, What::Broken);
                 }

@@ -31,7 +31,7 @@ impl LockManager {
     }
 
     /// How long the backend has not answered the requests of this manager, if it does not: what its
-    /// warnings say, without I/O. Only what is asked for can go unanswered: a claim that waits is
+    /// warnings say, without I/O. Only what is asked for can go ambiguous: a claim that waits is
     /// renewed every few seconds, while nothing is asked for a [`Latch`](crate::sync::Latch) that the
     /// backend tells of.
     pub fn outage(&self) -> Option<Outage> {
@@ -51,7 +51,7 @@ impl LockManager {
         paged(self.core(), move |core, after| {
             let prefix = prefix.clone();
             async move {
-                let base = core.token_base().await?;
+                let base = core.namespace_counter().await?;
                 let namespace = core.namespace.clone();
                 let request = ListRequest { namespace, space: None, prefix, after, limit: PAGE };
                 let Page { states, next } = core.driver().list(&request).await?;
@@ -120,7 +120,7 @@ impl LockManager {
     }
 
     /// The states of a lock: first as it is now, then whenever somebody comes, goes, begins to
-    /// hold, or is broken politely. States that passed quickly may be left out.
+    /// hold, or is broken gracefully. States that passed quickly may be left out.
     ///
     /// The first is asked for as [`inspect`](Self::inspect) does. While the backend is out of reach
     /// after that, this goes on trying, and then tells what is there by then.
@@ -133,7 +133,7 @@ impl LockManager {
         let key = core.key(space, name.as_ref());
         async_stream::try_stream! {
             let key = key?;
-            let base = core.repeat("token_base", Some(PATIENCE), || core.token_base()).await?;
+            let base = core.repeat("namespace_counter", Some(PATIENCE), || core.namespace_counter()).await?;
             let mut seen = core.repeat("inspect", Some(PATIENCE), || core.driver().inspect(&key)).await?;
             loop {
                 yield rebased(seen.clone(), base);

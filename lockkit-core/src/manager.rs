@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::capabilities::Capabilities;
-use crate::driver::{Force, LockDriver};
+use crate::driver::{BreakMode, LockDriver};
 use crate::observe;
 use crate::registry::Registry;
 use crate::renewer;
@@ -158,7 +158,7 @@ impl LockManager {
     /// Breaks the lock of whoever holds it, or waits for it, under this token; says whether there
     /// was such a one.
     ///
-    /// Politely ([`Force::Polite`]), the holder is renewed no longer and told so; the lock moves on
+    /// Gracefully ([`BreakMode::Graceful`]), the holder is renewed no longer and told so; the lock moves on
     /// when it lets go or its lease ends, and exclusion holds. By force, the lock moves on at once:
     /// a holder that has not noticed yet works on beside the next, and only tokens protect what
     /// they share. Either way it is recorded who did it, when and why.
@@ -170,14 +170,14 @@ impl LockManager {
         space: Space,
         name: impl AsRef<str>,
         token: Token,
-        how: Force,
+        how: BreakMode,
         reason: Option<&str>,
     ) -> Result<bool, Error> {
         let core = &self.core;
         core.check_open()?;
         let key = core.key(space, name.as_ref())?;
         reason.map(crate::name::check_note).transpose()?;
-        let base = core.token_base().await?;
+        let base = core.namespace_counter().await?;
         let Some(token) = token.get().checked_sub(base).and_then(Token::new) else {
             return Ok(false);
         };
@@ -185,7 +185,7 @@ impl LockManager {
             by: (*core.identity).clone(),
             at_unix_ms: unix_ms(),
             reason: reason.map(str::to_owned),
-            forced: how == Force::Immediate,
+            forced: how == BreakMode::Forced,
         };
         let driver = core.driver();
         // A driver that sent it twice, after a lost answer, did not find the claim the second time.
@@ -244,12 +244,12 @@ impl LockManager {
         self.core.check_open()?;
         let reached = reached.get();
         let namespace = &self.core.namespace;
-        let base = self.core.driver().token_base(namespace).await?;
+        let base = self.core.driver().namespace_counter(namespace).await?;
         if base > reached {
             return Ok(base);
         }
-        self.core.driver().raise_token_base(namespace, reached + ROOM).await?;
-        self.core.driver().token_base(namespace).await
+        self.core.driver().raise_namespace_counter(namespace, reached + ROOM).await?;
+        self.core.driver().namespace_counter(namespace).await
     }
 
     /// Releases everything that was locked through this manager and its clones, waits until the

@@ -8,11 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use crate::capabilities::{Capabilities, Fault, Keeps, LeaseClock, WakeUp};
+use crate::capabilities::{Capabilities, Fault, Guarantee, LeaseClock, WakeUp};
 use crate::clock::{Clock, Moment, TokioClock, sleep_until};
 use crate::driver::{
-    Answered, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies, Reply, SetLimit,
-    Step,
+    Attempted, BreakMode, Grant, LockDriver, RegisterKey, Registers, Renewal, Replies, Reply,
+    SetLimit, Step,
 };
 use crate::line;
 use crate::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
@@ -70,7 +70,7 @@ struct Store<S, K> {
 
 const CAPABILITIES: Capabilities = {
     let mut capabilities = Capabilities::of(BACKEND);
-    capabilities.least_ttl = Duration::from_millis(10);
+    capabilities.min_ttl = Duration::from_millis(10);
     // Tokio's timers count whole milliseconds; the rest is for a busy machine.
     capabilities.expiry_slack = Duration::from_millis(50);
     capabilities.wake_up = WakeUp::Push;
@@ -85,19 +85,19 @@ const CAPABILITIES: Capabilities = {
     capabilities.round_trips = None;
     // Server and clients are one process with one clock: they stand still, and end, together.
     capabilities.faults = &[
-        (Fault::ConnectionCut, Keeps::Impossible),
-        (Fault::Partition, Keeps::Impossible),
-        (Fault::ServerStandsStill, Keeps::Impossible),
-        (Fault::ServerRestarts, Keeps::Impossible),
-        (Fault::WritesLost, Keeps::Impossible),
-        (Fault::DataLost, Keeps::Impossible),
-        (Fault::OlderDataRestored, Keeps::Impossible),
-        (Fault::RightsWithdrawn, Keeps::Impossible),
-        (Fault::Failover, Keeps::Impossible),
-        (Fault::SplitBrain, Keeps::Impossible),
-        (Fault::OtherClockTakesOver, Keeps::Impossible),
-        (Fault::LeaderLost, Keeps::Impossible),
-        (Fault::BrokenByForce, Keeps::Tokens),
+        (Fault::ConnectionCut, Guarantee::Impossible),
+        (Fault::Partition, Guarantee::Impossible),
+        (Fault::ServerStandsStill, Guarantee::Impossible),
+        (Fault::ServerRestarts, Guarantee::Impossible),
+        (Fault::WritesLost, Guarantee::Impossible),
+        (Fault::DataLost, Guarantee::Impossible),
+        (Fault::OlderDataRestored, Guarantee::Impossible),
+        (Fault::RightsWithdrawn, Guarantee::Impossible),
+        (Fault::Failover, Guarantee::Impossible),
+        (Fault::SplitBrain, Guarantee::Impossible),
+        (Fault::OtherClockTakesOver, Guarantee::Impossible),
+        (Fault::LeaderLost, Guarantee::Impossible),
+        (Fault::BrokenByForce, Guarantee::Tokens),
     ];
     capabilities
 };
@@ -183,7 +183,7 @@ impl LockDriver for MemoryDriver {
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         self.shared.lines.apply(|lines, now, calls| {
             let carry = |step: &Step| {
-                Ok(Answered::from(match step {
+                Ok(Attempted::from(match step {
                     Step::Acquire { claim, patience } => {
                         Reply::Acquired(lines.acquire(claim, *patience, now, calls)?)
                     }
@@ -235,7 +235,7 @@ impl LockDriver for MemoryDriver {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let record = record.clone();
@@ -268,7 +268,7 @@ impl LockDriver for MemoryDriver {
         loop {
             let (state, next_end) =
                 self.shared.lines.apply(|lines, now, _| lines.view(key, now))?;
-            if !state.same_line(seen) {
+            if !state.same_queue(seen) {
                 return Ok(state);
             }
             self.shared.lines.wait(&watching.bell, next_end).await;
@@ -284,11 +284,11 @@ impl LockDriver for MemoryDriver {
         self.shared.lines.apply(|lines, now, calls| lines.resize(key, limit, now, calls))?
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         self.shared.lines.apply(|lines, _, _| lines.base(namespace))
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         self.shared.lines.apply(|lines, _, _| lines.raise_base(namespace, base))
     }
 

@@ -11,7 +11,7 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::driver::Renewed;
-use crate::{Claim, Error, Lease, LossReason, Name, Token};
+use crate::{Claim, Error, HeldLock, LossReason, Name, Token};
 
 /// How an acquisition ended.
 #[derive(Clone, Copy)]
@@ -76,7 +76,7 @@ pub(crate) fn acquire_span(labels: Labels, name: &str) -> Span {
 }
 
 /// The span of work under a lock, which `run` runs.
-pub(crate) fn hold_span(lease: &Lease) -> Span {
+pub(crate) fn hold_span(lease: &HeldLock) -> Span {
     tracing::debug_span!(
         "lockkit.hold",
         otel.kind = "internal",
@@ -212,7 +212,7 @@ pub(crate) fn broke(backend: &'static str, name: &str, token: Token, forced: boo
     );
     #[cfg(feature = "metrics")]
     {
-        let how = if forced { "forced" } else { "polite" };
+        let how = if forced { "forced" } else { "graceful" };
         metrics::counter!("lockkit_breaks_total", "backend" => backend, "outcome" => how)
             .increment(1);
     }

@@ -137,7 +137,7 @@ impl<'a> Trial<'a> {
     fn place(&self, side: usize) -> Result<Placed<'a>, Error> {
         let core = self.sides[side];
         let key = Key::new(core.namespace.clone(), Space::Lock, Name::new(NAME)?);
-        let ttl = TTL.max(core.driver().capabilities().least_ttl);
+        let ttl = TTL.max(core.driver().capabilities().min_ttl);
         let claim = Claim::new(key, Mode::Exclusive, ttl, ttl, core.identity.clone())
             .with_note(Some("lockkit doctor".into()));
         Ok(Placed { core, claim: Arc::new(claim), is_released: false, is_answered: false })
@@ -183,8 +183,8 @@ impl<'a> Trial<'a> {
             let asked = mine.core.driver().acquire(&mine.claim, Patience::Try);
             let is_over = Instant::now() >= until;
             let answer = in_time(mine.core.backend(), PATIENCE, asked).await;
-            mine.is_answered = matches!(&answer, Ok(answer) if answer.unanswered == 0);
-            match answer.map(|it| it.answer) {
+            mine.is_answered = matches!(&answer, Ok(answer) if answer.ambiguous == 0);
+            match answer.map(|it| it.result) {
                 Ok(Acquisition::Granted(grant)) => return Ok((mine, grant)),
                 Ok(_) if is_over => {
                     let holder = self.holder(&mine).await;
@@ -309,7 +309,7 @@ impl<'a> Trial<'a> {
         let driver = waiting.core.driver();
         let asked = driver.acquire(&waiting.claim, Patience::Wait);
         let answer = in_time(waiting.core.backend(), PATIENCE, asked).await;
-        waiting.is_answered = matches!(&answer, Ok(answer) if answer.unanswered == 0);
+        waiting.is_answered = matches!(&answer, Ok(answer) if answer.ambiguous == 0);
         if let Err(error) = answer {
             return Err(self.refused(
                 "waiting for a lock fails",

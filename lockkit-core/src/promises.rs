@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Capabilities;
-use crate::capabilities::{Fault, Keeps};
+use crate::capabilities::{Fault, Guarantee};
 
 /// What is kept under one fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,7 +12,7 @@ pub struct Promise {
     /// The fault.
     pub fault: Fault,
     /// What is left under it; `None` where a setting decides that could not be read.
-    pub keeps: Option<Keeps>,
+    pub keeps: Option<Guarantee>,
     /// Why: settings as they were read, or that the driver states it.
     pub why: String,
 }
@@ -26,7 +26,7 @@ impl Promise {
 
     /// What is kept, as tables call it.
     pub fn word(&self) -> &'static str {
-        self.keeps.map_or("unknown", Keeps::word)
+        self.keeps.map_or("unknown", Guarantee::word)
     }
 }
 
@@ -59,21 +59,21 @@ impl Promises {
     }
 
     /// What is kept under this fault; `None` where that is not known.
-    pub fn keeps(&self, fault: Fault) -> Option<Keeps> {
+    pub fn keeps(&self, fault: Fault) -> Option<Guarantee> {
         self.0.iter().find(|promise| promise.fault == fault)?.keeps
     }
 
     /// What settings say of this fault, instead of what was known before.
-    pub fn set(&mut self, fault: Fault, keeps: Option<Keeps>, why: impl Into<String>) {
+    pub fn set(&mut self, fault: Fault, keeps: Option<Guarantee>, why: impl Into<String>) {
         if let Some(promise) = self.0.iter_mut().find(|promise| promise.fault == fault) {
             (promise.keeps, promise.why) = (keeps, why.into());
         }
     }
 
     /// At most this is kept under every fault that can happen.
-    pub fn limit(&mut self, most: Keeps, why: &str) {
+    pub fn limit(&mut self, most: Guarantee, why: &str) {
         for promise in &mut self.0 {
-            let lower = |keeps| keeps > most && keeps != Keeps::Impossible;
+            let lower = |keeps| keeps > most && keeps != Guarantee::Impossible;
             if promise.keeps.is_none_or(lower) {
                 (promise.keeps, promise.why) = (Some(most), why.to_owned());
             }
@@ -102,19 +102,19 @@ impl Promises {
     }
 }
 
-impl FromIterator<(Fault, Option<Keeps>, String)> for Promises {
-    fn from_iter<I: IntoIterator<Item = (Fault, Option<Keeps>, String)>>(all: I) -> Self {
+impl FromIterator<(Fault, Option<Guarantee>, String)> for Promises {
+    fn from_iter<I: IntoIterator<Item = (Fault, Option<Guarantee>, String)>>(all: I) -> Self {
         Self(all.into_iter().map(|(fault, keeps, why)| Promise { fault, keeps, why }).collect())
     }
 }
 
-fn rank(keeps: Option<Keeps>) -> u8 {
+fn rank(keeps: Option<Guarantee>) -> u8 {
     match keeps {
-        Some(Keeps::Nothing) => 0,
-        Some(Keeps::Tokens) => 1,
+        Some(Guarantee::Nothing) => 0,
+        Some(Guarantee::Tokens) => 1,
         None => 2,
-        Some(Keeps::All) => 3,
-        Some(Keeps::Impossible) => 4,
+        Some(Guarantee::All) => 3,
+        Some(Guarantee::Impossible) => 4,
     }
 }
 
@@ -122,7 +122,7 @@ fn rank(keeps: Option<Keeps>) -> u8 {
 mod tests {
     use super::*;
 
-    fn with(keeps: Option<Keeps>) -> Promises {
+    fn with(keeps: Option<Guarantee>) -> Promises {
         let mut promises = Promises::of(&Capabilities::of("x"));
         promises.set(Fault::WritesLost, keeps, "read");
         promises
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn the_worse_of_two_servers_counts_and_unknown_is_no_excuse_for_a_known_loss() {
         let lost = |a, b| with(a).worse(with(b)).keeps(Fault::WritesLost);
-        let (all, tokens) = (Some(Keeps::All), Some(Keeps::Tokens));
+        let (all, tokens) = (Some(Guarantee::All), Some(Guarantee::Tokens));
         for (a, b, worse) in [(all, tokens, tokens), (all, None, None), (None, tokens, tokens)] {
             assert_eq!((lost(a, b), lost(b, a)), (worse, worse), "{a:?} and {b:?}");
         }
@@ -139,14 +139,14 @@ mod tests {
 
     #[test]
     fn a_limit_leaves_what_is_worse_and_what_cannot_happen() {
-        let mut promises = with(Some(Keeps::Nothing));
-        promises.set(Fault::Failover, Some(Keeps::Impossible), "one server");
+        let mut promises = with(Some(Guarantee::Nothing));
+        promises.set(Fault::Failover, Some(Guarantee::Impossible), "one server");
         promises.set(Fault::DataLost, None, "hidden");
-        promises.limit(Keeps::Tokens, "locks are evicted");
+        promises.limit(Guarantee::Tokens, "locks are evicted");
         let keeps = |fault| promises.keeps(fault);
-        assert_eq!(keeps(Fault::WritesLost), Some(Keeps::Nothing));
-        assert_eq!(keeps(Fault::Failover), Some(Keeps::Impossible));
-        assert_eq!(keeps(Fault::DataLost), Some(Keeps::Tokens));
-        assert_eq!(keeps(Fault::ClientDies), Some(Keeps::Tokens));
+        assert_eq!(keeps(Fault::WritesLost), Some(Guarantee::Nothing));
+        assert_eq!(keeps(Fault::Failover), Some(Guarantee::Impossible));
+        assert_eq!(keeps(Fault::DataLost), Some(Guarantee::Tokens));
+        assert_eq!(keeps(Fault::ClientDies), Some(Guarantee::Tokens));
     }
 }

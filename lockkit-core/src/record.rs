@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
 use crate::deadline::{self, Margin};
-use crate::driver::{Ended, Grant, Judgement, Renewal};
+use crate::driver::{ClaimEnd, Grant, Judgement, Renewal};
 use crate::observe::{self, Labels};
 use crate::shared::locked;
 use crate::{Claim, LossReason, Token};
@@ -465,10 +465,10 @@ fn reason_of_the_end(term: &Term) -> LossReason {
 }
 
 /// What the backend's word means for a claim that is, or is not, past its own deadline, and in doubt.
-fn loss_of(ended: &Ended, doubt: Option<LossReason>, expired: bool) -> LossReason {
+fn loss_of(ended: &ClaimEnd, doubt: Option<LossReason>, expired: bool) -> LossReason {
     match (ended, doubt) {
-        (Ended::NotInLine | Ended::SessionEnded, Some(doubt)) => doubt,
-        (Ended::NotInLine, None) if !expired => LossReason::Vanished,
+        (ClaimEnd::NotFound | ClaimEnd::SessionEnded, Some(doubt)) => doubt,
+        (ClaimEnd::NotFound, None) if !expired => LossReason::Vanished,
         (ended, _) => ended.clone().into(),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::answers::Answered;
+use crate::answers::Attempted;
 use crate::state::{Listed, RegisterRequest, RegisterState};
 use crate::{Error, Name, Namespace, Token};
 
@@ -18,14 +18,14 @@ use crate::{Error, Name, Namespace, Token};
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
-/// use lockkit_core::driver::{Expect, LockDriver, RegisterKey, StoreOutcome, Write};
+/// use lockkit_core::driver::{Precondition, LockDriver, RegisterKey, WriteResult, Write};
 /// use lockkit_core::{MemoryDriver, Name, Namespace};
 ///
 /// let driver = MemoryDriver::new();
 /// let registers = driver.registers().expect("memory has registers");
 /// let at = RegisterKey { namespace: Namespace::default(), name: Name::new("cursor")? };
-/// let write = Write { expect: Expect::Absent, ..Write::of(Some(b"event 41".to_vec())) };
-/// let StoreOutcome::Stored(version) = registers.write(&at, &write).await?.answer else {
+/// let write = Write { expect: Precondition::Absent, ..Write::of(Some(b"event 41".to_vec())) };
+/// let WriteResult::Stored(version) = registers.write(&at, &write).await?.result else {
 ///     unreachable!("nothing was there");
 /// };
 /// let entry = registers.load(&at).await?.expect("it was stored");
@@ -43,21 +43,21 @@ pub trait Registers: Send + Sync {
     /// # Behavior
     /// In one atomic step, in this order:
     /// 1. the last write that was applied bears this `write_id`: nothing is done, the answer is
-    ///    [`Stored`](StoreOutcome::Stored) (so a lost answer can be asked for again);
-    /// 2. `token` is lower than the highest seen: [`Stale`](StoreOutcome::Stale);
-    /// 3. the entry is not as expected: [`Conflict`](StoreOutcome::Conflict);
+    ///    [`Stored`](WriteResult::Stored) (so a lost answer can be asked for again);
+    /// 2. `token` is lower than the highest seen: [`Stale`](WriteResult::Stale);
+    /// 3. the entry is not as expected: [`Conflict`](WriteResult::Conflict);
     /// 4. the write is [`repeated`](Write::repeated), and an earlier attempt of it may have been
-    ///    applied and overwritten since: [`Conflict`](StoreOutcome::Conflict);
+    ///    applied and overwritten since: [`Conflict`](WriteResult::Conflict);
     /// 5. the value is stored, or deleted, under a version greater than all earlier ones, and the
     ///    highest token becomes `token`.
     ///
-    /// [`StoreOutcome::decide`] is this rule.
+    /// [`WriteResult::decide`] is this rule.
     ///
     /// A write without a token leaves the highest token as it is. A ttl counts on the backend's
     /// clock; without one the value stays. Where a value is deleted, the highest token, if there is
     /// one, is remembered, and so is that versions grow.
     async fn write(&self, at: &RegisterKey, write: &Write)
-    -> Result<Answered<StoreOutcome>, Error>;
+    -> Result<Attempted<WriteResult>, Error>;
 
     /// Returns the entry once its version is not `after` (`None`: there is no value). Does not
     /// miss a change that came before it asked. May skip versions.
@@ -129,17 +129,17 @@ pub struct Entry {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
 /// # let locks = lockkit_core::LockManager::new(lockkit_core::MemoryDriver::new());
-/// use lockkit_core::{Error, Expect};
+/// use lockkit_core::{Error, Precondition};
 ///
 /// let cursor = locks.register("cursor");
-/// let first = cursor.compare_and_store(Expect::Absent, "event 41").await?;
-/// cursor.compare_and_store(Expect::Version(first), "event 42").await?;
-/// let late = cursor.compare_and_store(Expect::Version(first), "event 43").await;
+/// let first = cursor.compare_and_store(Precondition::Absent, "event 41").await?;
+/// cursor.compare_and_store(Precondition::Version(first), "event 42").await?;
+/// let late = cursor.compare_and_store(Precondition::Version(first), "event 43").await;
 /// assert!(matches!(late, Err(Error::Conflict { .. })));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expect {
+pub enum Precondition {
     /// Whatever is there, or nothing.
     Anything,
     /// No value.
@@ -156,7 +156,7 @@ pub struct Write {
     /// How long the value stays; for good when `None`, which it is for a deletion.
     pub ttl: Option<Duration>,
     /// What must be there.
-    pub expect: Expect,
+    pub expect: Precondition,
     /// The token of the lock that protects this register. Tokens of permits do not fence: an older
     /// holder is legitimate.
     pub token: Option<Token>,
@@ -170,7 +170,7 @@ pub struct Write {
 impl Write {
     /// A write of this value, or a deletion, whatever is there; for good, and without a token.
     pub fn of(value: Option<Vec<u8>>) -> Self {
-        let (expect, write_id) = (Expect::Anything, WriteId::random());
+        let (expect, write_id) = (Precondition::Anything, WriteId::random());
         Self { value, ttl: None, expect, token: None, write_id, repeated: false }
     }
 }
@@ -178,17 +178,17 @@ impl Write {
 /// The answer to a write.
 ///
 /// ```
-/// use lockkit_core::driver::{Expect, Found, StoreOutcome, Version, Write};
+/// use lockkit_core::driver::{Precondition, Found, WriteResult, Version, Write};
 ///
 /// let found = Found { version: Some(Version(7)), present: true, token: None, last_write: None };
 /// let deletion = Write::of(None);
-/// let write = Write { expect: Expect::Version(Version(6)), ..deletion.clone() };
-/// assert_eq!(StoreOutcome::decide(&found, &write), Some(StoreOutcome::Conflict));
-/// let write = Write { expect: Expect::Version(Version(7)), ..deletion };
-/// assert_eq!(StoreOutcome::decide(&found, &write), None, "it is to be applied");
+/// let write = Write { expect: Precondition::Version(Version(6)), ..deletion.clone() };
+/// assert_eq!(WriteResult::decide(&found, &write), Some(WriteResult::Conflict));
+/// let write = Write { expect: Precondition::Version(Version(7)), ..deletion };
+/// assert_eq!(WriteResult::decide(&found, &write), None, "it is to be applied");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreOutcome {
+pub enum WriteResult {
     /// Done. (Of a deletion: the version that the absence has.)
     Stored(Version),
     /// What was there is not what was expected. An earlier attempt of this same write may have
@@ -201,7 +201,7 @@ pub enum StoreOutcome {
     },
 }
 
-/// What a write finds at its register, for [`StoreOutcome::decide`].
+/// What a write finds at its register, for [`WriteResult::decide`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The version of the value, or of its absence; `None` where nothing is remembered.
@@ -214,7 +214,7 @@ pub struct Found {
     pub last_write: Option<WriteId>,
 }
 
-impl StoreOutcome {
+impl WriteResult {
     /// The rule of [`Registers::write`]: the outcome of a write that is not applied (again), or
     /// `None` for one that is to be applied.
     pub fn decide(found: &Found, write: &Write) -> Option<Self> {
@@ -227,9 +227,9 @@ impl StoreOutcome {
             return Some(Self::Stale { highest });
         }
         let as_expected = match write.expect {
-            Expect::Anything => true,
-            Expect::Absent => !found.present,
-            Expect::Version(version) => found.present && found.version == Some(version),
+            Precondition::Anything => true,
+            Precondition::Absent => !found.present,
+            Precondition::Version(version) => found.present && found.version == Some(version),
         };
         match as_expected && !(write.repeated && may_have_been_applied(found, write)) {
             true => None,
@@ -241,10 +241,10 @@ impl StoreOutcome {
 /// Whether an earlier attempt of this write, whose id is not that of the last write, may have been
 /// applied and overwritten. A plain store that takes whatever is there does not mind.
 fn may_have_been_applied(found: &Found, write: &Write) -> bool {
-    let plain = write.expect == Expect::Anything && write.token.is_none();
+    let plain = write.expect == Precondition::Anything && write.token.is_none();
     // Versions only grow, so a version that is still there was not written over; and had the
     // attempt been applied, its token would have been seen.
-    let same_version = matches!(write.expect, Expect::Version(_));
+    let same_version = matches!(write.expect, Precondition::Version(_));
     let token_is_news = write.token > found.token;
     let never_written = found.version.is_none();
     !(plain || same_version || token_is_news || never_written)

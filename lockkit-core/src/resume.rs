@@ -25,7 +25,7 @@ impl LockManager {
         let core = self.core();
         core.check_open()?;
         core.check_ticket(ticket)?;
-        let base = core.token_base().await?;
+        let base = core.namespace_counter().await?;
         renewer::ensure(&core.registry);
         let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
         core.registry.note_ttls(&claim);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::deadline::Margin;
-use crate::{Capabilities, Error, Identity, Namespace};
+use crate::{Capabilities, ClientIdentity, Error, Namespace};
 
 /// The settings of a [`LockManager`](crate::LockManager), with the defaults that this field knows:
 /// leases of 30 s, renewed at a third of it; waiting claims of 10 s; no prefix.
@@ -23,7 +23,7 @@ pub struct Settings {
     pub(crate) ttl: Duration,
     pub(crate) wait_ttl: Duration,
     pub(crate) prefix: String,
-    pub(crate) identity: Option<Identity>,
+    pub(crate) identity: Option<ClientIdentity>,
     pub(crate) margin: Option<Margin>,
     pub(crate) id: Option<String>,
 }
@@ -59,7 +59,7 @@ impl Settings {
         self
     }
 
-    /// Keeps the names of this application apart from another's on the same backend: at most 128
+    /// Guarantee the names of this application apart from another's on the same backend: at most 128
     /// bytes, none unless set.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -67,7 +67,7 @@ impl Settings {
     }
 
     /// Who this is, as others see it; host, process id and program of this process unless set.
-    pub fn identity(mut self, identity: Identity) -> Self {
+    pub fn identity(mut self, identity: ClientIdentity) -> Self {
         self.identity = Some(identity);
         self
     }
@@ -123,7 +123,7 @@ pub(crate) fn check_ttl(
     margin: Margin,
     capabilities: &Capabilities,
 ) -> Result<(), Error> {
-    let least = capabilities.least_ttl;
+    let least = capabilities.min_ttl;
     if ttl < least {
         let backend = capabilities.backend;
         let message =

@@ -15,7 +15,7 @@ use crate::registry::Registry;
 use crate::settings::Settings;
 use crate::state::LockState;
 use crate::ticket::Ticket;
-use crate::{Error, Identity, Key, Name, Namespace, Space, Token};
+use crate::{ClientIdentity, Error, Key, Name, Namespace, Space, Token};
 
 /// How long one attempt may take.
 const ATTEMPT: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ pub(crate) struct Core {
     pub(crate) registry: Arc<Registry>,
     pub(crate) settings: Settings,
     pub(crate) namespace: Namespace,
-    pub(crate) identity: Arc<Identity>,
+    pub(crate) identity: Arc<ClientIdentity>,
     base: OnceCell<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Core {
         settings: Settings,
         namespace: Namespace,
     ) -> Self {
-        let identity = settings.identity.clone().unwrap_or_else(Identity::of_this_process);
+        let identity = settings.identity.clone().unwrap_or_else(ClientIdentity::of_this_process);
         Self {
             registry: Registry::new(driver),
             settings,
@@ -157,7 +157,7 @@ impl Core {
 
     /// A list as users see it.
     pub(crate) async fn state(&self, key: &Key) -> Result<LockState, Error> {
-        let base = self.token_base().await?;
+        let base = self.namespace_counter().await?;
         Ok(rebased(self.driver().inspect(key).await?, base))
     }
 
@@ -167,8 +167,11 @@ impl Core {
     }
 
     /// What is added to the backend's tokens. One round trip the first time, at most.
-    pub(crate) async fn token_base(&self) -> Result<u64, Error> {
-        self.base.get_or_try_init(|| self.driver().token_base(&self.namespace)).await.copied()
+    pub(crate) async fn namespace_counter(&self) -> Result<u64, Error> {
+        self.base
+            .get_or_try_init(|| self.driver().namespace_counter(&self.namespace))
+            .await
+            .copied()
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::driver::Version;
 use crate::name::Space;
-use crate::{BreakRecord, Error, Identity, Key, Mode, Name, Namespace, Token};
+use crate::{BreakRecord, ClientIdentity, Error, Key, Mode, Name, Namespace, Token};
 
 /// A list of claims as it was when somebody looked.
 ///
@@ -27,7 +27,7 @@ pub struct LockState {
     /// Which list.
     pub key: Key,
     /// The live claims, in order. Those who hold come first.
-    pub line: Vec<Standing>,
+    pub line: Vec<ClaimState>,
     /// The last time that a claim of this list was broken, if the backend still knows.
     pub last_break: Option<BreakRecord>,
     /// Why the list cannot be read, in a listing: the backend keeps something else in its place.
@@ -37,7 +37,7 @@ pub struct LockState {
 
 impl LockState {
     /// A state, for drivers.
-    pub fn new(key: Key, line: Vec<Standing>, last_break: Option<BreakRecord>) -> Self {
+    pub fn new(key: Key, line: Vec<ClaimState>, last_break: Option<BreakRecord>) -> Self {
         Self { key, line, last_break, damaged: None }
     }
 
@@ -47,12 +47,12 @@ impl LockState {
     }
 
     /// The claims that hold.
-    pub fn holders(&self) -> impl Iterator<Item = &Standing> {
+    pub fn holders(&self) -> impl Iterator<Item = &ClaimState> {
         self.line.iter().filter(|s| s.holds())
     }
 
     /// The claims that wait, first the next.
-    pub fn waiters(&self) -> impl Iterator<Item = &Standing> {
+    pub fn waiters(&self) -> impl Iterator<Item = &ClaimState> {
         self.line.iter().filter(|s| !s.holds())
     }
 
@@ -77,8 +77,8 @@ impl LockState {
     }
 
     /// Whether the same claims stand in both lists in the same roles.
-    pub fn same_line(&self, other: &Self) -> bool {
-        let role = |s: &Standing| (s.token, s.mode, s.holds(), s.broken);
+    pub fn same_queue(&self, other: &Self) -> bool {
+        let role = |s: &ClaimState| (s.token, s.mode, s.holds(), s.broken);
         self.line.len() == other.line.len()
             && self.line.iter().map(role).eq(other.line.iter().map(role))
     }
@@ -104,13 +104,13 @@ pub const MARK: char = '\u{1f}';
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Standing {
+pub struct ClaimState {
     /// Its place in the order, which is its token.
     pub token: Token,
     /// How it shares.
     pub mode: Mode,
     /// Who stands behind it.
-    pub identity: Identity,
+    pub identity: ClientIdentity,
     /// Why it was claimed.
     pub note: Option<String>,
     /// The ttl it asked for; where the backend gives less, what it got.
@@ -122,13 +122,13 @@ pub struct Standing {
     pub queued_for: Duration,
     /// How long it has been holding; `None` while it waits.
     pub held_for: Option<Duration>,
-    /// Whether it was broken politely and is only kept until its lease ends.
+    /// Whether it was broken gracefully and is only kept until its lease ends.
     pub broken: bool,
 }
 
-impl Standing {
+impl ClaimState {
     /// A claim that waits, for drivers; the other fields are public.
-    pub fn new(token: Token, mode: Mode, identity: Identity) -> Self {
+    pub fn new(token: Token, mode: Mode, identity: ClientIdentity) -> Self {
         Self {
             token,
             mode,

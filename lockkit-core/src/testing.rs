@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::{Force, LockDriver};
+use crate::driver::{BreakMode, LockDriver};
 use crate::shared::{Core, unix_ms};
 use crate::{
     BreakRecord, Error, Guard, LockManager, LossReason, MemoryDriver, Settings, Space, observe,
@@ -121,7 +121,7 @@ impl Hand {
         let by = (*self.core.identity).clone();
         let record = BreakRecord { by, at_unix_ms: unix_ms(), reason: None, forced: true };
         for holder in store.inspect(&key).await?.holders() {
-            store.break_claim(&key, holder.token, Force::Immediate, &record).await?;
+            store.break_claim(&key, holder.token, BreakMode::Forced, &record).await?;
         }
         self.others.mutex(name).lock().await
     }

@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::claim::ClaimId;
 use crate::settings::LONGEST_TTL;
-use crate::{Claim, Error, Identity, Key, Lifetime, Mode, Name, Namespace, Space, Token};
+use crate::{Claim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, Space, Token};
 
 /// What lets another process go on with a detached lock. Its text (`to_string`, `parse`) is one
 /// word without spaces or quotes.
@@ -21,7 +21,7 @@ use crate::{Claim, Error, Identity, Key, Lifetime, Mode, Name, Namespace, Space,
 /// twice at a time. Where two managers do, both guards are valid side by side, and fencing does not
 /// separate them. When one of them releases, the other is told
 /// [`LossReason::Vanished`](crate::LossReason::Vanished) at its next renewal, after a third of the
-/// ttl at most, or at its next [`verify`](crate::Lease::verify); until then it may say that it is
+/// ttl at most, or at its next [`verify`](crate::HeldLock::verify); until then it may say that it is
 /// valid while a third one holds.
 ///
 /// **Whoever has the text can renew and release the lock**: keep it as you would keep a password.
@@ -90,7 +90,7 @@ impl Ticket {
         self.ttl
     }
 
-    pub(crate) fn claim(&self, wait_ttl: Duration, identity: Arc<Identity>) -> Claim {
+    pub(crate) fn claim(&self, wait_ttl: Duration, identity: Arc<ClientIdentity>) -> Claim {
         Claim::new(self.key.clone(), self.mode, self.ttl, wait_ttl, identity)
             .with_lifetime(Lifetime::Detached)
             .with_id(self.id)
@@ -170,7 +170,7 @@ mod tests {
     fn ticket(name: &str, mode: Mode) -> Ticket {
         let key =
             Key::new(Namespace::new("sh op").unwrap(), mode.space(), Name::new(name).unwrap());
-        let identity = Arc::new(Identity::of_this_process());
+        let identity = Arc::new(ClientIdentity::of_this_process());
         let ttl = Duration::from_secs(30);
         Ticket::new(&Claim::new(key, mode, ttl, ttl, identity), Token::new(7).unwrap())
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Force, Patience, SetLimit};
+use lockkit_core::driver::{BreakMode, Patience, SetLimit};
 use lockkit_core::line::{Answer, Change, Entry, Line, Stop, Tokens, Verb, What};
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Token, queue};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Token, queue};
 use proptest::prelude::*;
 
 /// A step on the claims of a pool, by index.
@@ -22,13 +22,13 @@ enum Act {
     Downgrade(usize),
     Raise(usize, u64),
     /// Of the claim that was given this token, counted back from the last.
-    Break(u64, Force),
+    Break(u64, BreakMode),
     Resize(u32),
     Wait(u64),
 }
 
 fn pool(modes: &[Mode]) -> Vec<Claim> {
-    let identity = Identity { host: "here".to_owned(), pid: 1, program: "test".to_owned() };
+    let identity = ClientIdentity { host: "here".to_owned(), pid: 1, program: "test".to_owned() };
     let identity = Arc::new(identity);
     let name = Name::new("a").unwrap();
     let claim = |(at, mode): (usize, &Mode)| {
@@ -201,7 +201,7 @@ impl Both {
 
 fn any_act(claims: usize) -> impl Strategy<Value = Act> {
     let patience = prop_oneof![1 => Just(Patience::Try), 3 => Just(Patience::Wait)];
-    let force = prop_oneof![Just(Force::Polite), Just(Force::Immediate)];
+    let force = prop_oneof![Just(BreakMode::Graceful), Just(BreakMode::Forced)];
     prop_oneof![
         12 => (0..claims, patience).prop_map(|(at, patience)| Act::Acquire(at, patience)),
         4 => (0..claims).prop_map(Act::Renew),
@@ -254,7 +254,7 @@ proptest! {
 /// one.
 #[test]
 fn in_a_small_scope_every_sequence_keeps_the_rule_in_windows_too() {
-    let mut acts = vec![Act::Wait(6), Act::Break(0, Force::Immediate)];
+    let mut acts = vec![Act::Wait(6), Act::Break(0, BreakMode::Forced)];
     for at in 0..3 {
         acts.extend([Act::Acquire(at, Patience::Wait), Act::Release(at), Act::Renew(at)]);
     }

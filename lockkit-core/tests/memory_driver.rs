@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lockkit_core::driver::{Ended, Force, LockDriver, Patience, Released, Renewal};
+use lockkit_core::driver::{BreakMode, ClaimEnd, LockDriver, Patience, Released, Renewal};
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::state::ListRequest;
 use lockkit_core::{LossReason, Mode, Namespace, Space, Token};
@@ -160,7 +160,7 @@ async fn an_ended_claim_never_revives_and_its_id_begins_anew_with_a_greater_toke
     assert_eq!(take(&driver, &one).await, first, "asked twice, done once");
     tokio::time::advance(HOLD).await;
     let renewals = driver.renew_single(&one).await.unwrap();
-    assert_eq!(renewals, Renewal::Ended(Ended::NotInLine));
+    assert_eq!(renewals, Renewal::Ended(ClaimEnd::NotFound));
     let again = take(&driver, &one).await;
     assert!(again.token > first.token);
 }
@@ -199,7 +199,7 @@ async fn a_downgrade_lets_the_readers_behind_it_in_and_no_writer() {
     driver.release(&reader.claim).await.unwrap();
     other.task.await.unwrap().unwrap();
     let gone = driver.downgrade(&writer).await.unwrap();
-    assert_eq!(gone, Renewal::Ended(Ended::NotInLine));
+    assert_eq!(gone, Renewal::Ended(ClaimEnd::NotFound));
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,9 +212,9 @@ async fn a_polite_break_hands_on_only_when_the_holder_lets_go_or_its_lease_ends(
         let waiter = Waiter::new(&driver, long).await;
         let record = record(false);
         let key = &holder.key;
-        let broke = driver.break_claim(key, token, Force::Polite, &record).await;
+        let broke = driver.break_claim(key, token, BreakMode::Graceful, &record).await;
         assert!(broke.unwrap());
-        let told = Renewal::Ended(Ended::Broken(record.clone()));
+        let told = Renewal::Ended(ClaimEnd::Broken(record.clone()));
         assert_eq!(driver.renew_single(&holder).await.unwrap(), told);
         settle().await;
         assert!(!waiter.task.is_finished(), "exclusion holds");
@@ -240,7 +240,7 @@ async fn a_forced_break_frees_at_once_and_is_told_for_a_ttl_and_an_old_token_tou
     let token = take(&driver, &holder).await.token;
     let waiter = Waiter::new(&driver, claim("a", Mode::Exclusive)).await;
     let record = record(true);
-    let force = Force::Immediate;
+    let force = BreakMode::Forced;
     let key = &holder.key;
     assert!(driver.break_claim(key, token, force, &record).await.unwrap());
     let next = waiter.task.await.unwrap().unwrap().token;
@@ -248,11 +248,11 @@ async fn a_forced_break_frees_at_once_and_is_told_for_a_ttl_and_an_old_token_tou
     assert!(next > token);
     driver.release(&waiter.claim).await.unwrap();
     tokio::time::advance(HOLD - MS).await;
-    let told = Renewal::Ended(Ended::Broken(record.clone()));
+    let told = Renewal::Ended(ClaimEnd::Broken(record.clone()));
     assert_eq!(driver.renew_single(&holder).await.unwrap(), told);
     assert_eq!(driver.inspect(key).await.unwrap().last_break, Some(record));
     tokio::time::advance(Duration::from_secs(60)).await;
-    let forgotten = Renewal::Ended(Ended::NotInLine);
+    let forgotten = Renewal::Ended(ClaimEnd::NotFound);
     assert_eq!(driver.renew_single(&holder).await.unwrap(), forgotten);
     assert_eq!(driver.inspect(key).await.unwrap().last_break, None);
 }
@@ -262,11 +262,11 @@ async fn one_who_waits_is_told_at_once_that_its_claim_was_broken() {
     let driver = MemoryDriver::new();
     let holder = claim("a", Mode::Exclusive);
     take(&driver, &holder).await;
-    for force in [Force::Polite, Force::Immediate] {
+    for force in [BreakMode::Graceful, BreakMode::Forced] {
         let waiter = Waiter::new(&driver, claim("a", Mode::Exclusive)).await;
         let state = driver.inspect(&holder.key).await.unwrap();
         let token = state.line.last().unwrap().token;
-        let record = record(force == Force::Immediate);
+        let record = record(force == BreakMode::Forced);
         driver.break_claim(&holder.key, token, force, &record).await.unwrap();
         settle().await;
         let error = waiter.task.now_or_never().unwrap().unwrap().unwrap_err();
@@ -325,7 +325,7 @@ async fn raised_tokens_grow_for_those_who_wait_and_for_those_who_come() {
     driver.release(&waiter.claim).await.unwrap();
     assert!(take(&driver, &claim("a", Mode::Exclusive)).await.token > waited);
     let gone = driver.raise(&holder, Token::new(2000).unwrap()).await.unwrap();
-    assert_eq!(gone, Renewal::Ended(Ended::NotInLine));
+    assert_eq!(gone, Renewal::Ended(ClaimEnd::NotFound));
     // The end of all tokens is an error, never a token that goes back.
     let last = claim("b", Mode::Exclusive);
     take(&driver, &last).await;
@@ -408,8 +408,8 @@ async fn ten_thousand_waiters_are_served_one_by_one_on_the_real_clock() {
 async fn a_namespace_keeps_its_raised_token_base() {
     let driver = MemoryDriver::new();
     let (one, other) = (Namespace::new("one").unwrap(), Namespace::default());
-    driver.raise_token_base(&one, 7).await.unwrap();
-    driver.raise_token_base(&one, 3).await.unwrap();
-    assert_eq!(driver.clone().token_base(&one).await.unwrap(), 7);
-    assert_eq!(driver.token_base(&other).await.unwrap(), 0);
+    driver.raise_namespace_counter(&one, 7).await.unwrap();
+    driver.raise_namespace_counter(&one, 3).await.unwrap();
+    assert_eq!(driver.clone().namespace_counter(&one).await.unwrap(), 7);
+    assert_eq!(driver.namespace_counter(&other).await.unwrap(), 0);
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkit_core::clock::{Clock, Moment};
-use lockkit_core::driver::{Force, LockDriver, Patience, SetLimit};
+use lockkit_core::driver::{BreakMode, LockDriver, Patience, SetLimit};
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::state::ListRequest;
-use lockkit_core::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
 use model::Model;
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ enum Verb {
     Downgrade(usize),
     Raise(usize, u64),
     /// The claim that stands at this index of its list, or one that does not.
-    Break(bool, prop::sample::Index, Force),
+    Break(bool, prop::sample::Index, BreakMode),
     BreakNobody(bool),
     Resize(SetLimit),
     Wait(u64),
@@ -69,8 +69,8 @@ fn pool() -> Vec<Arc<Claim>> {
     (0..POOL).map(claim).collect()
 }
 
-fn identity() -> Identity {
-    Identity { host: "here".to_owned(), pid: 1, program: "test".to_owned() }
+fn identity() -> ClientIdentity {
+    ClientIdentity { host: "here".to_owned(), pid: 1, program: "test".to_owned() }
 }
 
 fn key(lock: bool) -> Key {
@@ -78,18 +78,18 @@ fn key(lock: bool) -> Key {
     Key::new(Namespace::default(), space, Name::new("a").unwrap())
 }
 
-fn record(number: u64, force: Force) -> BreakRecord {
+fn record(number: u64, force: BreakMode) -> BreakRecord {
     BreakRecord {
         by: identity(),
         at_unix_ms: number,
         reason: None,
-        forced: force == Force::Immediate,
+        forced: force == BreakMode::Forced,
     }
 }
 
 fn any_verb() -> impl Strategy<Value = Verb> {
     let patience = prop_oneof![1 => Just(Patience::Try), 3 => Just(Patience::Wait)];
-    let force = || prop_oneof![Just(Force::Polite), Just(Force::Immediate)];
+    let force = || prop_oneof![Just(BreakMode::Graceful), Just(BreakMode::Forced)];
     prop_oneof![
         12 => (0..POOL, patience).prop_map(|(c, p)| Verb::Acquire(c, p)),
         4 => (0..POOL).prop_map(Verb::Granted),
@@ -139,7 +139,7 @@ impl Both {
         let claim = |at: &usize| self.pool[*at].clone();
         match verb {
             Verb::Acquire(c, patience) => pair(
-                driver.acquire(&claim(c), *patience).await.map(|told| told.answer),
+                driver.acquire(&claim(c), *patience).await.map(|told| told.result),
                 model.acquire(&claim(c), *patience, now),
             ),
             Verb::Granted(c) => {
@@ -186,7 +186,7 @@ impl Both {
                 )
             }
             Verb::BreakNobody(lock) => {
-                let (key, force) = (key(*lock), Force::Immediate);
+                let (key, force) = (key(*lock), BreakMode::Forced);
                 let (token, record) = (Token::new(i64::MAX as u64).unwrap(), record(0, force));
                 pair(
                     driver.break_claim(&key, token, force, &record).await.unwrap(),
@@ -203,7 +203,7 @@ impl Both {
                 // Breaking nobody has ended claims go and the next ones begin: the driver does that
                 // now and then by itself, for lists that nobody touches.
                 for key in [key(true), key(false)] {
-                    let (token, force) = (Token::new(i64::MAX as u64).unwrap(), Force::Immediate);
+                    let (token, force) = (Token::new(i64::MAX as u64).unwrap(), BreakMode::Forced);
                     let record = record(0, force);
                     driver.break_claim(&key, token, force, &record).await.unwrap();
                     model.break_claim(&key, token, force, &record, now);

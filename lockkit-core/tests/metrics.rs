@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::{Error, LockManager, MemoryDriver, Space};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
@@ -87,7 +87,7 @@ async fn work() {
     guard.release().await.unwrap();
     let guard = mutex.lock().await.unwrap();
     let token = guard.token().unwrap();
-    let broken = locks.break_lock(Space::Lock, "invoice/42", token, Force::Immediate, None).await;
+    let broken = locks.break_lock(Space::Lock, "invoice/42", token, BreakMode::Forced, None).await;
     assert!(broken.unwrap());
     guard.lost().await;
 }

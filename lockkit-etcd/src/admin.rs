@@ -15,7 +15,7 @@ use crate::version::{known_defects, old_leaders_are_harmless};
 const ATTEMPTS: usize = 64;
 
 impl Locks {
-    pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+    pub(crate) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         self.bases.saw(BACKEND, namespace, self.base(namespace).await?.0)
     }
 
@@ -32,7 +32,7 @@ impl Locks {
         Ok((base.ok_or_else(odd).map_err(Failure::Other)?, kv.mod_revision()))
     }
 
-    pub(crate) async fn raise_token_base(
+    pub(crate) async fn raise_namespace_counter(
         &self,
         namespace: &Namespace,
         base: u64,

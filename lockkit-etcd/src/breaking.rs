@@ -1,6 +1,6 @@
 //! Breaking claims.
 //!
-//! By force: the key is deleted. Politely: the key is moved to a lease that nobody keeps alive. So
+//! By force: the key is deleted. Gracefully: the key is moved to a lease that nobody keeps alive. So
 //! it is etcd that sees to it that the claim ends, and not the good will of its holder, who finds
 //! at the next renewal that the key has left its lease. Either way a record is put beside the list,
 //! for the holder and for people; it stays for an hour.
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use etcd_client::{Txn, TxnOp};
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::{BreakRecord, Error, Key, Token};
 
 use crate::calls::{BACKEND, Failure};
@@ -24,7 +24,7 @@ use crate::line::Entry;
 use crate::locks::Locks;
 use crate::requests::{created, delete, put, put_lease, unchanged};
 
-/// What a politely broken claim lives longer than its ttl, at most, in whole seconds.
+/// What a gracefully broken claim lives longer than its ttl, at most, in whole seconds.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// Of that, what may pass before the move is done.
 const IN_TIME: Duration = Duration::from_millis(1_500);
@@ -37,7 +37,7 @@ impl Locks {
         self: &Arc<Self>,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         for _ in 0..ATTEMPTS {
@@ -47,8 +47,8 @@ impl Locks {
                 return Ok(false);
             };
             let done = match force {
-                Force::Immediate => self.take_out(key, entry, record).await,
-                Force::Polite => self.let_end(key, entry, record).await,
+                BreakMode::Forced => self.take_out(key, entry, record).await,
+                BreakMode::Graceful => self.let_end(key, entry, record).await,
             };
             match done {
                 Ok(true) => return Ok(true),

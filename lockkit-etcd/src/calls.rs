@@ -37,7 +37,7 @@ pub(crate) struct Calls {
     /// The one in use.
     current: AtomicUsize,
     /// Whether the last attempt of any request got no answer.
-    unanswered: AtomicBool,
+    ambiguous: AtomicBool,
     /// In which terms the members answer.
     pub(crate) terms: Terms,
     /// What goes on without a caller that waits for it.
@@ -77,7 +77,7 @@ impl Clients {
 pub(crate) struct Reply<T> {
     pub(crate) answer: T,
     /// How many attempts failed that may have reached the server, or may yet.
-    pub(crate) unanswered: u32,
+    pub(crate) ambiguous: u32,
     /// The number of the endpoint that answered.
     pub(crate) at: usize,
 }
@@ -85,12 +85,12 @@ pub(crate) struct Reply<T> {
 impl<T> Reply<T> {
     /// The same with what the answer means.
     pub(crate) fn with<U>(self, answer: U) -> Reply<U> {
-        Reply { answer, unanswered: self.unanswered, at: self.at }
+        Reply { answer, ambiguous: self.ambiguous, at: self.at }
     }
 
     /// Whether it was asked more than once.
     pub(crate) fn is_repeated(&self) -> bool {
-        self.unanswered > 0
+        self.ambiguous > 0
     }
 }
 
@@ -143,7 +143,7 @@ impl Calls {
         Self {
             endpoints,
             current: AtomicUsize::default(),
-            unanswered: AtomicBool::default(),
+            ambiguous: AtomicBool::default(),
             terms: Terms::default(),
             background: Background::default(),
         }
@@ -216,7 +216,7 @@ impl Calls {
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let start = Instant::now();
-        let mut unanswered = 0;
+        let mut ambiguous = 0;
         loop {
             let at = self.current.load(Ordering::Relaxed);
             let left = LIMIT.saturating_sub(start.elapsed());
@@ -225,23 +225,23 @@ impl Calls {
             let attempt = Box::pin(self.attempt(at, way, &request));
             let error = match timeout(limit, attempt).await {
                 Ok(Ok(answer)) => {
-                    self.unanswered.store(false, Ordering::Relaxed);
-                    return Ok(Reply { answer, unanswered, at });
+                    self.ambiguous.store(false, Ordering::Relaxed);
+                    return Ok(Reply { answer, ambiguous, at });
                 }
                 Ok(Err(error)) => failure_of(error),
                 Err(_) => silent(),
             };
             let retryable = matches!(&error, Failure::Other(e) if e.is_retryable());
-            self.unanswered.store(retryable, Ordering::Relaxed);
+            self.ambiguous.store(retryable, Ordering::Relaxed);
             match &error {
                 Failure::Other(e) if e.is_retryable() => self.leave(at),
                 // Not "nothing was done": an attempt before may have done it.
-                Failure::LeaseGone if unanswered > 0 => {
+                Failure::LeaseGone if ambiguous > 0 => {
                     return Err(Failure::Other(error.into()));
                 }
                 _ => return Err(error),
             }
-            unanswered += 1;
+            ambiguous += 1;
             // A single server that was silent has had its time: core knows when to ask again.
             let enough = if self.endpoints.len() > 1 { LIMIT } else { LIMIT / 8 };
             if start.elapsed() + PAUSE >= enough {
@@ -270,7 +270,7 @@ impl Calls {
 
     /// Whether the last attempt of any request got no answer: then the next ones may not, either.
     pub(crate) fn is_unanswered(&self) -> bool {
-        self.unanswered.load(Ordering::Relaxed)
+        self.ambiguous.load(Ordering::Relaxed)
     }
 
     /// The number of the endpoint in use.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::Client;
-use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp};
+use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
-    Anchored, Force, Grant, LockDriver, Registers, Renewal, Renewed, Replies, SetLimit, Step,
+    Anchored, BreakMode, Grant, LockDriver, Registers, Renewal, Renewed, Replies, SetLimit, Step,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -47,36 +47,36 @@ pub struct EtcdDriver {
 
 /// Of a server of which nothing more is known.
 static CAPABILITIES: Capabilities = capabilities(&[
-    (Fault::DataLost, Keeps::Nothing),
-    (Fault::OlderDataRestored, Keeps::Nothing),
-    (Fault::Failover, Keeps::Impossible),
-    (Fault::SplitBrain, Keeps::Impossible),
+    (Fault::DataLost, Guarantee::Nothing),
+    (Fault::OlderDataRestored, Guarantee::Nothing),
+    (Fault::Failover, Guarantee::Impossible),
+    (Fault::SplitBrain, Guarantee::Impossible),
     // A leader that was frozen may end leases on waking that live at its successor.
-    (Fault::LeaderLost, Keeps::Tokens),
-    (Fault::ClientMachinePaused, Keeps::Tokens),
-    (Fault::ServerClockSlewedMore, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
+    (Fault::LeaderLost, Guarantee::Tokens),
+    (Fault::ClientMachinePaused, Guarantee::Tokens),
+    (Fault::ServerClockSlewedMore, Guarantee::Tokens),
+    (Fault::BrokenByForce, Guarantee::Tokens),
 ]);
 
 /// Of one in which this is mended: see [`version`].
 static MENDED: Capabilities = capabilities(&[
-    (Fault::DataLost, Keeps::Nothing),
-    (Fault::OlderDataRestored, Keeps::Nothing),
-    (Fault::Failover, Keeps::Impossible),
-    (Fault::SplitBrain, Keeps::Impossible),
-    (Fault::ClientMachinePaused, Keeps::Tokens),
-    (Fault::ServerClockSlewedMore, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
+    (Fault::DataLost, Guarantee::Nothing),
+    (Fault::OlderDataRestored, Guarantee::Nothing),
+    (Fault::Failover, Guarantee::Impossible),
+    (Fault::SplitBrain, Guarantee::Impossible),
+    (Fault::ClientMachinePaused, Guarantee::Tokens),
+    (Fault::ServerClockSlewedMore, Guarantee::Tokens),
+    (Fault::BrokenByForce, Guarantee::Tokens),
 ]);
 
-const fn capabilities(faults: &'static [(Fault, Keeps)]) -> Capabilities {
+const fn capabilities(faults: &'static [(Fault, Guarantee)]) -> Capabilities {
     let mut capabilities = Capabilities::of(BACKEND);
     capabilities.lease_scope = LeaseScope::Shared;
     capabilities.granularity = Duration::from_secs(1);
     // With its usual election timeout of a second, etcd gives no lease of less.
-    capabilities.least_ttl = Duration::from_secs(2);
+    capabilities.min_ttl = Duration::from_secs(2);
     // It looks for ended leases twice a second and deletes their keys through its log; a lease
-    // that was broken politely lives two seconds longer. (A new leader gives all leases their
+    // that was broken gracefully lives two seconds longer. (A new leader gives all leases their
     // full time again: then it is that much later, once.)
     capabilities.expiry_slack = Duration::from_secs(3);
     capabilities.wake_up = WakeUp::Push;
@@ -118,7 +118,7 @@ impl EtcdDriver {
         let calls = Calls::to(target.endpoints, &target.options);
         let mut driver = Self::over(calls, &target.root);
         // Anything that needs the leader and the right to read.
-        driver.locks.token_base(&Namespace::default()).await?;
+        driver.locks.namespace_counter(&Namespace::default()).await?;
         let (version, is_behind_a_proxy) =
             futures_util::future::join(driver.locks.version(), driver.locks.is_behind_a_proxy())
                 .await;
@@ -206,7 +206,7 @@ impl LockDriver for EtcdDriver {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         self.locks.break_claim(key, token, force, record).await
@@ -241,12 +241,12 @@ impl LockDriver for EtcdDriver {
         self.locks.resize(key, limit).await
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.locks.token_base(namespace).await
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.locks.namespace_counter(namespace).await
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.locks.raise_token_base(namespace, base).await
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        self.locks.raise_namespace_counter(namespace, base).await
     }
 
     async fn promises(&self) -> Result<Promises, Error> {

@@ -29,14 +29,14 @@
 
 use async_trait::async_trait;
 use etcd_client::Compare;
-use lockkit_core::{Error, Fence, Lease};
+use lockkit_core::{Error, Fence, HeldLock};
 
 use crate::calls::BACKEND;
 use crate::driver::EtcdDriver;
 use crate::requests::created;
 
 #[async_trait]
-impl Fence<Vec<Compare>, EtcdDriver> for Lease {
+impl Fence<Vec<Compare>, EtcdDriver> for HeldLock {
     async fn fence(&self, tx: &mut Vec<Compare>) -> Result<(), Error> {
         let anchor = self.anchor(BACKEND).await?;
         tx.push(created(&anchor.at, anchor.token.as_i64()));

@@ -15,7 +15,7 @@ use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::future::{join, join_all};
 use lockkit_core::Error;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
-use lockkit_core::driver::{Answered, Flights, Replies, Reply, Step};
+use lockkit_core::driver::{Attempted, Flights, Replies, Reply, Step};
 use tokio::sync::oneshot;
 
 use crate::acquire::Entering;
@@ -103,7 +103,7 @@ impl Locks {
         let changing = || Err(Error::retryable(BACKEND, "others keep changing this list"));
         let mut replies: Replies = steps.iter().map(|_| changing()).collect();
         let mut due: Vec<_> = (0..steps.len()).map(|at| (at, None)).collect();
-        let mut unanswered = 0;
+        let mut ambiguous = 0;
         for round in 0..ROUNDS {
             let mut plans = Vec::with_capacity(due.len());
             let planned = due.drain(..).map(|(at, plan)| self.plan(&steps[at], at, plan));
@@ -133,8 +133,8 @@ impl Locks {
                     break;
                 }
             };
-            unanswered += answer.unanswered;
-            let (sure, revision) = (unanswered == 0, revision(&answer.answer));
+            ambiguous += answer.ambiguous;
+            let (sure, revision) = (ambiguous == 0, revision(&answer.answer));
             let parts = parts(answer.answer, plans.len())?;
             let read = plans.into_iter().zip(parts).map(|((at, plan), txn)| {
                 let said = Said { txn, revision, sent, sure };
@@ -142,7 +142,7 @@ impl Locks {
             });
             for (at, next) in join_all(read).await {
                 match next {
-                    Ok(Next::Done(reply)) => replies[at] = Ok(Answered::after(unanswered, reply)),
+                    Ok(Next::Done(reply)) => replies[at] = Ok(Attempted::after(ambiguous, reply)),
                     Ok(Next::Again(plan)) => due.push((at, Some(plan))),
                     Err(Failure::LeaseGone) => due.push((at, None)),
                     Err(failure) => replies[at] = Err(failure.into()),
@@ -177,8 +177,8 @@ impl Locks {
                 named.extend(entering.leases().map(|lease| (lease.id, lease.clone())));
             }
         }
-        let mut unanswered = Unanswered { locks: self, named };
-        let fresh = join_all(unanswered.named.values().map(|lease| self.leases.freshen(lease)));
+        let mut ambiguous = Unanswered { locks: self, named };
+        let fresh = join_all(ambiguous.named.values().map(|lease| self.leases.freshen(lease)));
         let together = || match plans {
             [(_, one)] => one.txn(),
             many => {
@@ -196,10 +196,10 @@ impl Locks {
         };
         let (reply, _) = join(self.calls.txn_within(ATTEMPT, together), fresh).await;
         match &reply {
-            Ok(reply) if !reply.is_repeated() => unanswered.named.clear(),
+            Ok(reply) if !reply.is_repeated() => ambiguous.named.clear(),
             // Refused as a whole. One of them has ended, which etcd does not tell.
             Err(Failure::LeaseGone) => {
-                let named = std::mem::take(&mut unanswered.named);
+                let named = std::mem::take(&mut ambiguous.named);
                 join_all(named.values().map(|lease| self.leases.keep(lease))).await;
             }
             _ => {}
@@ -232,7 +232,7 @@ fn parts(answer: TxnResponse, steps: usize) -> Result<Vec<TxnResponse>, Failure>
     if parts.len() == steps { Ok(parts) } else { Err(odd()) }
 }
 
-/// A request that may put in claims. Dropped unanswered, it retires the leases that it names.
+/// A request that may put in claims. Dropped ambiguous, it retires the leases that it names.
 struct Unanswered<'a> {
     locks: &'a Locks,
     named: HashMap<i64, Arc<Lease>>,

@@ -58,7 +58,7 @@ impl KeepAlive {
         Self { calls, task: Task::default() }
     }
 
-    /// Keeps a lease alive; says whether it is still there. The answer is one to a request that
+    /// Guarantee a lease alive; says whether it is still there. The answer is one to a request that
     /// was sent after this was called. A stream that does not answer for as long as `patience` is
     /// given up for one to another endpoint, where it is asked once more.
     pub(crate) async fn keep(&self, lease: i64, patience: Duration) -> Result<Kept, Error> {

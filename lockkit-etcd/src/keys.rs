@@ -208,7 +208,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use lockkit_core::{Identity, Mode};
+    use lockkit_core::{ClientIdentity, Mode};
 
     fn key(name: &str) -> Key {
         Key::new(Namespace::new("n/s").unwrap(), Space::Lock, Name::new(name).unwrap())
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn the_limit_that_was_given_stands_behind_all_claims_of_its_list() {
         let root = Root::new("");
-        let me = Arc::new(Identity::of_this_process());
+        let me = Arc::new(ClientIdentity::of_this_process());
         let second = Duration::from_secs(1);
         let pool = Key::new(Namespace::default(), Space::Semaphore, Name::new("~pool").unwrap());
         let list = root.list(&pool);
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn no_key_shows_the_id_of_a_claim() {
-        let me = Arc::new(Identity::of_this_process());
+        let me = Arc::new(ClientIdentity::of_this_process());
         let second = Duration::from_secs(1);
         let claim = Claim::new(key("a"), Mode::Exclusive, second, second, me);
         let key = in_list(&Root::new("").list(&claim.key), &claim, &digest(claim.id));

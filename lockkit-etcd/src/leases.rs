@@ -290,7 +290,7 @@ impl Leases {
         lease
     }
 
-    /// Keeps a lease alive; says whether it is still there.
+    /// Guarantee a lease alive; says whether it is still there.
     pub(crate) async fn keep(&self, lease: &Lease) -> Result<bool, Failure> {
         for _ in 0..ATTEMPTS {
             match self.keep_once(lease, patience(lease.ttl)).await? {
@@ -337,7 +337,7 @@ impl Leases {
         Ok(answer.header().map_or(0, |header| header.raft_term()))
     }
 
-    /// Keeps it alive if a good part of it has passed. Meant to travel beside a request that puts
+    /// Guarantee it alive if a good part of it has passed. Meant to travel beside a request that puts
     /// a claim on it; what it does not achieve shows in [`Lease::since`].
     pub(crate) async fn freshen(&self, lease: &Lease) {
         if lease.is_old(SteadyClock.now()) {

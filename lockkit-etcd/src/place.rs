@@ -22,7 +22,7 @@ pub(crate) struct Place {
     pub(crate) lease: Arc<Lease>,
     /// When the last request was sent whose answer showed the key on this lease.
     pub(crate) seen: Moment,
-    /// Moves of the key, as it is here, to another lease: under way, or unanswered.
+    /// Moves of the key, as it is here, to another lease: under way, or ambiguous.
     pub(crate) moves: Vec<Move>,
     /// When core asked about it last: a claim that core forgets about must not live on because it
     /// shares its lease with others.
@@ -51,7 +51,7 @@ impl Place {
     /// Until when the key certainly is there, unless somebody breaks the claim by force.
     ///
     /// Its lease counts from the last keep-alive that was answered, but not from one after the key
-    /// was last seen on it: from then on it may have been broken politely, which moves it to a
+    /// was last seen on it: from then on it may have been broken gracefully, which moves it to a
     /// lease that lasts as long as this one would have. And where it may have been moved without
     /// an answer, it lasts no longer than it would on the other lease.
     pub(crate) fn until(&self) -> Moment {
@@ -168,7 +168,7 @@ pub(crate) mod tests {
         let name = lockkit_core::Name::new("a").unwrap();
         let key = lockkit_core::Key::new(Default::default(), lockkit_core::Space::Lock, name);
         let (hold, wait) = (Duration::from_secs(3), Duration::from_secs(10));
-        let me = Arc::new(lockkit_core::Identity::of_this_process());
+        let me = Arc::new(lockkit_core::ClientIdentity::of_this_process());
         let claim = Claim::new(key, Mode::Exclusive, hold, wait, me);
         let (key, mode) = (b"k".to_vec(), Mode::Exclusive);
         let value = Some(Value::of(&claim));

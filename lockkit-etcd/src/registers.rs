@@ -16,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp};
 use lockkit_core::driver::{
-    Answered, ClaimId, Entry, Found, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId,
+    Attempted, ClaimId, Entry, Found, RegisterKey, Registers, Version, Write, WriteId, WriteResult,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
@@ -74,7 +74,7 @@ impl Registers for EtcdDriver {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         self.locks.write(at, write.clone()).await
     }
 
@@ -118,15 +118,15 @@ impl Locks {
         &self,
         at: &RegisterKey,
         mut write: Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         let mut state = self.registers.last(&self.root.register(at).0).unwrap_or_default();
         let mut is_told = false; // by etcd, to this write
-        let (mut lease, mut unanswered) = (None, 0);
+        let (mut lease, mut ambiguous) = (None, 0);
         for _ in 0..ATTEMPTS {
-            match StoreOutcome::decide(&state.found(), &write) {
+            match WriteResult::decide(&state.found(), &write) {
                 Some(outcome) if is_told => {
                     lease.inspect(|lease: &Arc<Lease>| lease.end());
-                    return Ok(Answered::after(unanswered, outcome));
+                    return Ok(Attempted::after(ambiguous, outcome));
                 }
                 Some(_) => state = self.seen(at).await?.state,
                 None => {
@@ -134,15 +134,15 @@ impl Locks {
                         lease = Some(self.leases.grant(seconds(ttl)).await?);
                     }
                     let reply = self.attempt(at, &write, &state, lease.as_ref()).await?;
-                    unanswered += reply.unanswered;
+                    ambiguous += reply.ambiguous;
                     match reply.answer {
                         Ok(version) => {
-                            let stored = StoreOutcome::Stored(version);
-                            return Ok(Answered::after(unanswered, stored));
+                            let stored = WriteResult::Stored(version);
+                            return Ok(Attempted::after(ambiguous, stored));
                         }
                         Err(now) => {
                             // Where nobody has written since, no attempt was applied.
-                            write.repeated |= unanswered > 0 && now.written != state.written;
+                            write.repeated |= ambiguous > 0 && now.written != state.written;
                             state = now;
                         }
                     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use lockkit_core::driver::{Ended, Released, Renewal, Reply};
+use lockkit_core::driver::{ClaimEnd, Released, Renewal, Reply};
 use lockkit_core::{Claim, Error, Lifetime, Mode};
 
 use crate::calls::{Failure, ranges};
@@ -100,7 +100,7 @@ impl Locks {
             true => Released::Removed,
             false => match ranges(&answer).pop().ok_or_else(odd)?.count() {
                 0 => Released::NoSuchLock,
-                _ => Released::NotInLine,
+                _ => Released::NotFound,
             },
         })))
     }
@@ -130,7 +130,7 @@ impl Locks {
     }
 
     pub(crate) async fn downgrade(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        let mut renewal = Renewal::Ended(Ended::NotInLine);
+        let mut renewal = Renewal::Ended(ClaimEnd::NotFound);
         for _ in 0..LOOKS {
             renewal = self.renew_alone(claim).await?;
             if !matches!(renewal, Renewal::Holds(_)) {

@@ -15,7 +15,7 @@ use futures_util::future::{join, join_all};
 use futures_util::stream::{self, StreamExt};
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::{Ended, Renewal};
+use lockkit_core::driver::{ClaimEnd, Renewal};
 use lockkit_core::{Claim, Error, Key, Lifetime};
 use tokio::time::{Instant, timeout_at};
 
@@ -144,7 +144,7 @@ impl Locks {
         Findings { sent, keys: keys.into_iter().collect(), lines: lines.into_iter().collect() }
     }
 
-    /// Keeps a lease alive, and lists its keys. `None` if it is gone.
+    /// Guarantee a lease alive, and lists its keys. `None` if it is gone.
     ///
     /// The leader answers the list by itself, so one that lost its majority shows keys that have been
     /// moved or deleted at the new one. The list counts only in the term of a leader with a majority,
@@ -360,7 +360,7 @@ impl Locks {
             let look = self.look(claim).await?;
             if let Some(record) = look.broken {
                 self.forget(claim.id);
-                return Ok(Renewal::Ended(Ended::Broken(record)));
+                return Ok(Renewal::Ended(ClaimEnd::Broken(record)));
             }
             let Some(own) = look.own else {
                 let place = self.forget(claim.id);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, Txn, TxnOp};
 use futures_util::future::join_all;
-use lockkit_core::state::{Cursor, ListRequest, LockState, Page, Standing};
-use lockkit_core::{BreakRecord, Error, Identity, Key, Space};
+use lockkit_core::state::{ClaimState, Cursor, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, ClientIdentity, Error, Key, Space};
 use tokio::sync::mpsc;
 
 use crate::calls::{Failure, ranges, revision};
@@ -53,7 +53,7 @@ impl Locks {
     ) -> Result<LockState, Error> {
         loop {
             let (state, range) = self.state(key).await?;
-            if !state.same_line(seen) {
+            if !state.same_queue(seen) {
                 return Ok(state);
             }
             let (to, mut news) = mpsc::unbounded_channel();
@@ -196,7 +196,7 @@ impl Locks {
         let here = words.iter().filter(|(at, _)| at.starts_with(&prefix));
         let last = here.max_by_key(|(_, (_, when))| *when).map(|(_, (record, _))| record.clone());
         let holders = line.queue().holders(line.entries().iter().map(Entry::token));
-        let standing = |(place, entry): (usize, &Entry)| -> Result<Standing, Error> {
+        let standing = |(place, entry): (usize, &Entry)| -> Result<ClaimState, Error> {
             let broken = words.contains_key(&self.root.broken(key, &entry.key));
             let expires_in = left.get(&entry.lease).copied().unwrap_or_default();
             let mut shown = standing(entry, place < holders)?;
@@ -208,14 +208,14 @@ impl Locks {
     }
 }
 
-fn standing(entry: &Entry, holds: bool) -> Result<Standing, Error> {
-    let unknown = || Identity {
+fn standing(entry: &Entry, holds: bool) -> Result<ClaimState, Error> {
+    let unknown = || ClientIdentity {
         host: "unknown".to_owned(),
         pid: 0,
         program: String::from_utf8_lossy(&entry.key).into_owned(),
     };
     let identity = entry.value.as_ref().map_or_else(unknown, |value| value.identity.clone());
-    let mut standing = Standing::new(token_of(entry.created)?, entry.mode, identity);
+    let mut standing = ClaimState::new(token_of(entry.created)?, entry.mode, identity);
     if let Some(value) = &entry.value {
         standing.note = value.note.clone();
         standing.ttl = value.ttl();

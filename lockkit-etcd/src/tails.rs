@@ -172,13 +172,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use lockkit_core::{Identity, Key, Mode, Name, Namespace, Space};
+    use lockkit_core::{ClientIdentity, Key, Mode, Name, Namespace, Space};
 
     const TTL: Duration = Duration::from_secs(30);
 
     fn claim() -> Claim {
         let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());
-        Claim::new(key, Mode::Exclusive, TTL, TTL, Arc::new(Identity::of_this_process()))
+        Claim::new(key, Mode::Exclusive, TTL, TTL, Arc::new(ClientIdentity::of_this_process()))
     }
 
     /// The tail that the next claim would get.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use etcd_client::KeyValue;
 use lockkit_core::driver::unix_ms;
 use lockkit_core::queue::GivenLimit;
-use lockkit_core::{Claim, Identity, Mode};
+use lockkit_core::{Claim, ClientIdentity, Mode};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::given_limit;
@@ -19,7 +19,7 @@ pub(crate) struct Value {
     permits: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
-    pub(crate) identity: Identity,
+    pub(crate) identity: ClientIdentity,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
     ttl_ms: u64,

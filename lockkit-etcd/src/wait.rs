@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use etcd_client::KeyValue;
 use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{Ended, Grant};
+use lockkit_core::driver::{ClaimEnd, Grant};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 use tokio::sync::mpsc;
 
@@ -72,7 +72,7 @@ impl Locks {
                 Some(News::Gone(key)) if key == own.key => {
                     return Err(self.lost(claim, place).await);
                 }
-                // It was moved by a renewal, or broken politely.
+                // It was moved by a renewal, or broken gracefully.
                 Some(News::Changed(kv)) if kv.key() == own.key => Turn::Look,
                 // Its list was given another limit.
                 Some(News::Gone(key)) if given_limit(&key).is_some() => Turn::Look,
@@ -158,14 +158,14 @@ impl Locks {
     }
 
     /// Why a key is gone that nobody broke: with its lease, and before that was over?
-    pub(crate) async fn why_gone(&self, place: Option<&Place>) -> Ended {
+    pub(crate) async fn why_gone(&self, place: Option<&Place>) -> ClaimEnd {
         let Some(place) = place.filter(|place| place.lease.until() > SteadyClock.now()) else {
-            return Ended::NotInLine;
+            return ClaimEnd::NotFound;
         };
         let until = place.lease.until();
         match self.leases.keep(&place.lease).await {
-            Ok(false) if until > SteadyClock.now() => Ended::SessionEnded,
-            _ => Ended::NotInLine,
+            Ok(false) if until > SteadyClock.now() => ClaimEnd::SessionEnded,
+            _ => ClaimEnd::NotFound,
         }
     }
 

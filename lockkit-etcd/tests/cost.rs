@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Answered, LockDriver, Patience, Released, Renewal, SetLimit,
+    Acquisition, Attempted, LockDriver, Patience, Released, Renewal, SetLimit,
 };
-use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, GetOptions};
 use lockkit_lab::proxy::{Counts, Protocol};
@@ -20,7 +20,7 @@ fn claim(name: &str, mode: Mode) -> Arc<Claim> {
 
 fn claim_in(space: Space, name: &str, mode: Mode) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), space, Name::new(name).unwrap());
-    let me = Arc::new(Identity::of_this_process());
+    let me = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, mode, LONG, LONG / 2, me))
 }
 
@@ -49,16 +49,16 @@ async fn the_usual_verbs_take_one_round_trip() {
     let (_server, proxy, driver) = warm().await;
     let holder = claim("a", Mode::Exclusive);
     let (answer, cost) = counted(&proxy, driver.acquire(&holder, Patience::Wait)).await;
-    assert!(matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })));
+    assert!(matches!(answer, Ok(Attempted { result: Acquisition::Granted(_), .. })));
     assert_eq!((cost.round_trips, cost.requests), (1, 1), "acquire: {cost:?}");
 
     let other = claim("a", Mode::Exclusive);
     let (answer, cost) = counted(&proxy, driver.acquire(&other, Patience::Try)).await;
-    assert_eq!(answer.unwrap().answer, Acquisition::Busy);
+    assert_eq!(answer.unwrap().result, Acquisition::Busy);
     assert_eq!((cost.round_trips, cost.requests), (1, 1), "try, when held: {cost:?}");
 
     let (answer, cost) = counted(&proxy, driver.acquire(&other, Patience::Wait)).await;
-    assert_eq!(answer.unwrap().answer, Acquisition::Queued { ahead: 1 });
+    assert_eq!(answer.unwrap().result, Acquisition::Queued { ahead: 1 });
     assert_eq!((cost.round_trips, cost.requests), (1, 1), "standing in line: {cost:?}");
     driver.release(&other).await.unwrap();
 
@@ -67,7 +67,7 @@ async fn the_usual_verbs_take_one_round_trip() {
     assert_eq!((cost.round_trips, cost.requests), (1, 1), "release: {cost:?}");
 
     let (answer, cost) = counted(&proxy, driver.acquire(&other, Patience::Try)).await;
-    assert!(matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })));
+    assert!(matches!(answer, Ok(Attempted { result: Acquisition::Granted(_), .. })));
     assert_eq!((cost.round_trips, cost.requests), (1, 1), "try: {cost:?}");
 }
 
@@ -78,7 +78,7 @@ async fn a_thousand_claims_are_renewed_by_one_keep_alive() {
     let mut claims = Vec::new();
     for i in 0..1000 {
         let claim = claim(&format!("n{i}"), Mode::Exclusive);
-        let answer = driver.acquire(&claim, Patience::Wait).await.unwrap().answer;
+        let answer = driver.acquire(&claim, Patience::Wait).await.unwrap().result;
         assert!(matches!(answer, Acquisition::Granted(_)));
         claims.push(claim);
     }
@@ -152,7 +152,7 @@ async fn all_who_wait_for_permits_hear_of_a_release_by_one_message() {
     let mut waiting = tokio::task::JoinSet::new();
     for ahead in 2..102 {
         let waiter = permit();
-        let answer = driver.acquire(&waiter, Patience::Wait).await.unwrap().answer;
+        let answer = driver.acquire(&waiter, Patience::Wait).await.unwrap().result;
         assert_eq!(answer, Acquisition::Queued { ahead });
         let driver = driver.clone();
         waiting.spawn(async move { driver.granted(&waiter).await });
@@ -184,18 +184,18 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
     for (patience, beside) in [Patience::Wait, Patience::Try].into_iter().zip([1, 2]) {
         let one = permits(1);
         let (answer, cost) = counted(&proxy, driver.acquire(&one, patience)).await;
-        assert!(matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })));
+        assert!(matches!(answer, Ok(Attempted { result: Acquisition::Granted(_), .. })));
         assert_eq!(cost.round_trips, 1, "{patience:?}, nobody there: {cost:?}");
         let other = permits(1);
         let (answer, cost) = counted(&proxy, driver.acquire(&other, patience)).await;
-        assert!(matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })));
+        assert!(matches!(answer, Ok(Attempted { result: Acquisition::Granted(_), .. })));
         // A try looks first, as with any semaphore.
         assert_eq!(cost.round_trips, beside, "{patience:?}, beside another: {cost:?}");
         all_have_the_lease_of_a_holder(&server).await;
         // What moved the second there has been answered when something later has.
         driver.health().await.unwrap();
         let (answer, cost) = counted(&proxy, driver.acquire(&permits(2), Patience::Try)).await;
-        assert_eq!((answer.unwrap().answer, cost.round_trips), (Acquisition::Busy, 1), "{cost:?}");
+        assert_eq!((answer.unwrap().result, cost.round_trips), (Acquisition::Busy, 1), "{cost:?}");
         driver.release(&other).await.unwrap();
         let (answer, cost) = counted(&proxy, driver.release(&one)).await;
         assert_eq!((answer.unwrap(), cost.round_trips), (Released::Removed, 1), "{cost:?}");
@@ -225,7 +225,7 @@ async fn a_lease_takes_no_more_keys_than_can_be_listed() {
     let mut claims = Vec::new();
     for i in 0..2_500 {
         let claim = claim(&format!("{i:0>500}"), Mode::Exclusive);
-        let answer = driver.acquire(&claim, Patience::Try).await.unwrap().answer;
+        let answer = driver.acquire(&claim, Patience::Try).await.unwrap().result;
         assert!(matches!(answer, Acquisition::Granted(_)));
         claims.push(claim);
     }

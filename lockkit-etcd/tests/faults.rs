@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockkit_core::driver::{Acquisition, Answered, Ended, LockDriver, Patience, Renewal};
+use lockkit_core::driver::{Acquisition, Attempted, ClaimEnd, LockDriver, Patience, Renewal};
 use lockkit_core::{
-    Claim, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
+    Claim, ClientIdentity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
 };
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, CompactionOptions, GetOptions};
@@ -27,7 +27,7 @@ fn manager(driver: &Arc<EtcdDriver>, ttl: u64) -> LockManager {
 
 fn claim(name: &str, ttl: u64) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let (ttl, me) = (Duration::from_secs(ttl), Arc::new(Identity::of_this_process()));
+    let (ttl, me) = (Duration::from_secs(ttl), Arc::new(ClientIdentity::of_this_process()));
     Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, me))
 }
 
@@ -73,10 +73,10 @@ async fn a_revoked_lease_ends_its_holder_and_its_waiter_with_the_reason() {
     let holder = claim("a", 30);
     assert!(matches!(
         ours.acquire(&holder, Patience::Wait).await,
-        Ok(Answered { answer: Acquisition::Granted(_), .. })
+        Ok(Attempted { result: Acquisition::Granted(_), .. })
     ));
     let waiter = claim("a", 20);
-    let queued = theirs.acquire(&waiter, Patience::Wait).await.unwrap().answer;
+    let queued = theirs.acquire(&waiter, Patience::Wait).await.unwrap().result;
     assert_eq!(queued, Acquisition::Queued { ahead: 1 });
     let waiting = tokio::spawn({
         let (theirs, waiter) = (theirs.clone(), waiter.clone());
@@ -95,7 +95,7 @@ async fn a_revoked_lease_ends_its_holder_and_its_waiter_with_the_reason() {
     let first = all.kvs().iter().min_by_key(|kv| kv.create_revision()).unwrap();
     client.lease_revoke(first.lease()).await.unwrap();
     let renewal = ours.renew_single(&holder).await.unwrap();
-    assert_eq!(renewal, Renewal::Ended(Ended::SessionEnded));
+    assert_eq!(renewal, Renewal::Ended(ClaimEnd::SessionEnded));
 
     let locks = manager(&ours, 30);
     let next = locks.mutex("a").try_lock().await.unwrap();

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkit_core::driver::{
-    Acquisition, Answered, LockDriver, Patience, Released, Renewal, Reply, SetLimit, Step,
+    Acquisition, Attempted, LockDriver, Patience, Released, Renewal, Reply, SetLimit, Step,
 };
 use lockkit_core::state::LockState;
 use lockkit_core::{
-    Claim, Error, Identity, Key, Lifetime, LockManager, MemoryDriver, Mode, Name, Namespace,
+    Claim, ClientIdentity, Error, Key, Lifetime, LockManager, MemoryDriver, Mode, Name, Namespace,
     Settings, Space, Token,
 };
 use lockkit_etcd::EtcdDriver;
@@ -31,7 +31,7 @@ async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
 fn alone(name: &str, mode: Mode) -> Claim {
     let space = if mode.limit().is_some() { Space::Semaphore } else { Space::Lock };
     let key = Key::new(Namespace::default(), space, Name::new(name).unwrap());
-    Claim::new(key, mode, LONG, LONG, Arc::new(Identity::of_this_process()))
+    Claim::new(key, mode, LONG, LONG, Arc::new(ClientIdentity::of_this_process()))
 }
 
 fn claim(name: &str) -> Arc<Claim> {
@@ -60,9 +60,9 @@ fn releases(claims: &[Arc<Claim>]) -> Vec<Step> {
 
 async fn carry(driver: &EtcdDriver, steps: &[Step]) -> Vec<Result<Reply, Error>> {
     let replies = driver.carry(steps).await.expect("etcd answers");
-    let answer = |reply: Answered<Reply>| {
-        assert_eq!(reply.unanswered, 0);
-        reply.answer
+    let answer = |reply: Attempted<Reply>| {
+        assert_eq!(reply.ambiguous, 0);
+        reply.result
     };
     replies.into_iter().map(|reply| reply.map(answer)).collect()
 }
@@ -160,7 +160,7 @@ async fn each_step_of_a_mixed_flight_has_its_own_answer() {
     let replies = carry(&driver, &steps).await;
     let expected = |at: usize, reply: Reply| assert_eq!(*replies[at].as_ref().unwrap(), reply);
     expected(0, Reply::Released(Released::NoSuchLock));
-    expected(1, Reply::Released(Released::NotInLine));
+    expected(1, Reply::Released(Released::NotFound));
     expected(2, Reply::Acquired(Acquisition::Busy));
     expected(4, Reply::Acquired(Acquisition::Queued { ahead: 1 }));
     let refused = replies[5].as_ref().unwrap_err();
@@ -310,8 +310,8 @@ async fn all_steps_of_a_flight_that_was_sent_twice_say_so() {
     proxy.fault(Fault::Cut, When::Answer(1));
     let replies = soon("an answer", driver.carry(&steps)).await.unwrap();
     for (at, reply) in replies.into_iter().enumerate() {
-        let Answered { answer, unanswered } = reply.unwrap();
-        assert!(unanswered > 0);
+        let Attempted { result: answer, ambiguous } = reply.unwrap();
+        assert!(ambiguous > 0);
         match answer {
             Reply::Released(released) => assert_eq!(released, Released::NoSuchLock),
             Reply::Acquired(Acquisition::Granted(_)) => assert!(at >= 3),
@@ -344,10 +344,10 @@ async fn tasks_that_lock_at_once_share_requests() {
 }
 
 /// A reply without what the backends may differ in.
-fn told(reply: &Result<Answered<Reply>, Error>) -> String {
+fn told(reply: &Result<Attempted<Reply>, Error>) -> String {
     match reply {
-        Ok(Answered { answer: Reply::Acquired(Acquisition::Granted(_)), .. }) => "granted".into(),
-        Ok(Answered { answer, .. }) => format!("{answer:?}"),
+        Ok(Attempted { result: Reply::Acquired(Acquisition::Granted(_)), .. }) => "granted".into(),
+        Ok(Attempted { result: answer, .. }) => format!("{answer:?}"),
         Err(Error::LimitMismatch { in_use, asked, .. }) => format!("{in_use} and not {asked}"),
         Err(other) => panic!("{other}"),
     }
@@ -355,7 +355,7 @@ fn told(reply: &Result<Answered<Reply>, Error>) -> String {
 
 /// Who stands in a list, and who holds.
 fn shown(state: &LockState) -> Vec<(Option<String>, bool)> {
-    let one = |s: &lockkit_core::state::Standing| (s.note.clone(), s.held_for.is_some());
+    let one = |s: &lockkit_core::state::ClaimState| (s.note.clone(), s.held_for.is_some());
     state.line.iter().map(one).collect()
 }
 
@@ -389,7 +389,7 @@ async fn a_flight_does_what_its_steps_do_one_by_one() {
             for (step, reply) in steps.iter().zip(here) {
                 let claim = step.claim();
                 in_line.retain(|one| one.id != claim.id);
-                match reply.map(|reply| reply.answer) {
+                match reply.map(|reply| reply.result) {
                     Ok(Reply::Acquired(Acquisition::Granted(_) | Acquisition::Queued { .. })) => {
                         in_line.push(claim.clone());
                     }

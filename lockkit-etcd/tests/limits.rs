@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, SetLimit};
 use lockkit_core::state::ListRequest;
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_lab::{Kind, Server};
 
@@ -14,12 +14,12 @@ const LONG: Duration = Duration::from_secs(300);
 
 fn permits(name: &str, permits: u32, limit: u32) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Semaphore, Name::new(name).unwrap());
-    let me = Arc::new(Identity::of_this_process());
+    let me = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Permits { permits, limit }, LONG, LONG, me))
 }
 
 async fn hold(driver: &EtcdDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().result;
     assert!(matches!(answer, Acquisition::Granted(_)));
 }
 
@@ -71,7 +71,7 @@ async fn more_than_can_be_asked_for_hold_on_when_the_limit_is_lowered() {
         holders.push(claim);
     }
     let waiter = one();
-    let answer = driver.acquire(&waiter, Patience::Wait).await.unwrap().answer;
+    let answer = driver.acquire(&waiter, Patience::Wait).await.unwrap().result;
     assert_eq!(answer, Acquisition::Queued { ahead: 150 });
     assert_eq!(driver.resize(&waiter.key, SetLimit::To(140)).await.unwrap(), 140);
     let holding = async || {

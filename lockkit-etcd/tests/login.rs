@@ -177,7 +177,7 @@ async fn a_flight_with_a_step_beyond_the_rights_is_refused_and_costs_the_others_
         root.role_grant_permission("locks", range).await.unwrap();
     }
     let driver = EtcdDriver::connect(&url(&server, "shop:p%40ss%2Fw%3A%25", "")).await.unwrap();
-    let me = Arc::new(lockkit_core::Identity::of_this_process());
+    let me = Arc::new(lockkit_core::ClientIdentity::of_this_process());
     let step = |name: &str| {
         let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
         let claim = Claim::new(key, Mode::Exclusive, PATIENCE, PATIENCE, me.clone());

@@ -150,7 +150,7 @@ async fn a_fence_follows_a_base_that_was_raised() {
     let (server, driver, locks) = start().await;
     let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
     let before = locks.mutex("a").lock().await.unwrap();
-    driver.raise_token_base(&Namespace::default(), 1 << 40).await.unwrap();
+    driver.raise_namespace_counter(&Namespace::default(), 1 << 40).await.unwrap();
     let raised = LockManager::with(driver.clone(), Settings::default()).unwrap();
     let after = raised.mutex("b").lock().await.unwrap();
     assert!(after.token().unwrap().get() > 1 << 40);
@@ -167,14 +167,14 @@ async fn a_base_that_went_back_is_an_error() {
     let (server, driver, _locks) = start().await;
     let namespace = Namespace::default();
     for base in [1_000, 2_000] {
-        driver.raise_token_base(&namespace, base).await.unwrap();
-        assert_eq!(driver.token_base(&namespace).await.unwrap(), base);
+        driver.raise_namespace_counter(&namespace, base).await.unwrap();
+        assert_eq!(driver.namespace_counter(&namespace).await.unwrap(), base);
     }
     let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
     let all = Some(GetOptions::new().with_prefix());
     let kept = client.get("lockkit/base/", all).await.unwrap();
     client.put(kept.kvs()[0].key(), "1000", None).await.unwrap();
-    let fell = driver.token_base(&namespace).await.unwrap_err();
+    let fell = driver.namespace_counter(&namespace).await.unwrap_err();
     assert!(fell.to_string().contains("went back from 2000 to 1000"), "{fell}");
 }
 

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Ended, Force, LockDriver, Patience, Released, Renewal};
-use lockkit_core::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_core::driver::{
+    Acquisition, BreakMode, ClaimEnd, LockDriver, Patience, Released, Renewal,
+};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, CompactionOptions, GetOptions};
 use lockkit_lab::proxy::{Fault, Protocol, When};
@@ -26,7 +28,7 @@ fn claim_as(mode: Mode) -> Arc<Claim> {
 
 fn claim_on(name: &str, mode: Mode) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let (ttl, me) = (Duration::from_secs(300), Arc::new(Identity::of_this_process()));
+    let (ttl, me) = (Duration::from_secs(300), Arc::new(ClientIdentity::of_this_process()));
     Arc::new(Claim::new(key, mode, ttl, ttl, me))
 }
 
@@ -57,7 +59,7 @@ async fn only_key(server: &Server) -> String {
 }
 
 async fn take(driver: &EtcdDriver, claim: &Arc<Claim>) -> Token {
-    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().result {
         Acquisition::Granted(grant) => grant.token,
         other => panic!("it is free: {other:?}"),
     }
@@ -84,13 +86,13 @@ async fn a_lock_that_is_taken_again_and_again_has_one_key_and_those_beside_each_
     let mut last = None;
     for patience in [Patience::Try, Patience::Wait].repeat(5) {
         let one = claim();
-        let answer = ours.acquire(&one, patience).await.unwrap().answer;
+        let answer = ours.acquire(&one, patience).await.unwrap().result;
         let Acquisition::Granted(grant) = answer else { panic!("it is free: {answer:?}") };
         assert!(Some(grant.token) > last, "the next holder has a greater token");
         last = Some(grant.token);
         assert_eq!(only_key(&server).await, first);
         // Who is turned away has put no key.
-        assert_eq!(ours.acquire(&claim(), Patience::Try).await.unwrap().answer, Acquisition::Busy);
+        assert_eq!(ours.acquire(&claim(), Patience::Try).await.unwrap().result, Acquisition::Busy);
         ours.release(&one).await.unwrap();
     }
     let readers = [claim_as(Mode::Shared), claim_as(Mode::Shared)];
@@ -151,10 +153,10 @@ async fn who_was_released_is_not_taken_for_the_next_with_its_key() {
     take(&ours, &next).await;
     assert_eq!(only_key(&server).await, key);
     for _ in 0..2 {
-        assert_eq!(ours.release(&one).await.unwrap(), Released::NotInLine);
-        assert_eq!(renewed(&ours, &one).await, Renewal::Ended(Ended::NotInLine));
+        assert_eq!(ours.release(&one).await.unwrap(), Released::NotFound);
+        assert_eq!(renewed(&ours, &one).await, Renewal::Ended(ClaimEnd::NotFound));
         let answer = ours.downgrade(&one).await.unwrap();
-        assert_eq!(answer, Renewal::Ended(Ended::NotInLine));
+        assert_eq!(answer, Renewal::Ended(ClaimEnd::NotFound));
     }
     assert!(matches!(renewed(&ours, &next).await, Renewal::Holds(_)));
     assert_eq!(ours.release(&next).await.unwrap(), Released::Removed);
@@ -176,7 +178,7 @@ async fn a_claim_whose_request_was_repeated_keeps_its_key() {
         let answer = soon("an answer", async {
             loop {
                 if let Ok(answered) = ours.acquire(&one, patience).await {
-                    return answered.answer;
+                    return answered.result;
                 }
             }
         });
@@ -223,7 +225,7 @@ async fn a_claim_that_was_given_up_is_found_by_its_release_and_its_key_is_not_us
     let queued = soon("its place", async {
         loop {
             if let Ok(queued) = ours.acquire(&next, Patience::Wait).await {
-                return queued.answer;
+                return queued.result;
             }
         }
     });
@@ -232,7 +234,7 @@ async fn a_claim_that_was_given_up_is_found_by_its_release_and_its_key_is_not_us
     let own = only_key(&server).await;
     assert_ne!(own, spare);
     // However often the ghost is released, nobody else goes.
-    assert_eq!(ours.release(&ghost).await.unwrap(), Released::NotInLine);
+    assert_eq!(ours.release(&ghost).await.unwrap(), Released::NotFound);
     soon("its turn", ours.granted(&next)).await.unwrap();
     assert_eq!(ours.release(&next).await.unwrap(), Released::Removed);
     assert_ne!(once(&server, &ours).await, spare);
@@ -242,9 +244,9 @@ async fn a_claim_that_was_given_up_is_found_by_its_release_and_its_key_is_not_us
 async fn a_claim_that_was_broken_keeps_its_key_and_its_word() {
     let server = Server::start(Kind::Etcd).await.unwrap();
     let (ours, theirs) = (driver(&server.url()).await, driver(&server.url()).await);
-    let by = Identity::of_this_process();
-    for force in [Force::Polite, Force::Immediate] {
-        let forced = force == Force::Immediate;
+    let by = ClientIdentity::of_this_process();
+    for force in [BreakMode::Graceful, BreakMode::Forced] {
+        let forced = force == BreakMode::Forced;
         let record = BreakRecord { by: by.clone(), at_unix_ms: 1, reason: None, forced };
         for told in [false, true] {
             let spare = once(&server, &ours).await;
@@ -254,11 +256,11 @@ async fn a_claim_that_was_broken_keeps_its_key_and_its_word() {
             assert!(theirs.break_claim(&one.key, token, force, &record).await.unwrap());
             if told {
                 let answer = renewed(&ours, &one).await;
-                assert!(matches!(answer, Renewal::Ended(Ended::Broken(_))), "{answer:?}");
+                assert!(matches!(answer, Renewal::Ended(ClaimEnd::Broken(_))), "{answer:?}");
             }
             let released = ours.release(&one).await.unwrap();
             let there =
-                if force == Force::Polite { Released::Removed } else { Released::NoSuchLock };
+                if force == BreakMode::Graceful { Released::Removed } else { Released::NoSuchLock };
             assert_eq!(released, there, "{force:?} {told}");
             assert_eq!(keys(&server).await, [""; 0]);
             let next = claim();
@@ -282,12 +284,12 @@ async fn what_stands_under_a_key_before_it_was_asked_for_is_another_claim() {
     let value = client.get(&*key, None).await.unwrap().kvs()[0].value().to_vec();
     ours.release(&one).await.unwrap();
     client.put(&*key, value, None).await.unwrap();
-    assert_eq!(ours.acquire(&claim(), Patience::Try).await.unwrap().answer, Acquisition::Busy);
+    assert_eq!(ours.acquire(&claim(), Patience::Try).await.unwrap().result, Acquisition::Busy);
     client.delete(&*key, None).await.unwrap();
     let spare = once(&server, &ours).await;
     client.put(&*spare, "", None).await.unwrap();
     let next = claim();
-    let answer = ours.acquire(&next, Patience::Wait).await.unwrap().answer;
+    let answer = ours.acquire(&next, Patience::Wait).await.unwrap().result;
     assert_eq!(answer, Acquisition::Queued { ahead: 1 });
     let both = keys(&server).await;
     assert_eq!((both.len(), &both[0]), (2, &spare));
@@ -316,7 +318,7 @@ async fn a_waiter_does_not_take_the_next_claim_with_a_key_for_the_one_that_it_wa
             tokio::task::yield_now().await;
             proxy.refuse().await;
             near.release(&holder).await.unwrap();
-            let queued = near.acquire(&next, Patience::Wait).await.unwrap().answer;
+            let queued = near.acquire(&next, Patience::Wait).await.unwrap().result;
             assert_eq!(queued, Acquisition::Queued { ahead: 1 });
             assert_eq!(keys(&server).await[1], key, "it has the key of the one that went");
             if compacted {

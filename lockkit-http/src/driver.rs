@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::Answered;
+use lockkit_core::driver::Attempted;
 use lockkit_core::driver::{
-    Entry, Force, Grant, LockDriver, RegisterKey, Registers, Renewal, Renewed, Replies, SetLimit,
-    Step, StoreOutcome, Version, Write,
+    BreakMode, Entry, Grant, LockDriver, RegisterKey, Registers, Renewal, Renewed, Replies,
+    SetLimit, Step, Version, Write, WriteResult,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
@@ -166,13 +166,13 @@ impl LockDriver for HttpDriver {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let body = wire::Break {
             key: wire::Key::of(key),
             token,
-            force: force == Force::Immediate,
+            force: force == BreakMode::Forced,
             by: Some(record.by.clone()),
             at_unix_ms: Some(record.at_unix_ms),
             reason: record.reason.clone(),
@@ -209,7 +209,7 @@ impl LockDriver for HttpDriver {
         loop {
             let lock: wire::Lock = self.transport.poll("/v1/changed", &body, WAIT).await?;
             let now = lock.for_driver()?;
-            if !now.same_line(seen) {
+            if !now.same_queue(seen) {
                 return Ok(now);
             }
         }
@@ -252,7 +252,7 @@ impl Registers for HttpDriver {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         let outcome: wire::Outcome = match wire::Store::of(at, write) {
             Some(store) => self.transport.post("/v1/registers/store", &store).await?,
             None => {

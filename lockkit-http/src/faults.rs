@@ -4,9 +4,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 
-type Table = [(Fault, Keeps)];
+type Table = [(Fault, Guarantee)];
 
 static TABLES: Mutex<Vec<&'static Table>> = Mutex::new(Vec::new());
 

@@ -21,7 +21,7 @@ pub use backend::{Capabilities, Finding, Health, Promises, SeverityName};
 pub use claims::{Acquire, Carry, Claim, ClaimOnly, Kind, Raise, Renew, Shorten, Step, Wait};
 pub use listing::{ListPrefixes, ListRegisters, Prefixes, RegisterPage, RegisterState};
 pub use looking::{
-    Break, Broke, Changed, Key, Limit, List, Lock, Page, Resize, Seen, SpaceName, Standing,
+    Break, Broke, Changed, ClaimState, Key, Limit, List, Lock, Page, Resize, Seen, SpaceName,
     standings,
 };
 pub use problem::{Code, Problem};

@@ -80,10 +80,10 @@ pub const SET_UPS: [SetUp; 8] = [
 ];
 
 /// Options of quorums: leases as long as cases ask for, and time for members on a busy machine.
-const QUORUM: &str = "?longest_ttl=3650d&member_limit=2s";
+const QUORUM: &str = "?max_ttl=3650d&member_limit=2s";
 
 /// For trials, which ask for shorter ones, and whose members lose their data.
-const STRUCK_QUORUM: &str = "?longest_ttl=1h&member_limit=2s";
+const STRUCK_QUORUM: &str = "?max_ttl=1h&member_limit=2s";
 
 /// So many trials of one set-up run at the same time.
 const AT_ONCE: usize = 4;

@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use lockkit_compose::{QuorumDriver, QuorumOptions};
 use lockkit_conformance::compare::{Comparison, Measured, SetUp, row_titles};
 use lockkit_conformance::{CASES, Outcome, Report, promises, semantics};
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Capabilities, MemoryDriver};
 use lockkit_etcd::EtcdDriver;
@@ -133,7 +133,7 @@ fn shown_table(set_ups: &[(&str, &Capabilities)]) -> String {
     let mut out = "| | shown by | stated |\n| --- | --- | --- |\n".to_owned();
     for fault in Fault::ALL {
         let (mut tests, mut stated): (BTreeMap<_, Vec<_>>, Vec<_>) = Default::default();
-        for (name, _) in set_ups.iter().filter(|(_, c)| c.keeps(fault) != Keeps::Impossible) {
+        for (name, _) in set_ups.iter().filter(|(_, c)| c.keeps(fault) != Guarantee::Impossible) {
             match shown(name, fault) {
                 Some(shown) => tests.entry(shown.test).or_default().push(*name),
                 None => stated.push(*name),

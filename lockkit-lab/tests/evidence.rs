@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkit::driver::{Evidence, LockDriver, Patience, Renewal, Renewed};
 use lockkit::etcd::EtcdDriver;
 use lockkit::{
-    Claim, Guard, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings,
+    Claim, ClientIdentity, Guard, Key, LockManager, LossReason, Mode, Name, Namespace, Settings,
 };
 use lockkit_compose::{QuorumDriver, QuorumOptions};
 use lockkit_lab::{Data, Kind, Server, Shift};
@@ -70,7 +70,7 @@ async fn driver(server: &Server) -> Arc<dyn LockDriver> {
 
 async fn taken(driver: &dyn LockDriver, name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Mode::Exclusive.space(), Name::new(name).unwrap());
-    let me = Arc::new(Identity::of_this_process());
+    let me = Arc::new(ClientIdentity::of_this_process());
     let claim = Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, me));
     driver.acquire(&claim, Patience::Try).await.unwrap();
     claim
@@ -219,7 +219,7 @@ async fn a_quorum_is_another_run_when_a_member_is() {
         servers.push(Server::start(Kind::Redis).await.unwrap());
         members.push(driver(servers.last().unwrap()).await);
     }
-    let driver = QuorumDriver::new(members, QuorumOptions::default().longest_ttl(LONG)).unwrap();
+    let driver = QuorumDriver::new(members, QuorumOptions::default().max_ttl(LONG)).unwrap();
     let claims = [taken(&driver, "a").await];
     let (_, before) = evidence(&driver, &claims).await.remove(0);
     let (holds, same) = evidence(&driver, &claims).await.remove(0);

@@ -5,7 +5,7 @@ mod second;
 
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Capabilities, Fault, Keeps};
+use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
 use lockkit_lab::history::judge::Rule;
 use lockkit_lab::history::{Event, History, How, Judgement, Promises, Recorded, What, draw, judge};
 
@@ -136,8 +136,8 @@ impl Tale {
 
     /// On a backend that is different from others in this way.
     fn judged_on(self, change: fn(&mut Capabilities)) -> Judgement {
-        const FAULTS: &[(Fault, Keeps)] =
-            &[(Fault::DataLost, Keeps::Nothing), (Fault::Failover, Keeps::Tokens)];
+        const FAULTS: &[(Fault, Guarantee)] =
+            &[(Fault::DataLost, Guarantee::Nothing), (Fault::Failover, Guarantee::Tokens)];
         let mut capabilities = Capabilities::of("tale");
         capabilities.faults = FAULTS;
         change(&mut capabilities);

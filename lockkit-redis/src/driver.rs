@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::capabilities::{Capabilities, Fault, Keeps, TokenSource, WakeUp};
+use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, TokenSource, WakeUp};
 use lockkit_core::clock::{Clock, SteadyClock};
 use lockkit_core::driver::{
-    Answered, Flights, Force, Grant, KnownBases, LockDriver, Registers, Renewal, Renewed, Replies,
-    ServerRun, SetLimit, Step, Writes,
+    Attempted, BreakMode, Flights, Grant, KnownBases, LockDriver, Registers, Renewal, Renewed,
+    Replies, ServerRun, SetLimit, Step, Writes,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -68,7 +68,7 @@ pub(crate) struct Shared {
 const CAPABILITIES: Capabilities = {
     let mut capabilities = Capabilities::of(BACKEND);
     capabilities.flights = FLIGHTS;
-    capabilities.least_ttl = Duration::from_millis(20);
+    capabilities.min_ttl = Duration::from_millis(20);
     capabilities.wake_up = WakeUp::Push;
     capabilities.token_source = TokenSource::ClockCounter;
     capabilities.resize = true;
@@ -78,20 +78,20 @@ const CAPABILITIES: Capabilities = {
     capabilities.registers = true;
     capabilities.namespaces = true;
     capabilities.faults = &[
-        (Fault::WritesLost, Keeps::Tokens),
-        (Fault::DataLost, Keeps::Tokens),
-        (Fault::OlderDataRestored, Keeps::Tokens),
-        (Fault::Failover, Keeps::Tokens),
+        (Fault::WritesLost, Guarantee::Tokens),
+        (Fault::DataLost, Guarantee::Tokens),
+        (Fault::OlderDataRestored, Guarantee::Tokens),
+        (Fault::Failover, Guarantee::Tokens),
         // Each of two masters has its own line, and who stood in it keeps an old token.
-        (Fault::SplitBrain, Keeps::Nothing),
+        (Fault::SplitBrain, Guarantee::Nothing),
         // Ends of leases are absolute times.
-        (Fault::OtherClockTakesOver, Keeps::Tokens),
-        (Fault::LeaderLost, Keeps::Impossible),
+        (Fault::OtherClockTakesOver, Guarantee::Tokens),
+        (Fault::LeaderLost, Guarantee::Impossible),
         // Leases end early; tokens come from a counter that does not go back with the clock.
-        (Fault::ServerClockSteps, Keeps::Tokens),
-        (Fault::ClientMachinePaused, Keeps::Tokens),
-        (Fault::ServerClockSlewedMore, Keeps::Tokens),
-        (Fault::BrokenByForce, Keeps::Tokens),
+        (Fault::ServerClockSteps, Guarantee::Tokens),
+        (Fault::ClientMachinePaused, Guarantee::Tokens),
+        (Fault::ServerClockSlewedMore, Guarantee::Tokens),
+        (Fault::BrokenByForce, Guarantee::Tokens),
     ];
     capabilities
 };
@@ -153,7 +153,7 @@ impl Shared {
         keys: &[impl script::Key],
         args: &[impl script::Arg],
     ) -> Result<Value, Error> {
-        Ok(self.run_counting(script, keys, args, None).await?.answer)
+        Ok(self.run_counting(script, keys, args, None).await?.result)
     }
 
     /// The same, with the number of attempts before this answer that were not answered. An attempt
@@ -164,7 +164,7 @@ impl Shared {
         keys: &[impl script::Key],
         args: &[impl script::Arg],
         again: Option<&[u8]>,
-    ) -> Result<Answered<Value>, Error> {
+    ) -> Result<Attempted<Value>, Error> {
         let sent = self.run_heard(script, keys, args, again).await?;
         Ok(sent.map(|heard| heard.answer))
     }
@@ -176,7 +176,7 @@ impl Shared {
         keys: &[impl script::Key],
         args: &[impl script::Arg],
         again: Option<&[u8]>,
-    ) -> Result<Answered<Heard<Value>>, Error> {
+    ) -> Result<Attempted<Heard<Value>>, Error> {
         let mute = self.wakes.voice.is_mute();
         let sent = if let Link::Cluster(_) = self.link {
             // While a slot moves to another node, both of them refuse each command of a script whose key
@@ -190,10 +190,10 @@ impl Shared {
             script.call(&self.link, Call { keys, args }, again, mute).await
         };
         match sent {
-            Ok(Answered { answer: Heard { answer, from }, unanswered }) => match self.heard(answer)
+            Ok(Attempted { result: Heard { answer, from }, ambiguous }) => match self.heard(answer)
             {
                 Value::ServerError(error) => Err(to_error(error.into())),
-                answer => Ok(Answered::after(unanswered, Heard { answer, from })),
+                answer => Ok(Attempted::after(ambiguous, Heard { answer, from })),
             },
             Err(failed) if is_about_rights(&failed.error) => {
                 Err(Box::pin(self.forbidden(failed, keys[0].as_ref())).await)
@@ -293,14 +293,14 @@ impl LockDriver for RedisDriver {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let (key, _) = keys::lock(key);
         let record = serde_json::to_vec(record).map_err(|e| Error::permanent(BACKEND, e))?;
         let force: &[u8] = match force {
-            Force::Polite => b"polite",
-            Force::Immediate => b"force",
+            BreakMode::Graceful => b"graceful",
+            BreakMode::Forced => b"force",
         };
         let token = keys::token(token.get());
         let args = [token.as_bytes(), force, &record];
@@ -344,14 +344,14 @@ impl LockDriver for RedisDriver {
         limit.ok_or_else(|| reply::unexpected(&answer))
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         let base = self.shared.run(&script::BASE, &[&keys::base(namespace)], &[b"0"]).await?;
         let number = reply::text(&base).and_then(|text| text.parse().ok());
         let number = number.ok_or_else(|| reply::unexpected(&base))?;
         self.shared.bases.saw(BACKEND, namespace, number)
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         let key = keys::base(namespace);
         let base = base.to_string();
         self.shared.run(&script::BASE, &[&key], &[base.as_bytes()]).await.map(drop)

@@ -65,7 +65,7 @@ impl Shared {
         let sent = self.run_counting(&script::RELEASE, &locks, &ids, None).await?;
         reply::to_each(sent, claims.len(), |_, answer| match answer {
             Value::Int(1) => Ok(Reply::Released(Released::Removed)),
-            Value::Int(2) => Ok(Reply::Released(Released::NotInLine)),
+            Value::Int(2) => Ok(Reply::Released(Released::NotFound)),
             Value::Int(3) => Ok(Reply::Released(Released::NoSuchLock)),
             other => Err(reply::unexpected(other)),
         })
@@ -103,7 +103,7 @@ impl Shared {
             reply
         })?;
         for reply in &mut replies {
-            match reply.as_ref().map(|reply| reply.answer) {
+            match reply.as_ref().map(|reply| reply.result) {
                 Ok(Reply::Acquired(Acquisition::Granted(_) | Acquisition::Queued { .. })) => {
                     self.writes.done();
                 }
@@ -122,7 +122,7 @@ impl Shared {
             .iter()
             .zip(replies)
             .filter(|(_, reply)| {
-                let answer = reply.as_ref().map(|reply| reply.answer);
+                let answer = reply.as_ref().map(|reply| reply.result);
                 matches!(answer, Ok(Reply::Acquired(Acquisition::Granted(_))))
             })
             .map(|((claim, _), reply)| (*claim, reply))

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use lockkit_core::driver::{Patience, RegisterKey};
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 
 /// How many hash tags there are, and so counters of tokens. All keys of one lock bear the same, so
 /// that a cluster keeps them on one node. Never to be changed: two programs that disagree about it
@@ -153,7 +153,7 @@ pub(crate) fn token(token: u64) -> String {
 /// A claim as the string that it is while it is alone, behind its token:
 /// ` ID HOLD_MS WAIT_MS CLIENT PID<tab>HOST<tab>PROGRAM[<tab>NOTE]`.
 pub(crate) fn claim(claim: &Claim, client: &str) -> String {
-    let Identity { host, pid, program } = &*claim.identity;
+    let ClientIdentity { host, pid, program } = &*claim.identity;
     let (hold, wait) = (millis(claim.hold_ttl), millis(claim.wait_ttl));
     let (host, program) = (one_word(host), one_word(program));
     let id = claim.id.to_hex();
@@ -179,12 +179,12 @@ pub(crate) fn claim(claim: &Claim, client: &str) -> String {
 }
 
 /// What `claim` shows to people, read back.
-pub(crate) fn shown(text: &str) -> (Identity, Option<String>) {
+pub(crate) fn shown(text: &str) -> (ClientIdentity, Option<String>) {
     let mut parts = text.splitn(4, '\t');
     let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or_default();
     let host = parts.next().unwrap_or_default().to_owned();
     let program = parts.next().unwrap_or_default().to_owned();
-    (Identity { host, pid, program }, parts.next().map(str::to_owned))
+    (ClientIdentity { host, pid, program }, parts.next().map(str::to_owned))
 }
 
 /// How a claim wants to be put in line: `[t][ MODE WEIGHT CAPACITY]`. What is usual is not said: it
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn what_a_claim_shows_is_read_back() {
-        let identity = Identity { host: "h\tx".into(), pid: 7, program: "a b".into() };
+        let identity = ClientIdentity { host: "h\tx".into(), pid: 7, program: "a b".into() };
         let ttl = std::time::Duration::from_micros(1_500);
         let claim_ = Claim::new(key("", "a"), Mode::Exclusive, ttl, ttl, identity.into())
             .with_note(Some("why not".into()));

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use lockkit_core::Error;
-use lockkit_core::capabilities::{Capabilities, Fault, Keeps};
+use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
 use lockkit_core::driver::in_time;
 use lockkit_core::promises::Promises;
 use redis::{ConnectionAddr, Value, cmd, from_redis_value};
@@ -107,8 +107,8 @@ fn judge(capabilities: &Capabilities, server: &str, read: Option<&Read>) -> Prom
             let why = format!(
                 "{server} has appendonly no: a restart brings back an old snapshot, or nothing"
             );
-            promises.set(restart, Some(Keeps::Tokens), &*why);
-            promises.set(crash, Some(Keeps::Tokens), why);
+            promises.set(restart, Some(Guarantee::Tokens), &*why);
+            promises.set(crash, Some(Guarantee::Tokens), why);
         }
         Some(_) => {
             let why = format!("{server} has appendonly yes: a killed process loses nothing");
@@ -129,23 +129,23 @@ fn judge(capabilities: &Capabilities, server: &str, read: Option<&Read>) -> Prom
             "{server} has maxmemory-policy {policy}: held locks are evicted when memory is short, \
              by no fault at all"
         );
-        promises.limit(Keeps::Tokens, &why);
+        promises.limit(Guarantee::Tokens, &why);
     }
     promises
 }
 
 /// Whether each write is on disk before it is answered.
-fn forced(settings: Option<&HashMap<String, String>>) -> (Option<Keeps>, String) {
+fn forced(settings: Option<&HashMap<String, String>>) -> (Option<Guarantee>, String) {
     let setting = |name| settings.and_then(|all| all.get(name)).map(String::as_str);
     match (setting("appendfsync"), setting("no-appendfsync-on-rewrite")) {
         (Some("always"), Some("yes")) => {
             let why = "appendfsync always, but no-appendfsync-on-rewrite yes";
-            (Some(Keeps::Tokens), why.to_owned())
+            (Some(Guarantee::Tokens), why.to_owned())
         }
-        (Some("always"), _) => (Some(Keeps::All), "appendfsync always".to_owned()),
+        (Some("always"), _) => (Some(Guarantee::All), "appendfsync always".to_owned()),
         (Some(other), _) => {
             let why = format!("appendfsync {other}: the last writes may not be on disk");
-            (Some(Keeps::Tokens), why)
+            (Some(Guarantee::Tokens), why)
         }
         (None, _) => (None, "and does not let this login read appendfsync".to_owned()),
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::Error;
 use lockkit_core::driver::{
-    Answered, Entry, Expect, RegisterKey, Registers, StoreOutcome, Version, Write,
+    Attempted, Entry, Precondition, RegisterKey, Registers, Version, Write, WriteResult,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use redis::Value;
@@ -31,16 +31,16 @@ impl Registers for RedisDriver {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         let (verb, value): (&[u8], &[u8]) = match &write.value {
             Some(value) => (b"store", value),
             None => (b"delete", b""),
         };
         let ttl = write.ttl.map(|ttl| keys::millis(ttl).to_string()).unwrap_or_default();
         let expect = match write.expect {
-            Expect::Anything => "any".to_owned(),
-            Expect::Absent => "absent".to_owned(),
-            Expect::Version(version) => version.0.to_string(),
+            Precondition::Anything => "any".to_owned(),
+            Precondition::Absent => "absent".to_owned(),
+            Precondition::Version(version) => version.0.to_string(),
         };
         let token = write.token.map(|token| token.to_string()).unwrap_or_default();
         let mut args: Vec<&[u8]> = vec![verb, expect.as_bytes(), token.as_bytes()];
@@ -53,19 +53,19 @@ impl Registers for RedisDriver {
         let writes = &self.shared.writes;
         let sent = sent.map_err(|error| writes.judge(error))?;
         writes.done();
-        let items = reply::array(sent.answer)?;
+        let items = reply::array(sent.result)?;
         let outcome = match (items.first().and_then(reply::text), items.get(1)) {
             (Some("stored"), Some(version)) => reply::number(version)
                 .and_then(|n| u64::try_from(n).ok())
-                .map(|n| StoreOutcome::Stored(Version(n))),
-            (Some("conflict"), None) => Some(StoreOutcome::Conflict),
+                .map(|n| WriteResult::Stored(Version(n))),
+            (Some("conflict"), None) => Some(WriteResult::Conflict),
             (Some("stale"), Some(highest)) => {
-                reply::token(highest).map(|highest| StoreOutcome::Stale { highest })
+                reply::token(highest).map(|highest| WriteResult::Stale { highest })
             }
             _ => None,
         };
         let outcome = outcome.ok_or_else(|| reply::unexpected(&Value::Array(items)))?;
-        Ok(Answered::after(sent.unanswered, outcome))
+        Ok(Attempted::after(sent.ambiguous, outcome))
     }
 
     async fn changed(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use lockkit_core::driver::{Ended, Evidence, Renewal, Renewed};
+use lockkit_core::driver::{ClaimEnd, Evidence, Renewal, Renewed};
 use lockkit_core::{Claim, Error};
 use redis::Value;
 
@@ -91,7 +91,7 @@ impl Shared {
             tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
         });
         let mut answers: Vec<_> =
-            claims.iter().map(|_| Ok(((Renewal::Ended(Ended::NotInLine), None), None))).collect();
+            claims.iter().map(|_| Ok(((Renewal::Ended(ClaimEnd::NotFound), None), None))).collect();
         for (group, renewed) in groups.iter().zip(join_all(calls).await) {
             match renewed {
                 Ok(renewed) => {
@@ -121,7 +121,7 @@ impl Shared {
     ) -> Result<Vec<Answered>, Error> {
         let locks: Vec<_> = group.iter().map(|i| keys[*i].0.as_str()).collect();
         let args: Vec<_> = group.iter().flat_map(|i| keys::claim_args(&claims[*i])).collect();
-        let heard = self.run_heard(&script::RENEW, &locks, &args, None).await?.answer;
+        let heard = self.run_heard(&script::RENEW, &locks, &args, None).await?.result;
         let claims: Vec<_> = group.iter().map(|i| &claims[*i]).collect();
         renewals(&claims, heard)
     }

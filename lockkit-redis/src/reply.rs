@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Answered, Ended, Grant, Renewal, Replies, Reply};
-use lockkit_core::state::Standing;
+use lockkit_core::driver::{Acquisition, Attempted, ClaimEnd, Grant, Renewal, Replies, Reply};
+use lockkit_core::state::ClaimState;
 use lockkit_core::{BreakRecord, Claim, Error, LossReason, Mode, Token};
 use redis::Value;
 
@@ -67,9 +67,9 @@ fn waits(ahead: &Value, lease: &Value) -> Option<(u32, Option<Duration>)> {
 pub(crate) fn renewal(claim: &Claim, value: &Value) -> Result<Told, Error> {
     let parsed = match value {
         Value::ServerError(error) => return Err(to_error(error.clone().into())),
-        Value::Int(0) => Some((Renewal::Ended(Ended::NotInLine), None)),
+        Value::Int(0) => Some((Renewal::Ended(ClaimEnd::NotFound), None)),
         Value::Array(items) => match items.as_slice() {
-            [record] => Some((Renewal::Ended(Ended::Broken(break_record(record))), None)),
+            [record] => Some((Renewal::Ended(ClaimEnd::Broken(break_record(record))), None)),
             [ahead, lease] => {
                 waits(ahead, lease).map(|(ahead, lease)| (Renewal::Waits { ahead }, lease))
             }
@@ -92,15 +92,15 @@ pub(crate) fn token(value: &Value) -> Option<Token> {
 /// The answers to the claims of one call, in their order; a single 1 is the answer to each, and a
 /// single text that to the only one.
 pub(crate) fn to_each(
-    sent: Answered<Value>,
+    sent: Attempted<Value>,
     count: usize,
     read: impl Fn(usize, &Value) -> Result<Reply, Error>,
 ) -> Result<Replies, Error> {
     let read = |i, value: &Value| match value {
         Value::ServerError(error) => Err(to_error(error.clone().into())),
-        value => Ok(Answered::after(sent.unanswered, read(i, value)?)),
+        value => Ok(Attempted::after(sent.ambiguous, read(i, value)?)),
     };
-    match &sent.answer {
+    match &sent.result {
         all @ Value::Int(1) => Ok((0..count).map(|i| read(i, all)).collect()),
         only @ Value::BulkString(_) if count == 1 => Ok(vec![read(0, only)]),
         Value::Array(items) if items.len() == count => {
@@ -148,7 +148,7 @@ pub(crate) fn break_record(value: &Value) -> BreakRecord {
 }
 
 /// One list as `inspect.lua` shows it.
-pub(crate) fn line(value: Value) -> Result<(Vec<Standing>, Option<BreakRecord>), Error> {
+pub(crate) fn line(value: Value) -> Result<(Vec<ClaimState>, Option<BreakRecord>), Error> {
     let items = array(value)?;
     let [now, last_break, capacity, holders, claims @ ..] = items.as_slice() else {
         return Err(unexpected(&Value::Array(items)));
@@ -165,7 +165,7 @@ pub(crate) fn line(value: Value) -> Result<(Vec<Standing>, Option<BreakRecord>),
 }
 
 /// One claim; nothing when its lease has ended.
-fn standing(value: &Value, now: i64, capacity: i64, holds: bool) -> Option<Option<Standing>> {
+fn standing(value: &Value, now: i64, capacity: i64, holds: bool) -> Option<Option<ClaimState>> {
     let Value::Array(items) = value else { return None };
     let [left, words] = items.as_slice() else { return None };
     let left = number(left)?;
@@ -187,7 +187,7 @@ fn standing(value: &Value, now: i64, capacity: i64, holds: bool) -> Option<Optio
         _ => Mode::Permits { permits: weight, limit: capacity.try_into().ok()? },
     };
     let ago = |then: i64| Duration::from_micros((now - then).try_into().unwrap_or_default());
-    let mut standing = Standing::new(token, mode, identity);
+    let mut standing = ClaimState::new(token, mode, identity);
     standing.note = note;
     standing.ttl = Duration::from_millis(hold);
     standing.expires_in = Duration::from_millis(left as u64);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use lockkit_core::driver::Answered;
+use lockkit_core::driver::Attempted;
 use redis::{Cmd, ToRedisArgs, Value};
 
 use crate::failure::{Again, Failed};
@@ -75,21 +75,21 @@ impl Script {
         call: Call<'_, K, A>,
         again: Option<&[u8]>,
         mute: bool,
-    ) -> Result<Answered<Heard<Value>>, Failed> {
+    ) -> Result<Attempted<Heard<Value>>, Failed> {
         let text = if mute { &self.mute } else { &self.speaks };
         let failed = match self.call_once(link, text, &call, None).await {
             Ok(heard) => return Ok(heard.into()),
             Err(failed) => failed,
         };
-        let unanswered = match failed.again {
+        let ambiguous = match failed.again {
             Again::No => return Err(failed),
             Again::Refused => 0,
             Again::Unanswered => 1,
         };
         // What is rare is boxed: every lock and release carries this future.
-        let again = again.filter(|_| unanswered > 0);
+        let again = again.filter(|_| ambiguous > 0);
         let answer = Box::pin(self.call_once(link, text, &call, again)).await?;
-        Ok(Answered::after(unanswered, answer))
+        Ok(Attempted::after(ambiguous, answer))
     }
 
     async fn call_once<K: Key, A: Arg>(

@@ -116,7 +116,7 @@ impl Shared {
         let none: [&str; 0] = [];
         let call = Call { keys: &[key], args: &none };
         let rights = script::RIGHTS.call(&self.link, call, None, true).await;
-        match rights.ok().and_then(|rights| missing(&rights.answer.answer)) {
+        match rights.ok().and_then(|rights| missing(&rights.result.answer)) {
             Some(names) => Error::permanent(BACKEND, format!("the user may not call {names}")),
             None => to_error(failed.error),
         }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkit_core::driver::{
-    Acquisition, Answered, LockDriver, Patience, Released, Renewal, Replies, Reply, Step,
+    Acquisition, Attempted, LockDriver, Patience, Released, Renewal, Replies, Reply, Step,
 };
 use lockkit_core::memory::MemoryDriver;
-use lockkit_core::{Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace};
+use lockkit_core::{Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace};
 use lockkit_lab::proxy::{Counts, Fault, Protocol, Proxy, When};
 use lockkit_lab::raw::resp;
 use lockkit_lab::{Group, Kind, Layout, Server};
@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(30);
 fn claim(name: &str, mode: Mode) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), mode.space(), Name::new(name).unwrap());
     let ttl = Duration::from_secs(300);
-    Arc::new(Claim::new(key, mode, ttl, ttl, Identity::of_this_process().into()))
+    Arc::new(Claim::new(key, mode, ttl, ttl, ClientIdentity::of_this_process().into()))
 }
 
 fn claims(count: usize) -> Vec<Arc<Claim>> {
@@ -71,8 +71,8 @@ async fn ask(server: &Server, words: &[&str]) -> resp::Reply {
 
 /// The tokens of those who hold now; nobody else is among the answers.
 fn tokens(replies: &Replies) -> Vec<u64> {
-    let token = |reply: &Result<Answered<Reply>, Error>| match reply {
-        Ok(Answered { answer: Reply::Acquired(Acquisition::Granted(grant)), .. }) => {
+    let token = |reply: &Result<Attempted<Reply>, Error>| match reply {
+        Ok(Attempted { result: Reply::Acquired(Acquisition::Granted(grant)), .. }) => {
             grant.token.get()
         }
         other => panic!("it is free: {other:?}"),
@@ -80,16 +80,16 @@ fn tokens(replies: &Replies) -> Vec<u64> {
     replies.iter().map(token).collect()
 }
 
-fn is_released(reply: &Result<Answered<Reply>, Error>) -> bool {
-    matches!(reply, Ok(Answered { answer: Reply::Released(Released::Removed), .. }))
+fn is_released(reply: &Result<Attempted<Reply>, Error>) -> bool {
+    matches!(reply, Ok(Attempted { result: Reply::Released(Released::Removed), .. }))
 }
 
 /// An answer without what differs between backends, and without what depends on the order in which the
 /// releases of a flight are carried out: whether others are still in the list of one who is not.
-fn told(reply: Result<Answered<Reply>, Error>) -> String {
-    match reply.map(|reply| reply.answer) {
+fn told(reply: Result<Attempted<Reply>, Error>) -> String {
+    match reply.map(|reply| reply.result) {
         Ok(Reply::Acquired(Acquisition::Granted(_))) => "granted".to_owned(),
-        Ok(Reply::Released(Released::NotInLine | Released::NoSuchLock)) => "not there".to_owned(),
+        Ok(Reply::Released(Released::NotFound | Released::NoSuchLock)) => "not there".to_owned(),
         Ok(reply) => format!("{reply:?}"),
         Err(Error::LimitMismatch { in_use, .. }) => format!("limit {in_use}"),
         Err(other) => panic!("{other:?}"),
@@ -315,7 +315,7 @@ async fn a_flight_whose_answer_was_lost_is_sent_again_and_each_step_says_so() {
     let replies = driver.carry(&steps).await.unwrap();
     strike.struck().await;
     for reply in replies {
-        assert_eq!(reply.unwrap(), Answered::after(1, Reply::Released(Released::NoSuchLock)));
+        assert_eq!(reply.unwrap(), Attempted::after(1, Reply::Released(Released::NoSuchLock)));
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience};
-use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::raw::resp::{self, Reply};
 use lockkit_lab::{Group, Kind, Layout, Server};
 use lockkit_redis::redis::Client;
@@ -24,7 +24,7 @@ fn claim(name: &str) -> Arc<Claim> {
 
 fn lasting(name: &str, ttl: Duration) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, Identity::of_this_process().into()))
+    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, ClientIdentity::of_this_process().into()))
 }
 
 async fn info(server: &Server, section: &str, fact: &str) -> u64 {
@@ -81,7 +81,7 @@ fn a_driver_that_outlives_its_runtime_hears_of_its_turn_in_the_next_one() {
         let url = format!("{}?timeout=30s", server.url());
         let driver = RedisDriver::connect(&url).await.unwrap();
         assert!(matches!(
-            driver.acquire(&claim("warm"), Patience::Wait).await.unwrap().answer,
+            driver.acquire(&claim("warm"), Patience::Wait).await.unwrap().result,
             Acquisition::Granted(_)
         ));
         (server, driver)
@@ -198,7 +198,7 @@ async fn asked_until_answered(driver: &RedisDriver, claim: &Arc<Claim>) -> Acqui
     loop {
         let asked = driver.acquire(claim, Patience::Wait);
         match tokio::time::timeout(Duration::from_millis(500), asked).await {
-            Ok(Ok(answered)) => return answered.answer,
+            Ok(Ok(answered)) => return answered.result,
             Ok(Err(error)) => assert!(error.is_retryable(), "{error}"),
             Err(_) => {}
         }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Answered, Expect, Force, LockDriver, Patience, RegisterKey, Registers, Released,
-    StoreOutcome, Write, WriteId,
+    Acquisition, Attempted, BreakMode, LockDriver, Patience, Precondition, RegisterKey, Registers,
+    Released, Write, WriteId, WriteResult,
 };
 use lockkit_core::{
-    BreakRecord, Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space, Token,
+    BreakRecord, Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space, Token,
 };
 use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
 use lockkit_lab::{Group, Kind, Layout, Server};
@@ -54,7 +54,7 @@ async fn scene(
         let claim = claim("a");
         take(driver, &claim, 0).await;
         driver.release(&claim).await.unwrap();
-        driver.write(&at(), &store(Expect::Anything, None)).await.unwrap();
+        driver.write(&at(), &store(Precondition::Anything, None)).await.unwrap();
         driver.write(&at(), &delete()).await.unwrap();
     }
     Scene { _servers: servers, proxy, through, past }
@@ -80,13 +80,13 @@ async fn is_quiet(proxy: &Proxy) {
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
     let ttl = Duration::from_secs(300);
-    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, Identity::of_this_process().into()))
+    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, ClientIdentity::of_this_process().into()))
 }
 
-async fn take(driver: &RedisDriver, claim: &Arc<Claim>, unanswered: u32) -> Token {
+async fn take(driver: &RedisDriver, claim: &Arc<Claim>, ambiguous: u32) -> Token {
     let answered = driver.acquire(claim, Patience::Try).await.unwrap();
-    assert_eq!(answered.unanswered, unanswered);
-    match answered.answer {
+    assert_eq!(answered.ambiguous, ambiguous);
+    match answered.result {
         Acquisition::Granted(grant) => grant.token,
         other => panic!("it is free: {other:?}"),
     }
@@ -96,7 +96,7 @@ fn at() -> RegisterKey {
     RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() }
 }
 
-fn store(expect: Expect, token: Option<Token>) -> Write {
+fn store(expect: Precondition, token: Option<Token>) -> Write {
     let write_id = WriteId::random();
     Write { value: Some(b"1".to_vec()), expect, token, write_id, repeated: false, ttl: None }
 }
@@ -162,7 +162,8 @@ async fn a_request_that_arrives_after_the_release_leaves_no_ghost() {
 async fn a_write_that_was_applied_is_not_applied_again_over_a_later_one() {
     for scene in [alone().await, in_a_cluster().await] {
         let token = take(&scene.past, &claim("a"), 0).await;
-        for mine in [store(Expect::Absent, None), store(Expect::Anything, Some(token))] {
+        for mine in [store(Precondition::Absent, None), store(Precondition::Anything, Some(token))]
+        {
             is_quiet(&scene.proxy).await;
             let mut strike = scene.proxy.fault(Fault::Cut, When::Answer(1));
             let between = async {
@@ -171,13 +172,13 @@ async fn a_write_that_was_applied_is_not_applied_again_over_a_later_one() {
                 let mut theirs = delete();
                 theirs.token = mine.token;
                 let deleted = scene.past.write(&at(), &theirs).await.unwrap();
-                assert!(matches!(deleted.answer, StoreOutcome::Stored(_)), "{deleted:?}");
+                assert!(matches!(deleted.result, WriteResult::Stored(_)), "{deleted:?}");
             };
             scene.proxy.latency(Duration::from_millis(300));
             let at = at();
             let (answered, ()) = tokio::join!(scene.through.write(&at, &mine), between);
             scene.proxy.latency(Duration::ZERO);
-            assert_eq!(answered.unwrap(), Answered::after(1, StoreOutcome::Conflict));
+            assert_eq!(answered.unwrap(), Attempted::after(1, WriteResult::Conflict));
             assert!(scene.past.load(&at).await.unwrap().is_none(), "the deletion stays");
         }
     }
@@ -192,15 +193,15 @@ async fn a_forced_break_whose_answer_was_lost_has_broken() {
     locks.mutex("b").lock().await.unwrap().release().await.unwrap();
     is_quiet(&proxy).await;
     let mut strike = proxy.fault(Fault::Cut, When::Answer(1));
-    assert!(locks.break_lock(Space::Lock, "a", token, Force::Immediate, None).await.unwrap());
+    assert!(locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap());
     strike.struck().await;
     // And one that is somebody else's is told apart.
     let other = claim("a");
     let next = take(&past, &other, 0).await;
     assert!(next > token);
-    let late = locks.break_lock(Space::Lock, "a", token, Force::Immediate, Some("late"));
+    let late = locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, Some("late"));
     assert!(!late.await.unwrap());
-    let by = Identity::of_this_process();
+    let by = ClientIdentity::of_this_process();
     let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
-    assert!(!past.break_claim(&other.key, token, Force::Immediate, &record).await.unwrap());
+    assert!(!past.break_claim(&other.key, token, BreakMode::Forced, &record).await.unwrap());
 }

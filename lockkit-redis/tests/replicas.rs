@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Renewal};
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_lab::raw::resp::{self, Reply};
 use lockkit_lab::{Group, Kind, Layout, Server, missing_valkey};
 use lockkit_redis::RedisDriver;
@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_secs(30);
 fn claim() -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());
     let ttl = Duration::from_secs(300);
-    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, Identity::of_this_process().into()))
+    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, ClientIdentity::of_this_process().into()))
 }
 
 async fn ask(server: &Server, words: &[&str]) -> Reply {
@@ -165,7 +165,7 @@ mod with {
         let careful = format!("{}?timeout=16s&min_replicas=1", group.url());
         let careful = RedisDriver::connect(&careful).await.unwrap();
         let first = claim();
-        let granted = careful.acquire(&first, Patience::Try).await.unwrap().answer;
+        let granted = careful.acquire(&first, Patience::Try).await.unwrap().result;
         assert!(matches!(granted, Acquisition::Granted(_)), "{granted:?}");
         careful.release(&first).await.unwrap();
         for member in group.members() {

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Renewal};
 use lockkit_core::state::Severity;
-use lockkit_core::{Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{
+    Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Space, Token,
+};
 use lockkit_lab::raw::resp::{self, Reply};
 use lockkit_lab::{Data, Kind, Server};
 use lockkit_redis::{RedisDriver, RedisOptions};
@@ -16,7 +18,7 @@ const LONG: Duration = Duration::from_secs(60);
 fn claim(name: &str, mode: Mode) -> Arc<Claim> {
     let name = Name::new(name).unwrap();
     let key = Key::new(Namespace::default(), mode.space(), name);
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, mode, LONG, LONG, identity))
 }
 
@@ -39,7 +41,7 @@ async fn keys(server: &Server) -> Vec<String> {
 }
 
 async fn take(driver: &RedisDriver, claim: &Arc<Claim>) -> Token {
-    match driver.acquire(claim, Patience::Try).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Try).await.unwrap().result {
         Acquisition::Granted(grant) => grant.token,
         other => panic!("{other:?}"),
     }
@@ -72,7 +74,7 @@ async fn while_somebody_waits_the_lock_does_not_vanish_when_its_lease_ends() {
     driver.acquire(&waiter, Patience::Wait).await.unwrap();
     // Nobody else looks until the newcomer does, long after the lease ended.
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(driver.acquire(&newcomer, Patience::Try).await.unwrap().answer, Acquisition::Busy);
+    assert_eq!(driver.acquire(&newcomer, Patience::Try).await.unwrap().result, Acquisition::Busy);
     let granted = tokio::time::timeout(LONG, driver.granted(&waiter)).await;
     granted.expect("told at once").unwrap();
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Expect, Force, LockDriver, Patience, RegisterKey, Registers, Released, Renewal,
-    StoreOutcome, Write, WriteId,
+    Acquisition, BreakMode, LockDriver, Patience, Precondition, RegisterKey, Registers, Released,
+    Renewal, Write, WriteId, WriteResult,
 };
 use lockkit_core::state::ListRequest;
-use lockkit_core::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
 use lockkit_lab::proxy::{Fault, Protocol, When};
 use lockkit_lab::raw::resp::{self, Reply};
 use lockkit_lab::{Clients, Group, Kind, Layout, Proxy, Server, Tls};
@@ -23,11 +23,11 @@ const LONG: Duration = Duration::from_secs(30);
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
     let ttl = Duration::from_secs(300);
-    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, Identity::of_this_process().into()))
+    Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, ClientIdentity::of_this_process().into()))
 }
 
 async fn take(driver: &RedisDriver, claim: &Arc<Claim>) -> Token {
-    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().result {
         Acquisition::Granted(grant) => grant.token,
         other => panic!("it is free: {other:?}"),
     }
@@ -37,7 +37,7 @@ async fn take(driver: &RedisDriver, claim: &Arc<Claim>) -> Token {
 async fn hands_over(driver: &RedisDriver) {
     let (first, second) = (claim("handed over"), claim("handed over"));
     let token = take(driver, &first).await;
-    let queued = driver.acquire(&second, Patience::Wait).await.unwrap().answer;
+    let queued = driver.acquire(&second, Patience::Wait).await.unwrap().result;
     assert_eq!(queued, Acquisition::Queued { ahead: 1 });
     assert_eq!(driver.release(&first).await.unwrap(), Released::Removed);
     let next = tokio::time::timeout(LONG, driver.granted(&second)).await.expect("told").unwrap();
@@ -113,24 +113,24 @@ async fn a_user_with_the_rights_that_the_docs_name_can_do_everything_in_the_data
         limit: 10,
     };
     assert_eq!(driver.list(&request).await.unwrap().states.len(), 1);
-    let by = Identity::of_this_process();
+    let by = ClientIdentity::of_this_process();
     let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
-    let broken = driver.break_claim(&held.key, raised, Force::Immediate, &record).await;
+    let broken = driver.break_claim(&held.key, raised, BreakMode::Forced, &record).await;
     assert!(broken.unwrap());
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
     let (value, write_id) = (b"1".to_vec(), WriteId::random());
     let store = Write {
         value: Some(value),
-        expect: Expect::Absent,
+        expect: Precondition::Absent,
         token: Some(raised),
         write_id,
         ttl: None,
         repeated: false,
     };
-    assert!(matches!(driver.write(&at, &store).await.unwrap().answer, StoreOutcome::Stored(_)));
+    assert!(matches!(driver.write(&at, &store).await.unwrap().result, WriteResult::Stored(_)));
     assert!(driver.load(&at).await.unwrap().is_some());
-    driver.raise_token_base(&Namespace::default(), 1).await.unwrap();
-    assert_eq!(driver.token_base(&Namespace::default()).await.unwrap(), 1);
+    driver.raise_namespace_counter(&Namespace::default(), 1).await.unwrap();
+    assert_eq!(driver.namespace_counter(&Namespace::default()).await.unwrap(), 1);
     driver.health().await.unwrap();
     // All of it went into the database of the URL.
     let Reply::Number(in_first) = resp::ask(server.addr(), &["DBSIZE"]).await.unwrap() else {

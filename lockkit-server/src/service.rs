@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use lockkit_core::driver::{Answered, ClaimId, Gather, Grant, LockDriver, Replies, Reply, Step};
+use lockkit_core::driver::{Attempted, ClaimId, Gather, Grant, LockDriver, Replies, Reply, Step};
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
 use lockkit_http::wire::{Code, LONGEST_WAIT_MS};
 use sha2::{Digest, Sha256};
@@ -185,7 +185,7 @@ impl Service {
     }
 
     /// Carries one step.
-    pub(crate) async fn carry_one(&self, step: Step) -> Result<Answered<Reply>, Error> {
+    pub(crate) async fn carry_one(&self, step: Step) -> Result<Attempted<Reply>, Error> {
         let reply = self.carry(&[step]).await.pop();
         reply.unwrap_or_else(|| Err(self.driver().no_reply()))
     }
@@ -196,7 +196,7 @@ impl Service {
         if let Some(base) = bases().get(namespace) {
             return Ok(*base);
         }
-        let base = self.driver().token_base(namespace).await?;
+        let base = self.driver().namespace_counter(namespace).await?;
         let mut bases = bases();
         if bases.len() >= MOST_BASES {
             bases.clear();

@@ -2,17 +2,17 @@
 //! means is said at [`Fence`](lockkit_core::Fence).
 
 use async_trait::async_trait;
-use lockkit_core::{Error, Lease, LossReason, Token};
+use lockkit_core::{Error, HeldLock, LossReason, Token};
 
 /// For data in *another* database than the lock's: a table there remembers the highest token that
 /// wrote to each resource.
 ///
 /// ```
-/// use lockkit_core::{Error, Lease};
+/// use lockkit_core::{Error, HeldLock};
 /// use lockkit_sql::{Fenced, FencedWrite};
 ///
 /// /// Whether this holder may write to the invoice; the transaction rolls back otherwise.
-/// async fn may_write(tx: &mut impl FencedWrite, lease: &Lease) -> Result<bool, Error> {
+/// async fn may_write(tx: &mut impl FencedWrite, lease: &HeldLock) -> Result<bool, Error> {
 ///     let found = tx.fenced_write("invoice/42", lease.token()?).await?;
 ///     Ok(found == Fenced::Admitted)
 /// }
@@ -51,6 +51,6 @@ impl Fenced {
 }
 
 /// The database has no claim of this lease.
-pub(crate) fn lost(lease: &Lease) -> Error {
+pub(crate) fn lost(lease: &HeldLock) -> Error {
     Error::Lost { reason: lease.loss().unwrap_or(LossReason::Expired) }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::{BreakRecord, Error, Identity, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, ClientIdentity, Error, Key, Mode, Name, Namespace, Space, Token};
 
 /// A stretch of time in the nanoseconds of a column. What is longer than a hundred years is a
 /// hundred years, so that sums stay far from the end of an `i64`.
@@ -75,9 +75,9 @@ pub(crate) fn token_of(number: i64) -> Token {
 }
 
 /// Whom the text of a row names.
-pub(crate) fn identity_of(json: &str) -> Identity {
+pub(crate) fn identity_of(json: &str) -> ClientIdentity {
     let unknown = || "unknown".to_owned();
-    let nobody = |_| Identity { host: unknown(), pid: 0, program: unknown() };
+    let nobody = |_| ClientIdentity { host: unknown(), pid: 0, program: unknown() };
     serde_json::from_str(json).unwrap_or_else(nobody)
 }
 

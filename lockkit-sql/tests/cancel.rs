@@ -102,15 +102,15 @@ async fn a_store_dropped_anywhere_was_made_or_not_and_can_be_repeated() {
         let driver = open(&folder).await;
         let store = Write {
             value: Some(vec![pendings as u8]),
-            expect: lockkit_core::driver::Expect::Anything,
+            expect: lockkit_core::driver::Precondition::Anything,
             token: None,
             write_id: WriteId::random(),
             ttl: None,
             repeated: false,
         };
         drop_after(pendings, driver.write(&at, &store)).await;
-        let repeated = driver.write(&at, &store).await.unwrap().answer;
-        assert!(matches!(repeated, lockkit_core::driver::StoreOutcome::Stored(_)));
+        let repeated = driver.write(&at, &store).await.unwrap().result;
+        assert!(matches!(repeated, lockkit_core::driver::WriteResult::Stored(_)));
         let loaded = driver.load(&at).await.unwrap().unwrap();
         assert_eq!(Some(loaded.value), store.value);
     }

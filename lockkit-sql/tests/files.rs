@@ -71,7 +71,7 @@ async fn an_empty_file_is_filled() {
     std::fs::write(folder.path().join("locks.db"), "").unwrap();
     let (a, b) = tokio::join!(open(&folder), open(&folder));
     take(&a, &exclusive("a")).await;
-    assert_eq!(b.acquire(&exclusive("a"), Patience::Try).await.unwrap().answer, Acquisition::Busy);
+    assert_eq!(b.acquire(&exclusive("a"), Patience::Try).await.unwrap().result, Acquisition::Busy);
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn a_link_to_a_file_that_does_not_exist_yet_is_followed() {
     assert_eq!(first.path(), std::fs::canonicalize(&target).unwrap().join("real.db"));
     assert_eq!(second.path(), first.path());
     take(&first, &exclusive("a")).await;
-    let answer = second.acquire(&exclusive("a"), Patience::Try).await.unwrap().answer;
+    let answer = second.acquire(&exclusive("a"), Patience::Try).await.unwrap().result;
     assert_eq!(answer, Acquisition::Busy, "it is one file");
     let later = open().await.unwrap();
     assert_eq!(later.path(), first.path());
@@ -328,7 +328,7 @@ async fn twenty_that_open_a_missing_file_at_once_meet_in_one() {
     let claim = exclusive("a");
     take(&drivers[0], &claim).await;
     for driver in &drivers[1..] {
-        let answer = driver.acquire(&exclusive("a"), Patience::Try).await.unwrap().answer;
+        let answer = driver.acquire(&exclusive("a"), Patience::Try).await.unwrap().result;
         assert_eq!(answer, Acquisition::Busy);
     }
     drop(drivers);

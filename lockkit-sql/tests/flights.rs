@@ -78,7 +78,7 @@ async fn random_flights_through_two_drivers_are_answered_as_in_memory() {
         let answers = driver.carry(&flight).await.unwrap();
         let expected = model.carry(&flight).await.unwrap();
         for ((step, answer), expected) in flight.iter().zip(answers).zip(expected) {
-            let (answer, expected) = (answer.unwrap().answer, expected.unwrap().answer);
+            let (answer, expected) = (answer.unwrap().result, expected.unwrap().result);
             assert_eq!(kind(&answer), kind(&expected), "round {round}: {step:?}");
             if let Reply::Acquired(Acquisition::Granted(grant)) = answer {
                 let before = last.insert(step.claim().key.clone(), grant.token);
@@ -90,7 +90,7 @@ async fn random_flights_through_two_drivers_are_answered_as_in_memory() {
 }
 
 async fn alone(driver: &SqliteDriver, step: Step) -> Reply {
-    driver.carry(&[step]).await.unwrap().remove(0).unwrap().answer
+    driver.carry(&[step]).await.unwrap().remove(0).unwrap().result
 }
 
 fn acquire(claim: &Arc<Claim>) -> Step {
@@ -154,7 +154,7 @@ async fn a_hand_over_within_a_flight_wakes_the_next() {
     tokio::task::yield_now().await;
     let answers = driver.carry(&holders).await.unwrap();
     for answer in answers {
-        assert_eq!(answer.unwrap().answer, Reply::Released(Released::Removed));
+        assert_eq!(answer.unwrap().result, Reply::Released(Released::Removed));
     }
     assert_eq!(waiting.join_all().await.len(), 40);
 }

@@ -67,7 +67,7 @@ async fn a_file_of_the_first_lockkits_gets_limits_and_keeps_its_claims() {
     assert_eq!(resize(&a, SetLimit::IfUnset(7)).await, 2);
     let token = take(&b, &permits("pool", 1, 2)).await.token;
     assert!(token.as_i64() > 1000, "{token}");
-    let busy = b.acquire(&permits("pool", 1, 2), Patience::Try).await.unwrap().answer;
+    let busy = b.acquire(&permits("pool", 1, 2), Patience::Try).await.unwrap().result;
     assert_eq!(busy, Acquisition::Busy, "the old permit is still out");
     assert_eq!(resize(&b, SetLimit::To(3)).await, 3);
     take(&a, &permits("pool", 1, 3)).await;
@@ -88,7 +88,7 @@ async fn a_program_that_does_not_look_at_limits_is_refused_under_another_one() {
     assert!(refused.contains("lockkit: this semaphore was given another limit"), "{refused}");
     // Under this one it comes in; and locks have no limits.
     old_permit(&mut old, 3000, 1).await.unwrap();
-    let busy = driver.acquire(&permits("pool", 1, 1), Patience::Try).await.unwrap().answer;
+    let busy = driver.acquire(&permits("pool", 1, 1), Patience::Try).await.unwrap().result;
     assert_eq!(busy, Acquisition::Busy);
     take(&driver, &exclusive("pool")).await;
 }
@@ -118,7 +118,7 @@ async fn tokens_grow_across_a_try_of_more_permits_than_the_limit() {
         assert!(Some(token) > last, "{token} after {last:?}");
         last = Some(token);
         assert_eq!(driver.release(&permit).await.unwrap(), Released::Removed);
-        let busy = driver.acquire(&permits("pool", 3, 2), Patience::Try).await.unwrap().answer;
+        let busy = driver.acquire(&permits("pool", 3, 2), Patience::Try).await.unwrap().result;
         assert_eq!(busy, Acquisition::Busy, "three do not fit into two");
     }
 }

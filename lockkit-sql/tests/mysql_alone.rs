@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Anchored, Force, LockDriver, Patience, Released, Renewal};
+use lockkit_core::driver::{
+    Acquisition, Anchored, BreakMode, LockDriver, Patience, Released, Renewal,
+};
 use lockkit_core::state::ListRequest;
-use lockkit_core::{BreakRecord, Claim, Identity, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Key, Mode, Name, Namespace, Space, Token};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};
@@ -34,7 +36,7 @@ impl Scene {
     }
 
     async fn take(&self, claim: &Arc<Claim>) -> Token {
-        match self.driver.acquire(claim, Patience::Try).await.unwrap().answer {
+        match self.driver.acquire(claim, Patience::Try).await.unwrap().result {
             Acquisition::Granted(grant) => grant.token,
             other => panic!("it is free, and yet: {other:?}"),
         }
@@ -78,13 +80,13 @@ impl Scene {
 
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
 }
 
 fn record() -> BreakRecord {
     BreakRecord {
-        by: Identity::of_this_process(),
+        by: ClientIdentity::of_this_process(),
         at_unix_ms: 1,
         reason: Some("to see".into()),
         forced: true,
@@ -114,7 +116,7 @@ async fn the_id_that_a_claim_left_behind_is_nobodys() {
                 }
                 _ => {
                     let record = record();
-                    let broke = driver.break_claim(&gone.key, token, Force::Polite, &record);
+                    let broke = driver.break_claim(&gone.key, token, BreakMode::Graceful, &record);
                     assert!(!broke.await.unwrap(), "{name}: there is nobody to break");
                     continue;
                 }
@@ -135,7 +137,7 @@ async fn the_record_of_a_break_goes_although_the_name_is_used_every_day() {
     let broken = claim("a");
     let token = scene.take(&broken).await;
     let record = record();
-    let broke = scene.driver.break_claim(&broken.key, token, Force::Immediate, &record);
+    let broke = scene.driver.break_claim(&broken.key, token, BreakMode::Forced, &record);
     assert!(broke.await.unwrap());
     scene.leave_behind("a", 2).await;
     scene.admin.execute("UPDATE lockkit_breaks SET expires = 1").await.unwrap();

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Force, LockDriver, Patience};
-use lockkit_core::{BreakRecord, Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit_core::driver::{BreakMode, LockDriver, Patience};
+use lockkit_core::{
+    BreakRecord, Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space,
+};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};
@@ -46,7 +48,7 @@ impl Scene {
 
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
 }
 
@@ -104,15 +106,15 @@ async fn new_names_and_registers_do_not_wait_for_a_sweep() {
 #[tokio::test]
 async fn a_sweep_waits_for_no_name_that_is_locked_and_removes_what_can_go() {
     let mut scene = Scene::set().await;
-    let identity = Identity::of_this_process();
+    let identity = ClientIdentity::of_this_process();
     let record = BreakRecord { by: identity, at_unix_ms: 1, reason: None, forced: true };
     for name in ["a", "b"] {
         let claim = claim(name);
-        let token = match scene.driver.acquire(&claim, Patience::Try).await.unwrap().answer {
+        let token = match scene.driver.acquire(&claim, Patience::Try).await.unwrap().result {
             lockkit_core::driver::Acquisition::Granted(grant) => grant.token,
             other => panic!("it is free, and yet: {other:?}"),
         };
-        let broke = scene.driver.break_claim(&claim.key, token, Force::Immediate, &record);
+        let broke = scene.driver.break_claim(&claim.key, token, BreakMode::Forced, &record);
         assert!(broke.await.unwrap());
     }
     let hasty = &mut scene.hasty;

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockkit_core::driver::{
-    Acquisition, Anchored, Force, LockDriver, Patience, Released, Renewal, Reply, SetLimit, Step,
+    Acquisition, Anchored, BreakMode, LockDriver, Patience, Released, Renewal, Reply, SetLimit,
+    Step,
 };
 use lockkit_core::state::ListRequest;
 use lockkit_core::{
-    BreakRecord, Claim, Error, Fence, Identity, Key, LockManager, Mode, Name, Namespace, Space,
-    Token,
+    BreakRecord, Claim, ClientIdentity, Error, Fence, Key, LockManager, Mode, Name, Namespace,
+    Space, Token,
 };
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, ServerOptions};
@@ -94,7 +95,7 @@ async fn connect(url: &str) -> Result<MySqlDriver, Error> {
 
 fn claim(name: &str, mode: Mode) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), mode.space(), Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, mode, LONG, LONG, identity))
 }
 
@@ -108,14 +109,14 @@ struct Holder {
 impl Holder {
     async fn of(root: &MySqlDriver, name: &str, has_waiter: bool) -> Self {
         let holder = claim(name, Mode::Exclusive);
-        let token = match root.acquire(&holder, Patience::Try).await.unwrap().answer {
+        let token = match root.acquire(&holder, Patience::Try).await.unwrap().result {
             Acquisition::Granted(grant) => grant.token,
             other => panic!("{name} is free, and yet: {other:?}"),
         };
         let mut behind = None;
         if has_waiter {
             let waiter = claim(name, Mode::Exclusive);
-            let queued = root.acquire(&waiter, Patience::Wait).await.unwrap().answer;
+            let queued = root.acquire(&waiter, Patience::Wait).await.unwrap().result;
             assert!(matches!(queued, Acquisition::Queued { .. }), "{queued:?}");
             behind = Some(waiter);
         }
@@ -173,12 +174,12 @@ fn of_lines<'a>(driver: &'a MySqlDriver, locks: &'a Locks) -> Vec<Work<'a>> {
     }
     for number in [0, 2] {
         let free = &locks.free[number];
-        let acquire = async move { granted(driver.acquire(free, Patience::Try).await?.answer) };
+        let acquire = async move { granted(driver.acquire(free, Patience::Try).await?.result) };
         all.push(("acquire", Box::pin(acquire)));
     }
     let queue = async move {
         let last = claim(held(4).key.name.as_str(), Mode::Exclusive);
-        let answer = driver.acquire(&last, Patience::Wait).await?.answer;
+        let answer = driver.acquire(&last, Patience::Wait).await?.result;
         assert!(matches!(answer, Acquisition::Queued { .. }), "{answer:?}");
         Ok(())
     };
@@ -190,7 +191,7 @@ fn of_lines<'a>(driver: &'a MySqlDriver, locks: &'a Locks) -> Vec<Work<'a>> {
         let free = &locks.free;
         let steps = [give(held(6)), give(held(7)), take(&free[1]), take(&free[3])];
         for reply in driver.carry(&steps).await? {
-            let reply = reply?.answer;
+            let reply = reply?.result;
             let is_done = matches!(
                 reply,
                 Reply::Released(Released::Removed) | Reply::Acquired(Acquisition::Granted(_))
@@ -231,9 +232,11 @@ fn of_claims<'a>(driver: &'a MySqlDriver, locks: &'a Locks) -> Vec<Work<'a>> {
         };
         all.push(("anchor", Box::pin(anchor)));
     }
-    for (number, force) in [(14, Force::Immediate), (15, Force::Immediate), (16, Force::Polite)] {
+    for (number, force) in
+        [(14, BreakMode::Forced), (15, BreakMode::Forced), (16, BreakMode::Graceful)]
+    {
         let broken = async move {
-            let (by, reason) = (Identity::of_this_process(), Some("to see".into()));
+            let (by, reason) = (ClientIdentity::of_this_process(), Some("to see".into()));
             let record = BreakRecord { by, at_unix_ms: 1, reason, forced: true };
             let token = holder(number).token;
             assert!(driver.break_claim(&held(number).key, token, force, &record).await?);
@@ -259,7 +262,7 @@ fn beside_locks<'a>(driver: &'a MySqlDriver, locks: &'a Locks) -> Vec<Work<'a>> 
         let (prefix, space, after) = (String::new(), None, None);
         driver.list(&ListRequest { namespace, space, prefix, after, limit: 10 }).await?;
         driver.namespaces(None, 10).await?;
-        driver.token_base(&Namespace::default()).await?;
+        driver.namespace_counter(&Namespace::default()).await?;
         driver.health().await.map(drop)
     };
     vec![
@@ -268,7 +271,7 @@ fn beside_locks<'a>(driver: &'a MySqlDriver, locks: &'a Locks) -> Vec<Work<'a>> 
         ("load", Box::pin(async move { register().load().await.map(drop) })),
         (
             "raise the base",
-            Box::pin(async move { driver.raise_token_base(&Namespace::default(), 1).await }),
+            Box::pin(async move { driver.raise_namespace_counter(&Namespace::default(), 1).await }),
         ),
         ("look", Box::pin(look)),
     ]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Reply, Step};
-use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, ServerOptions};
 use sqlx::mysql::MySqlRow;
@@ -359,13 +359,13 @@ async fn clients_of_version_3_and_flights_keep_out_of_each_others_way() {
             .map(|claim| Step::Acquire { claim: claim.clone(), patience: Patience::Try })
             .collect();
         for reply in new.carry(&tries).await.unwrap() {
-            assert_eq!(reply.unwrap().answer, Reply::Acquired(Acquisition::Busy), "round {round}");
+            assert_eq!(reply.unwrap().result, Reply::Acquired(Acquisition::Busy), "round {round}");
         }
         for name in &names {
             assert_eq!(release(&mut old, 0, name, 1).await, 1, "round {round}");
         }
         for (reply, before) in new.carry(&tries).await.unwrap().into_iter().zip(&tokens) {
-            match reply.unwrap().answer {
+            match reply.unwrap().result {
                 Reply::Acquired(Acquisition::Granted(it)) => assert!(it.token.as_i64() > *before),
                 other => panic!("round {round}: it is free, and yet: {other:?}"),
             }
@@ -376,7 +376,7 @@ async fn clients_of_version_3_and_flights_keep_out_of_each_others_way() {
         let releases: Vec<_> =
             claims.iter().map(|claim| Step::Release { claim: claim.clone() }).collect();
         for reply in new.carry(&releases).await.unwrap() {
-            assert_eq!(reply.unwrap().answer, Reply::Released(Released::Removed));
+            assert_eq!(reply.unwrap().result, Reply::Released(Released::Removed));
         }
         tokens.clear();
         for name in &names {
@@ -390,6 +390,6 @@ async fn clients_of_version_3_and_flights_keep_out_of_each_others_way() {
 fn claim(name: &str) -> Arc<Claim> {
     const LONG: Duration = Duration::from_secs(300);
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
 }

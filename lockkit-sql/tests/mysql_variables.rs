@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Answered, Force, LockDriver, Patience, Renewal, Replies, Reply, Step,
+    Acquisition, Attempted, BreakMode, LockDriver, Patience, Renewal, Replies, Reply, Step,
 };
 use lockkit_core::state::ListRequest;
 use lockkit_core::{
-    Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space,
+    Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
 };
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, ServerOptions};
@@ -91,7 +91,7 @@ async fn everything(mine: &LockManager, theirs: &LockManager) -> Result<(), Erro
     // One that is broken.
     let guard = mine.mutex("a").lock().await?;
     let token = guard.token()?;
-    assert!(theirs.break_lock(Space::Lock, "a", token, Force::Immediate, Some("why")).await?);
+    assert!(theirs.break_lock(Space::Lock, "a", token, BreakMode::Forced, Some("why")).await?);
     assert!(guard.renew().await.is_err(), "it was broken");
     drop(guard);
     // Readers, permits, a limit.
@@ -262,7 +262,7 @@ async fn what_was_given_up_does_not_wait_on_behind_a_global_lock() {
 
 fn claim(name: &str, note: usize) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     let mut claim = Claim::new(key, Mode::Exclusive, LONG, LONG, identity);
     claim.note = Some("n".repeat(note).into());
     Arc::new(claim)
@@ -292,7 +292,7 @@ async fn what_is_larger_than_a_packet_goes_in_parts() {
                     .map(|claim| Step::Acquire { claim: claim.clone(), patience: Patience::Try });
                 let replies = carried(driver, &steps.collect::<Vec<_>>()).await;
                 for reply in &replies[..part.len()] {
-                    let reply = &reply.as_ref().unwrap().answer;
+                    let reply = &reply.as_ref().unwrap().result;
                     assert!(matches!(reply, Reply::Acquired(Acquisition::Granted(_))), "{reply:?}");
                 }
                 refused(replies[part.len()].as_ref().map(drop));
@@ -320,7 +320,7 @@ async fn what_is_larger_than_a_packet_goes_in_parts() {
 async fn carried(driver: &dyn LockDriver, steps: &[Step]) -> Replies {
     let mut replies = driver.carry(steps).await.unwrap();
     for (step, reply) in steps.iter().zip(&mut replies) {
-        if let Ok(Answered { answer: Reply::SendAlone, .. }) = reply {
+        if let Ok(Attempted { result: Reply::SendAlone, .. }) = reply {
             *reply = driver.carry(std::slice::from_ref(step)).await.unwrap().remove(0);
         }
     }

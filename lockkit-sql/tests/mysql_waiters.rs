@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::{Acquisition, Answered, LockDriver, Patience, Released};
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::driver::{Acquisition, Attempted, LockDriver, Patience, Released};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_lab::proxy::Protocol;
 use lockkit_lab::{Kind, Proxy, Server, Shared};
 use lockkit_sql::{MySqlDriver, ServerOptions};
@@ -44,13 +44,13 @@ impl Scene {
 
     fn claim(&self, name: &str) -> Arc<Claim> {
         let key = Key::new(self.namespace.clone(), Space::Lock, Name::new(name).unwrap());
-        let identity = Arc::new(Identity::of_this_process());
+        let identity = Arc::new(ClientIdentity::of_this_process());
         Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
     }
 
     async fn hold(&self, claims: &[Arc<Claim>]) {
         for claim in claims {
-            let held = self.other.acquire(claim, Patience::Try).await.unwrap().answer;
+            let held = self.other.acquire(claim, Patience::Try).await.unwrap().result;
             assert!(matches!(held, Acquisition::Granted(_)), "{held:?}");
         }
     }
@@ -61,7 +61,7 @@ impl Scene {
             let asked = some.iter().map(|claim| self.counted.acquire(claim, Patience::Wait));
             for queued in join_all(asked).await {
                 assert!(
-                    matches!(queued, Ok(Answered { answer: Acquisition::Queued { .. }, .. })),
+                    matches!(queued, Ok(Attempted { result: Acquisition::Queued { .. }, .. })),
                     "{queued:?}"
                 );
             }
@@ -149,7 +149,7 @@ async fn who_waits_is_asked_about_and_renewed_by_reading_a_few_rows_for_each() {
     let claims: Vec<_> = (0..=SOME)
         .map(|_| {
             let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());
-            let identity = Arc::new(Identity::of_this_process());
+            let identity = Arc::new(ClientIdentity::of_this_process());
             Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
         })
         .collect();

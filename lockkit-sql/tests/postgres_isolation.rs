@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Answered, LockDriver, Patience};
-use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit_core::driver::{Acquisition, Attempted, LockDriver, Patience};
+use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -40,7 +40,7 @@ async fn driver(server: &Server, user: &str) -> PostgresDriver {
 
 fn claim() -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new("job").unwrap());
-    let me = Arc::new(Identity::of_this_process());
+    let me = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, me))
 }
 
@@ -65,14 +65,14 @@ async fn who_asks_with_an_older_snapshot_does_not_wait_for_a_claim_that_has_left
         let held = claim();
         let answer = ours.acquire(&held, Patience::Wait).await;
         assert!(
-            matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })),
+            matches!(answer, Ok(Attempted { result: Acquisition::Granted(_), .. })),
             "{answer:?}"
         );
         // Two in line, then one: the holder's claim has a row of its own.
         let second = claim();
         let answer = ours.acquire(&second, Patience::Wait).await;
         assert!(
-            matches!(answer, Ok(Answered { answer: Acquisition::Queued { ahead: 1 }, .. })),
+            matches!(answer, Ok(Attempted { result: Acquisition::Queued { ahead: 1 }, .. })),
             "{answer:?}"
         );
         ours.release(&second).await.unwrap();
@@ -99,7 +99,7 @@ async fn who_asks_with_an_older_snapshot_does_not_wait_for_a_claim_that_has_left
         transaction.commit().await.unwrap();
         let answer = timeout(LONG, asking).await.unwrap().unwrap();
         assert!(
-            matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })),
+            matches!(answer, Ok(Attempted { result: Acquisition::Granted(_), .. })),
             "{user}: {answer:?}"
         );
         theirs.release(&next).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released};
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::PostgresDriver;
 use sqlx::{Connection, Executor, PgConnection};
@@ -21,17 +21,17 @@ const SOON: Duration = Duration::from_secs(10);
 
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let me = Arc::new(Identity::of_this_process());
+    let me = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, me))
 }
 
 async fn take(driver: &PostgresDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().result;
     assert!(matches!(answer, Acquisition::Granted(_)), "{answer:?}");
 }
 
 async fn queue(driver: &PostgresDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().result;
     assert!(matches!(answer, Acquisition::Queued { .. }), "{answer:?}");
 }
 

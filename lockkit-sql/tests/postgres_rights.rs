@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Force, LockDriver, Patience, RegisterKey, Released, Renewal, SetLimit, Step, Write,
+    Acquisition, BreakMode, LockDriver, Patience, RegisterKey, Released, Renewal, SetLimit, Step,
+    Write,
 };
 use lockkit_core::state::{ListRequest, RegisterRequest};
-use lockkit_core::{BreakRecord, Claim, Error, Identity, Key, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{
+    BreakRecord, Claim, ClientIdentity, Error, Key, Mode, Name, Namespace, Space, Token,
+};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{PostgresDriver, ServerOptions};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -70,12 +73,12 @@ async fn rights(admin: &mut PgConnection) -> Vec<Right> {
 
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let me = Arc::new(Identity::of_this_process());
+    let me = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, me))
 }
 
 async fn take(driver: &PostgresDriver, claim: &Arc<Claim>) -> Token {
-    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().result {
         Acquisition::Granted(grant) => grant.token,
         other => panic!("not granted: {other:?}"),
     }
@@ -117,7 +120,7 @@ impl Scene {
         let pair = [0; 2].map(|_| claim(&format!("pair {n}")));
         take(&driver, &pair[0]).await;
         for waits in [&waits, &pair[1]] {
-            let answer = driver.acquire(waits, Patience::Wait).await.unwrap().answer;
+            let answer = driver.acquire(waits, Patience::Wait).await.unwrap().result;
             assert!(matches!(answer, Acquisition::Queued { .. }), "{answer:?}");
         }
         Self { driver, held, waits, victim: (victim, token), leaves, pair }
@@ -168,10 +171,10 @@ impl Scene {
                 "a break",
                 Box::pin(async {
                     let (victim, token) = &self.victim;
-                    let by = Identity::of_this_process();
+                    let by = ClientIdentity::of_this_process();
                     let record = BreakRecord { by, at_unix_ms: 1, reason: None, forced: true };
                     driver
-                        .break_claim(&victim.key, *token, Force::Immediate, &record)
+                        .break_claim(&victim.key, *token, BreakMode::Forced, &record)
                         .await
                         .map(drop)
                 }),
@@ -220,11 +223,11 @@ impl Scene {
             ),
             (
                 "the base",
-                Box::pin(async { driver.token_base(&Namespace::default()).await.map(drop) }),
+                Box::pin(async { driver.namespace_counter(&Namespace::default()).await.map(drop) }),
             ),
             (
                 "a raise of the base",
-                Box::pin(async { driver.raise_token_base(&Namespace::default(), 1).await }),
+                Box::pin(async { driver.raise_namespace_counter(&Namespace::default(), 1).await }),
             ),
             ("health", Box::pin(async { driver.health().await.map(drop) })),
         ]

@@ -66,7 +66,7 @@ async fn a_child_does_its_part() {
 async fn count(driver: &SqliteDriver, folder: &Path) {
     for _ in 0..ROUNDS {
         let claim = exclusive("counter");
-        let token = match driver.acquire(&claim, Patience::Wait).await.unwrap().answer {
+        let token = match driver.acquire(&claim, Patience::Wait).await.unwrap().result {
             Acquisition::Granted(grant) => grant.token,
             Acquisition::Queued { .. } => driver.granted(&claim).await.unwrap().token,
             Acquisition::Busy => panic!("a waiting claim is not busy"),
@@ -181,7 +181,7 @@ async fn a_log_or_its_index_deleted_in_use_is_told_to_the_holder_and_repeats_no_
 
 /// The token of the next holder, where the claim of the last one is lost.
 async fn take_after(driver: &SqliteDriver, lost: bool) -> Option<i64> {
-    match driver.acquire(&exclusive("a"), Patience::Try).await.unwrap().answer {
+    match driver.acquire(&exclusive("a"), Patience::Try).await.unwrap().result {
         Acquisition::Granted(grant) => Some(grant.token.as_i64()),
         other => {
             assert!(!lost, "{other:?}: the claim was in the log alone");

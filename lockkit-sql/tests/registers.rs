@@ -6,10 +6,12 @@ mod support;
 use std::time::Duration;
 
 use lockkit_core::Token;
-use lockkit_core::driver::{Expect, LockDriver, Registers, StoreOutcome, Version, Write, WriteId};
+use lockkit_core::driver::{
+    LockDriver, Precondition, Registers, Version, Write, WriteId, WriteResult,
+};
 use support::*;
 
-fn store(value: &[u8], expect: Expect, token: Option<u64>) -> Write {
+fn store(value: &[u8], expect: Precondition, token: Option<u64>) -> Write {
     Write {
         value: Some(value.to_vec()),
         expect,
@@ -20,9 +22,9 @@ fn store(value: &[u8], expect: Expect, token: Option<u64>) -> Write {
     }
 }
 
-fn stored(outcome: StoreOutcome) -> Version {
+fn stored(outcome: WriteResult) -> Version {
     match outcome {
-        StoreOutcome::Stored(version) => version,
+        WriteResult::Stored(version) => version,
         other => panic!("{other:?}"),
     }
 }
@@ -35,23 +37,23 @@ async fn a_value_is_loaded_as_it_was_stored_and_versions_grow_across_deletion() 
     let at = register("a");
     assert_eq!(r.load(&at).await.unwrap(), None);
     let big: Vec<u8> = (0..65_536u32).map(|i| (i % 251) as u8).collect();
-    let first = store(&big, Expect::Absent, None);
-    let v1 = stored(r.write(&at, &first).await.unwrap().answer);
-    assert_eq!(stored(r.write(&at, &first).await.unwrap().answer), v1, "repeated");
+    let first = store(&big, Precondition::Absent, None);
+    let v1 = stored(r.write(&at, &first).await.unwrap().result);
+    assert_eq!(stored(r.write(&at, &first).await.unwrap().result), v1, "repeated");
     let entry = r.load(&at).await.unwrap().unwrap();
     assert_eq!((entry.value, entry.version, entry.token), (big, v1, None));
-    let again = store(b"x", Expect::Absent, None);
-    assert_eq!(r.write(&at, &again).await.unwrap().answer, StoreOutcome::Conflict);
-    let empty = store(b"", Expect::Version(v1), None);
-    let v2 = stored(r.write(&at, &empty).await.unwrap().answer);
+    let again = store(b"x", Precondition::Absent, None);
+    assert_eq!(r.write(&at, &again).await.unwrap().result, WriteResult::Conflict);
+    let empty = store(b"", Precondition::Version(v1), None);
+    let v2 = stored(r.write(&at, &empty).await.unwrap().result);
     assert_eq!(r.load(&at).await.unwrap().unwrap().value, b"");
-    let delete = Write { expect: Expect::Version(v2), ..Write::of(None) };
-    let v3 = stored(r.write(&at, &delete).await.unwrap().answer);
-    assert_eq!(stored(r.write(&at, &delete).await.unwrap().answer), v3);
+    let delete = Write { expect: Precondition::Version(v2), ..Write::of(None) };
+    let v3 = stored(r.write(&at, &delete).await.unwrap().result);
+    assert_eq!(stored(r.write(&at, &delete).await.unwrap().result), v3);
     assert_eq!(r.load(&at).await.unwrap(), None);
-    let gone = store(b"x", Expect::Version(v2), None);
-    assert_eq!(r.write(&at, &gone).await.unwrap().answer, StoreOutcome::Conflict);
-    let v4 = stored(r.write(&at, &store(b"y", Expect::Absent, None)).await.unwrap().answer);
+    let gone = store(b"x", Precondition::Version(v2), None);
+    assert_eq!(r.write(&at, &gone).await.unwrap().result, WriteResult::Conflict);
+    let v4 = stored(r.write(&at, &store(b"y", Precondition::Absent, None)).await.unwrap().result);
     assert!(v1 < v2 && v2 < v3 && v3 < v4);
 }
 
@@ -61,18 +63,18 @@ async fn an_older_token_is_refused_also_after_deletion_and_reopening() {
     let d = open(&folder).await;
     let at = register("a");
     let r = d.registers().unwrap();
-    stored(r.write(&at, &store(b"1", Expect::Anything, Some(7))).await.unwrap().answer);
-    stored(r.write(&at, &store(b"2", Expect::Anything, Some(7))).await.unwrap().answer);
-    stored(r.write(&at, &store(b"3", Expect::Anything, None)).await.unwrap().answer);
-    let stale = StoreOutcome::Stale { highest: Token::new(7).unwrap() };
-    let old = store(b"4", Expect::Anything, Some(6));
-    assert_eq!(r.write(&at, &old).await.unwrap().answer, stale);
+    stored(r.write(&at, &store(b"1", Precondition::Anything, Some(7))).await.unwrap().result);
+    stored(r.write(&at, &store(b"2", Precondition::Anything, Some(7))).await.unwrap().result);
+    stored(r.write(&at, &store(b"3", Precondition::Anything, None)).await.unwrap().result);
+    let stale = WriteResult::Stale { highest: Token::new(7).unwrap() };
+    let old = store(b"4", Precondition::Anything, Some(6));
+    assert_eq!(r.write(&at, &old).await.unwrap().result, stale);
     let delete = Write { token: Token::new(7), ..Write::of(None) };
-    stored(r.write(&at, &delete).await.unwrap().answer);
+    stored(r.write(&at, &delete).await.unwrap().result);
     d.close().await;
     let again = open(&folder).await;
     let r = again.registers().unwrap();
-    assert_eq!(r.write(&at, &old).await.unwrap().answer, stale);
+    assert_eq!(r.write(&at, &old).await.unwrap().result, stale);
     assert_eq!(r.load(&at).await.unwrap(), None);
 }
 
@@ -81,13 +83,16 @@ async fn of_sixteen_racing_writers_one_wins() {
     let folder = folder();
     let d = open(&folder).await;
     let at = register("a");
-    let v = stored(d.write(&at, &store(b"0", Expect::Absent, None)).await.unwrap().answer);
-    let races = (0..16u8).map(|i| {
-        let (d, at) = (d.clone(), at.clone());
-        async move { d.write(&at, &store(&[i], Expect::Version(v), None)).await.unwrap().answer }
-    });
+    let v = stored(d.write(&at, &store(b"0", Precondition::Absent, None)).await.unwrap().result);
+    let races =
+        (0..16u8).map(|i| {
+            let (d, at) = (d.clone(), at.clone());
+            async move {
+                d.write(&at, &store(&[i], Precondition::Version(v), None)).await.unwrap().result
+            }
+        });
     let outcomes = futures_util::future::join_all(races).await;
-    let won = outcomes.iter().filter(|o| matches!(o, StoreOutcome::Stored(_)));
+    let won = outcomes.iter().filter(|o| matches!(o, WriteResult::Stored(_)));
     assert_eq!(won.count(), 1, "{outcomes:?}");
 }
 
@@ -96,12 +101,12 @@ async fn a_change_is_seen_here_and_elsewhere_and_one_before_the_question_is_not_
     let folder = folder();
     let (a, b) = (open(&folder).await, open(&folder).await);
     let at = register("a");
-    let v1 = stored(a.write(&at, &store(b"1", Expect::Absent, None)).await.unwrap().answer);
+    let v1 = stored(a.write(&at, &store(b"1", Precondition::Absent, None)).await.unwrap().result);
     let seen = Registers::changed(&b, &at, None).await.unwrap().unwrap();
     assert_eq!(seen.version, v1);
-    let write = store(b"2", Expect::Anything, None);
+    let write = store(b"2", Precondition::Anything, None);
     let (seen, done) = tokio::join!(Registers::changed(&b, &at, Some(v1)), a.write(&at, &write));
-    assert_eq!(seen.unwrap().unwrap().version, stored(done.unwrap().answer));
+    assert_eq!(seen.unwrap().unwrap().version, stored(done.unwrap().result));
 }
 
 #[tokio::test]
@@ -110,14 +115,15 @@ async fn a_value_with_a_ttl_ends_by_itself() {
     let clock = Hand::new();
     let d = open_at(&folder, &clock, "boot").await;
     let at = register("a");
-    let mut write = store(b"1", Expect::Absent, Some(3));
+    let mut write = store(b"1", Precondition::Absent, Some(3));
     write.ttl = Some(Duration::from_secs(5));
-    let v1 = stored(d.write(&at, &write).await.unwrap().answer);
+    let v1 = stored(d.write(&at, &write).await.unwrap().result);
     clock.forward(Duration::from_secs(5));
     assert_eq!(d.load(&at).await.unwrap(), None);
-    let old = store(b"2", Expect::Absent, Some(2));
-    assert!(matches!(d.write(&at, &old).await.unwrap().answer, StoreOutcome::Stale { .. }));
-    let v2 = stored(d.write(&at, &store(b"2", Expect::Absent, Some(3))).await.unwrap().answer);
+    let old = store(b"2", Precondition::Absent, Some(2));
+    assert!(matches!(d.write(&at, &old).await.unwrap().result, WriteResult::Stale { .. }));
+    let v2 =
+        stored(d.write(&at, &store(b"2", Precondition::Absent, Some(3))).await.unwrap().result);
     assert!(v2 > v1);
 }
 
@@ -127,21 +133,21 @@ async fn a_repeated_write_never_lands_over_a_later_one() {
     let folder = folder();
     let d = open(&folder).await;
     let at = register("a");
-    let anybody = || store(b"theirs", Expect::Anything, None);
+    let anybody = || store(b"theirs", Precondition::Anything, None);
     let delete = || Write::of(None);
-    let mut first = store(b"mine", Expect::Absent, None);
-    stored(d.write(&at, &first).await.unwrap().answer);
-    stored(d.write(&at, &delete()).await.unwrap().answer);
+    let mut first = store(b"mine", Precondition::Absent, None);
+    stored(d.write(&at, &first).await.unwrap().result);
+    stored(d.write(&at, &delete()).await.unwrap().result);
     first.repeated = true;
     let again = d.write(&at, &first).await.unwrap();
-    assert_eq!((again.answer, again.unanswered), (StoreOutcome::Conflict, 0));
+    assert_eq!((again.result, again.ambiguous), (WriteResult::Conflict, 0));
     assert_eq!(d.load(&at).await.unwrap(), None, "the deletion stays");
 
-    let mut fenced = store(b"mine", Expect::Anything, Some(7));
-    stored(d.write(&at, &fenced).await.unwrap().answer);
-    let later = stored(d.write(&at, &anybody()).await.unwrap().answer);
+    let mut fenced = store(b"mine", Precondition::Anything, Some(7));
+    stored(d.write(&at, &fenced).await.unwrap().result);
+    let later = stored(d.write(&at, &anybody()).await.unwrap().result);
     fenced.repeated = true;
-    assert_eq!(d.write(&at, &fenced).await.unwrap().answer, StoreOutcome::Conflict);
+    assert_eq!(d.write(&at, &fenced).await.unwrap().result, WriteResult::Conflict);
     assert_eq!(d.load(&at).await.unwrap().unwrap().version, later);
 
     // One that cannot have been applied is: its token is news, its version is still there, its name
@@ -149,10 +155,10 @@ async fn a_repeated_write_never_lands_over_a_later_one() {
     let repeated = |name: &str, expect, token| {
         let (d, at) = (d.clone(), register(name));
         let write = Write { repeated: true, ..store(b"mine", expect, token) };
-        async move { stored(d.write(&at, &write).await.unwrap().answer) }
+        async move { stored(d.write(&at, &write).await.unwrap().result) }
     };
-    repeated("a", Expect::Anything, Some(8)).await;
-    let theirs = stored(d.write(&at, &anybody()).await.unwrap().answer);
-    repeated("a", Expect::Version(theirs), None).await;
-    repeated("b", Expect::Absent, None).await;
+    repeated("a", Precondition::Anything, Some(8)).await;
+    let theirs = stored(d.write(&at, &anybody()).await.unwrap().result);
+    repeated("a", Precondition::Version(theirs), None).await;
+    repeated("b", Precondition::Absent, None).await;
 }

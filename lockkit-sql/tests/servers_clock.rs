@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Entry, Expect, LockDriver, Patience, RegisterKey, Released, Renewal, StoreOutcome,
-    Write,
+    Acquisition, Entry, LockDriver, Patience, Precondition, RegisterKey, Released, Renewal, Write,
+    WriteResult,
 };
 use lockkit_core::{
-    Claim, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space, Token,
+    Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Settings, Space, Token,
 };
 use lockkit_lab::{Kind, Server, Shift};
 use lockkit_sql::{MySqlDriver, PostgresDriver};
@@ -41,7 +41,7 @@ impl Scene {
 
     /// Held, by somebody who dies now.
     async fn hold(&self, claim: &Arc<Claim>) {
-        let answer = self.driver.acquire(claim, Patience::Try).await.unwrap().answer;
+        let answer = self.driver.acquire(claim, Patience::Try).await.unwrap().result;
         assert!(matches!(answer, Acquisition::Granted(_)), "{answer:?}");
     }
 
@@ -50,7 +50,7 @@ impl Scene {
         let next = claim(name, Mode::Exclusive, SHORT);
         let tries = async {
             while let Acquisition::Busy =
-                self.driver.acquire(&next, Patience::Try).await.unwrap().answer
+                self.driver.acquire(&next, Patience::Try).await.unwrap().result
             {
                 sleep(Duration::from_millis(50)).await;
             }
@@ -73,7 +73,7 @@ async fn connect(kind: Kind, server: &Server) -> Arc<dyn LockDriver> {
 
 fn claim(name: &str, mode: Mode, hold: Duration) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), mode.space(), Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, mode, hold, LONG, identity))
 }
 
@@ -93,9 +93,9 @@ async fn dead_holders_are_freed(kind: Kind) {
     // Behind one that holds, one waits and dies as well.
     scene.hold(&claim("waited", Mode::Exclusive, SHORT)).await;
     let dead = Key::new(Namespace::default(), Space::Lock, Name::new("waited").unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     let dead = Arc::new(Claim::new(dead, Mode::Exclusive, SHORT, SHORT, identity));
-    let queued = scene.driver.acquire(&dead, Patience::Wait).await.unwrap().answer;
+    let queued = scene.driver.acquire(&dead, Patience::Wait).await.unwrap().result;
     assert!(matches!(queued, Acquisition::Queued { .. }), "{queued:?}");
     scene.set(Shift::NONE);
     for name in ["renewed", "alone", "two", "waited"] {
@@ -158,7 +158,7 @@ async fn long_leases_stay_long(kind: Kind) {
         let name = held.key.name.as_str();
         assert!(left.contains(&scene.expires_in(&held.key).await), "{name}: as it is shown");
         let other = claim(name, Mode::Exclusive, SHORT);
-        let busy = scene.driver.acquire(&other, Patience::Try).await.unwrap().answer;
+        let busy = scene.driver.acquire(&other, Patience::Try).await.unwrap().result;
         assert!(matches!(busy, Acquisition::Busy), "{name}: {busy:?}");
         assert!(left.contains(&scene.expires_in(&held.key).await), "{name}: as it is kept");
         assert!(matches!(scene.driver.renew_single(held).await.unwrap(), Renewal::Holds(_)));
@@ -169,7 +169,7 @@ async fn long_leases_stay_long(kind: Kind) {
     scene.hold(&early).await;
     scene.set(Shift::Behind(HOUR));
     let other = claim("early", Mode::Exclusive, SHORT);
-    let busy = scene.driver.acquire(&other, Patience::Try).await.unwrap().answer;
+    let busy = scene.driver.acquire(&other, Patience::Try).await.unwrap().result;
     assert!(matches!(busy, Acquisition::Busy), "{busy:?}");
     let left = scene.expires_in(&early.key).await;
     assert!((LONG - SOON..=LONG).contains(&left), "{left:?}");
@@ -195,7 +195,7 @@ async fn registers_end(kind: Kind) {
     for (name, ttl) in [("read", SHORT), ("written", SHORT), ("lasting", LONG)] {
         let token = Token::new(7);
         let stored = registers.write(&register(name), &Write { token, ..write(ttl) }).await;
-        assert!(matches!(stored.unwrap().answer, StoreOutcome::Stored(_)));
+        assert!(matches!(stored.unwrap().result, WriteResult::Stored(_)));
     }
     scene.set(Shift::NONE);
     let there = async |name| -> Option<Entry> { registers.load(&register(name)).await.unwrap() };
@@ -205,9 +205,9 @@ async fn registers_end(kind: Kind) {
             sleep(Duration::from_millis(50)).await;
         }
         // Who never reads.
-        let absent = || Write { expect: Expect::Absent, ..write(LONG) };
-        while let StoreOutcome::Conflict =
-            registers.write(&register("written"), &absent()).await.unwrap().answer
+        let absent = || Write { expect: Precondition::Absent, ..write(LONG) };
+        while let WriteResult::Conflict =
+            registers.write(&register("written"), &absent()).await.unwrap().result
         {
             sleep(Duration::from_millis(50)).await;
         }

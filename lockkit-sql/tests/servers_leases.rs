@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockkit_core::driver::{Acquisition, Ended, LockDriver, Patience, Renewal};
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::driver::{Acquisition, ClaimEnd, LockDriver, Patience, Renewal};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_lab::{Kind, Server};
 use lockkit_sql::{MySqlDriver, PostgresDriver};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
@@ -72,14 +72,14 @@ impl Scene {
     }
 
     async fn holds(&self, claim: &Arc<Claim>) {
-        let answer = self.driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+        let answer = self.driver.acquire(claim, Patience::Wait).await.unwrap().result;
         assert!(matches!(answer, Acquisition::Granted(_)), "{:?}: {answer:?}", self.kind);
     }
 
     /// Puts a claim in line with a client that is gone afterwards, so that nobody looks for it.
     async fn waits(&self, claim: &Arc<Claim>) {
         let client = connect(self.kind, &self.server).await;
-        let answer = client.acquire(claim, Patience::Wait).await.unwrap().answer;
+        let answer = client.acquire(claim, Patience::Wait).await.unwrap().result;
         assert!(matches!(answer, Acquisition::Queued { .. }), "{:?}: {answer:?}", self.kind);
         client.close().await;
     }
@@ -99,7 +99,7 @@ async fn connect(kind: Kind, server: &Server) -> Arc<dyn LockDriver> {
 
 fn claim(name: &str, hold: Duration, wait: Duration) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let me = Arc::new(Identity::of_this_process());
+    let me = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, hold, wait, me))
 }
 
@@ -163,7 +163,7 @@ async fn no_renewal_revives_a_lease_that_has_ended_though_nobody_saw_its_end() {
             }
             scene.end_leases_of_holders().await;
             let answer = scene.driver.renew_single(&holder).await.unwrap();
-            let gone = Renewal::Ended(Ended::NotInLine);
+            let gone = Renewal::Ended(ClaimEnd::NotFound);
             assert_eq!(answer, gone, "{kind:?}, followed: {followed}");
             if followed {
                 let answer = scene.driver.renew_single(&waiter).await.unwrap();
@@ -215,7 +215,7 @@ async fn the_next_holder_hears_of_its_turn_within_a_second_when_the_release_came
         for _ in 0..6 {
             let (holder, next) = (claim("job", LONG, LONG), claim("job", LONG, LONG));
             scene.holds(&holder).await;
-            let waits = scene.driver.acquire(&next, Patience::Wait).await.unwrap().answer;
+            let waits = scene.driver.acquire(&next, Patience::Wait).await.unwrap().result;
             assert_eq!(waits, Acquisition::Queued { ahead: 1 });
             let waiting = tokio::spawn({
                 let (driver, next) = (scene.driver.clone(), next.clone());

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Acquisition, Answered, Expect, LockDriver, Patience, RegisterKey, Registers, Released,
-    StoreOutcome, Write, WriteId,
+    Acquisition, Attempted, LockDriver, Patience, Precondition, RegisterKey, Registers, Released,
+    Write, WriteId, WriteResult,
 };
 use lockkit_core::{
-    Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space, Token,
+    Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space, Token,
 };
 use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
 use lockkit_lab::{Kind, Server};
@@ -39,7 +39,11 @@ impl Scene {
         let warm = claim("warm");
         scene.ours.acquire(&warm, Patience::Try).await.unwrap();
         scene.ours.release(&warm).await.unwrap();
-        scene.registers().write(&at("warm"), &write(b"", Expect::Anything, None)).await.unwrap();
+        scene
+            .registers()
+            .write(&at("warm"), &write(b"", Precondition::Anything, None))
+            .await
+            .unwrap();
         scene
     }
 
@@ -52,12 +56,12 @@ impl Scene {
     }
 
     /// A write whose answer is lost. Before it is asked for again, `meanwhile` happens.
-    async fn unanswered(
+    async fn ambiguous(
         &self,
         at: &RegisterKey,
         mine: &Write,
         meanwhile: impl Future<Output = ()>,
-    ) -> Answered<StoreOutcome> {
+    ) -> Attempted<WriteResult> {
         let mut cut = self.proxy.fault(Fault::Cut, When::Answer(1));
         let mut held_up = self.proxy.fault(Fault::BlackHole, When::Request(2));
         let elsewhere = async {
@@ -81,7 +85,7 @@ async fn connect(kind: Kind, url: &str) -> Arc<dyn LockDriver> {
 
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let me = Arc::new(Identity::of_this_process());
+    let me = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, me))
 }
 
@@ -89,7 +93,7 @@ fn at(name: &str) -> RegisterKey {
     RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
 }
 
-fn write(value: &[u8], expect: Expect, token: Option<u64>) -> Write {
+fn write(value: &[u8], expect: Precondition, token: Option<u64>) -> Write {
     Write {
         value: Some(value.to_vec()),
         expect,
@@ -100,8 +104,8 @@ fn write(value: &[u8], expect: Expect, token: Option<u64>) -> Write {
     }
 }
 
-fn is_stored(outcome: &StoreOutcome) -> bool {
-    matches!(outcome, StoreOutcome::Stored(_))
+fn is_stored(outcome: &WriteResult) -> bool {
+    matches!(outcome, WriteResult::Stored(_))
 }
 
 const KINDS: [Kind; 2] = [Kind::Postgres, Kind::MariaDb];
@@ -114,11 +118,11 @@ async fn an_acquire_that_was_sent_twice_says_so() {
         let mut cut = scene.proxy.fault(Fault::Cut, When::Answer(1));
         let answered = scene.ours.acquire(&claim, Patience::Try).await.unwrap();
         cut.struck().await;
-        assert!(matches!(answered.answer, Acquisition::Granted(_)), "{kind:?}: {answered:?}");
-        assert_eq!(answered.unanswered, 1, "{kind:?}");
+        assert!(matches!(answered.result, Acquisition::Granted(_)), "{kind:?}: {answered:?}");
+        assert_eq!(answered.ambiguous, 1, "{kind:?}");
         assert_eq!(scene.ours.release(&claim).await.unwrap(), Released::Removed);
         let once = scene.ours.acquire(&self::claim("warm"), Patience::Try).await.unwrap();
-        assert_eq!(once.unanswered, 0, "{kind:?}");
+        assert_eq!(once.ambiguous, 0, "{kind:?}");
     }
 }
 
@@ -126,16 +130,16 @@ async fn an_acquire_that_was_sent_twice_says_so() {
 async fn a_write_that_was_applied_and_deleted_by_another_does_not_come_back() {
     for kind in KINDS {
         let scene = Scene::on(kind).await;
-        let mine = write(b"mine", Expect::Absent, None);
+        let mine = write(b"mine", Precondition::Absent, None);
         let deletion = Write::of(None);
         let meanwhile = async {
             let seen = scene.theirs().load(&at("r")).await.unwrap().expect("it was applied");
             assert_eq!(seen.value, b"mine", "{kind:?}");
             let deleted = scene.theirs().write(&at("r"), &deletion).await.unwrap();
-            assert!(is_stored(&deleted.answer), "{kind:?}: {deleted:?}");
+            assert!(is_stored(&deleted.result), "{kind:?}: {deleted:?}");
         };
-        let outcome = scene.unanswered(&at("r"), &mine, meanwhile).await;
-        assert_eq!(outcome, Answered::after(1, StoreOutcome::Conflict), "{kind:?}");
+        let outcome = scene.ambiguous(&at("r"), &mine, meanwhile).await;
+        assert_eq!(outcome, Attempted::after(1, WriteResult::Conflict), "{kind:?}");
         assert_eq!(scene.theirs().load(&at("r")).await.unwrap(), None, "{kind:?}");
     }
 }
@@ -144,14 +148,14 @@ async fn a_write_that_was_applied_and_deleted_by_another_does_not_come_back() {
 async fn a_fenced_write_that_was_applied_and_overwritten_does_not_come_back() {
     for kind in KINDS {
         let scene = Scene::on(kind).await;
-        let mine = write(b"mine", Expect::Anything, Some(7));
+        let mine = write(b"mine", Precondition::Anything, Some(7));
         let meanwhile = async {
-            let later = write(b"later", Expect::Anything, Some(7));
+            let later = write(b"later", Precondition::Anything, Some(7));
             let stored = scene.theirs().write(&at("r"), &later).await.unwrap();
-            assert!(is_stored(&stored.answer), "{kind:?}: {stored:?}");
+            assert!(is_stored(&stored.result), "{kind:?}: {stored:?}");
         };
-        let outcome = scene.unanswered(&at("r"), &mine, meanwhile).await;
-        assert_eq!(outcome, Answered::after(1, StoreOutcome::Conflict), "{kind:?}");
+        let outcome = scene.ambiguous(&at("r"), &mine, meanwhile).await;
+        assert_eq!(outcome, Attempted::after(1, WriteResult::Conflict), "{kind:?}");
         let there = scene.theirs().load(&at("r")).await.unwrap().unwrap();
         assert_eq!(there.value, b"later", "{kind:?}: an acknowledged write is lost");
     }
@@ -161,13 +165,13 @@ async fn a_fenced_write_that_was_applied_and_overwritten_does_not_come_back() {
 async fn a_write_that_nobody_touched_is_stored_once() {
     for kind in KINDS {
         let scene = Scene::on(kind).await;
-        let mine = write(b"mine", Expect::Absent, Some(7));
+        let mine = write(b"mine", Precondition::Absent, Some(7));
         let seen = async { scene.theirs().load(&at("r")).await.unwrap().unwrap() };
         let version = std::cell::OnceCell::new();
         let meanwhile = async { version.set(seen.await.version).unwrap() };
-        let outcome = scene.unanswered(&at("r"), &mine, meanwhile).await;
-        let stored = StoreOutcome::Stored(*version.get().unwrap());
-        assert_eq!(outcome, Answered::after(1, stored), "{kind:?}");
+        let outcome = scene.ambiguous(&at("r"), &mine, meanwhile).await;
+        let stored = WriteResult::Stored(*version.get().unwrap());
+        assert_eq!(outcome, Attempted::after(1, stored), "{kind:?}");
     }
 }
 
@@ -183,12 +187,12 @@ async fn a_conflict_with_what_came_after_ones_own_write_says_that_it_may_have_be
         let elsewhere = async {
             cut.struck().await;
             held_up.struck().await;
-            let later = write(b"later", Expect::Anything, None);
+            let later = write(b"later", Precondition::Anything, None);
             scene.theirs().write(&at("r"), &later).await.unwrap();
             scene.proxy.heal().await.unwrap();
         };
         let (told, ()) =
-            tokio::join!(register.compare_and_store(Expect::Absent, b"mine"), elsewhere);
+            tokio::join!(register.compare_and_store(Precondition::Absent, b"mine"), elsewhere);
         let error = told.unwrap_err();
         assert!(
             matches!(error, Error::Conflict { maybe_applied: true, .. }),

@@ -5,14 +5,16 @@ mod support;
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Ended, Force, LockDriver, Patience, Released, Renewal};
+use lockkit_core::driver::{
+    Acquisition, BreakMode, ClaimEnd, LockDriver, Patience, Released, Renewal,
+};
 use lockkit_core::state::ListRequest;
-use lockkit_core::{BreakRecord, Error, Identity, LossReason, Mode, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, ClientIdentity, Error, LossReason, Mode, Namespace, Space, Token};
 use support::*;
 
 fn record(forced: bool) -> BreakRecord {
     BreakRecord {
-        by: Identity::of_this_process(),
+        by: ClientIdentity::of_this_process(),
         at_unix_ms: 1,
         reason: Some("stuck".to_owned()),
         forced,
@@ -26,16 +28,16 @@ async fn a_free_lock_is_granted_and_a_held_one_is_busy_or_queued() {
     let (first, second) = (exclusive("a"), exclusive("a"));
     let grant = take(&a, &first).await;
     assert_eq!(grant.ttl, TTL);
-    let busy = b.acquire(&second, Patience::Try).await.unwrap().answer;
+    let busy = b.acquire(&second, Patience::Try).await.unwrap().result;
     assert_eq!(busy, Acquisition::Busy);
-    assert_eq!(b.release(&second).await.unwrap(), Released::NotInLine);
+    assert_eq!(b.release(&second).await.unwrap(), Released::NotFound);
     assert_eq!(queue(&b, &second).await, 1);
     assert_eq!(queue(&b, &second).await, 1, "asking twice is asking once");
     assert_eq!(take(&a, &first).await.token, grant.token);
     assert_eq!(a.release(&first).await.unwrap(), Released::Removed);
     let next = b.granted(&second).await.unwrap();
     assert!(next.token > grant.token);
-    assert_eq!(a.release(&first).await.unwrap(), Released::NotInLine);
+    assert_eq!(a.release(&first).await.unwrap(), Released::NotFound);
     assert_eq!(b.release(&second).await.unwrap(), Released::Removed);
     assert_eq!(b.release(&second).await.unwrap(), Released::NoSuchLock);
 }
@@ -75,7 +77,7 @@ async fn readers_share_and_a_waiting_writer_is_not_overtaken() {
     take(&d, &r1).await;
     take(&d, &r2).await;
     assert_eq!(queue(&d, &writer).await, 2);
-    assert_eq!(d.acquire(&r3, Patience::Try).await.unwrap().answer, Acquisition::Busy);
+    assert_eq!(d.acquire(&r3, Patience::Try).await.unwrap().result, Acquisition::Busy);
     assert_eq!(queue(&d, &r3).await, 3);
     d.release(&r1).await.unwrap();
     assert_eq!(d.inspect(&writer.key).await.unwrap().holders().count(), 1);
@@ -99,7 +101,7 @@ async fn the_place_of_a_last_waiter_that_gave_up_by_a_try_is_not_given_again() {
     queue(&d, &gave_up).await;
     let last = async || d.inspect(&holder.key).await.unwrap().line.last().unwrap().token;
     let place = last().await;
-    assert_eq!(d.acquire(&gave_up, Patience::Try).await.unwrap().answer, Acquisition::Busy);
+    assert_eq!(d.acquire(&gave_up, Patience::Try).await.unwrap().result, Acquisition::Busy);
     queue(&d, &next).await;
     assert!(last().await > place);
 }
@@ -140,9 +142,9 @@ async fn a_lease_ends_and_never_revives_whatever_a_stale_clock_says() {
     // `a` concludes that it has ended, and takes it; `b` still thinks that it is early.
     take(&a, &second).await;
     let renewed = b.renew_single(&first).await.unwrap();
-    assert_eq!(renewed, Renewal::Ended(Ended::NotInLine));
-    assert_eq!(b.acquire(&first, Patience::Try).await.unwrap().answer, Acquisition::Busy);
-    assert_eq!(b.release(&first).await.unwrap(), Released::NotInLine);
+    assert_eq!(renewed, Renewal::Ended(ClaimEnd::NotFound));
+    assert_eq!(b.acquire(&first, Patience::Try).await.unwrap().result, Acquisition::Busy);
+    assert_eq!(b.release(&first).await.unwrap(), Released::NotFound);
 }
 
 #[tokio::test]
@@ -174,7 +176,7 @@ async fn renewing_never_shortens_and_tells_what_became_of_each() {
     clock.forward(Duration::from_secs(2));
     let all = [short, holder.clone(), waiter.clone()];
     let answers = d.renew(&all).await.unwrap();
-    assert!(matches!(answers[0], Ok(Renewal::Ended(Ended::NotInLine))));
+    assert!(matches!(answers[0], Ok(Renewal::Ended(ClaimEnd::NotFound))));
     assert!(matches!(answers[1], Ok(Renewal::Holds(_))));
     assert!(matches!(answers[2], Ok(Renewal::Waits { ahead: 1 })));
     clock.back(Duration::from_secs(1));
@@ -206,7 +208,7 @@ async fn a_lease_can_be_shortened() {
     );
     clock.forward(second);
     assert!(d.inspect(&holder.key).await.unwrap().is_free());
-    assert_eq!(d.shorten(&holder, second).await.unwrap(), Renewal::Ended(Ended::NotInLine));
+    assert_eq!(d.shorten(&holder, second).await.unwrap(), Renewal::Ended(ClaimEnd::NotFound));
     take(&d, &exclusive("a")).await;
 }
 
@@ -219,7 +221,7 @@ async fn a_waiter_gets_the_lock_when_its_holders_lease_ends() {
     take(&d, &dying).await;
     queue(&d, &waiter).await;
     d.granted(&waiter).await.unwrap();
-    assert_eq!(d.release(&dying).await.unwrap(), Released::NotInLine);
+    assert_eq!(d.release(&dying).await.unwrap(), Released::NotFound);
 }
 
 #[tokio::test]
@@ -231,19 +233,19 @@ async fn a_polite_break_lets_the_holder_finish_and_a_forced_one_does_not() {
     queue(&d, &second).await;
     let key = &first.key;
     let wrong = Token::new(7).unwrap();
-    assert!(!d.break_claim(key, wrong, Force::Immediate, &record(true)).await.unwrap());
-    assert!(d.break_claim(key, token, Force::Polite, &record(false)).await.unwrap());
+    assert!(!d.break_claim(key, wrong, BreakMode::Forced, &record(true)).await.unwrap());
+    assert!(d.break_claim(key, token, BreakMode::Graceful, &record(false)).await.unwrap());
     let state = d.inspect(key).await.unwrap();
     assert!(state.line[0].broken && state.line[0].holds() && !state.line[1].holds());
     assert_eq!(state.last_break, Some(record(false)));
-    let told = Renewal::Ended(Ended::Broken(record(false)));
+    let told = Renewal::Ended(ClaimEnd::Broken(record(false)));
     assert_eq!(d.renew_single(&first).await.unwrap(), told);
     assert_eq!(d.release(&first).await.unwrap(), Released::Removed);
     let token = d.granted(&second).await.unwrap().token;
     queue(&d, &third).await;
-    assert!(d.break_claim(key, token, Force::Immediate, &record(true)).await.unwrap());
+    assert!(d.break_claim(key, token, BreakMode::Forced, &record(true)).await.unwrap());
     d.granted(&third).await.unwrap();
-    let told = Renewal::Ended(Ended::Broken(record(true)));
+    let told = Renewal::Ended(ClaimEnd::Broken(record(true)));
     assert_eq!(d.renew_single(&second).await.unwrap(), told);
     match d.granted(&second).await.unwrap_err() {
         Error::Lost { reason } => assert_eq!(reason, LossReason::Broken(record(true))),
@@ -272,7 +274,7 @@ async fn a_raise_lifts_the_claim_its_waiters_and_all_that_come() {
     assert!(next > high);
     d.release(&second).await.unwrap();
     assert!(take(&d, &third).await.token > next);
-    assert_eq!(d.raise(&first, high).await.unwrap(), Renewal::Ended(Ended::NotInLine));
+    assert_eq!(d.raise(&first, high).await.unwrap(), Renewal::Ended(ClaimEnd::NotFound));
 }
 
 #[tokio::test]
@@ -280,11 +282,11 @@ async fn a_namespace_has_a_token_base_that_only_grows() {
     let folder = folder();
     let d = open(&folder).await;
     let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
-    d.raise_token_base(&a, 10).await.unwrap();
-    d.raise_token_base(&a, 5).await.unwrap();
+    d.raise_namespace_counter(&a, 10).await.unwrap();
+    d.raise_namespace_counter(&a, 5).await.unwrap();
     let other = open(&folder).await;
-    assert_eq!(other.token_base(&a).await.unwrap(), 10);
-    assert_eq!(other.token_base(&b).await.unwrap(), 0);
+    assert_eq!(other.namespace_counter(&a).await.unwrap(), 10);
+    assert_eq!(other.namespace_counter(&b).await.unwrap(), 0);
 }
 
 #[tokio::test]
@@ -335,7 +337,7 @@ async fn another_boot_gives_every_claim_one_full_ttl_and_higher_tokens() {
     after.back(Duration::from_secs(900));
     let b = open_at(&folder, &after, "boot 2").await;
     assert_eq!(b.inspect(&holder.key).await.unwrap().line[0].expires_in, TTL);
-    assert_eq!(b.acquire(&waiter, Patience::Try).await.unwrap().answer, Acquisition::Busy);
+    assert_eq!(b.acquire(&waiter, Patience::Try).await.unwrap().result, Acquisition::Busy);
     after.forward(TTL);
     assert!(take(&b, &waiter).await.token.get() > token.get() + 1000);
     // Who still lives in the old boot is on another machine.

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use http::{Request, Response};
-//! use lockkit_core::{Lease, LockManager, MemoryDriver};
+//! use lockkit_core::{HeldLock, LockManager, MemoryDriver};
 //! use lockkit_tower::LockLayer;
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
 //!
@@ -12,7 +12,7 @@
 //!     // One request at a time for each path, in the whole fleet.
 //!     .layer(LockLayer::new(move |request| Some(locks.mutex(request.uri.path()))))
 //!     .service(service_fn(async |request: Request<String>| {
-//!         let lock = request.extensions().get::<Lease>().expect("the layer puts it there");
+//!         let lock = request.extensions().get::<HeldLock>().expect("the layer puts it there");
 //!         let token = lock.token()?; // give it along with every write
 //!         Ok::<_, lockkit_core::Error>(Response::new(format!("paid, with token {token}")))
 //!     }));
@@ -26,7 +26,7 @@
 //!   sets; `None` runs the request without one.
 //! - **A lock that is taken** is answered with 409 (Conflict), at once, or after the
 //!   [wait](LockLayer::wait) that was allowed.
-//! - **The handler** finds the [`Lease`] in the request's extensions.
+//! - **The handler** finds the [`HeldLock`] in the request's extensions.
 //! - **When the lock is lost**, the handler is dropped at its next await point, and the answer is 503
 //!   (Service Unavailable); so it is when the loss shows only at the release. Part of its work may be
 //!   done: writes need the token, or a fence.
@@ -44,7 +44,7 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 #[cfg(doc)]
-use lockkit_core::Lease;
+use lockkit_core::HeldLock;
 use lockkit_core::sync::Mutex;
 use lockkit_core::{Error, LossReason};
 use tower_layer::Layer;

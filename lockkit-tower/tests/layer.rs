@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use lockkit_core::testing::{self, Hand};
-use lockkit_core::{Error, Lease, LockManager, LossReason};
+use lockkit_core::{Error, HeldLock, LockManager, LossReason};
 use lockkit_tower::{LockLayer, Refusal};
 use tokio::sync::Notify;
 use tower::util::BoxCloneSyncService;
@@ -35,7 +35,7 @@ impl Service {
             let (count, enter, go) = (count.clone(), enter.clone(), go.clone());
             async move {
                 count.fetch_add(1, Ordering::SeqCst);
-                let lease = request.extensions().get::<Lease>().cloned();
+                let lease = request.extensions().get::<HeldLock>().cloned();
                 enter.notify_one();
                 go.notified().await;
                 let token = lease.map(|lease| lease.token()).transpose()?;

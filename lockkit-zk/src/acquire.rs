@@ -226,7 +226,7 @@ impl Locks {
         let line = self.read_list(&session, &folder).await?.line;
         let mut released = match line.claims().is_empty() {
             true => Released::NoSuchLock,
-            false => Released::NotInLine,
+            false => Released::NotFound,
         };
         if self.remove_found(&session, &folder, &line, &Tag::of(claim.id)).await? {
             released = Released::Removed;

@@ -2,7 +2,7 @@
 //! node goes in the same step.
 
 use futures_util::future::join_all;
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::{BreakRecord, Error, Key, Token};
 use zookeeper_client::{CreateMode, Error as ZkError};
 
@@ -20,7 +20,7 @@ impl Locks {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let session = self.synced().await?;
@@ -31,7 +31,7 @@ impl Locks {
         let path = format!("{breaks}/{}", break_name(key, token, &child.tag));
         self.make_folder(&session, &breaks).await.map_err(failed)?;
         self.write_record(&session, &path, record).await?;
-        if force == Force::Polite {
+        if force == BreakMode::Graceful {
             self.drop_old_records(&session, &breaks, &path).await?;
             return Ok(true);
         }

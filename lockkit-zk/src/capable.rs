@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::Capabilities;
 use lockkit_core::capabilities::{
-    Fault, Keeps, LeaseClock, LeaseScope, RoundTrips, TokenSource, WakeUp,
+    Fault, Guarantee, LeaseClock, LeaseScope, RoundTrips, TokenSource, WakeUp,
 };
 
 use crate::failure::BACKEND;
@@ -16,9 +16,9 @@ pub(crate) fn capabilities(sessions: &Sessions) -> Capabilities {
     let mut c = Capabilities::of(BACKEND);
     c.lease_scope = LeaseScope::Session;
     // The driver itself ends a claim whose ttl is shorter than its session's.
-    c.least_ttl = Duration::from_millis(100);
+    c.min_ttl = Duration::from_millis(100);
     // Longer ones get a session of that ttl, as far as the servers' bound allows.
-    c.longest_ttl = sessions.latest().map(|session| session.ttl).unwrap_or_default();
+    c.max_ttl = sessions.latest().map(|session| session.ttl).unwrap_or_default();
     c.expiry_slack = expiry_slack(sessions);
     c.wake_up = WakeUp::Push;
     c.token_source = TokenSource::Revision;
@@ -57,31 +57,31 @@ const fn round_trips(may_follow: bool) -> RoundTrips {
     trips
 }
 
-const FAULTS: [(Fault, Keeps); 20] = [
-    (Fault::ConnectionCut, Keeps::All),
-    (Fault::Partition, Keeps::All),
-    (Fault::ServerStandsStill, Keeps::All),
-    (Fault::ClientStandsStill, Keeps::All),
-    (Fault::ClientMachinePaused, Keeps::Tokens),
-    (Fault::ClientDies, Keeps::All),
+const FAULTS: [(Fault, Guarantee); 20] = [
+    (Fault::ConnectionCut, Guarantee::All),
+    (Fault::Partition, Guarantee::All),
+    (Fault::ServerStandsStill, Guarantee::All),
+    (Fault::ClientStandsStill, Guarantee::All),
+    (Fault::ClientMachinePaused, Guarantee::Tokens),
+    (Fault::ClientDies, Guarantee::All),
     // Sessions are part of the data, and begin their time anew.
-    (Fault::ServerRestarts, Keeps::All),
+    (Fault::ServerRestarts, Guarantee::All),
     // Every write is on the disks of a majority before it is answered (unless `forceSync=no`).
-    (Fault::WritesLost, Keeps::All),
+    (Fault::WritesLost, Guarantee::All),
     // A new ensemble counts its changes from the beginning.
-    (Fault::DataLost, Keeps::Nothing),
-    (Fault::OlderDataRestored, Keeps::Nothing),
-    (Fault::RightsWithdrawn, Keeps::All),
+    (Fault::DataLost, Guarantee::Nothing),
+    (Fault::OlderDataRestored, Guarantee::Nothing),
+    (Fault::RightsWithdrawn, Guarantee::All),
     // There are no replicas but those of the ensemble.
-    (Fault::Failover, Keeps::Impossible),
-    (Fault::SplitBrain, Keeps::Impossible),
+    (Fault::Failover, Guarantee::Impossible),
+    (Fault::SplitBrain, Guarantee::Impossible),
     // A new leader gives every session its full timeout again.
-    (Fault::OtherClockTakesOver, Keeps::All),
-    (Fault::LeaderLost, Keeps::All),
+    (Fault::OtherClockTakesOver, Guarantee::All),
+    (Fault::LeaderLost, Guarantee::All),
     // Sessions are timed on the monotonic clock.
-    (Fault::ServerClockSteps, Keeps::All),
-    (Fault::ServerClockSlewed, Keeps::All),
-    (Fault::ServerClockSlewedMore, Keeps::Tokens),
-    (Fault::ClientClockSteps, Keeps::All),
-    (Fault::BrokenByForce, Keeps::Tokens),
+    (Fault::ServerClockSteps, Guarantee::All),
+    (Fault::ServerClockSlewed, Guarantee::All),
+    (Fault::ServerClockSlewedMore, Guarantee::Tokens),
+    (Fault::ClientClockSteps, Guarantee::All),
+    (Fault::BrokenByForce, Guarantee::Tokens),
 ];

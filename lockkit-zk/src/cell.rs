@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkit_core::Token;
-use lockkit_core::driver::{Entry, Found, StoreOutcome, Version, Write, WriteId};
+use lockkit_core::driver::{Entry, Found, Version, Write, WriteId, WriteResult};
 
 /// What a register's node contains.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,8 +83,8 @@ impl Cell {
     }
 
     /// What the cell becomes by a write, or why it does not.
-    pub(crate) fn after(&self, write: &Write) -> Result<Cell, StoreOutcome> {
-        if let Some(outcome) = StoreOutcome::decide(&self.found(), write) {
+    pub(crate) fn after(&self, write: &Write) -> Result<Cell, WriteResult> {
+        if let Some(outcome) = WriteResult::decide(&self.found(), write) {
             return Err(outcome);
         }
         Ok(Cell {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::{
-    Anchored, Answered, Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
+    Anchored, Attempted, BreakMode, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
     one_by_one,
 };
 use lockkit_core::promises::Promises;
@@ -104,10 +104,11 @@ impl LockDriver for ZkDriver {
             if claim.lifetime == Lifetime::Detached {
                 return Err(self.unsupported("claims that outlive their process"));
             }
-            self.locks.acquire(&claim, patience).await.map(Answered::from)
+            self.locks.acquire(&claim, patience).await.map(Attempted::from)
         };
-        let release =
-            |claim: Arc<Claim>| async move { self.locks.release(&claim).await.map(Answered::from) };
+        let release = |claim: Arc<Claim>| async move {
+            self.locks.release(&claim).await.map(Attempted::from)
+        };
         Ok(one_by_one(steps, acquire, release).await)
     }
 
@@ -127,7 +128,7 @@ impl LockDriver for ZkDriver {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         self.locks.break_claim(key, token, force, record).await
@@ -169,12 +170,12 @@ impl LockDriver for ZkDriver {
         self.locks.resize(key, limit).await
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.locks.token_base(namespace).await
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.locks.namespace_counter(namespace).await
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.locks.raise_token_base(namespace, base).await
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        self.locks.raise_namespace_counter(namespace, base).await
     }
 
     async fn promises(&self) -> Result<Promises, Error> {

@@ -32,14 +32,14 @@
 //! ```
 
 use async_trait::async_trait;
-use lockkit_core::{Error, Fence, Lease};
+use lockkit_core::{Error, Fence, HeldLock};
 use zookeeper_client::MultiWriter;
 
 use crate::ZkDriver;
 use crate::failure::BACKEND;
 
 #[async_trait]
-impl<'a> Fence<MultiWriter<'a>, ZkDriver> for Lease {
+impl<'a> Fence<MultiWriter<'a>, ZkDriver> for HeldLock {
     async fn fence(&self, tx: &mut MultiWriter<'a>) -> Result<(), Error> {
         let path = String::from_utf8(self.anchor(BACKEND).await?.at);
         let path = path.map_err(|error| Error::permanent(BACKEND, error))?;

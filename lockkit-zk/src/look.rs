@@ -23,7 +23,7 @@ use crate::versions::known_defects;
 /// Lists, or registers, looked at in one flight.
 pub(crate) const AT_ONCE: usize = 64;
 
-/// How long a change may go unnoticed that moves no child: a polite break.
+/// How long a change may go unnoticed that moves no child: a graceful break.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Locks {
@@ -135,7 +135,7 @@ impl Locks {
                 false => None,
             };
             let now = self.state(&session, key).await?;
-            if !now.same_line(seen) {
+            if !now.same_queue(seen) {
                 return Ok(now);
             }
             match watcher {
@@ -197,7 +197,7 @@ impl Locks {
         Ok(health)
     }
 
-    pub(crate) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+    pub(crate) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         // An old base would make tokens that are lower than those of others.
         let session = self.synced().await?;
         let base = self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base);
@@ -216,7 +216,7 @@ impl Locks {
         Ok(Some((number.ok_or_else(wrong)?, stat.version)))
     }
 
-    pub(crate) async fn raise_token_base(
+    pub(crate) async fn raise_namespace_counter(
         &self,
         namespace: &Namespace,
         base: u64,

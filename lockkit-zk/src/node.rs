@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use lockkit_core::state::Standing;
-use lockkit_core::{BreakRecord, Claim, Identity, Mode, Token};
+use lockkit_core::state::ClaimState;
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Mode, Token};
 use serde::{Deserialize, Serialize};
 
 /// The data of a claim's node: for people. What the rule needs stands in its name.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Label {
     #[serde(flatten)]
-    identity: Identity,
+    identity: ClientIdentity,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     note: Option<String>,
     ttl_ms: u64,
@@ -45,10 +45,10 @@ impl Label {
     }
 
     /// What people may see of the claim with this data; of one whose data is not ours, little.
-    pub(crate) fn standing(data: &[u8], token: Token, mode: Mode) -> Standing {
+    pub(crate) fn standing(data: &[u8], token: Token, mode: Mode) -> ClaimState {
         match serde_json::from_slice::<Self>(data) {
             Ok(label) => {
-                let mut standing = Standing::new(token, mode, label.identity);
+                let mut standing = ClaimState::new(token, mode, label.identity);
                 standing.note = label.note;
                 standing.ttl = Duration::from_millis(label.ttl_ms);
                 standing.expires_in = standing.ttl;
@@ -56,7 +56,11 @@ impl Label {
             }
             Err(_) => {
                 let unknown = || "unknown".to_owned();
-                Standing::new(token, mode, Identity { host: unknown(), pid: 0, program: unknown() })
+                ClaimState::new(
+                    token,
+                    mode,
+                    ClientIdentity { host: unknown(), pid: 0, program: unknown() },
+                )
             }
         }
     }

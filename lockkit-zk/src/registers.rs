@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::{Answered, Entry, RegisterKey, Registers, StoreOutcome, Version, Write};
+use lockkit_core::driver::{Attempted, Entry, RegisterKey, Registers, Version, Write, WriteResult};
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Name, Namespace};
 use zookeeper_client::Error as ZkError;
@@ -131,7 +131,7 @@ impl Locks {
         Ok(cells)
     }
 
-    async fn change(&self, at: &RegisterKey, write: &Write) -> Result<StoreOutcome, Error> {
+    async fn change(&self, at: &RegisterKey, write: &Write) -> Result<WriteResult, Error> {
         let session = self.sessions.get().await?;
         let path = self.layout.register(&at.namespace, at.name.as_str());
         let mut remembered = self.registers.last(&path);
@@ -151,7 +151,7 @@ impl Locks {
             };
             match self.write(&session, &path, node, &next).await {
                 Ok(version) => {
-                    let stored = StoreOutcome::Stored(Version(next.version));
+                    let stored = WriteResult::Stored(Version(next.version));
                     self.remember(&path, version, next);
                     return Ok(stored);
                 }
@@ -197,8 +197,8 @@ impl Registers for ZkDriver {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
-        self.locks.change(at, write).await.map(Answered::from)
+    ) -> Result<Attempted<WriteResult>, Error> {
+        self.locks.change(at, write).await.map(Attempted::from)
     }
 
     async fn changed(

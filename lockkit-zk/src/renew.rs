@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{Ended, Renewal};
+use lockkit_core::driver::{ClaimEnd, Renewal};
 use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, Mode};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
@@ -78,7 +78,7 @@ impl Locks {
         let mut answers = Vec::with_capacity(asked.len());
         for Asked { at, claim, place } in asked {
             let answer = self.renewal(&session, claim, place, &news).await;
-            if matches!(answer, Ok(Renewal::Ended(Ended::NotInLine | Ended::SessionEnded))) {
+            if matches!(answer, Ok(Renewal::Ended(ClaimEnd::NotFound | ClaimEnd::SessionEnded))) {
                 self.places.forget(claim.id);
             }
             answers.push((at, answer));
@@ -137,15 +137,15 @@ impl Locks {
         if let Some(name) = records.and_then(|records| records.get(&Tag::of(claim.id)))
             && let Some(record) = self.break_record(session, &claim.key, name).await?
         {
-            // Politely broken, it is not renewed, and leaves when its own lease is over.
-            return Ok(Renewal::Ended(Ended::Broken(record)));
+            // Gracefully broken, it is not renewed, and leaves when its own lease is over.
+            return Ok(Renewal::Ended(ClaimEnd::Broken(record)));
         }
-        let gone = Renewal::Ended(Ended::NotInLine);
+        let gone = Renewal::Ended(ClaimEnd::NotFound);
         let Some(place) = place else {
             return Ok(gone);
         };
         if place.session.id() != session.id() {
-            return Ok(Renewal::Ended(Ended::SessionEnded));
+            return Ok(Renewal::Ended(ClaimEnd::SessionEnded));
         }
         let Some(node) = &place.node else {
             return Ok(gone);
@@ -193,12 +193,12 @@ impl Locks {
 
     pub(crate) async fn downgrade(&self, claim: &Claim) -> Result<Renewal, Error> {
         let Some(place) = self.places.of(claim.id) else {
-            return Ok(Renewal::Ended(Ended::NotInLine));
+            return Ok(Renewal::Ended(ClaimEnd::NotFound));
         };
         let session = &place.session;
         let node = match &place.node {
             Some(node) if !session.has_ended() => node,
-            _ => return Ok(Renewal::Ended(Ended::SessionEnded)),
+            _ => return Ok(Renewal::Ended(ClaimEnd::SessionEnded)),
         };
         if claim.mode == Mode::Shared && !node.name.starts_with("x-") {
             return self.renewed_alone(claim).await;
@@ -218,7 +218,7 @@ impl Locks {
             Ok(_) => {
                 session.confirm(sent);
                 let place = self.places.renew(claim, true);
-                let gone = Renewal::Ended(Ended::NotInLine);
+                let gone = Renewal::Ended(ClaimEnd::NotFound);
                 Ok(place.map_or(gone, |p| Renewal::Holds(p.grant(node.token, claim))))
             }
             Err(MultiWriteError::OperationFailed {
@@ -231,7 +231,7 @@ impl Locks {
 
     async fn renewed_alone(&self, claim: &Claim) -> Result<Renewal, Error> {
         let answers = self.renew(&[Arc::new(claim.clone())]).await;
-        answers.into_iter().next().unwrap_or(Ok(Renewal::Ended(Ended::NotInLine)))
+        answers.into_iter().next().unwrap_or(Ok(Renewal::Ended(ClaimEnd::NotFound)))
     }
 }
 

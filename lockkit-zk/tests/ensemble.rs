@@ -158,16 +158,16 @@ async fn a_follower_that_is_cut_off_does_not_answer_with_what_was() {
     let leader = group.leader().await.unwrap().addr().to_string();
     let theirs = manager(&leader).await;
     let namespace = Namespace::default();
-    assert_eq!(ours.token_base(&namespace).await.unwrap(), 0);
+    assert_eq!(ours.namespace_counter(&namespace).await.unwrap(), 0);
     group.cut_off(number, Rift::Silent).await.unwrap();
     let key = Key::new(namespace.clone(), Space::Lock, Name::new("a").unwrap());
     let guard = theirs.mutex("a").lock().await.unwrap();
-    theirs.driver().raise_token_base(&namespace, 1_000).await.unwrap();
+    theirs.driver().raise_namespace_counter(&namespace, 1_000).await.unwrap();
     // An error now, and the truth later; never the base that was, or a lock that seems free.
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let mut rejoined = false;
     loop {
-        let (base, state) = (ours.token_base(&namespace).await, ours.inspect(&key).await);
+        let (base, state) = (ours.namespace_counter(&namespace).await, ours.inspect(&key).await);
         for error in [base.as_ref().err(), state.as_ref().err()].into_iter().flatten() {
             assert!(error.is_retryable(), "{error}");
         }

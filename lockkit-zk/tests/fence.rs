@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::ClaimId;
-use lockkit_core::driver::{Force, LockDriver};
+use lockkit_core::driver::{BreakMode, LockDriver};
 use lockkit_core::{
-    BreakRecord, Error, Fence, Identity, Key, Lease, LockManager, Name, Namespace, Settings, Space,
+    BreakRecord, ClientIdentity, Error, Fence, HeldLock, Key, LockManager, Name, Namespace,
+    Settings, Space,
 };
 use lockkit_lab::{Kind, Shared};
 use lockkit_zk::zookeeper_client::{
@@ -44,14 +45,14 @@ impl Program {
     }
 
     /// A transaction that writes only while the lock is held.
-    async fn fenced(&self, lease: &Lease, value: &str) -> Result<MultiWriter<'_>, Error> {
+    async fn fenced(&self, lease: &HeldLock, value: &str) -> Result<MultiWriter<'_>, Error> {
         let mut write = self.client.new_multi_writer();
         lease.fence(&mut write).await?;
         write.add_set_data(&self.balance, value.as_bytes(), None).unwrap();
         Ok(write)
     }
 
-    async fn write(&self, lease: &Lease, value: &str) -> Result<(), MultiWriteError> {
+    async fn write(&self, lease: &HeldLock, value: &str) -> Result<(), MultiWriteError> {
         self.fenced(lease, value).await.unwrap().commit().await.map(drop)
     }
 
@@ -74,9 +75,13 @@ async fn a_stale_holder_does_not_get_its_write_through() {
     let stale = program.fenced(&guard, "stale").await.unwrap();
 
     // Somebody breaks the lock, another gets it and writes; the first one knows nothing of that.
-    let record =
-        BreakRecord { by: Identity::of_this_process(), at_unix_ms: 0, reason: None, forced: true };
-    let broken = program.driver.break_claim(&program.key, token, Force::Immediate, &record);
+    let record = BreakRecord {
+        by: ClientIdentity::of_this_process(),
+        at_unix_ms: 0,
+        reason: None,
+        forced: true,
+    };
+    let broken = program.driver.break_claim(&program.key, token, BreakMode::Forced, &record);
     assert!(broken.await.unwrap());
     let next = program.locks.mutex("a").lock().await.unwrap();
     program.write(&next, "theirs").await.unwrap();
@@ -120,7 +125,11 @@ async fn a_fence_can_be_a_condition_among_others_of_one_transaction() {
 #[tokio::test]
 async fn a_client_in_another_language_checks_the_path_of_the_anchor() {
     let program = Program::new().await;
-    program.driver.raise_token_base(&program.key.namespace, 1_000_000_000_000).await.unwrap();
+    program
+        .driver
+        .raise_namespace_counter(&program.key.namespace, 1_000_000_000_000)
+        .await
+        .unwrap();
     let guard = program.locks.mutex("a").lock().await.unwrap();
     assert!(guard.token().unwrap().get() > 1_000_000_000_000);
     let anchor = guard.anchor("zookeeper").await.unwrap();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, SetLimit};
-use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Space, Token};
 use lockkit_lab::{Data, Kind, Server};
 use lockkit_zk::zookeeper_client::{Acls, Client, CreateMode};
 use lockkit_zk::{ZkDriver, ZkOptions};
@@ -164,7 +164,7 @@ async fn who_holds_on_below_a_lowered_limit_is_known_across_the_end_of_the_seque
     before.close().await;
     come_near_the_end(&server, POOL).await;
     let driver = ZkDriver::connect_with(options()).await.unwrap();
-    let me = Arc::new(Identity::of_this_process());
+    let me = Arc::new(ClientIdentity::of_this_process());
     let long = Duration::from_secs(300);
     let one = |limit| {
         let mode = Mode::Permits { permits: 1, limit };
@@ -191,7 +191,7 @@ async fn who_holds_on_below_a_lowered_limit_is_known_across_the_end_of_the_seque
     driver.resize(&pool, SetLimit::To(5)).await.unwrap();
     assert_eq!(holding().await, (5, 7));
     driver.resize(&pool, SetLimit::To(0)).await.unwrap();
-    let last = driver.acquire(&one(0), Patience::Wait).await.unwrap().answer;
+    let last = driver.acquire(&one(0), Patience::Wait).await.unwrap().result;
     assert_eq!(last, Acquisition::Queued { ahead: 7 });
     assert_eq!(holding().await, (5, 8));
     for claim in &claims[1..6] {

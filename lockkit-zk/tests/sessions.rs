@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
 use lockkit_core::{
-    Claim, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
+    Claim, ClientIdentity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
 };
 use lockkit_lab::proxy::{Fault, Protocol, Proxy, When};
 use lockkit_lab::{Kind, Shared};
@@ -44,7 +44,7 @@ fn namespace() -> Namespace {
 
 fn claim(namespace: &Namespace, name: &str) -> Arc<Claim> {
     let key = Key::new(namespace.clone(), Space::Lock, Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     let long = Duration::from_secs(300);
     Arc::new(Claim::new(key, Mode::Exclusive, long, long, identity))
 }
@@ -119,7 +119,7 @@ async fn a_process_with_hundreds_of_waiters_survives_a_cut_connection() {
         futures_util::future::try_join_all(taking).await.unwrap();
         for name in names {
             let (ours, claim) = (ours.clone(), claim(&namespace, &name));
-            let queued = ours.acquire(&claim, Patience::Wait).await.unwrap().answer;
+            let queued = ours.acquire(&claim, Patience::Wait).await.unwrap().result;
             assert_eq!(queued, Acquisition::Queued { ahead: 1 });
             waiting.spawn(async move {
                 // As core does: what fails is asked again.
@@ -299,7 +299,7 @@ fn lasting(namespace: &Namespace, name: &str, ttl: Duration) -> Arc<Claim> {
 }
 
 async fn granted(driver: &ZkDriver, claim: &Arc<Claim>) -> Grant {
-    match driver.acquire(claim, Patience::Try).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Try).await.unwrap().result {
         Acquisition::Granted(grant) => grant,
         other => panic!("it is free: {other:?}"),
     }
@@ -323,7 +323,7 @@ async fn a_dead_process_keeps_each_lock_for_the_ttl_of_that_lock() {
     assert_eq!(granted(&dead, &brief).await.ttl, ttl);
     assert_eq!(granted(&dead, &usual).await.ttl, TTL);
     let next = claim(&namespace, "brief");
-    let queued = other.acquire(&next, Patience::Wait).await.unwrap().answer;
+    let queued = other.acquire(&next, Patience::Wait).await.unwrap().result;
     assert_eq!(queued, Acquisition::Queued { ahead: 1 });
     proxy.refuse().await;
     proxy.fault(Fault::BlackHole, When::Now);
@@ -357,7 +357,7 @@ async fn a_lock_lasts_as_its_guard_and_a_look_at_it_say() {
     let server = server().await;
     let driver = driver(server.addr()).await;
     let namespace = namespace();
-    let longest = driver.capabilities().longest_ttl;
+    let longest = driver.capabilities().max_ttl;
     let year = Duration::from_secs(365 * 86_400);
     for seconds in [5, 20, TTL.as_secs(), 45] {
         let asked = Duration::from_secs(seconds);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Ended, Expect, LockDriver, Patience, RegisterKey, Registers, Released, Renewal,
-    SetLimit, StoreOutcome, Version, Write, WriteId,
+    Acquisition, ClaimEnd, LockDriver, Patience, Precondition, RegisterKey, Registers, Released,
+    Renewal, SetLimit, Version, Write, WriteId, WriteResult,
 };
 use lockkit_core::{
-    Claim, Error, Identity, Key, LockManager, LossReason, Mode, Name, Namespace, Settings, Space,
-    Token,
+    Claim, ClientIdentity, Error, Key, LockManager, LossReason, Mode, Name, Namespace, Settings,
+    Space, Token,
 };
 use lockkit_lab::proxy::{Counts, Fault, Protocol, Proxy, When};
 use lockkit_lab::{Data, Kind, Server, Shared};
@@ -40,13 +40,13 @@ fn key(name: &str) -> Key {
 }
 
 fn claim(key: &Key, mode: Mode) -> Arc<Claim> {
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     let long = Duration::from_secs(60);
     Arc::new(Claim::new(key.clone(), mode, long, long, identity))
 }
 
 async fn take(driver: &ZkDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().result;
     assert!(matches!(answer, Acquisition::Granted(_)), "{answer:?}");
 }
 
@@ -69,7 +69,7 @@ async fn acquiring_releasing_and_a_refused_try_take_one_round_trip_each() {
     assert_eq!(brief(proxy.counts()), [1, 1]);
     proxy.reset();
     let other = claim(&key, Mode::Exclusive);
-    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap().answer, Acquisition::Busy);
+    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap().result, Acquisition::Busy);
     assert_eq!(brief(proxy.counts()), [1, 1], "a try that is refused only looks");
     proxy.reset();
     assert_eq!(driver.release(&mine).await.unwrap(), Released::Removed);
@@ -88,7 +88,7 @@ async fn a_refused_try_costs_what_is_said_where_several_servers_are_named() {
     proxy.latency(LATENCY);
     proxy.reset();
     let other = claim(&key, Mode::Exclusive);
-    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap().answer, Acquisition::Busy);
+    assert_eq!(driver.acquire(&other, Patience::Try).await.unwrap().result, Acquisition::Busy);
     let [requests, round_trips] = brief(proxy.counts());
     assert_eq!(requests, 2, "a sign from the leader, and a look");
     assert!(round_trips <= 2, "{round_trips}");
@@ -112,7 +112,7 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
     take(&driver, &other).await;
     assert_eq!(brief(proxy.counts()), [2, 2], "somebody is there");
     proxy.reset();
-    assert_eq!(driver.acquire(&permits(1), Patience::Try).await.unwrap().answer, Acquisition::Busy);
+    assert_eq!(driver.acquire(&permits(1), Patience::Try).await.unwrap().result, Acquisition::Busy);
     assert_eq!(brief(proxy.counts()), [1, 1], "a try that is refused only looks");
     for claim in [&one, &other] {
         proxy.reset();
@@ -120,7 +120,7 @@ async fn a_permit_of_a_resizable_semaphore_takes_one_round_trip() {
         assert_eq!(brief(proxy.counts()), [1, 1]);
     }
     proxy.reset();
-    let answer = driver.acquire(&permits(3), Patience::Try).await.unwrap().answer;
+    let answer = driver.acquire(&permits(3), Patience::Try).await.unwrap().result;
     assert!(matches!(answer, Acquisition::Granted(_)));
     assert_eq!(brief(proxy.counts()), [2, 2], "a try looks first");
     proxy.reset();
@@ -160,7 +160,7 @@ async fn the_next_in_line_knows_that_it_holds_without_another_look() {
     let key = key("a");
     let (first, second) = (claim(&key, Mode::Exclusive), claim(&key, Mode::Exclusive));
     take(&other, &first).await;
-    let queued = driver.acquire(&second, Patience::Wait).await.unwrap().answer;
+    let queued = driver.acquire(&second, Patience::Wait).await.unwrap().result;
     assert_eq!(queued, Acquisition::Queued { ahead: 1 });
     let driver = Arc::new(driver);
     let before = proxy.counts().requests;
@@ -261,7 +261,7 @@ async fn a_server_that_stood_still_beyond_the_session_has_ended_it() {
     drop(next.expect("the next lock works").unwrap());
     // The claim of the old session is told that it ended.
     let answer = locks.driver().renew_single(&mine).await.unwrap();
-    let told = matches!(answer, Renewal::Ended(Ended::SessionEnded | Ended::NotInLine));
+    let told = matches!(answer, Renewal::Ended(ClaimEnd::SessionEnded | ClaimEnd::NotFound));
     assert!(told || matches!(answer, Renewal::Holds(_)), "{answer:?}");
 }
 
@@ -287,7 +287,7 @@ async fn the_users_own_client_and_a_chroot_work() {
     // From a URL, the same chroot is the same place.
     let url = format!("zk://{}/apps/shop?tick=500ms", server.addr());
     let third = ZkDriver::connect(&url).await.unwrap();
-    let busy = third.acquire(&claim(&key, Mode::Shared), Patience::Try).await.unwrap().answer;
+    let busy = third.acquire(&claim(&key, Mode::Shared), Patience::Try).await.unwrap().result;
     assert_eq!(busy, Acquisition::Busy);
 }
 
@@ -328,15 +328,15 @@ fn register(key: &Key, name: &str) -> RegisterKey {
     RegisterKey { namespace: key.namespace.clone(), name: Name::new(name).unwrap() }
 }
 
-fn write(expect: Expect, token: Option<u64>) -> Write {
+fn write(expect: Precondition, token: Option<u64>) -> Write {
     let token = token.and_then(Token::new);
     let write_id = WriteId::random();
     Write { value: Some(b"value".to_vec()), expect, token, write_id, repeated: false, ttl: None }
 }
 
 async fn stored(driver: &ZkDriver, at: &RegisterKey, store: Write) -> Version {
-    match driver.write(at, &store).await.unwrap().answer {
-        StoreOutcome::Stored(version) => version,
+    match driver.write(at, &store).await.unwrap().result {
+        WriteResult::Stored(version) => version,
         other => panic!("it should have been stored: {other:?}"),
     }
 }
@@ -346,14 +346,14 @@ async fn a_register_costs_one_request_to_write_again_and_two_to_read() {
     let (server, proxy, driver) = proxied().await;
     let other = self::driver(server.addr().to_string()).await;
     let key = key("a");
-    stored(&driver, &register(&key, "warm"), write(Expect::Anything, None)).await;
+    stored(&driver, &register(&key, "warm"), write(Precondition::Anything, None)).await;
     let at = register(&key, "r");
     proxy.latency(LATENCY);
     proxy.reset();
-    stored(&driver, &at, write(Expect::Absent, None)).await;
+    stored(&driver, &at, write(Precondition::Absent, None)).await;
     let [requests, round_trips] = brief(proxy.counts());
     assert!(requests == 3 && round_trips <= 3, "a look, and a node: {requests} in {round_trips}");
-    let again = [(Expect::Anything, None), (Expect::Version(Version(2)), Some(7))];
+    let again = [(Precondition::Anything, None), (Precondition::Version(Version(2)), Some(7))];
     for (expect, token) in again {
         proxy.reset();
         stored(&driver, &at, write(expect, token)).await;
@@ -365,15 +365,18 @@ async fn a_register_costs_one_request_to_write_again_and_two_to_read() {
     // They leave at once, but the client does not set TCP_NODELAY.
     assert!(requests == 2 && round_trips <= 2, "{requests} in {round_trips}");
     proxy.reset();
-    let deletion =
-        Write { expect: Expect::Version(entry.version), token: Token::new(8), ..Write::of(None) };
-    let deleted = driver.write(&at, &deletion).await.unwrap().answer;
-    assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
+    let deletion = Write {
+        expect: Precondition::Version(entry.version),
+        token: Token::new(8),
+        ..Write::of(None)
+    };
+    let deleted = driver.write(&at, &deletion).await.unwrap().result;
+    assert!(matches!(deleted, WriteResult::Stored(_)), "{deleted:?}");
     assert_eq!(brief(proxy.counts()), [1, 1]);
     // What another client wrote in between is seen, and costs a look.
-    stored(&other, &at, write(Expect::Absent, Some(9))).await;
+    stored(&other, &at, write(Precondition::Absent, Some(9))).await;
     proxy.reset();
-    stored(&driver, &at, write(Expect::Anything, Some(9))).await;
+    stored(&driver, &at, write(Precondition::Anything, Some(9))).await;
     let [requests, round_trips] = brief(proxy.counts());
     assert!(requests == 4 && round_trips <= 4, "{requests} in {round_trips}");
 }
@@ -384,15 +387,15 @@ async fn a_write_never_goes_over_one_that_came_since_the_last_look() {
     let (server, _proxy, ours) = proxied().await;
     let theirs = driver(server.addr().to_string()).await;
     let at = register(&key("a"), "r");
-    let first = stored(&ours, &at, write(Expect::Anything, Some(5))).await;
-    let second = stored(&theirs, &at, write(Expect::Version(first), Some(6))).await;
-    let late = write(Expect::Version(first), Some(6));
-    assert_eq!(ours.write(&at, &late).await.unwrap().answer, StoreOutcome::Conflict);
-    let first = stored(&ours, &at, write(Expect::Version(second), None)).await;
-    stored(&theirs, &at, write(Expect::Anything, Some(8))).await;
+    let first = stored(&ours, &at, write(Precondition::Anything, Some(5))).await;
+    let second = stored(&theirs, &at, write(Precondition::Version(first), Some(6))).await;
+    let late = write(Precondition::Version(first), Some(6));
+    assert_eq!(ours.write(&at, &late).await.unwrap().result, WriteResult::Conflict);
+    let first = stored(&ours, &at, write(Precondition::Version(second), None)).await;
+    stored(&theirs, &at, write(Precondition::Anything, Some(8))).await;
     let highest = Token::new(8).unwrap();
-    let stale = write(Expect::Anything, Some(7));
-    assert_eq!(ours.write(&at, &stale).await.unwrap().answer, StoreOutcome::Stale { highest });
+    let stale = write(Precondition::Anything, Some(7));
+    assert_eq!(ours.write(&at, &stale).await.unwrap().result, WriteResult::Stale { highest });
     let entry = theirs.load(&at).await.unwrap().unwrap();
     assert_eq!((entry.version.0, entry.token), (first.0 + 1, Some(highest)));
 }
@@ -408,7 +411,7 @@ async fn whoever_waits_behind_one_that_gives_up_goes_on_waiting() {
         let (gives_up, waits) = (claim(&key, Mode::Exclusive), claim(&key, last));
         take(&other, &holder).await;
         for (driver, claim, ahead) in [(&other, &gives_up, 1), (&driver, &waits, 2)] {
-            let queued = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+            let queued = driver.acquire(claim, Patience::Wait).await.unwrap().result;
             assert_eq!(queued, Acquisition::Queued { ahead });
         }
         let before = proxy.counts().requests;

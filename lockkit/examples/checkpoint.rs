@@ -3,8 +3,8 @@
 //!
 //! `cargo run -p lockkit --example checkpoint`
 
-use lockkit::driver::Force;
-use lockkit::{Error, Expect, Guard, LockManager, Space};
+use lockkit::driver::BreakMode;
+use lockkit::{Error, Guard, LockManager, Precondition, Space};
 
 /// What is consumed; event 0 comes first.
 const EVENTS: [&str; 6] = ["open", "credit 50", "debit 20", "credit 5", "debit 1", "close"];
@@ -15,7 +15,7 @@ async fn consume(locks: &LockManager, lock: &Guard, who: &str, many: usize) -> R
     // Where the last consumer was. Everything is stored over the version that was loaded: one that
     // stood still may yet store something between this load and the first store.
     let loaded = register.load().await?;
-    let mut expect = Expect::from(&loaded);
+    let mut expect = Precondition::from(&loaded);
     let text = loaded.map_or(String::new(), |e| String::from_utf8_lossy(&e.value).into_owned());
     let next: usize = text.parse().unwrap_or(0);
     for (i, event) in EVENTS.iter().enumerate().skip(next).take(many) {
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Error> {
 
     // It stands still, and somebody breaks its lock. (Its lease could have ended as well.)
     let token = first.token()?;
-    locks.break_lock(Space::Lock, "consumer", token, Force::Immediate, Some("it hangs")).await?;
+    locks.break_lock(Space::Lock, "consumer", token, BreakMode::Forced, Some("it hangs")).await?;
 
     let second = lock.lock().await?;
     consume(&locks, &second, "second", 3).await?;

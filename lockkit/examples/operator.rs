@@ -1,4 +1,4 @@
-//! What an operator does: see who holds what, watch a lock, break one politely.
+//! What an operator does: see who holds what, watch a lock, break one gracefully.
 //!
 //! `cargo run -p lockkit --example operator`
 
@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lockkit::driver::Force;
+use lockkit::driver::BreakMode;
 use lockkit::{Error, Space};
 
 #[tokio::main]
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Error> {
 
     // The holder is told, is renewed no longer, and the lock moves on when its lease ends.
     let why = Some("hangs since midnight");
-    locks.break_lock(Space::Lock, "invoice/42", stuck.token()?, Force::Polite, why).await?;
+    locks.break_lock(Space::Lock, "invoice/42", stuck.token()?, BreakMode::Graceful, why).await?;
     println!("the holder learns: {}", stuck.lost().await);
     let next = waiting.await.expect("the task lives")?;
     println!("the next has token {}", next.token()?);

@@ -44,9 +44,9 @@ const SCHEMES: &[(&str, Option<&str>, bool)] = &[
 ///
 /// `quorum:URL,URL,URL` makes one of several. A majority of them must be there; the others are
 /// connected as soon as they are. Behind the last URL stand lockkit's options and those of the
-/// quorum, [`longest_ttl`](QuorumOptions::longest_ttl) and
+/// quorum, [`max_ttl`](QuorumOptions::max_ttl) and
 /// [`member_limit`](QuorumOptions::member_limit):
-/// `quorum:redis://a,redis://b,redis://c?ttl=10s&longest_ttl=1m&member_limit=200ms`.
+/// `quorum:redis://a,redis://b,redis://c?ttl=10s&max_ttl=1m&member_limit=200ms`.
 ///
 /// `mirror:OLD,NEW` locks on two backends while a fleet moves from one to the other: see
 /// [`MirrorDriver`] for the steps. Lockkit's options stand behind the second.
@@ -110,7 +110,7 @@ pub fn missing_feature(url: &str) -> Option<&'static str> {
 /// programs that look at each by itself. No I/O.
 ///
 /// ```
-/// let url = "quorum:redis://a,redis://b,redis://c?longest_ttl=1m";
+/// let url = "quorum:redis://a,redis://b,redis://c?max_ttl=1m";
 /// assert_eq!(lockkit::members(url), ["redis://a", "redis://b", "redis://c"]);
 /// assert_eq!(lockkit::members("redis://a"), ["redis://a"]);
 /// ```
@@ -261,15 +261,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_quorum_has_its_own_options_there_too() {
-        let url = "quorum:memory:,memory:,memory:?longest_ttl=3m&ttl=2m&member_limit=80ms";
+        let url = "quorum:memory:,memory:,memory:?max_ttl=3m&ttl=2m&member_limit=80ms";
         let locks = connect(url).await.unwrap();
         assert!(locks.mutex("a").try_lock().await.unwrap().is_some());
         let refused = locks.mutex("b").ttl(std::time::Duration::from_secs(181)).try_lock().await;
-        assert!(refused.unwrap_err().to_string().contains("longest_ttl"));
-        for wrong in ["longest_ttl=soon", "longest_ttl=0", "member_limit=0ms"] {
+        assert!(refused.unwrap_err().to_string().contains("max_ttl"));
+        for wrong in ["max_ttl=soon", "max_ttl=0", "member_limit=0ms"] {
             assert!(connect(&format!("quorum:memory:,memory:,memory:?{wrong}")).await.is_err());
         }
-        assert!(connect("quorum:memory:?longest_ttl=1m,memory:,memory:").await.is_err());
+        assert!(connect("quorum:memory:?max_ttl=1m,memory:,memory:").await.is_err());
     }
 
     #[cfg(feature = "redis")]
@@ -279,8 +279,8 @@ mod tests {
         let url = "quorum:redis://127.0.0.1:1,redis://127.0.0.1:1,redis://127.0.0.1:1";
         let misspelt = connect(&format!("{url}?longest_tl=1m")).await.unwrap_err();
         assert!(misspelt.to_string().contains("longest_tl is no option"), "{misspelt}");
-        assert!(misspelt.to_string().contains("longest_ttl"), "{misspelt}");
-        let unreachable = connect(&format!("{url}?longest_ttl=1m&timeout=1s")).await.unwrap_err();
+        assert!(misspelt.to_string().contains("max_ttl"), "{misspelt}");
+        let unreachable = connect(&format!("{url}?max_ttl=1m&timeout=1s")).await.unwrap_err();
         assert!(unreachable.is_retryable(), "{unreachable}");
     }
 
@@ -289,7 +289,7 @@ mod tests {
         let locks = connect("mirror:memory:,memory:?prefix=shop").await.unwrap();
         assert_eq!(locks.settings().prefix_str(), "shop");
         locks.mutex("a").lock().await.unwrap().release().await.unwrap();
-        let of_another = "memory:,memory:?longest_ttl=1m";
+        let of_another = "memory:,memory:?max_ttl=1m";
         for bad in ["memory:", "memory:,memory:,memory:", "memory:?ttl=5s,memory:", of_another] {
             assert!(connect(&format!("mirror:{bad}")).await.is_err(), "{bad}");
         }

@@ -158,14 +158,14 @@ pub const FLAWS: &[Caught] = &[
         "modes_03_a_downgrade_keeps_other_writers_out_all_the_way",
     ),
     caught(
-        Flaw::PoliteBreakActsAtOnce,
-        "a polite break takes the holder out",
-        "inspect_04_a_polite_break_waits_for_the_holder",
+        Flaw::GracefulBreakActsAtOnce,
+        "a graceful break takes the holder out",
+        "inspect_04_a_graceful_break_waits_for_the_holder",
     ),
     caught(
-        Flaw::PoliteBreakIsForgotten,
-        "a politely broken claim is renewed on",
-        "inspect_04_a_polite_break_waits_for_the_holder",
+        Flaw::GracefulBreakIsForgotten,
+        "a gracefully broken claim is renewed on",
+        "inspect_04_a_graceful_break_waits_for_the_holder",
     ),
     caught(
         Flaw::ForcedBreakWaits,

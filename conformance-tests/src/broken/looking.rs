@@ -21,7 +21,7 @@ impl Toy {
     pub(super) fn differs(&self, now: &LockState, seen: &LockState) -> bool {
         match self.is(Flaw::MissesWhoTookOver) {
             true => now.line.len() != seen.line.len(),
-            false => !now.same_line(seen),
+            false => !now.same_queue(seen),
         }
     }
 

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{
-    Answered, Entry, Expect, Found, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId,
+    Attempted, Entry, Found, Precondition, RegisterKey, Registers, Version, Write, WriteId,
+    WriteResult,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
@@ -41,7 +42,7 @@ impl Registers for Toy {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         yield_now().await;
         Ok(self.apply(at, write.clone()).into())
     }
@@ -105,12 +106,12 @@ impl Toy {
         registers.get(at)?.entry()
     }
 
-    fn apply(&self, at: &RegisterKey, mut write: Write) -> StoreOutcome {
+    fn apply(&self, at: &RegisterKey, mut write: Write) -> WriteResult {
         let mut registers = self.store.registers.lock().unwrap_or_else(|e| e.into_inner());
         let register = registers.entry(at.clone()).or_default();
         let known = !self.is(Flaw::RegisterForgetsWrites);
         let newest = match write.expect {
-            Expect::Version(version) if self.is(Flaw::RegisterIgnoresVersions) => version,
+            Precondition::Version(version) if self.is(Flaw::RegisterIgnoresVersions) => version,
             _ => Version(register.version),
         };
         let found = Found {
@@ -122,7 +123,7 @@ impl Toy {
         if self.is(Flaw::RegisterRepeatsOverLaterWrites) {
             write.repeated = false;
         }
-        if let Some(outcome) = StoreOutcome::decide(&found, &write) {
+        if let Some(outcome) = WriteResult::decide(&found, &write) {
             return outcome;
         }
         register.value = write.value;
@@ -135,7 +136,7 @@ impl Toy {
             None => register.token,
             token => token,
         };
-        let stored = StoreOutcome::Stored(Version(register.version));
+        let stored = WriteResult::Stored(Version(register.version));
         drop(registers);
         self.store.changed.notify_waiters();
         stored

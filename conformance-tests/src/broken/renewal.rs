@@ -1,7 +1,7 @@
 //! How the toy renews a claim, with the places where that can be wrong.
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Acquisition, Ended, Grant, Renewal};
+use lockkit_core::driver::{Acquisition, ClaimEnd, Grant, Renewal};
 use lockkit_core::{Claim, Lifetime, Token};
 
 use super::Flaw;
@@ -21,22 +21,22 @@ impl Toy {
                 });
             }
             return Renewal::Ended(if self.is(Flaw::ForgetsWhoBroke) {
-                Ended::NotInLine
+                ClaimEnd::NotFound
             } else {
-                Ended::Broken(record.clone())
+                ClaimEnd::Broken(record.clone())
             });
         }
         self.revive(line, now, claim);
         let by_name = self.is(Flaw::RenewsAnothers) && !line.entries.is_empty();
         let Some(at) = line.position(claim.id).or(by_name.then_some(0)) else {
-            return Renewal::Ended(Ended::NotInLine);
+            return Renewal::Ended(ClaimEnd::NotFound);
         };
         let in_line = line.entries.len();
         let entry = &mut line.entries[at];
         let holds = entry.held_since.is_some();
         if !holds && self.is(Flaw::RenewsOnlyHolders) {
             line.entries.remove(at);
-            return Renewal::Ended(Ended::NotInLine);
+            return Renewal::Ended(ClaimEnd::NotFound);
         }
         let ttl = match self.flaw {
             Some(Flaw::RenewsHolderAsWaiter) => claim.wait_ttl,

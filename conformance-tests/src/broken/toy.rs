@@ -11,7 +11,7 @@ use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::RegisterKey;
 use lockkit_core::queue::admits;
-use lockkit_core::state::Standing;
+use lockkit_core::state::ClaimState;
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, Mode, Name, Namespace, Space, Token, capabilities,
 };
@@ -62,7 +62,7 @@ pub(super) struct Entry {
     pub(super) queued_at: Moment,
     pub(super) held_since: Option<Moment>,
     pub(super) expires: Moment,
-    pub(super) polite_break: bool,
+    pub(super) graceful_break: bool,
 }
 
 impl Toy {
@@ -78,7 +78,7 @@ impl Toy {
 
     fn made(flaw: Option<Flaw>) -> Self {
         let mut capabilities = Capabilities::of("toy");
-        capabilities.least_ttl = Duration::from_millis(10);
+        capabilities.min_ttl = Duration::from_millis(10);
         capabilities.expiry_slack = Duration::ZERO;
         capabilities.wake_up = capabilities::WakeUp::Push;
         capabilities.resize = flaw != Some(Flaw::DeniesThatItResizes);
@@ -242,15 +242,15 @@ impl Line {
 }
 
 impl Entry {
-    pub(super) fn standing(&self, now: Moment) -> Standing {
+    pub(super) fn standing(&self, now: Moment) -> ClaimState {
         let claim = &self.claim;
-        let mut standing = Standing::new(self.token, claim.mode, (*claim.identity).clone());
+        let mut standing = ClaimState::new(self.token, claim.mode, (*claim.identity).clone());
         standing.note = claim.note.as_deref().map(str::to_owned);
         standing.ttl = claim.hold_ttl;
         standing.expires_in = self.expires.since(now);
         standing.queued_for = now.since(self.queued_at);
         standing.held_for = self.held_since.map(|since| now.since(since));
-        standing.broken = self.polite_break;
+        standing.broken = self.graceful_break;
         standing
     }
 }

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Force, Grant, LockDriver, Patience, Registers, Released, Renewal,
-    Replies, SetLimit, Step, one_by_one,
+    Acquisition, Attempted, BreakMode, ClaimEnd, Grant, LockDriver, Patience, Registers, Released,
+    Renewal, Replies, SetLimit, Step, one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace, Token};
@@ -48,7 +48,7 @@ impl Toy {
         let answer = self.on_line(&claim.key, |line, _| self.leave(line, claim));
         yield_now().await;
         match answer {
-            Released::NotInLine if self.is(Flaw::SaysNoSuchLockToStrangers) => {
+            Released::NotFound if self.is(Flaw::SaysNoSuchLockToStrangers) => {
                 Ok(Released::NoSuchLock)
             }
             Released::Removed => Ok(answer),
@@ -76,9 +76,9 @@ impl LockDriver for Toy {
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         let acquire = |claim, patience| async move {
-            self.put_in(&claim, patience).await.map(Answered::from)
+            self.put_in(&claim, patience).await.map(Attempted::from)
         };
-        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
         let mut replies = one_by_one(steps, acquire, release).await;
         if self.is(Flaw::AnswersFlightsBackwards) {
             replies.reverse();
@@ -137,7 +137,7 @@ impl LockDriver for Toy {
         yield_now().await;
         let answer = self.on_line(&claim.key, |line, now| {
             let Some(at) = line.position(claim.id) else {
-                return Renewal::Ended(Ended::NotInLine);
+                return Renewal::Ended(ClaimEnd::NotFound);
             };
             line.entries[at].claim.mode = Mode::Shared;
             let grant = self.grant(&line.entries[at]);
@@ -157,7 +157,7 @@ impl LockDriver for Toy {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         yield_now().await;
@@ -277,7 +277,7 @@ impl Toy {
             queued_at: now,
             held_since: passes.then_some(now),
             expires: now.after(if passes { claim.hold_ttl } else { claim.wait_ttl }),
-            polite_break: false,
+            graceful_break: false,
             claim,
         };
         line.entries.push(entry);
@@ -412,7 +412,7 @@ impl Toy {
         let empty = line.entries.is_empty();
         let any = self.is(Flaw::ReleasesWithoutId) && !empty;
         let Some(at) = line.position(claim.id).or(any.then_some(0)) else {
-            return if empty { Released::NoSuchLock } else { Released::NotInLine };
+            return if empty { Released::NoSuchLock } else { Released::NotFound };
         };
         let entry = line.entries.remove(at);
         if self.is(Flaw::ForgetsToWakeAfterGivingUp) && entry.held_since.is_none() {
@@ -426,7 +426,13 @@ impl Toy {
         Released::Removed
     }
 
-    fn strike(&self, line: &mut Line, token: Token, force: Force, record: &BreakRecord) -> bool {
+    fn strike(
+        &self,
+        line: &mut Line,
+        token: Token,
+        force: BreakMode,
+        record: &BreakRecord,
+    ) -> bool {
         let any = self.is(Flaw::OldTokenBreaksTheSuccessor) && !line.entries.is_empty();
         let found = line.entries.iter().position(|e| e.token == token);
         let Some(at) = found.or(any.then_some(0)) else {
@@ -434,18 +440,18 @@ impl Toy {
         };
         let id = line.entries[at].claim.id;
         line.last_break = Some(record.clone());
-        if self.is(Flaw::PoliteBreakIsForgotten) && force == Force::Polite {
+        if self.is(Flaw::GracefulBreakIsForgotten) && force == BreakMode::Graceful {
             return true;
         }
         line.broken.insert(id, record.clone());
         let at_once = match force {
-            Force::Polite => self.is(Flaw::PoliteBreakActsAtOnce),
-            Force::Immediate => !self.is(Flaw::ForcedBreakWaits),
+            BreakMode::Graceful => self.is(Flaw::GracefulBreakActsAtOnce),
+            BreakMode::Forced => !self.is(Flaw::ForcedBreakWaits),
         };
         if at_once {
             line.entries.remove(at);
         } else {
-            line.entries[at].polite_break = true;
+            line.entries[at].graceful_break = true;
         }
         true
     }

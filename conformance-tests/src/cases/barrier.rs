@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::{Error, Mode, Space};
 use tokio::task::JoinSet;
 
@@ -87,7 +87,7 @@ pub async fn barrier_04_who_lost_its_claim_is_not_let_through(bench: Bench) {
     let one = || async { (barrier.waiting().await.expect("it works") == 1).then_some(()) };
     bench.until(PATIENCE, "one is there", one).await;
     let token = bench.line(&driver, &bench.key("b")).await[0].token;
-    let done = theirs.break_lock(Space::Lock, "b", token, Force::Immediate, None).await;
+    let done = theirs.break_lock(Space::Lock, "b", token, BreakMode::Forced, None).await;
     assert!(done.expect("it works"));
     let (one, other) = (theirs.barrier("b", 2), theirs.barrier("b", 2));
     let (one, other) = bench

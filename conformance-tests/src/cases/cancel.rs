@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::capabilities::WakeUp;
-use lockkit_core::driver::{Acquisition, Answered, Force, LockDriver, Patience, Released};
+use lockkit_core::driver::{Acquisition, Attempted, BreakMode, LockDriver, Patience, Released};
 use lockkit_core::{Claim, Error, Mode};
 
 use crate::bench::{Bench, LONG, MustSucceed, PATIENCE};
@@ -131,7 +131,8 @@ impl Dropped {
         bench
             .until(PATIENCE, &format!("{name}: the lock is free"), || async {
                 let answer = other.acquire(&probe, Patience::Try).await;
-                matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })).then_some(())
+                matches!(answer, Ok(Attempted { result: Acquisition::Granted(_), .. }))
+                    .then_some(())
             })
             .await;
         assert_eq!(other.let_go(&probe).await, Released::Removed, "{name}");
@@ -160,7 +161,7 @@ impl Dropped {
             Self::Break => {
                 let token = bench.line(driver, &claim.key).await[0].token;
                 let why = record("the case says so", true);
-                let breaking = driver.break_claim(&claim.key, token, Force::Immediate, &why);
+                let breaking = driver.break_claim(&claim.key, token, BreakMode::Forced, &why);
                 some_polls(polls, breaking).await
             }
         }

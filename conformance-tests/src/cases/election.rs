@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::StreamExt;
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::{Error, LossReason, Space, Token};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
@@ -111,7 +111,7 @@ pub async fn election_05_run_campaigns_again_after_a_loss(bench: Bench) {
     let election = ours.election("e").ttl(ttl);
     let running = tokio::spawn(async move {
         let mut terms = 0;
-        let work = |leadership: lockkit_core::Lease| {
+        let work = |leadership: lockkit_core::HeldLock| {
             terms += 1;
             let (term, tell) = (terms, tell.clone());
             async move {
@@ -125,7 +125,7 @@ pub async fn election_05_run_campaigns_again_after_a_loss(bench: Bench) {
         election.run(work).await
     });
     let first = bench.soon("it leads", told.recv()).await.expect("it was told");
-    let broken = theirs.break_lock(Space::Lock, "e", first, Force::Immediate, None).await;
+    let broken = theirs.break_lock(Space::Lock, "e", first, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"), "it is deposed");
     let second = bench.within(bench.after(ttl), "it leads again", told.recv()).await;
     assert!(second.expect("it was told") > first, "with a greater token");

@@ -21,7 +21,7 @@ pub async fn exclusion_01_a_free_lock_is_granted(bench: Bench) {
     let grant = driver.grant(&claim).await;
     // An answer may get lost, so asking again must not make a second claim.
     for patience in [Patience::Try, Patience::Wait] {
-        let again = driver.acquire(&claim, patience).await.expect("asked again").answer;
+        let again = driver.acquire(&claim, patience).await.expect("asked again").result;
         let Acquisition::Granted(again) = again else {
             panic!("it holds already, yet asking again says {again:?}");
         };
@@ -128,7 +128,7 @@ pub async fn exclusion_08_a_claim_does_not_release_another_of_its_connection(ben
     assert_eq!(driver.let_go(&second).await, Released::Removed);
     driver.holds(&first).await;
     bench.driver().await.refuse(&bench.exclusive("a")).await;
-    assert_eq!(driver.let_go(&second).await, Released::NotInLine);
+    assert_eq!(driver.let_go(&second).await, Released::NotFound);
     driver.holds(&first).await;
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Acquisition, Answered, Grant, LockDriver, Patience, Released, Replies, Reply, Step,
+    Acquisition, Attempted, Grant, LockDriver, Patience, Released, Replies, Reply, Step,
 };
 use lockkit_core::{Claim, Error};
 
@@ -90,7 +90,7 @@ pub async fn flight_03_a_flight_that_is_repeated_changes_nothing(bench: Bench) {
     for answer in carried(&driver, &releases).await {
         let answer = reply(&answer);
         let expected = match bench.has_line() {
-            true => answer == Reply::Released(Released::NotInLine),
+            true => answer == Reply::Released(Released::NotFound),
             false => answer != Reply::Released(Released::Removed),
         };
         assert!(expected, "it was released already: {answer:?}");
@@ -179,7 +179,7 @@ fn release(claim: &Arc<Claim>) -> Step {
 async fn carried(driver: &Arc<dyn LockDriver>, steps: &[Step]) -> Replies {
     let mut replies = asked(driver, steps).await;
     for (step, reply) in steps.iter().zip(&mut replies) {
-        if let Ok(Answered { answer: Reply::SendAlone, .. }) = reply {
+        if let Ok(Attempted { result: Reply::SendAlone, .. }) = reply {
             assert!(steps.len() > 1, "a single step is carried out");
             *reply = asked(driver, std::slice::from_ref(step)).await.remove(0);
         }
@@ -193,11 +193,11 @@ async fn asked(driver: &Arc<dyn LockDriver>, steps: &[Step]) -> Replies {
     replies
 }
 
-fn reply(answer: &Result<Answered<Reply>, Error>) -> Reply {
-    answer.as_ref().unwrap_or_else(|e| panic!("a step failed: {e}")).answer
+fn reply(answer: &Result<Attempted<Reply>, Error>) -> Reply {
+    answer.as_ref().unwrap_or_else(|e| panic!("a step failed: {e}")).result
 }
 
-fn grant(answer: &Result<Answered<Reply>, Error>) -> Grant {
+fn grant(answer: &Result<Attempted<Reply>, Error>) -> Grant {
     match reply(answer) {
         Reply::Acquired(Acquisition::Granted(grant)) => grant,
         other => panic!("it should have been granted, not {other:?}"),

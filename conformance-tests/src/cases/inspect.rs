@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use lockkit_core::driver::{Ended, Force, Patience, Renewal};
-use lockkit_core::{Identity, LockManager, LossReason, Mode, Namespace, Space};
+use lockkit_core::driver::{BreakMode, ClaimEnd, Patience, Renewal};
+use lockkit_core::{ClientIdentity, LockManager, LossReason, Mode, Namespace, Space};
 
 use crate::bench::{Bench, LONG, MustSucceed, PATIENCE};
 use crate::listing::{self, record};
 
 pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
     let identity =
-        Identity { host: "häst".to_owned(), pid: 4711, program: "a program".to_owned() };
+        ClientIdentity { host: "häst".to_owned(), pid: 4711, program: "a program".to_owned() };
     let driver = bench.driver().await;
     let manager = bench.manager_with(driver, |s| s.identity(identity.clone()));
     let writer = manager.rwlock("a").note("prägt").write().await.expect("it is free");
@@ -64,7 +64,7 @@ pub async fn inspect_01_everything_worth_knowing_is_shown(bench: Bench) {
     watched(&bench).await;
 }
 
-/// Who watches sees the lock taken, broken politely, and given back.
+/// Who watches sees the lock taken, broken gracefully, and given back.
 async fn watched(bench: &Bench) {
     let manager = bench.manager().await;
     let mut states = Box::pin(manager.watch(Space::Lock, "w"));
@@ -78,9 +78,9 @@ async fn watched(bench: &Bench) {
     let token = driver.grant(&claim).await.token;
     assert_eq!(next("it is taken").await, (1, false));
     let why = record("please", false);
-    let broken = driver.break_claim(&claim.key, token, Force::Polite, &why).await;
+    let broken = driver.break_claim(&claim.key, token, BreakMode::Graceful, &why).await;
     assert!(broken.expect("it works"));
-    assert_eq!(next("it is broken politely").await, (1, true));
+    assert_eq!(next("it is broken gracefully").await, (1, true));
     driver.let_go(&claim).await;
     assert_eq!(next("it is free again").await, (0, false));
 }
@@ -138,7 +138,7 @@ pub async fn inspect_03_many_locks_are_listed_in_pages(bench: Bench) {
     assert_eq!(counted.expect("it can be listed"), locks);
 }
 
-pub async fn inspect_04_a_polite_break_waits_for_the_holder(bench: Bench) {
+pub async fn inspect_04_a_graceful_break_waits_for_the_holder(bench: Bench) {
     let (ours, theirs) = (bench.driver().await, bench.driver().await);
     let ttl = bench.lively();
     let holder = bench.claim_for("a", Mode::Exclusive, ttl);
@@ -147,7 +147,7 @@ pub async fn inspect_04_a_polite_break_waits_for_the_holder(bench: Bench) {
     let token = ours.grant(&holder).await.token;
     theirs.queue(&next).await;
     let why = record("please", false);
-    let broken = theirs.break_claim(&holder.key, token, Force::Polite, &why).await;
+    let broken = theirs.break_claim(&holder.key, token, BreakMode::Graceful, &why).await;
     assert!(broken.expect("it works"));
     let state = bench.state(&theirs, &holder.key).await;
     let too_slow = ours.clock().now().since(asked) >= ttl;
@@ -157,7 +157,7 @@ pub async fn inspect_04_a_polite_break_waits_for_the_holder(bench: Bench) {
         assert_eq!(state.last_break.as_ref(), Some(&why));
     }
     let answer = ours.renew_one(&holder).await;
-    assert_eq!(answer, Renewal::Ended(Ended::Broken(why)), "the holder is told");
+    assert_eq!(answer, Renewal::Ended(ClaimEnd::Broken(why)), "the holder is told");
     let limit = bench.after(ttl);
     let granted = bench.within(limit, "its lease ends", theirs.granted(&next)).await;
     let passed = ours.clock().now().since(asked);
@@ -168,10 +168,11 @@ pub async fn inspect_04_a_polite_break_waits_for_the_holder(bench: Bench) {
     let manager = bench.manager_with(bench.driver().await, |s| s.ttl(bench.lively() * 20));
     let guard = manager.mutex("b").lock().await.expect("it is free");
     let (mutex, token) = (bench.manager().await, guard.token().expect("it holds"));
-    let broken = mutex.break_lock(Space::Lock, "b", token, Force::Polite, Some("please")).await;
+    let broken =
+        mutex.break_lock(Space::Lock, "b", token, BreakMode::Graceful, Some("please")).await;
     assert!(broken.expect("it works"));
     let other = mutex.mutex("b").try_lock().await.expect("it works");
-    assert!(other.is_none(), "exclusion holds after a polite break");
+    assert!(other.is_none(), "exclusion holds after a graceful break");
     let error = guard.verify().await.expect_err("it was broken");
     assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
     drop(guard);
@@ -186,12 +187,12 @@ pub async fn inspect_05_a_forced_break_frees_at_once(bench: Bench) {
     let token = driver.grant(&holder).await.token;
     driver.queue(&next).await;
     let why = record("it hangs", true);
-    let broken = driver.break_claim(&holder.key, token, Force::Immediate, &why).await;
+    let broken = driver.break_claim(&holder.key, token, BreakMode::Forced, &why).await;
     assert!(broken.expect("it works"));
     let grant = driver.turn(&next).await;
     assert!(grant.token > token);
     let answer = driver.renew_one(&holder).await;
-    assert_eq!(answer, Renewal::Ended(Ended::Broken(why.clone())), "the holder is told why");
+    assert_eq!(answer, Renewal::Ended(ClaimEnd::Broken(why.clone())), "the holder is told why");
     let state = bench.state(&driver, &holder.key).await;
     assert_eq!(state.line.len(), 1, "{state:?}");
     assert_eq!(state.last_break, Some(why), "it shows for as long as the list is in use");
@@ -203,9 +204,9 @@ pub async fn inspect_05_a_forced_break_frees_at_once(bench: Bench) {
     driver.queue(&waiter).await;
     let token = bench.line(&driver, &waiter.key).await[1].token;
     let why = record("not you", true);
-    let broken = driver.break_claim(&waiter.key, token, Force::Immediate, &why).await;
+    let broken = driver.break_claim(&waiter.key, token, BreakMode::Forced, &why).await;
     assert!(broken.expect("it works"));
-    assert_eq!(driver.renew_one(&waiter).await, Renewal::Ended(Ended::Broken(why)));
+    assert_eq!(driver.renew_one(&waiter).await, Renewal::Ended(ClaimEnd::Broken(why)));
     driver.holds(&next).await;
 }
 
@@ -219,7 +220,7 @@ pub async fn inspect_06_a_break_with_an_old_token_touches_nobody(bench: Bench) {
     let why = record("too late", true);
     let unused = lockkit_core::Token::new(token.get() + 1_000).expect("it fits");
     for wrong in [old_token, unused] {
-        for force in [Force::Polite, Force::Immediate] {
+        for force in [BreakMode::Graceful, BreakMode::Forced] {
             let broken = driver.break_claim(&old.key, wrong, force, &why).await;
             assert!(!broken.expect("it works"), "nobody has the token {wrong}");
         }
@@ -227,7 +228,7 @@ pub async fn inspect_06_a_break_with_an_old_token_touches_nobody(bench: Bench) {
     driver.holds(&successor).await;
     let state = bench.state(&driver, &old.key).await;
     assert!(!state.line[0].broken, "{state:?}");
-    let broken = driver.break_claim(&bench.key("free"), token, Force::Immediate, &why).await;
+    let broken = driver.break_claim(&bench.key("free"), token, BreakMode::Forced, &why).await;
     assert!(!broken.expect("it works"), "a free lock has nobody to break");
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Ended, Force, Grant, Renewal};
+use lockkit_core::driver::{BreakMode, ClaimEnd, Grant, Renewal};
 use lockkit_core::{Claim, Error, LossReason, Mode, parse_duration};
 
 use crate::bench::{Bench, LONG, MustSucceed, PATIENCE, undisturbed};
@@ -76,7 +76,7 @@ pub async fn lease_04_renewing_an_ended_claim_says_gone(bench: Bench) {
     let driver = bench.driver().await;
     let gone = async |claim: &Arc<Claim>| {
         let answer = driver.renew_one(claim).await;
-        assert_eq!(answer, Renewal::Ended(Ended::NotInLine), "it is not in the list");
+        assert_eq!(answer, Renewal::Ended(ClaimEnd::NotFound), "it is not in the list");
     };
     let never = bench.exclusive("never");
     gone(&never).await;
@@ -94,10 +94,10 @@ pub async fn lease_04_renewing_an_ended_claim_says_gone(bench: Bench) {
     let broken = bench.exclusive("broken");
     let token = driver.grant(&broken).await.token;
     let why = record("the case says so", true);
-    let done = driver.break_claim(&broken.key, token, Force::Immediate, &why).await;
+    let done = driver.break_claim(&broken.key, token, BreakMode::Forced, &why).await;
     assert!(done.expect("it works"));
     let answer = driver.renew_one(&broken).await;
-    assert_eq!(answer, Renewal::Ended(Ended::Broken(why)));
+    assert_eq!(answer, Renewal::Ended(ClaimEnd::Broken(why)));
 
     // In one go with others, in the order given.
     let alive = bench.exclusive("alive");
@@ -159,7 +159,7 @@ pub async fn lease_06_a_grant_that_arrives_after_its_own_end_is_an_error(bench: 
 
 pub async fn lease_07_odd_durations_are_errors_or_work(bench: Bench) {
     let manager = bench.manager().await;
-    let too_short = bench.capabilities().least_ttl.saturating_sub(Duration::from_nanos(1));
+    let too_short = bench.capabilities().min_ttl.saturating_sub(Duration::from_nanos(1));
     let odd = [Duration::ZERO, Duration::from_nanos(1), too_short, Duration::MAX];
     for ttl in odd {
         for mutex in [manager.mutex("a").ttl(ttl), manager.mutex("a").wait_ttl(ttl)] {
@@ -175,7 +175,7 @@ pub async fn lease_07_odd_durations_are_errors_or_work(bench: Bench) {
     assert!(manager.mutex("a").max_hold(Duration::ZERO).try_lock().await.is_err());
 
     let year = Duration::from_secs(365 * 86_400);
-    let fine = [(bench.capabilities().least_ttl.max(Duration::from_millis(10)), "b"), (year, "c")];
+    let fine = [(bench.capabilities().min_ttl.max(Duration::from_millis(10)), "b"), (year, "c")];
     for (ttl, name) in fine {
         let mutex = manager.mutex(name).ttl(ttl).max_hold(Duration::MAX);
         // On a machine that stalls, the shortest lease may be over before it is known of.
@@ -199,7 +199,7 @@ pub async fn lease_08_the_ttl_that_was_granted_is_reported(bench: Bench) {
     let driver = bench.driver().await;
     let grain = bench.capabilities().granularity;
     for (i, ttl) in [bench.short(), Duration::from_millis(1_234), LONG].into_iter().enumerate() {
-        let ttl = ttl.max(bench.capabilities().least_ttl);
+        let ttl = ttl.max(bench.capabilities().min_ttl);
         let claim = bench.claim_for(&format!("n{i}"), Mode::Exclusive, ttl);
         let granted = driver.grant(&claim).await.ttl;
         // A lease that several claims share may be longer by what is left of it anyway.

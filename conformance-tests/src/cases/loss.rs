@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockkit_core::driver::{Force, Patience, Renewal};
+use lockkit_core::driver::{BreakMode, Patience, Renewal};
 use lockkit_core::{Error, Guard, LockManager, LossReason, Mode, Space};
 
 use crate::bench::{Bench, MustSucceed, undisturbed};
@@ -95,7 +95,7 @@ pub async fn loss_05_lost_never_fires_on_an_orderly_release(bench: Bench) {
 
 pub async fn loss_06_lost_says_why(bench: Bench) {
     let bench = &bench;
-    for how in [Force::Immediate, Force::Polite] {
+    for how in [BreakMode::Forced, BreakMode::Graceful] {
         undisturbed(bench.lively(), |ttl, name| broken(bench, how, ttl, name)).await;
     }
     undisturbed(bench.short(), |ttl, name| async move {
@@ -110,7 +110,7 @@ pub async fn loss_06_lost_says_why(bench: Bench) {
 }
 
 /// One that is broken in this way hears of it before its lease ends, and why.
-async fn broken(bench: &Bench, how: Force, ttl: Duration, name: String) {
+async fn broken(bench: &Bench, how: BreakMode, ttl: Duration, name: String) {
     let name = format!("{how:?} {name}");
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
     let guard = ours.mutex(&name).ttl(ttl).lock().await.expect("it is free");
@@ -121,7 +121,7 @@ async fn broken(bench: &Bench, how: Force, ttl: Duration, name: String) {
         LossReason::Broken(record) => {
             assert_eq!(record.reason.as_deref(), Some("it hangs"));
             assert_eq!(record.by.pid, std::process::id());
-            assert_eq!(record.forced, how == Force::Immediate);
+            assert_eq!(record.forced, how == BreakMode::Forced);
             assert!(record.at_unix_ms > 0);
         }
         other => panic!("it was broken, not {other:?}"),
@@ -138,7 +138,7 @@ pub async fn loss_07_run_stops_its_future(bench: Bench) {
     let mutex = ours.mutex("a").ttl(bench.lively());
     let (tell, told) = tokio::sync::oneshot::channel();
     let running = tokio::spawn(async move {
-        let work = move |lock: lockkit_core::Lease| async move {
+        let work = move |lock: lockkit_core::HeldLock| async move {
             let _flag = flag;
             let _ = tell.send(lock.token());
             std::future::pending::<Result<(), Error>>().await
@@ -146,7 +146,7 @@ pub async fn loss_07_run_stops_its_future(bench: Bench) {
         mutex.run(work).await
     });
     let token = bench.soon("the work begins", told).await.expect("it began").expect("it holds");
-    let broken = theirs.break_lock(Space::Lock, "a", token, Force::Immediate, None).await;
+    let broken = theirs.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
     let ended = bench.soon("run ends", running).await.expect("no panic");
     let error = ended.expect_err("it was lost");
@@ -220,7 +220,7 @@ pub async fn loss_10_a_release_that_finds_a_broken_lock_says_who_broke_it(bench:
     let guard = ours.mutex("a").auto_renew(false).lock().await.expect("it is free");
     let token = guard.token().expect("it holds");
     let why = Some("it hangs");
-    let broken = theirs.break_lock(Space::Lock, "a", token, Force::Immediate, why).await;
+    let broken = theirs.break_lock(Space::Lock, "a", token, BreakMode::Forced, why).await;
     assert!(broken.expect("it works"), "there was somebody to break");
     let error = guard.release().await.expect_err("it was broken");
     match error.loss() {
@@ -271,7 +271,7 @@ async fn invalid_at_handover(bench: &Bench, name: &str, guard: Guard) {
 /// Breaks, by force, the lock that the guard has.
 async fn break_it(by: &LockManager, name: &str, guard: &Guard) {
     let token = guard.token().expect("it holds");
-    let broken = by.break_lock(Space::Lock, name, token, Force::Immediate, None).await;
+    let broken = by.break_lock(Space::Lock, name, token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"), "there was somebody to break");
 }
 

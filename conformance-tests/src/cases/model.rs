@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lockkit_core::capabilities::LeaseScope;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Force, LockDriver, Patience, Released, Renewal, SetLimit,
+    Acquisition, Attempted, BreakMode, ClaimEnd, LockDriver, Patience, Released, Renewal, SetLimit,
 };
 use lockkit_core::{Claim, Error, Lifetime, Mode, Space, Token};
 use rand::rngs::StdRng;
@@ -220,12 +220,12 @@ impl SideBySide {
         let patience = if waits { Patience::Wait } else { Patience::Try };
         let expected = self.model.acquire(claim.id, claim.mode, waits);
         let answer = match driver.acquire(&claim, patience).await {
-            Ok(Answered { answer: Acquisition::Granted(grant), .. }) => {
+            Ok(Attempted { result: Acquisition::Granted(grant), .. }) => {
                 self.note_token(&claim, grant.token)?;
                 Answer::Holds
             }
-            Ok(Answered { answer: Acquisition::Queued { ahead }, .. }) => Answer::Waits(ahead),
-            Ok(Answered { answer: Acquisition::Busy, .. }) => Answer::Busy,
+            Ok(Attempted { result: Acquisition::Queued { ahead }, .. }) => Answer::Waits(ahead),
+            Ok(Attempted { result: Acquisition::Busy, .. }) => Answer::Busy,
             Err(Error::LimitMismatch { in_use, .. }) => Answer::OtherLimit(in_use),
             Err(e) => return Err(format!("acquire failed: {e}")),
         };
@@ -256,7 +256,7 @@ impl SideBySide {
                 Answer::Holds
             }
             Renewal::Waits { ahead } => Answer::Waits(*ahead),
-            Renewal::Ended(Ended::Broken(_)) => Answer::Broken,
+            Renewal::Ended(ClaimEnd::Broken(_)) => Answer::Broken,
             Renewal::Ended(_) => Answer::Gone,
         })
     }
@@ -269,7 +269,7 @@ impl SideBySide {
         self.released.insert(claim.id);
         let expected = match self.model.release(claim.id) {
             (true, _) => Released::Removed,
-            (false, true) => Released::NotInLine,
+            (false, true) => Released::NotFound,
             (false, false) => Released::NoSuchLock,
         };
         let answer = driver.release(claim).await;
@@ -277,7 +277,7 @@ impl SideBySide {
         // A member of a quorum may still have what is on its way out, for it is slower than the
         // majority: then it cannot be told whether others have the lock.
         if !driver.capabilities().fifo
-            && (answer, expected) == (Released::NotInLine, Released::NoSuchLock)
+            && (answer, expected) == (Released::NotFound, Released::NoSuchLock)
         {
             answer = expected;
         }
@@ -322,9 +322,9 @@ impl SideBySide {
         let Some(token) = self.tokens.get(&member.id).copied().filter(|_| !member.broken) else {
             return Ok(());
         };
-        let force = if rng.random_bool(0.5) { Force::Polite } else { Force::Immediate };
+        let force = if rng.random_bool(0.5) { BreakMode::Graceful } else { BreakMode::Forced };
         let key = self.claims[0].key.clone();
-        let why = record("the model says so", force == Force::Immediate);
+        let why = record("the model says so", force == BreakMode::Forced);
         let answer = driver.break_claim(&key, token, force, &why).await;
         let answer = answer.map_err(|e| format!("break failed: {e}"))?;
         self.model.break_at(at, force);

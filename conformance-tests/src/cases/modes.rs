@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lockkit_core::driver::{Force, Patience, Renewal};
+use lockkit_core::driver::{BreakMode, Patience, Renewal};
 use lockkit_core::{Error, Mode, Space};
 use tokio::task::JoinSet;
 
@@ -220,7 +220,7 @@ pub async fn modes_11_any_holder_that_leaves_wakes_the_next(bench: Bench) {
     driver.queue(&next).await;
     let token = bench.line(&driver, &waiter.key).await[1].token;
     let why = record("the case says so", true);
-    let broken = driver.break_claim(&waiter.key, token, Force::Immediate, &why).await;
+    let broken = driver.break_claim(&waiter.key, token, BreakMode::Forced, &why).await;
     assert!(broken.expect("it works"));
     driver.turn(&next).await;
     driver.let_go(&next).await;

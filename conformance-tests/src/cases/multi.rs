@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::sync::MultiLock;
 use lockkit_core::{Error, Space};
 use tokio::task::JoinSet;
@@ -81,7 +81,7 @@ pub async fn multi_03_it_is_lost_when_one_is_lost(bench: Bench) {
     let ttl = bench.lively() * 3;
     let both = ours.multi(["b", "a"]).ttl(ttl).lock().await.expect("they are free");
     let token = both.tokens().expect("both are held")[0];
-    let broken = theirs.break_lock(Space::Lock, "b", token, Force::Immediate, None).await;
+    let broken = theirs.break_lock(Space::Lock, "b", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
     let (name, _) = bench.soon("the loss is told", both.lost()).await;
     assert_eq!(name.as_str(), "b");

@@ -124,7 +124,7 @@ async fn all_different(bench: &Bench, names: &[String]) {
     let claims: Vec<_> = names.iter().map(|name| bench.exclusive(name)).collect();
     for claim in &claims {
         let answer = driver.acquire(claim, lockkit_core::driver::Patience::Try).await;
-        let granted = matches!(answer, Ok(a) if matches!(a.answer, lockkit_core::driver::Acquisition::Granted(_)));
+        let granted = matches!(answer, Ok(a) if matches!(a.result, lockkit_core::driver::Acquisition::Granted(_)));
         assert!(granted, "{:?} is a lock of its own: {answer:?}", claim.key.name);
     }
     for claim in &claims {

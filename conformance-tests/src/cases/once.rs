@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::{Error, Mode, Space};
 use tokio::sync::{Barrier, Notify};
 use tokio::task::JoinSet;
@@ -19,7 +19,7 @@ pub async fn once_01_of_many_one_runs_and_all_learn_the_decision(bench: Bench) {
         let (locks, runs) = (bench.manager().await, runs.clone());
         let (bench, driver, together) = (bench.clone(), bench.driver().await, together.clone());
         hosts.spawn(async move {
-            let work = |lock: lockkit_core::Lease| async move {
+            let work = |lock: lockkit_core::HeldLock| async move {
                 lock.token()?;
                 runs.fetch_add(1, Ordering::SeqCst);
                 // Nothing was decided when the others came: they look again when it is their turn.
@@ -119,7 +119,7 @@ pub async fn once_05_work_is_stopped_when_its_lock_is_lost(bench: Bench) {
     bench.soon("it runs", begun.notified()).await;
     let driver = bench.driver().await;
     let token = bench.line(&driver, &bench.key("job")).await[0].token;
-    let broken = theirs.break_lock(Space::Lock, "job", token, Force::Immediate, None).await;
+    let broken = theirs.break_lock(Space::Lock, "job", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
     let stopped = bench.soon("it is stopped", running).await.expect("no panic");
     assert!(matches!(stopped, Err(Error::Lost { .. })), "{stopped:?}");
@@ -132,7 +132,7 @@ pub async fn once_06_who_decides_late_changes_nothing(bench: Bench) {
     let job = ours.once("job");
     let late = job.lock().lock().await.expect("it is free");
     let token = late.token().expect("it holds");
-    let broken = theirs.break_lock(Space::Lock, "job", token, Force::Immediate, None).await;
+    let broken = theirs.break_lock(Space::Lock, "job", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
     let first = theirs.once("job").run(async |_| Ok::<_, Error>("first")).await;
     let first = first.expect("it works");

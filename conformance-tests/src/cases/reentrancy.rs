@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkit_core::driver::{Force, Released};
+use lockkit_core::driver::{BreakMode, Released};
 use lockkit_core::{Error, Space, Ticket};
 
 use crate::bench::{Bench, MustSucceed};
@@ -84,7 +84,7 @@ pub async fn reentrancy_05_what_cannot_be_re_entered_is_an_error(bench: Bench) {
 
     let held = owner.mutex("c").ttl(bench.lively()).lock().await.expect("it is free");
     let token = held.token().expect("it holds");
-    let broken = theirs.break_lock(Space::Lock, "c", token, Force::Immediate, None).await;
+    let broken = theirs.break_lock(Space::Lock, "c", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"));
     bench.soon("the owner is told", held.lost()).await;
     let again = owner.mutex("c").lock().await;

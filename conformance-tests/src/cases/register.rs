@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
-use lockkit_core::driver::{Expect, Force, MAX_REGISTER_BYTES, StoreOutcome, Write};
+use lockkit_core::driver::{BreakMode, MAX_REGISTER_BYTES, Precondition, Write, WriteResult};
 use lockkit_core::state::RegisterState;
 use lockkit_core::{Error, Space};
 
@@ -37,7 +37,7 @@ pub async fn register_01_what_is_stored_is_loaded_byte_for_byte(bench: Bench) {
 
     let deletion = Write::of(None);
     let deleted = register.delete(deletion).await;
-    assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
+    assert!(matches!(deleted, WriteResult::Stored(_)), "{deleted:?}");
     assert_eq!(register.load().await, None, "deleted");
     let version = register.must_store(write(b"again")).await;
     assert!(Some(version) > last, "versions grow across deletion");
@@ -61,7 +61,7 @@ pub async fn register_02_of_16_racing_writers_one_wins(bench: Bench) {
     let register = Register::new(&bench, "r").await;
     let mut version = None;
     for round in 0..4 {
-        let expect = version.map_or(Expect::Absent, Expect::Version);
+        let expect = version.map_or(Precondition::Absent, Precondition::Version);
         let mut writers = tokio::task::JoinSet::new();
         for i in 0..16 {
             let register = match i % 2 {
@@ -75,8 +75,8 @@ pub async fn register_02_of_16_racing_writers_one_wins(bench: Bench) {
         let mut winners = Vec::new();
         for (value, outcome) in bench.soon("all are answered", writers.join_all()).await {
             match outcome {
-                StoreOutcome::Stored(version) => winners.push((value, version)),
-                StoreOutcome::Conflict => {}
+                WriteResult::Stored(version) => winners.push((value, version)),
+                WriteResult::Conflict => {}
                 other => panic!("neither stored nor a conflict: {other:?}"),
             }
         }
@@ -86,8 +86,8 @@ pub async fn register_02_of_16_racing_writers_one_wins(bench: Bench) {
         version = Some(entry.version);
     }
     let mut store = write(b"x");
-    store.expect = Expect::Absent;
-    assert_eq!(register.store(store).await, StoreOutcome::Conflict, "it is not absent");
+    store.expect = Precondition::Absent;
+    assert_eq!(register.store(store).await, WriteResult::Conflict, "it is not absent");
 }
 
 pub async fn register_03_a_store_with_an_older_token_is_refused(bench: Bench) {
@@ -95,7 +95,7 @@ pub async fn register_03_a_store_with_an_older_token_is_refused(bench: Bench) {
     let (old, new) = two_tokens(&bench).await;
     register.must_store(write_with(b"old", old)).await;
     register.must_store(write_with(b"new", new)).await;
-    let stale = StoreOutcome::Stale { highest: new };
+    let stale = WriteResult::Stale { highest: new };
     let late = register.store(write_with(b"late", old)).await;
     assert_eq!(late, stale, "an older token is refused and told the highest");
     let deletion = Write { token: Some(old), ..Write::of(None) };
@@ -105,22 +105,22 @@ pub async fn register_03_a_store_with_an_older_token_is_refused(bench: Bench) {
     register.must_store(write_with(b"equal", new)).await;
     // Stale is told before a conflict: who is fenced off must know that.
     let mut both = write_with(b"both", old);
-    both.expect = Expect::Absent;
+    both.expect = Precondition::Absent;
     assert_eq!(register.store(both).await, stale);
 }
 
 pub async fn register_04_tokens_are_remembered_across_overwriting(bench: Bench) {
     let register = Register::new(&bench, "r").await;
     let (old, new) = two_tokens(&bench).await;
-    let stale = StoreOutcome::Stale { highest: new };
+    let stale = WriteResult::Stale { highest: new };
     register.must_store(write_with(b"fenced", new)).await;
     register.must_store(write(b"by hand")).await;
     assert_eq!(register.store(write_with(b"late", old)).await, stale, "after overwriting");
     let entry = register.load().await.expect("it was stored");
     assert_eq!(entry.token, Some(new));
-    let deletion = Write { expect: Expect::Version(entry.version), ..Write::of(None) };
+    let deletion = Write { expect: Precondition::Version(entry.version), ..Write::of(None) };
     let deleted = register.delete(deletion).await;
-    assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
+    assert!(matches!(deleted, WriteResult::Stored(_)), "{deleted:?}");
     assert_eq!(register.store(write_with(b"late", old)).await, stale, "after deletion");
     let elsewhere = Register::new(&bench, "r").await;
     assert_eq!(elsewhere.store(write_with(b"late", old)).await, stale, "on another connection");
@@ -164,22 +164,22 @@ pub async fn register_05_changed_wakes_on_a_store_and_misses_none(bench: Bench) 
 pub async fn register_06_a_lost_answer_is_told_from_a_conflict(bench: Bench) {
     let register = Register::new(&bench, "r").await;
     let mut store = write(b"mine");
-    store.expect = Expect::Absent;
+    store.expect = Precondition::Absent;
     let version = register.must_store(store.clone()).await;
     // The answer was lost: asked again, it is the same write.
-    assert_eq!(register.store(store.clone()).await, StoreOutcome::Stored(version));
+    assert_eq!(register.store(store.clone()).await, WriteResult::Stored(version));
     assert_eq!(register.load().await.map(|e| e.version), Some(version), "and was done once");
     // Somebody else who expects the same is in conflict.
     let mut theirs = write(b"theirs");
-    theirs.expect = Expect::Absent;
-    assert_eq!(register.store(theirs).await, StoreOutcome::Conflict);
-    let deletion = Write { expect: Expect::Version(version), ..Write::of(None) };
+    theirs.expect = Precondition::Absent;
+    assert_eq!(register.store(theirs).await, WriteResult::Conflict);
+    let deletion = Write { expect: Precondition::Version(version), ..Write::of(None) };
     for _ in 0..2 {
         let deleted = register.delete(deletion.clone()).await;
-        assert!(matches!(deleted, StoreOutcome::Stored(_)), "{deleted:?}");
+        assert!(matches!(deleted, WriteResult::Stored(_)), "{deleted:?}");
     }
     register.must_store(write(b"later")).await;
-    assert_eq!(register.store(store).await, StoreOutcome::Conflict, "overwritten since");
+    assert_eq!(register.store(store).await, WriteResult::Conflict, "overwritten since");
 }
 
 pub async fn register_07_a_stale_holder_cannot_store(bench: Bench) {
@@ -187,7 +187,7 @@ pub async fn register_07_a_stale_holder_cannot_store(bench: Bench) {
     let stalled = ours.mutex("lock").lock().await.expect("it is free");
     ours.register("state").store_with(&stalled, "first").await.expect("it is held");
     let token = stalled.token().expect("it holds");
-    let broken = theirs.break_lock(Space::Lock, "lock", token, Force::Immediate, None).await;
+    let broken = theirs.break_lock(Space::Lock, "lock", token, BreakMode::Forced, None).await;
     assert!(broken.expect("it works"), "there was such a holder");
     let successor = bench.soon("the successor's turn", theirs.mutex("lock").lock()).await;
     let successor = successor.expect("it is free");
@@ -202,7 +202,7 @@ pub async fn register_07_a_stale_holder_cannot_store(bench: Bench) {
     let entry = state.load().await.expect("it works").expect("there is one");
     assert_eq!(entry.value, b"second");
     assert_eq!(entry.token, successor.token().ok());
-    let conflict = state.compare_and_store_with(&successor, Expect::Absent, "third").await;
+    let conflict = state.compare_and_store_with(&successor, Precondition::Absent, "third").await;
     assert!(matches!(conflict, Err(Error::Conflict { .. })), "{conflict:?}");
     state.compare_and_store_with(&successor, entry.version, "third").await.expect("as expected");
     let reader = ours.rwlock("another").read().await.expect("it is free");
@@ -219,7 +219,7 @@ pub async fn register_08_a_write_whose_answer_was_lost_is_done_once(bench: Bench
         let name = format!("{place:?}");
         let register = ours.register(&name);
         assert_eq!(register.load().await.expect("it works"), None);
-        let stored = register.compare_and_store(Expect::Absent, "mine").await;
+        let stored = register.compare_and_store(Precondition::Absent, "mine").await;
         assert!(faulty.struck(), "{place:?}");
         let version = stored.unwrap_or_else(|e| panic!("{place:?}: repeated, it is known: {e}"));
         let entry = theirs.register(&name).load().await.expect("it works");
@@ -260,12 +260,12 @@ pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(bench: Be
     let again = |store: &Write| Write { repeated: true, ..store.clone() };
     let register = Register::new(&bench, "deleted").await;
     let mut mine = write(b"mine");
-    mine.expect = Expect::Absent;
+    mine.expect = Precondition::Absent;
     // Its answer was lost, and so was the deletion's that somebody else made since.
     register.must_store(mine.clone()).await;
     let deletion = Write::of(None);
     register.delete(deletion).await;
-    assert_eq!(register.store(again(&mine)).await, StoreOutcome::Conflict);
+    assert_eq!(register.store(again(&mine)).await, WriteResult::Conflict);
     assert_eq!(register.load().await, None, "what was deleted stays so");
 
     let register = Register::new(&bench, "fenced").await;
@@ -273,17 +273,17 @@ pub async fn register_10_a_repeated_write_never_lands_over_a_later_one(bench: Be
     let mine = write_with(b"mine", old);
     register.must_store(mine.clone()).await;
     register.must_store(write_with(b"later", old)).await;
-    assert_eq!(register.store(again(&mine)).await, StoreOutcome::Conflict);
+    assert_eq!(register.store(again(&mine)).await, WriteResult::Conflict);
     assert_eq!(register.load().await.map(|e| e.value), Some(b"later".to_vec()));
 
     // Where the first attempt was certainly not applied, the second one is.
     let version = register.must_store(again(&write_with(b"newer", new))).await;
     let mut compared = again(&write_with(b"compared", new));
-    compared.expect = Expect::Version(version);
+    compared.expect = Precondition::Version(version);
     register.must_store(compared).await;
     let register = Register::new(&bench, "untouched").await;
     let mut first = again(&write(b"first"));
-    first.expect = Expect::Absent;
+    first.expect = Precondition::Absent;
     register.must_store(first).await;
     register.must_store(again(&write(b"whatever was there"))).await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Ended, Patience, Released, Renewal};
+use lockkit_core::driver::{ClaimEnd, Patience, Released, Renewal};
 use lockkit_core::{Error, LossReason, Mode, Settings};
 
 use crate::bench::{Bench, MustSucceed, PATIENCE};
@@ -18,13 +18,13 @@ pub async fn release_01_releasing_twice_is_harmless(bench: Bench) {
     let next = bench.exclusive("a");
     driver.grant(&next).await;
     for _ in 0..3 {
-        assert_eq!(driver.let_go(&claim).await, Released::NotInLine);
+        assert_eq!(driver.let_go(&claim).await, Released::NotFound);
     }
     driver.holds(&next).await;
     let waiting = bench.exclusive("a");
     driver.queue(&waiting).await;
     assert_eq!(driver.let_go(&waiting).await, Released::Removed);
-    assert_eq!(driver.let_go(&waiting).await, Released::NotInLine);
+    assert_eq!(driver.let_go(&waiting).await, Released::NotFound);
     driver.holds(&next).await;
 }
 
@@ -50,7 +50,7 @@ pub async fn release_03_an_old_guard_never_frees_its_successor(bench: Bench) {
     bench.free(&driver, &old.key, bench.after(bench.short())).await;
     let successor = bench.exclusive("a");
     driver.grant(&successor).await;
-    assert_eq!(driver.let_go(&old).await, Released::NotInLine);
+    assert_eq!(driver.let_go(&old).await, Released::NotFound);
     driver.holds(&successor).await;
     bench.driver().await.refuse(&bench.exclusive("a")).await;
 
@@ -60,7 +60,7 @@ pub async fn release_03_an_old_guard_never_frees_its_successor(bench: Bench) {
     let successor = bench.exclusive("b");
     let limit = bench.after(bench.short());
     if let lockkit_core::driver::Acquisition::Queued { .. } =
-        driver.acquire(&successor, Patience::Wait).await.expect("it works").answer
+        driver.acquire(&successor, Patience::Wait).await.expect("it works").result
     {
         let granted = bench.within(limit, "its turn comes", driver.granted(&successor)).await;
         granted.expect("its turn");
@@ -77,9 +77,9 @@ pub async fn release_04_nobody_releases_or_renews_without_the_id(bench: Bench) {
     ours.grant(&holder).await;
     ours.queue(&waiter).await;
     let stranger = bench.exclusive("a");
-    assert_eq!(theirs.let_go(&stranger).await, Released::NotInLine, "it is another's");
+    assert_eq!(theirs.let_go(&stranger).await, Released::NotFound, "it is another's");
     let answer = theirs.renew_one(&stranger).await;
-    assert_eq!(answer, Renewal::Ended(Ended::NotInLine));
+    assert_eq!(answer, Renewal::Ended(ClaimEnd::NotFound));
     let answer = theirs.downgrade(&stranger).await.expect("it works");
     assert!(matches!(answer, Renewal::Ended(_)), "{answer:?}");
     let line = bench.line(&ours, &holder.key).await;

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Answered, Ended, Force, LockDriver, Patience, Renewal};
+use lockkit_core::driver::{
+    Acquisition, Attempted, BreakMode, ClaimEnd, LockDriver, Patience, Renewal,
+};
 use lockkit_core::{Claim, Error, LockManager, Space, Token};
 use tokio::task::JoinSet;
 
@@ -132,8 +134,8 @@ impl Story {
         let give_up = tokio::time::Instant::now() + PATIENCE;
         loop {
             match self.theirs.acquire(claim, Patience::Try).await {
-                Ok(Answered { answer: Acquisition::Granted(grant), .. }) => return grant.token,
-                Ok(Answered { answer: Acquisition::Busy, .. })
+                Ok(Attempted { result: Acquisition::Granted(grant), .. }) => return grant.token,
+                Ok(Attempted { result: Acquisition::Busy, .. })
                     if tokio::time::Instant::now() < give_up => {}
                 other => panic!("{:?}: somebody else gets {other:?}", self.fault),
             }
@@ -154,13 +156,13 @@ impl Story {
         let token = self.theirs_soon(&stuck).await;
         self.grows(token);
         self.may_fail(self.ours.inspect(Space::Lock, &self.name).await);
-        let how = Force::Immediate;
+        let how = BreakMode::Forced;
         for _ in 0..2 {
             // Asked again, it may have been broken already.
             self.may_fail(self.ours.break_lock(Space::Lock, &self.name, token, how, None).await);
         }
         let answer = self.theirs.renew_one(&stuck).await;
-        let broken = matches!(answer, Renewal::Ended(Ended::Broken(_)));
+        let broken = matches!(answer, Renewal::Ended(ClaimEnd::Broken(_)));
         assert!(broken, "{:?}: {answer:?}", self.fault);
     }
 

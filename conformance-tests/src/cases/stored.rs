@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Entry, Expect, LockDriver, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId,
+    Entry, LockDriver, Precondition, RegisterKey, Registers, Version, Write, WriteId, WriteResult,
 };
 use lockkit_core::{Name, Token};
 
@@ -35,19 +35,19 @@ impl Register {
         self.registers().load(&self.at).await.expect("it can be loaded")
     }
 
-    pub(super) async fn store(&self, store: Write) -> StoreOutcome {
+    pub(super) async fn store(&self, store: Write) -> WriteResult {
         let outcome = self.registers().write(&self.at, &store).await;
-        outcome.expect("a store is answered").answer
+        outcome.expect("a store is answered").result
     }
 
-    pub(super) async fn delete(&self, deletion: Write) -> StoreOutcome {
+    pub(super) async fn delete(&self, deletion: Write) -> WriteResult {
         let outcome = self.registers().write(&self.at, &deletion).await;
-        outcome.expect("a deletion is answered").answer
+        outcome.expect("a deletion is answered").result
     }
 
     pub(super) async fn must_store(&self, store: Write) -> Version {
         match self.store(store).await {
-            StoreOutcome::Stored(version) => version,
+            WriteResult::Stored(version) => version,
             other => panic!("it should have been stored: {other:?}"),
         }
     }
@@ -61,7 +61,7 @@ impl Register {
 pub(super) fn write(value: &[u8]) -> Write {
     Write {
         value: Some(value.to_vec()),
-        expect: Expect::Anything,
+        expect: Precondition::Anything,
         token: None,
         write_id: WriteId::random(),
         ttl: None,

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use lockkit_core::capabilities::WakeUp;
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::{Mode, Space};
 use tokio::time::Instant;
 
@@ -89,7 +89,7 @@ pub async fn time_03_a_holder_learns_of_a_break_within_a_renewal_interval(bench:
         let name = format!("{attempt}");
         let guard = ours.mutex(&name).ttl(ttl).lock().await.expect("it is free");
         let token = guard.token().expect("it holds");
-        let broken = theirs.break_lock(Space::Lock, &name, token, Force::Immediate, None).await;
+        let broken = theirs.break_lock(Space::Lock, &name, token, BreakMode::Forced, None).await;
         let broken_at = Instant::now();
         assert!(broken.expect("it works"), "there was somebody to break");
         bench.within(bench.after(ttl), "the holder is told", guard.lost()).await;

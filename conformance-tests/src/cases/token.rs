@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use lockkit_core::driver::{Force, Renewal};
+use lockkit_core::driver::{BreakMode, Renewal};
 use lockkit_core::{Mode, Token};
 use tokio::task::JoinSet;
 
@@ -97,7 +97,7 @@ pub async fn token_04_it_grows_across_release_expiry_and_break(bench: Bench) {
     let token = driver.grant(&third).await.token;
     higher(token, "expiry");
     let why = record("the case says so", true);
-    let broken = driver.break_claim(&third.key, token, Force::Immediate, &why).await;
+    let broken = driver.break_claim(&third.key, token, BreakMode::Forced, &why).await;
     assert!(broken.expect("it works"));
 
     let fourth = bench.exclusive("a");

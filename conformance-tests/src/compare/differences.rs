@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkit_core::Capabilities;
-use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, LeaseScope, WakeUp};
+use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, LeaseScope, WakeUp};
 use serde::Serialize;
 
 use super::SetUp;
@@ -69,11 +69,11 @@ impl<'a> Found<'a> {
 
     /// Faults that change in the same way share a sentence.
     fn faults(&mut self) {
-        let mut changes: Vec<([Option<Keeps>; 2], Vec<String>)> = Vec::new();
+        let mut changes: Vec<([Option<Guarantee>; 2], Vec<String>)> = Vec::new();
         for fault in Fault::ALL {
             let keeps = [self.from, self.to].map(|set_up| set_up.promises.keeps(fault));
             // What cannot happen and what does no harm are the same to whoever moves.
-            if keeps[0] == keeps[1] || keeps.iter().all(|kept| *kept >= Some(Keeps::All)) {
+            if keeps[0] == keeps[1] || keeps.iter().all(|kept| *kept >= Some(Guarantee::All)) {
                 continue;
             }
             let title = without_notes(fault.title());
@@ -96,11 +96,11 @@ impl<'a> Found<'a> {
                 [None, _] | [_, None] => Some(
                     "`lockkit doctor --promises` names the setting: look at it on the servers.",
                 ),
-                [Some(Keeps::Tokens), Some(Keeps::All | Keeps::Impossible)] => {
+                [Some(Guarantee::Tokens), Some(Guarantee::All | Guarantee::Impossible)] => {
                     Some("Keep checking tokens where you do: other faults still need it.")
                 }
                 [old, new] if new > old => None,
-                [_, Some(Keeps::Tokens)] => Some(
+                [_, Some(Guarantee::Tokens)] => Some(
                     "Check the token at everything that the lock protects: `fence`, \
                      `store_with(&guard, …)`, or a column that only grows.",
                 ),
@@ -142,16 +142,16 @@ impl<'a> Found<'a> {
                 .then_some("Let time servers slew the clock instead of stepping it.");
             self.add("Clock", format!("Leases end by {is}; no longer by {was}."), change);
         }
-        if old.least_ttl != new.least_ttl || old.granularity != new.granularity {
+        if old.min_ttl != new.min_ttl || old.granularity != new.granularity {
             let (was, is) = (least(old), least(new));
-            let change = (new.least_ttl > old.least_ttl).then(|| {
-                let least = span(new.least_ttl);
+            let change = (new.min_ttl > old.min_ttl).then(|| {
+                let least = span(new.min_ttl);
                 format!("Raise every ttl and wait_ttl below {least}: they are refused.")
             });
             self.add("Least ttl", format!("It is {is} instead of {was}."), change.as_deref());
         }
-        if old.longest_ttl != new.longest_ttl && new.longest_ttl < old.longest_ttl {
-            let longest = span(new.longest_ttl);
+        if old.max_ttl != new.max_ttl && new.max_ttl < old.max_ttl {
+            let longest = span(new.max_ttl);
             let sentence = format!("Leases longer than {longest} may be granted for less.");
             let change = "Nothing, if guards are renewed; tickets must be renewed that often.";
             self.add("Longest ttl", sentence, Some(change));
@@ -319,13 +319,13 @@ impl<'a> Found<'a> {
     }
 }
 
-fn kept(keeps: Option<Keeps>) -> &'static str {
+fn kept(keeps: Option<Guarantee>) -> &'static str {
     match keeps {
         None => "a setting decides that cannot be read",
-        Some(Keeps::All) => "exclusion and tokens hold",
-        Some(Keeps::Tokens) => "two may hold at once, and the later one has the greater token",
-        Some(Keeps::Nothing) => "neither exclusion nor growing tokens are promised",
-        Some(Keeps::Impossible) => "it cannot happen",
+        Some(Guarantee::All) => "exclusion and tokens hold",
+        Some(Guarantee::Tokens) => "two may hold at once, and the later one has the greater token",
+        Some(Guarantee::Nothing) => "neither exclusion nor growing tokens are promised",
+        Some(Guarantee::Impossible) => "it cannot happen",
     }
 }
 
@@ -340,7 +340,7 @@ fn clock(clock: LeaseClock) -> &'static str {
 }
 
 fn least(capabilities: &Capabilities) -> String {
-    let least = span(capabilities.least_ttl);
+    let least = span(capabilities.min_ttl);
     match capabilities.granularity.as_secs() {
         0 => least,
         _ => format!("{least}, in steps of {}", span(capabilities.granularity)),

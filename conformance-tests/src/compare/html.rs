@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 
 use super::charts::{self, Bar};
 use super::print::without_notes;
@@ -181,12 +181,12 @@ fn changes(out: &mut String, from: &str, to: &str, differences: &[Difference]) {
     out.push_str("</dl>\n");
 }
 
-fn class(keeps: Option<Keeps>) -> &'static str {
+fn class(keeps: Option<Guarantee>) -> &'static str {
     match keeps {
-        Some(Keeps::All) => "all",
-        Some(Keeps::Tokens) => "tokens",
-        Some(Keeps::Nothing) => "none",
-        Some(Keeps::Impossible) | None => "never",
+        Some(Guarantee::All) => "all",
+        Some(Guarantee::Tokens) => "tokens",
+        Some(Guarantee::Nothing) => "none",
+        Some(Guarantee::Impossible) | None => "never",
     }
 }
 

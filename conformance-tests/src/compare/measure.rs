@@ -164,10 +164,10 @@ impl Course {
 
     /// A holder that is never heard of again: its lease, and when the next had the lock.
     async fn death(&self) -> Result<(Duration, Duration), Error> {
-        let ttl = self.bench.capabilities().least_ttl.max(Duration::from_secs(1));
+        let ttl = self.bench.capabilities().min_ttl.max(Duration::from_secs(1));
         let claim = self.bench.claim_for("death", Mode::Exclusive, ttl);
         let begun = Instant::now();
-        let answer = self.dying.acquire(&claim, Patience::Try).await?.answer;
+        let answer = self.dying.acquire(&claim, Patience::Try).await?.result;
         let Acquisition::Granted(grant) = answer else {
             return Err(Error::config("a lock of a new prefix is not free"));
         };

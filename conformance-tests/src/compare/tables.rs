@@ -1,7 +1,7 @@
 //! What was found, as tables: a row a question, a column a set-up. Every form of a comparison shows
 //! these rows, in this order.
 
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 
 use super::{Comparison, Measured};
 use crate::promises;
@@ -90,11 +90,11 @@ impl Comparison {
                 // A trial shows what the driver states.
                 let is_shown = keeps == Some(of.capabilities.keeps(fault));
                 let mark = match keeps {
-                    Some(Keeps::Impossible) => Mark::Stated,
+                    Some(Guarantee::Impossible) => Mark::Stated,
                     _ if !is_shown => Mark::Stated,
                     _ => Mark::of(promises::shown_by(fault), &of.reports),
                 };
-                Answer { text: keeps.map_or("unknown", Keeps::word).to_owned(), mark }
+                Answer { text: keeps.map_or("unknown", Guarantee::word).to_owned(), mark }
             })
         });
         [

@@ -1,6 +1,6 @@
 //! `break`: takes a lock away from its holder, or a place in line from who waits.
 
-use lockkit::driver::Force;
+use lockkit::driver::BreakMode;
 use lockkit::state::LockState;
 use lockkit::{LockManager, MemoryDriver, Name, Space, Token};
 
@@ -15,8 +15,8 @@ pub(crate) async fn break_lock(args: &BreakArgs, backend: &BackendArgs) -> Resul
     let (name, token) = (&args.subject.name, args.token);
     Name::new(name)?;
     let how = match args.force {
-        true => Force::Immediate,
-        false => Force::Polite,
+        true => BreakMode::Forced,
+        false => BreakMode::Graceful,
     };
     let reason = args.reason.as_deref();
     // Refuses what cannot be a reason before anything is touched.

@@ -1,6 +1,6 @@
 //! `check`: asks the backend whether the lock that this command runs under still holds.
 
-use lockkit::state::Standing;
+use lockkit::state::ClaimState;
 use lockkit::{LockManager, Name};
 
 use crate::args::BackendArgs;
@@ -31,7 +31,7 @@ pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
 
 /// The claim of the lock, with its token; an error if it does not hold any more. One that was broken
 /// gracefully holds until its lease ends.
-pub(crate) async fn still_holds(locks: &LockManager, held: &Held) -> Result<Standing, Failure> {
+pub(crate) async fn still_holds(locks: &LockManager, held: &Held) -> Result<ClaimState, Failure> {
     let state = locks.inspect(held.space(), &held.name).await?;
     let claim = state.holders().find(|claim| claim.token.get() == held.token).cloned();
     claim.ok_or_else(|| {

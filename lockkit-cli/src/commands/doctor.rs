@@ -1,6 +1,6 @@
 //! `doctor`: how the backend is, whether locks work on it, and what to do about it.
 
-use lockkit::capabilities::Keeps;
+use lockkit::capabilities::Guarantee;
 use lockkit::state::{Finding, Health, Severity};
 use lockkit::{Error, LockManager};
 
@@ -48,9 +48,9 @@ async fn promises(backend: &Backend) -> Result<Ending, Failure> {
         let title = promise.fault.title().trim_end_matches(['²', '³']);
         let (word, why) = (promise.word(), printable(&promise.why));
         let style = match promise.keeps {
-            Some(Keeps::All | Keeps::Impossible) => Style::Good,
-            Some(Keeps::Tokens) | None => Style::Warning,
-            Some(Keeps::Nothing) => Style::Bad,
+            Some(Guarantee::All | Guarantee::Impossible) => Style::Good,
+            Some(Guarantee::Tokens) | None => Style::Warning,
+            Some(Guarantee::Nothing) => Style::Bad,
         };
         let word = styled(style, &format!("{word:8}"));
         text.push_str(&format!("{word}  {title}\n            {why}\n"));

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use lockkit::sync::Latch;
-use lockkit::{Error, Identity, LockManager};
+use lockkit::{ClientIdentity, Error, LockManager};
 use tokio::time::sleep;
 
 use crate::args::BackendArgs;
@@ -18,7 +18,7 @@ pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8,
     match verb {
         LatchVerb::Down { latch, participant } => {
             let (locks, gate) = open(&latch.name, latch.count, backend).await?;
-            let host = || Identity::of_this_process().host;
+            let host = || ClientIdentity::of_this_process().host;
             let participant = participant.clone().unwrap_or_else(host);
             let missing = gate.count_down_as(participant).await;
             take::close(&locks).await;
@@ -40,9 +40,9 @@ pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8,
                 never = ask_now_and_then(&gate) => match never {},
             };
             let timeout = Backend::choose(backend)?.timeout();
-            let unanswered = silence::at_the_limit(&locks, timeout);
+            let ambiguous = silence::at_the_limit(&locks, timeout);
             take::close(&locks).await;
-            match (opened?, unanswered) {
+            match (opened?, ambiguous) {
                 (true, _) => {}
                 (false, Some(sentence)) => {
                     let sentence = format!("{subject} may be open or closed: {sentence}");

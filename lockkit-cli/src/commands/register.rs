@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use lockkit::{Entry, Error, Expect, MAX_REGISTER_BYTES, Name, Token, Version};
+use lockkit::{Entry, Error, MAX_REGISTER_BYTES, Name, Precondition, Token, Version};
 use serde::Serialize;
 
 use crate::args::BackendArgs;
@@ -69,9 +69,9 @@ pub(crate) async fn put(args: &PutArgs, backend: &BackendArgs) -> Result<u8, Fai
     let fence = args.fenced.then(|| surrounding_lock(&backend)).transpose()?;
     let value = value(args)?;
     let expect = match args.if_version {
-        Some(version) => Expect::Version(Version(version)),
-        None if args.if_absent => Expect::Absent,
-        None => Expect::Anything,
+        Some(version) => Precondition::Version(Version(version)),
+        None if args.if_absent => Precondition::Absent,
+        None => Precondition::Anything,
     };
     let locks = backend.connect().await?;
     let register = locks.register(&args.name);
@@ -106,7 +106,7 @@ pub(crate) async fn delete(args: &DeleteArgs, backend: &BackendArgs) -> Result<u
             let sentence = format!("the register {:?} has no value", args.name);
             return Err(Failure::new(code::NO, sentence));
         };
-        let expect = Expect::Version(args.if_version.map_or(entry.version, Version));
+        let expect = Precondition::Version(args.if_version.map_or(entry.version, Version));
         register.compare_and_delete(expect).await.map_err(|error| refused(error, expect))
     };
     let deleted = deleted.await;
@@ -115,19 +115,19 @@ pub(crate) async fn delete(args: &DeleteArgs, backend: &BackendArgs) -> Result<u
 }
 
 /// Says what was expected and not found.
-fn refused(error: Error, expect: Expect) -> Failure {
+fn refused(error: Error, expect: Precondition) -> Failure {
     let (Error::Conflict { name, maybe_applied: false }, expect) = (&error, expect) else {
         return error.into();
     };
     match expect {
-        Expect::Absent => {
+        Precondition::Absent => {
             Failure::new(code::NO, format!("the register {name:?} has a value already"))
         }
-        Expect::Version(version) => Failure::new(
+        Precondition::Version(version) => Failure::new(
             code::NO,
             format!("the register {name:?} does not have version {}: get it again", version.0),
         ),
-        Expect::Anything => error.into(),
+        Precondition::Anything => error.into(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use lockkit::clock::{Clock, ClockPair, Moment, SteadyClock};
-use lockkit::{Lease, LockManager, LossReason};
+use lockkit::{HeldLock, LockManager, LossReason};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
@@ -33,7 +33,7 @@ pub(crate) struct Outcome {
 /// A command that runs under a lock.
 pub(crate) struct Hold<'a> {
     locks: LockManager,
-    lease: Lease,
+    lease: HeldLock,
     term: Term,
     /// When it began to hold, at the earliest; its last moment is counted from there.
     began: Moment,
@@ -80,7 +80,7 @@ impl<'a> Hold<'a> {
     /// Starts the command. When this returns, it runs and is guarded.
     pub(crate) fn begin(
         locks: LockManager,
-        lease: Lease,
+        lease: HeldLock,
         term: Term,
         job: &Job,
         ending: &'a mut Signals,
@@ -344,7 +344,7 @@ fn announce(leftovers: Leftovers, processes: &[String]) {
 }
 
 /// When the command is to be ended if nothing is heard of the lock any more.
-fn due(lease: &Lease, kill_after: Duration, lead: Duration) -> Due {
+fn due(lease: &HeldLock, kill_after: Duration, lead: Duration) -> Due {
     // The clocks are read before what is left: so the sums are never too late.
     let now = ClockPair::now();
     let deadline = now.after(lease.remaining());

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use futures_util::{StreamExt, stream};
 use lockkit::driver::{RegisterKey, Write};
-use lockkit::state::{LockState, Standing};
-use lockkit::{Lease, LockManager, Name, Namespace, Space, Token};
+use lockkit::state::{ClaimState, LockState};
+use lockkit::{HeldLock, LockManager, Name, Namespace, Space, Token};
 use rustix::process::Pid;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
@@ -25,7 +25,7 @@ pub(super) struct Notice(AbortHandle);
 
 impl Notice {
     /// Stores the processes of the group, now and once in a TTL. Needs a runtime.
-    pub(super) fn begin(locks: LockManager, lease: Lease, group: Pid) -> Self {
+    pub(super) fn begin(locks: LockManager, lease: HeldLock, group: Pid) -> Self {
         let notice = async move {
             loop {
                 let processes = system::processes_of(group).unwrap_or_default().join(", ");
@@ -44,7 +44,7 @@ impl Drop for Notice {
 }
 
 /// One that cannot be stored, as on a quorum, costs the notice only.
-async fn store(locks: &LockManager, lease: &Lease, processes: String) {
+async fn store(locks: &LockManager, lease: &HeldLock, processes: String) {
     let (space, name) = (lease.mode().space(), lease.name());
     let at = lease.token().ok().and_then(|token| key(locks, space, name, token));
     let (Some(at), Some(registers)) = (at, locks.driver().registers()) else {
@@ -76,7 +76,7 @@ pub(crate) async fn of(locks: &LockManager, state: &LockState) -> Leftovers {
 }
 
 /// Holders of `run` and `elect` are called `user:command`.
-fn runs_a_command(holder: &Standing) -> bool {
+fn runs_a_command(holder: &ClaimState) -> bool {
     holder.identity.program.contains(':')
 }
 

@@ -31,7 +31,7 @@ use crate::system::{self, Alarm};
 
 /// The supervisor's `main`.
 pub(crate) fn main() -> ExitCode {
-    // Whoever stops a whole session, terminal or control group politely also asks this process to
+    // Whoever stops a whole session, terminal or control group gracefully also asks this process to
     // end; it leaves only after the group it guards.
     let _ = SigSet::all().thread_block();
     let _ = setsid();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lockkit::state::{LockState, Standing};
+use lockkit::state::{ClaimState, LockState};
 use lockkit::{Mode, Space};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -258,7 +258,7 @@ fn line(
     table(frame, body, &columns, cells, Some(at), palette);
 }
 
-fn role(claim: &Standing) -> &'static str {
+fn role(claim: &ClaimState) -> &'static str {
     match (claim.broken, claim.holds()) {
         (true, _) => "broke",
         (_, true) => "holds",

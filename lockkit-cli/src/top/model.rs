@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use lockkit::driver::Force;
-use lockkit::state::{LockState, Standing};
+use lockkit::driver::BreakMode;
+use lockkit::state::{ClaimState, LockState};
 use lockkit::{Space, Token};
 
 use super::changes::{Changes, Id, id};
@@ -62,7 +62,7 @@ pub(super) struct Target {
     pub(super) name: String,
     pub(super) token: Token,
     pub(super) whose: String,
-    pub(super) force: Force,
+    pub(super) force: BreakMode,
 }
 
 /// What a key asks others to do.
@@ -223,7 +223,7 @@ impl Model {
         match (prompt, key) {
             (Prompt::Break(target), Key::Char('y')) => return Some(Effect::Break(target)),
             (Prompt::Break(target), Key::Char('f')) => {
-                return Some(Effect::Break(Target { force: Force::Immediate, ..target }));
+                return Some(Effect::Break(Target { force: BreakMode::Forced, ..target }));
             }
             (Prompt::Break(_), _) => self.message = Some(Ok("nothing was broken".to_owned())),
             (Prompt::Beginning(beginning), Key::Enter) => {
@@ -325,7 +325,7 @@ impl Model {
             name: state.name().as_str().to_owned(),
             token: claim.token,
             whose: whose(claim),
-            force: Force::Polite,
+            force: BreakMode::Graceful,
         })
     }
 }
@@ -352,7 +352,7 @@ impl Order {
     }
 }
 
-fn whose(claim: &Standing) -> String {
+fn whose(claim: &ClaimState) -> String {
     match claim.held_for {
         Some(held) => format!("held by {} for {}", claim.identity, phrase::duration(held)),
         None => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
-use lockkit::driver::Force;
+use lockkit::driver::BreakMode;
 use lockkit::state::LockState;
 use lockkit::{Error, LockManager};
 use tokio::sync::mpsc::UnboundedSender;
@@ -91,7 +91,7 @@ async fn broken(locks: &LockManager, target: &Target) -> Result<String, String> 
     let subject = phrase::subject(*space, name);
     match locks.break_lock(*space, name, *token, *force, Some("lockkit top")).await {
         Ok(true) => Ok(match force {
-            Force::Immediate => format!("broke {subject}, token {token}: it has moved on"),
+            BreakMode::Forced => format!("broke {subject}, token {token}: it has moved on"),
             _ => format!(
                 "broke {subject}, token {token}: it moves on when the holder lets go or its lease ends"
             ),

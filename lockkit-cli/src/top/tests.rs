@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockkit::driver::Force;
-use lockkit::state::{LockState, Standing};
-use lockkit::{Identity, Key as LockKey, Mode, Name, Namespace, Space, Token};
+use lockkit::driver::BreakMode;
+use lockkit::state::{ClaimState, LockState};
+use lockkit::{ClientIdentity, Key as LockKey, Mode, Name, Namespace, Space, Token};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
@@ -14,16 +14,16 @@ use super::model::{Effect, Model, Order, Prompt, View};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn claim(token: u64, host: &str, held: Option<u64>, queued: u64) -> Standing {
-    let who = Identity { host: host.into(), pid: 7, program: "ada:backup".into() };
-    let mut claim = Standing::new(Token::new(token).unwrap(), Mode::Exclusive, who);
+fn claim(token: u64, host: &str, held: Option<u64>, queued: u64) -> ClaimState {
+    let who = ClientIdentity { host: host.into(), pid: 7, program: "ada:backup".into() };
+    let mut claim = ClaimState::new(Token::new(token).unwrap(), Mode::Exclusive, who);
     claim.held_for = held.map(Duration::from_secs);
     claim.queued_for = Duration::from_secs(queued);
     claim.expires_in = 20 * SECOND;
     claim
 }
 
-fn lock(name: &str, line: Vec<Standing>) -> LockState {
+fn lock(name: &str, line: Vec<ClaimState>) -> LockState {
     let key = LockKey::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
     LockState::new(key, line, None)
 }
@@ -182,15 +182,15 @@ fn a_break_asks_first_and_names_the_token() {
     assert_eq!(model.press(Key::Enter), None, "only y and f break");
     assert_eq!(model.prompt, None);
     model.press(Key::Char('b'));
-    let Some(Effect::Break(polite)) = model.press(Key::Char('y')) else {
+    let Some(Effect::Break(graceful)) = model.press(Key::Char('y')) else {
         panic!("it is not broken");
     };
-    assert_eq!((polite.token.get(), polite.force), (21, Force::Polite));
+    assert_eq!((graceful.token.get(), graceful.force), (21, BreakMode::Graceful));
     model.press(Key::Char('b'));
     let Some(Effect::Break(forced)) = model.press(Key::Char('f')) else {
         panic!("it is not broken");
     };
-    assert_eq!((&*forced.name, forced.force), ("old", Force::Immediate));
+    assert_eq!((&*forced.name, forced.force), ("old", BreakMode::Forced));
 }
 
 #[test]

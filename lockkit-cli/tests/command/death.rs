@@ -33,7 +33,7 @@ fn when_lockkit_is_killed_the_group_dies_at_once_and_the_lock_is_free_within_its
     running.end();
     wait_for_death(command);
     wait_for_death(grandchild);
-    assert!(!stage.path("got").exists(), "nobody is left who could wait for a polite end");
+    assert!(!stage.path("got").exists(), "nobody is left who could wait for a graceful end");
     let next = stage.run(&["run", "--local", "--wait", "30", "a", "true"]);
     assert_eq!(next.status.code(), Some(0));
 }

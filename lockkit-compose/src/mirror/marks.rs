@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use lockkit_core::state::{MARK, Standing};
+use lockkit_core::state::{ClaimState, MARK};
 use lockkit_core::{Claim, Token};
 
 /// The mark of a claim that came through a mirror.
@@ -20,7 +20,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    pub(super) fn of(standing: &Standing) -> Option<Self> {
+    pub(super) fn of(standing: &ClaimState) -> Option<Self> {
         let (_, mark) = standing.note.as_deref()?.rsplit_once(MARK)?;
         let (digest, under) = match mark.split_once('.') {
             None => (mark, None),
@@ -39,7 +39,7 @@ impl Mark {
     }
 
     /// The same claim in this line.
-    pub(super) fn twin(self, line: &[Standing]) -> Option<&Standing> {
+    pub(super) fn twin(self, line: &[ClaimState]) -> Option<&ClaimState> {
         line.iter().find(|other| Self::of(other).is_some_and(|mark| mark.digest == self.digest))
     }
 
@@ -67,7 +67,7 @@ fn digest(claim: &Claim) -> u32 {
 
 /// The token that a claim in the new line bears, whose twin is in this old line. (Whoever uses the
 /// new backend alone reads the base when it connects, which is not before it was raised.)
-pub(super) fn token_of(standing: &Standing, base: u64, old: &[Standing]) -> Token {
+pub(super) fn token_of(standing: &ClaimState, base: u64, old: &[ClaimState]) -> Token {
     let mark = Mark::of(standing);
     let old = mark.filter(|mark| mark.bears_old_token()).and_then(|mark| mark.twin(old));
     if let Some(twin) = old {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Grant, LockDriver, Patience, Released, Renewal,
+    Acquisition, Attempted, ClaimEnd, Grant, LockDriver, Patience, Released, Renewal,
 };
 use lockkit_core::{Claim, Error, Lifetime, Token};
 
@@ -19,7 +19,7 @@ impl MirrorDriver {
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
+    ) -> Result<Attempted<Acquisition>, Error> {
         if claim.lifetime == Lifetime::Detached {
             return Err(self.unsupported("claims that outlive their process"));
         }
@@ -30,7 +30,7 @@ impl MirrorDriver {
             self.base_last_read(&claim.key.namespace),
         )
         .await;
-        let Answered { answer, unanswered } = answered?;
+        let Attempted { result: answer, ambiguous } = answered?;
         let answered = match answer {
             Acquisition::Granted(old) => self.acquire_at_new(claim, patience, old, asked).await?,
             Acquisition::Queued { ahead } => {
@@ -42,7 +42,7 @@ impl MirrorDriver {
                 Acquisition::Busy.into()
             }
         };
-        Ok(Answered::after(unanswered + answered.unanswered, answered.answer))
+        Ok(Attempted::after(ambiguous + answered.ambiguous, answered.result))
     }
 
     pub(super) async fn take_out(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
@@ -52,7 +52,7 @@ impl MirrorDriver {
         Ok(match (old?, new?) {
             (Released::Removed, _) | (_, Released::Removed) => Released::Removed,
             (Released::NoSuchLock, Released::NoSuchLock) => Released::NoSuchLock,
-            _ => Released::NotInLine,
+            _ => Released::NotFound,
         })
     }
 
@@ -106,7 +106,7 @@ impl MirrorDriver {
             futures_util::future::join(renewed(&self.old, claims), renewed(&self.new, &in_both))
                 .await;
         let (mut old, mut new) = (old.into_iter(), new.into_iter());
-        let gone = || Ok(Renewal::Ended(Ended::NotInLine));
+        let gone = || Ok(Renewal::Ended(ClaimEnd::NotFound));
         let mut looks = Vec::with_capacity(claims.len());
         for stand in &stands {
             let at_old = old.next().unwrap_or_else(gone);
@@ -123,8 +123,8 @@ impl MirrorDriver {
         patience: Patience,
         old: Grant,
         asked: Moment,
-    ) -> Result<Answered<Acquisition>, Error> {
-        let mut unanswered = 0;
+    ) -> Result<Attempted<Acquisition>, Error> {
+        let mut ambiguous = 0;
         loop {
             let under = match self.stand(claim).and_then(Stand::under) {
                 // An earlier request may have put it in with this mark.
@@ -144,8 +144,8 @@ impl MirrorDriver {
                     return Err(error);
                 }
             };
-            unanswered += answered.unanswered;
-            let answer = match answered.answer {
+            ambiguous += answered.ambiguous;
+            let answer = match answered.result {
                 Acquisition::Granted(new) => {
                     match self.settle(claim, (old, new), (asked, under)).await? {
                         Some(grant) => Acquisition::Granted(grant),
@@ -161,7 +161,7 @@ impl MirrorDriver {
                     Acquisition::Busy
                 }
             };
-            return Ok(Answered::after(unanswered, answer));
+            return Ok(Attempted::after(ambiguous, answer));
         }
     }
 
@@ -177,10 +177,10 @@ impl MirrorDriver {
             }
             Look::AtTheDoor(old) => {
                 let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await;
-                match answer.map(|answered| answered.answer) {
+                match answer.map(|answered| answered.result) {
                     Ok(Acquisition::Granted(grant)) => Ok(grant),
                     Ok(Acquisition::Queued { ahead }) => return Renewal::Waits { ahead },
-                    Ok(Acquisition::Busy) => return Renewal::Ended(Ended::NotInLine),
+                    Ok(Acquisition::Busy) => return Renewal::Ended(ClaimEnd::NotFound),
                     Err(error) => Err(error),
                 }
             }
@@ -194,7 +194,7 @@ impl MirrorDriver {
             Ok(grant) => Renewal::Holds(grant),
             // The next renewal tries again.
             Err(Error::Backend { .. }) => Renewal::Waits { ahead: 0 },
-            Err(_) => Renewal::Ended(Ended::NotInLine),
+            Err(_) => Renewal::Ended(ClaimEnd::NotFound),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::BACKEND;
-use lockkit_core::driver::{Ended, Grant, LockDriver, Renewal};
+use lockkit_core::driver::{ClaimEnd, Grant, LockDriver, Renewal};
 use lockkit_core::{Claim, Error, LossReason, Token};
 
 /// Where a claim stands, as far as answers told; in the new line with the mark of this token base.
@@ -48,7 +48,7 @@ pub(super) enum Look {
     WaitsForNew(u32),
     /// Holds in the old line, and is not known to be in the new one.
     AtTheDoor(Grant),
-    Ended(Ended),
+    Ended(ClaimEnd),
 }
 
 impl Look {
@@ -101,10 +101,10 @@ pub(super) fn token_of(base: u64, old: Token, new: Token) -> Result<Token, Error
     }
 }
 
-pub(super) fn lost(why: Ended) -> Error {
+pub(super) fn lost(why: ClaimEnd) -> Error {
     let reason = match why {
-        Ended::Broken(record) => LossReason::Broken(record),
-        Ended::SessionEnded => LossReason::SessionEnded,
+        ClaimEnd::Broken(record) => LossReason::Broken(record),
+        ClaimEnd::SessionEnded => LossReason::SessionEnded,
         _ => LossReason::Expired,
     };
     Error::Lost { reason }

@@ -13,7 +13,7 @@ use super::marks::{self, Mark};
 impl MirrorDriver {
     /// The token base of the new backend, as it is now.
     pub(super) async fn base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let base = self.new.token_base(namespace).await?;
+        let base = self.new.namespace_counter(namespace).await?;
         self.bases().insert(namespace.clone(), base);
         Ok(base)
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Capabilities, Fault, Keeps, LeaseClock, RoundTrips, WakeUp};
+use lockkit_core::capabilities::{Capabilities, Fault, Guarantee, LeaseClock, RoundTrips, WakeUp};
 use lockkit_core::driver::backoff;
 use lockkit_core::{Error, Margin, parse_duration};
 
@@ -21,7 +21,7 @@ pub(super) const BACKEND: &str = "quorum";
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct QuorumOptions {
-    pub(super) longest_ttl: Duration,
+    pub(super) max_ttl: Duration,
     pub(super) member_limit: Duration,
     pub(super) pause: fn(u32) -> Duration,
     pub(super) margin: Margin,
@@ -32,8 +32,8 @@ impl QuorumOptions {
     ///
     /// A member that lost its data grants nothing for this long, so it is a choice between long
     /// leases and a quick return. Give all programs that share the quorum the same.
-    pub fn longest_ttl(mut self, ttl: Duration) -> Self {
-        self.longest_ttl = ttl;
+    pub fn max_ttl(mut self, ttl: Duration) -> Self {
+        self.max_ttl = ttl;
         self
     }
 
@@ -65,7 +65,7 @@ impl QuorumOptions {
 }
 
 impl QuorumOptions {
-    /// Takes the options of a quorum out of a URL's query: `longest_ttl` and `member_limit`, both
+    /// Takes the options of a quorum out of a URL's query: `max_ttl` and `member_limit`, both
     /// durations. Gives the options, and what is not one of them.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl QuorumOptions {
         let (mut options, mut others) = (Self::default(), Vec::new());
         for option in query {
             match option.split_once('=').unwrap_or((option, "")) {
-                ("longest_ttl", value) => options.longest_ttl = parse_duration(value)?,
+                ("max_ttl", value) => options.max_ttl = parse_duration(value)?,
                 ("member_limit", value) => options.member_limit = parse_duration(value)?,
                 _ => others.push(option),
             }
@@ -86,8 +86,8 @@ impl QuorumOptions {
     }
 
     fn check(&self) -> Result<(), Error> {
-        if self.member_limit.is_zero() || self.longest_ttl.is_zero() {
-            let message = "a quorum's longest_ttl and member_limit are longer than zero";
+        if self.member_limit.is_zero() || self.max_ttl.is_zero() {
+            let message = "a quorum's max_ttl and member_limit are longer than zero";
             return Err(Error::config(message));
         }
         Ok(())
@@ -97,7 +97,7 @@ impl QuorumOptions {
 impl Default for QuorumOptions {
     fn default() -> Self {
         Self {
-            longest_ttl: Duration::from_secs(60),
+            max_ttl: Duration::from_secs(60),
             member_limit: Duration::from_millis(500),
             pause: backoff,
             margin: Margin::default(),
@@ -106,17 +106,17 @@ impl Default for QuorumOptions {
 }
 
 /// What may go wrong *at a minority of the members at a time*, and what it costs then.
-const FAULTS: &[(Fault, Keeps)] = &[
+const FAULTS: &[(Fault, Guarantee)] = &[
     // A member that tells no run comes back with old data, which nothing tells from new data.
-    (Fault::WritesLost, Keeps::Nothing),
-    (Fault::OlderDataRestored, Keeps::Nothing),
-    (Fault::Failover, Keeps::Nothing),
-    (Fault::SplitBrain, Keeps::Nothing),
-    (Fault::OtherClockTakesOver, Keeps::Tokens),
-    (Fault::ServerClockSteps, Keeps::Tokens),
-    (Fault::ClientMachinePaused, Keeps::Tokens),
-    (Fault::ServerClockSlewedMore, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
+    (Fault::WritesLost, Guarantee::Nothing),
+    (Fault::OlderDataRestored, Guarantee::Nothing),
+    (Fault::Failover, Guarantee::Nothing),
+    (Fault::SplitBrain, Guarantee::Nothing),
+    (Fault::OtherClockTakesOver, Guarantee::Tokens),
+    (Fault::ServerClockSteps, Guarantee::Tokens),
+    (Fault::ClientMachinePaused, Guarantee::Tokens),
+    (Fault::ServerClockSlewedMore, Guarantee::Tokens),
+    (Fault::BrokenByForce, Guarantee::Tokens),
 ];
 
 /// Refuses members that cannot make a quorum; says what the others can do together.

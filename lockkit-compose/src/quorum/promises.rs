@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use lockkit_core::capabilities::{Capabilities, Fault, Keeps};
+use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::promises::{Promise, Promises};
 
@@ -32,9 +32,10 @@ impl Shared {
                 // loses claims at any time, with nothing to show for it, may break any majority.
                 let cost = match loss.fault {
                     Fault::ServerRestarts | Fault::WritesLost => stated.keeps(Fault::WritesLost),
-                    _ => Keeps::Nothing,
+                    _ => Guarantee::Nothing,
                 };
-                let cost = if cost < Keeps::All { loss.keeps.map(|_| cost) } else { Some(cost) };
+                let cost =
+                    if cost < Guarantee::All { loss.keeps.map(|_| cost) } else { Some(cost) };
                 kept = kept.worse(Promises::from_iter([(loss.fault, cost, said(&loss.why))]));
             }
             let own = now.all().iter().find(|promise| promise.fault == Fault::WritesLost).cloned();
@@ -46,8 +47,8 @@ impl Shared {
         }
         if let Some(Promise { fault, keeps, why }) = writes {
             let keeps = match keeps {
-                Some(Keeps::Nothing | Keeps::Tokens) => Some(stated.keeps(fault)),
-                None if stated.keeps(fault) >= Keeps::All => Some(stated.keeps(fault)),
+                Some(Guarantee::Nothing | Guarantee::Tokens) => Some(stated.keeps(fault)),
+                None if stated.keeps(fault) >= Guarantee::All => Some(stated.keeps(fault)),
                 all => all,
             };
             kept.set(fault, keeps, why);

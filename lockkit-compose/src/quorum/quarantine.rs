@@ -20,7 +20,9 @@ use super::{BACKEND, Shared};
 use lockkit_core::capabilities::TokenSource;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{LockDriver, Patience, ServerRun};
-use lockkit_core::{Claim, Error, Identity, Key, Lifetime, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{
+    Claim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, Space, Token,
+};
 
 /// Where a member keeps its sign.
 pub(super) const SIGN: &str = "lockkit.quorum";
@@ -58,17 +60,17 @@ impl Epoch {
 #[derive(Clone, Copy)]
 struct Sign {
     epoch: u64,
-    longest_ttl: Duration,
+    max_ttl: Duration,
 }
 
 impl Sign {
     fn read(number: u64) -> Option<Self> {
-        let longest_ttl = Duration::from_millis(number & ((1 << TTL_BITS) - 1));
-        (number > 0).then_some(Self { epoch: number >> TTL_BITS, longest_ttl })
+        let max_ttl = Duration::from_millis(number & ((1 << TTL_BITS) - 1));
+        (number > 0).then_some(Self { epoch: number >> TTL_BITS, max_ttl })
     }
 
     fn number(self) -> u64 {
-        let millis = u64::try_from(self.longest_ttl.as_millis()).unwrap_or(u64::MAX);
+        let millis = u64::try_from(self.max_ttl.as_millis()).unwrap_or(u64::MAX);
         self.epoch << TTL_BITS | millis.clamp(1, (1 << TTL_BITS) - 1)
     }
 }
@@ -85,7 +87,7 @@ fn watch_claim(run: Option<&ServerRun>) -> Result<Arc<Claim>, Error> {
         None => ("quarantine".to_owned(), *b"lockkit.quorum.q"),
     };
     let key = Key::new(Namespace::new(SIGN)?, Space::Lock, Name::new(name)?);
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     let claim = Claim::new(key, Mode::Exclusive, WATCHED_FOR, WATCHED_FOR, identity)
         .with_lifetime(Lifetime::Fixed)
         .with_id(ClaimId::from_bytes(id));
@@ -129,7 +131,7 @@ impl Shared {
                     let message = "a new quorum begins when all its members answer";
                     return Err(Error::retryable(BACKEND, message));
                 }
-                let new = Sign { epoch: 0, longest_ttl: self.options.longest_ttl };
+                let new = Sign { epoch: 0, max_ttl: self.options.max_ttl };
                 join_all(members.map(|m| self.write_sign(m, new))).await;
             }
             if all && [0, answered].contains(&with_data) && keeps_no_runs? {
@@ -193,11 +195,11 @@ impl Shared {
         if epoch != Epoch(sign.epoch) {
             return Err(Error::retryable(BACKEND, "a member has begun another epoch"));
         }
-        if sign.longest_ttl < ttl {
+        if sign.max_ttl < ttl {
             // Another program said a shorter longest ttl: so that who watches over a member that
             // lost its data waits for ours, ours is written before anything counts.
-            let longest_ttl = self.options.longest_ttl;
-            self.write_sign(m, Sign { longest_ttl, ..sign }).await?;
+            let max_ttl = self.options.max_ttl;
+            self.write_sign(m, Sign { max_ttl, ..sign }).await?;
         }
         Ok(())
     }
@@ -220,7 +222,7 @@ impl Shared {
         limit: Duration,
     ) -> Result<u64, Error> {
         let namespace = namespace.clone();
-        self.ask(m, limit, |driver| async move { driver.token_base(&namespace).await }).await
+        self.ask(m, limit, |driver| async move { driver.namespace_counter(&namespace).await }).await
     }
 
     async fn write_sign(&self, member: usize, sign: Sign) -> Result<(), Error> {
@@ -235,7 +237,7 @@ impl Shared {
     ) -> Result<(), Error> {
         let (limit, namespace) = (self.options.member_limit, namespace.clone());
         let raise = |driver: Arc<dyn LockDriver>| async move {
-            driver.raise_token_base(&namespace, to).await
+            driver.raise_namespace_counter(&namespace, to).await
         };
         self.ask(member, limit, raise).await
     }
@@ -291,8 +293,8 @@ impl Shared {
         let limit = self.options.member_limit;
         let run = self.run_of(member, limit).await?;
         let claim = watch_claim(run.as_ref())?;
-        let longest_ttl = self.longest_elsewhere(member).await?;
-        let wait = longest_ttl + self.options.margin.of(longest_ttl);
+        let max_ttl = self.longest_elsewhere(member).await?;
+        let wait = max_ttl + self.options.margin.of(max_ttl);
         let Some(stood) = self.stood(member, &claim).await? else {
             let take = |driver: Arc<dyn LockDriver>| async move {
                 driver.acquire(&claim, Patience::Try).await
@@ -312,7 +314,7 @@ impl Shared {
             self.admit(member, run).await?;
             self.keep_runs(member).await?;
         }
-        self.write_sign(member, Sign { epoch, longest_ttl }).await?;
+        self.write_sign(member, Sign { epoch, max_ttl }).await?;
         let release = |driver: Arc<dyn LockDriver>| async move { driver.release(&claim).await };
         let _ = self.ask(member, limit, release).await; // it does no harm, and ends by itself
         Ok(None)
@@ -332,8 +334,8 @@ impl Shared {
         let limit = self.options.member_limit;
         let signs = join_all(self.others(member).map(|m| self.sign(m, limit))).await;
         let signs = self.with_data(signs)?;
-        let known = signs.iter().map(|sign| sign.longest_ttl).max().unwrap_or_default();
-        Ok(self.options.longest_ttl.max(known))
+        let known = signs.iter().map(|sign| sign.max_ttl).max().unwrap_or_default();
+        Ok(self.options.max_ttl.max(known))
     }
 
     /// An epoch greater than any before, and remembered by all others as that. Members whose

@@ -8,7 +8,7 @@ use super::hold::{Hold, Phase};
 use super::round::{Answers, Verdict};
 use super::{BACKEND, Shared};
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Acquisition, Ended, Grant, LockDriver, Renewal, trusted_until};
+use lockkit_core::driver::{Acquisition, ClaimEnd, Grant, LockDriver, Renewal, trusted_until};
 use lockkit_core::{BreakRecord, Claim, Error, Mode};
 
 /// One claim that holds, at the beginning of a renewal.
@@ -75,7 +75,7 @@ impl Shared {
 
     /// Renews a claim that waits, which is our own matter; notes one that holds for the members.
     fn renew_here(&self, place: usize, claim: &Arc<Claim>, held: &mut Vec<Held>) -> Renewal {
-        let gone = Renewal::Ended(Ended::NotInLine);
+        let gone = Renewal::Ended(ClaimEnd::NotFound);
         let Some(hold) = self.hold(claim) else {
             return gone;
         };
@@ -91,7 +91,7 @@ impl Shared {
             }
             Phase::Held { grant, until } => {
                 let (grant, until) = (*grant, *until);
-                let ttl = claim.hold_ttl.min(self.options.longest_ttl);
+                let ttl = claim.hold_ttl.min(self.options.max_ttl);
                 if ttl > state.claim.hold_ttl {
                     // Members must hear of the longer ttl before they count again.
                     state.seats.iter_mut().for_each(|seat| seat.counts = false);
@@ -142,7 +142,7 @@ impl Shared {
     /// What the votes come to; `None` when too few members could be asked.
     fn decide(self: &Arc<Self>, one: &Held, tally: Tally, since: Moment) -> Option<Renewal> {
         if let Some(record) = tally.broken {
-            return Some(Renewal::Ended(Ended::Broken(record)));
+            return Some(Renewal::Ended(ClaimEnd::Broken(record)));
         }
         // Members where it was repaired count with the others only if a majority had it all the time
         // until now: another claim could have come and gone in a gap.
@@ -155,7 +155,7 @@ impl Shared {
             let grant = Grant { ttl, since: Some(since), margin, ..one.grant };
             let mut state = one.hold.state();
             let Phase::Held { until: before, .. } = state.phase else {
-                return Some(Renewal::Ended(Ended::NotInLine));
+                return Some(Renewal::Ended(ClaimEnd::NotFound));
             };
             state.phase = Phase::Held { grant, until: until.max(before) };
             return Some(Renewal::Holds(grant));
@@ -169,7 +169,7 @@ impl Shared {
         tokio::spawn(async move {
             shared.give_back(&one.claim, one.hold.ghosts()).await;
         });
-        Some(Renewal::Ended(Ended::NotInLine))
+        Some(Renewal::Ended(ClaimEnd::NotFound))
     }
 
     /// Renews all these claims at one member, and repairs those that it does not have.
@@ -201,7 +201,7 @@ impl Shared {
         match answer {
             Ok(Renewal::Holds(grant)) if counts => Vote::Kept(grant),
             Ok(Renewal::Holds(grant)) => self.repair(member, one, grant).await,
-            Ok(Renewal::Ended(Ended::Broken(record))) => Vote::Broken(record),
+            Ok(Renewal::Ended(ClaimEnd::Broken(record))) => Vote::Broken(record),
             Err(_) => Vote::Unknown,
             _ => {
                 one.hold.seat(&one.claim, member, false);
@@ -240,7 +240,7 @@ impl Shared {
         claim: &Arc<Claim>,
         ttl: Duration,
     ) -> Result<Renewal, Error> {
-        let longest = self.options.longest_ttl;
+        let longest = self.options.max_ttl;
         if ttl > longest {
             return Err(Error::Config(format!("this quorum keeps leases of {longest:?} at most")));
         }
@@ -282,7 +282,7 @@ impl Shared {
         let mut held = Vec::new();
         let here = self.hold(claim).map(|_| self.renew_here(0, claim, &mut held));
         let Some(one) = held.pop() else {
-            return Ok(here.unwrap_or(Renewal::Ended(Ended::NotInLine)));
+            return Ok(here.unwrap_or(Renewal::Ended(ClaimEnd::NotFound)));
         };
         let limit = self.limit(one.claim.hold_ttl);
         let mut answers = Answers::of(self, 0..self.members.len(), |member| {
@@ -294,7 +294,7 @@ impl Shared {
             let counts = one.hold.state().seats[member].counts;
             let vote = match answer {
                 Ok(Renewal::Holds(grant)) if counts => Vote::Kept(grant),
-                Ok(Renewal::Ended(Ended::Broken(record))) => Vote::Broken(record),
+                Ok(Renewal::Ended(ClaimEnd::Broken(record))) => Vote::Broken(record),
                 Ok(Renewal::Ended(_)) => Vote::Lost,
                 _ => Vote::Unknown,
             };

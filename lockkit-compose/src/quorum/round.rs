@@ -289,11 +289,11 @@ impl Shared {
             .ask(member, limit, |driver| async move { driver.acquire(&mine, Patience::Try).await });
         let answered = trying.await;
         let mut state = hold.state();
-        let certain = answered.as_ref().is_ok_and(|answered| answered.unanswered == 0);
+        let certain = answered.as_ref().is_ok_and(|answered| answered.ambiguous == 0);
         if !certain && state.claim.id == claim.id {
             state.seats[member].ghost_until = Some(self.ghost_until(claim));
         }
-        answered.map(|answered| answered.answer)
+        answered.map(|answered| answered.result)
     }
 
     /// Raises a claim that a member has just granted, and makes sure that the member is not one

@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use super::quarantine::Epoch;
 use super::{BACKEND, Shared};
 use crate::named::why;
-use lockkit_core::driver::{Force, LockDriver};
-use lockkit_core::state::{Finding, Health, LockState, Severity, Standing};
+use lockkit_core::driver::{BreakMode, LockDriver};
+use lockkit_core::state::{ClaimState, Finding, Health, LockState, Severity};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 
 impl Shared {
@@ -38,7 +38,7 @@ impl Shared {
             return true;
         };
         let silent = self.members.len() - states.len();
-        let conflicts = |s: &Standing| {
+        let conflicts = |s: &ClaimState| {
             s.holds() && (claim.mode == Mode::Exclusive || s.mode == Mode::Exclusive)
         };
         let mut seen: HashMap<_, usize> = HashMap::new();
@@ -84,7 +84,7 @@ impl Shared {
     fn groups(&self, states: Vec<(usize, LockState)>, epochs: &[Epoch]) -> Vec<Vec<MemberClaim>> {
         let mut groups: Vec<Vec<MemberClaim>> = Vec::new();
         for (member, state) in states {
-            for mut standing in state.line.into_iter().filter(Standing::holds) {
+            for mut standing in state.line.into_iter().filter(ClaimState::holds) {
                 let inner = standing.token;
                 standing.token = epochs[member].outward(inner).unwrap_or(inner);
                 let seen = MemberClaim { member, inner, standing };
@@ -99,7 +99,7 @@ impl Shared {
     }
 
     /// One claim, from what a majority says of it.
-    fn sum(&self, group: Vec<MemberClaim>) -> Standing {
+    fn sum(&self, group: Vec<MemberClaim>) -> ClaimState {
         let token = self.token_of(&group);
         // With less than that it is not raised yet, or one before it that is not away yet.
         let sure = group.into_iter().map(|seen| seen.standing).filter(|s| s.token >= token);
@@ -128,7 +128,7 @@ impl Shared {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let (states, epochs) = self.look(key).await?;
@@ -154,7 +154,7 @@ impl Shared {
         Err(Error::retryable(BACKEND, "no majority of the members answered"))
     }
 
-    pub(super) async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+    pub(super) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         let limit = self.options.member_limit;
         let asking = (0..self.members.len()).map(|member| self.base_of(member, namespace, limit));
         let bases = self.enough(join_all(asking).await)?;
@@ -165,7 +165,7 @@ impl Shared {
         Ok(greatest)
     }
 
-    pub(super) async fn raise_token_base(
+    pub(super) async fn raise_namespace_counter(
         &self,
         namespace: &Namespace,
         base: u64,
@@ -222,7 +222,7 @@ struct MemberClaim {
     member: usize,
     /// Its token there; that of the standing is one of the quorum's.
     inner: Token,
-    standing: Standing,
+    standing: ClaimState,
 }
 
 impl MemberClaim {

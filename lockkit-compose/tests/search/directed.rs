@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkit_compose::QuorumDriver;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, LockDriver, Patience, Released, Renewal, trusted_until,
+    Acquisition, Attempted, LockDriver, Patience, Released, Renewal, trusted_until,
 };
 use lockkit_core::{Claim, Margin, Mode, Namespace, Token};
 
@@ -27,7 +27,7 @@ fn servers() -> Vec<Arc<Server>> {
 
 async fn take(quorum: &QuorumDriver, claim: &Arc<Claim>) -> Token {
     match quorum.acquire(claim, Patience::Try).await {
-        Ok(Answered { answer: Acquisition::Granted(grant), .. }) => grant.token,
+        Ok(Attempted { result: Acquisition::Granted(grant), .. }) => grant.token,
         other => panic!("it is free: {other:?}"),
     }
 }
@@ -41,7 +41,7 @@ async fn nap(time: Duration) {
 async fn watch_over(servers: &[Arc<Server>], empty: usize, flaws: Flaws) {
     let other = quorum(servers, 7, flaws);
     let sign = Namespace::new(SIGN).unwrap();
-    while servers[empty].driver().token_base(&sign).await.unwrap() == 0 {
+    while servers[empty].driver().namespace_counter(&sign).await.unwrap() == 0 {
         let claim = claim_on(named("other"), Mode::Exclusive);
         let _ = other.acquire(&claim, Patience::Try).await;
         let _ = other.release(&claim).await;
@@ -123,7 +123,7 @@ async fn split_vote(seed: u64, flaws: Flaws) -> bool {
     let waits = async |quorum: &QuorumDriver| {
         let claim = claim(Mode::Exclusive);
         match quorum.acquire(&claim, Patience::Wait).await {
-            Ok(Answered { answer: Acquisition::Granted(_), .. }) => true,
+            Ok(Attempted { result: Acquisition::Granted(_), .. }) => true,
             _ => quorum.granted(&claim).await.is_ok(),
         }
     };
@@ -197,7 +197,7 @@ async fn broken_before_the_raise(flaws: Flaws) -> (Option<Token>, Token) {
     };
     let (taken, ()) = tokio::join!(quorum.acquire(&first, Patience::Try), breaking);
     let taken = match taken {
-        Ok(Answered { answer: Acquisition::Granted(grant), .. }) => Some(grant.token),
+        Ok(Attempted { result: Acquisition::Granted(grant), .. }) => Some(grant.token),
         _ => None,
     };
     servers[2].set_up(true);
@@ -224,7 +224,7 @@ async fn ghost(flaws: Flaws) -> bool {
     take(&quorum, &claim(Mode::Exclusive)).await;
     servers[0].set_up(true);
     servers[0].set_mute(true);
-    let refused = quorum.acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap().answer;
+    let refused = quorum.acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap().result;
     assert_eq!(refused, Acquisition::Busy);
     servers[0].set_mute(false);
     nap(TTL / 2).await;
@@ -260,7 +260,7 @@ async fn two_rounds_at_once(seed: u64) -> (Token, Vec<Token>) {
     let claims = names.map(|name| claim_on(name, Mode::Exclusive));
     let rounds = claims.each_ref().map(|claim| after.acquire(claim, Patience::Try));
     let granted = futures_util::future::join_all(rounds).await.into_iter().map(|got| match got {
-        Ok(Answered { answer: Acquisition::Granted(grant), .. }) => grant.token,
+        Ok(Attempted { result: Acquisition::Granted(grant), .. }) => grant.token,
         other => panic!("they are free: {other:?}"),
     });
     (first.into_iter().max().unwrap(), granted.collect())
@@ -304,7 +304,7 @@ fn a_lease_counts_from_before_the_members_were_asked_however_late_they_answer() 
             open(&quorum).await;
             let claim = claim(Mode::Exclusive);
             let asked = quorum.clock().now();
-            let answer = quorum.acquire(&claim, Patience::Try).await.unwrap().answer;
+            let answer = quorum.acquire(&claim, Patience::Try).await.unwrap().result;
             let Acquisition::Granted(grant) = answer else { panic!("it is free") };
             assert!(grant.since.unwrap() <= asked, "seed {seed}");
             servers[0].release_last().await;
@@ -329,7 +329,7 @@ async fn repaired_at_the_end(seed: u64) -> (bool, bool) {
     open(&quorum).await;
     servers[2].set_up(false);
     let claim = claim(Mode::Exclusive);
-    let answer = quorum.acquire(&claim, Patience::Try).await.unwrap().answer;
+    let answer = quorum.acquire(&claim, Patience::Try).await.unwrap().result;
     let Acquisition::Granted(grant) = answer else { panic!("it is free") };
     let until = trusted_until(grant.since.unwrap(), grant.ttl, Margin::default());
     servers[1].release_last().await;
@@ -384,7 +384,7 @@ async fn left_behind(seed: u64, count: usize, slow: &[&[usize]], by: [usize; 4])
         assert!(program.clock().now().since(asked) < SLOW / 3, "nobody waits for the slow");
         slow.iter().for_each(|member| servers[*member].set_slow(Duration::ZERO));
     }
-    programs[by[3]].acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap().answer
+    programs[by[3]].acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap().result
 }
 
 #[test]
@@ -406,7 +406,7 @@ async fn can_take(servers: &[Arc<Server>], seed: u64, flaws: Flaws) -> bool {
     let other = quorum(servers, seed, flaws);
     let claim = claim(Mode::Exclusive);
     let answer = other.acquire(&claim, Patience::Try).await;
-    let granted = answer.is_ok_and(|got| matches!(got.answer, Acquisition::Granted(_)));
+    let granted = answer.is_ok_and(|got| matches!(got.result, Acquisition::Granted(_)));
     let _ = other.release(&claim).await;
     granted
 }

@@ -12,7 +12,7 @@ use lockkit_core::capabilities::TokenSource;
 use lockkit_core::clock::{Clock, TokioClock};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Released, Renewal, Replies,
+    Acquisition, Attempted, BreakMode, Grant, LockDriver, Patience, Released, Renewal, Replies,
     ServerRun, Step, one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
@@ -163,7 +163,7 @@ impl Server {
     pub(crate) async fn admitted(&self) -> u64 {
         let place = self.state.lock().unwrap().admitted_at.clone();
         match place {
-            Some(place) => self.driver().token_base(&place).await.unwrap(),
+            Some(place) => self.driver().namespace_counter(&place).await.unwrap(),
             None => 0,
         }
     }
@@ -290,7 +290,7 @@ impl Link {
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
+    ) -> Result<Attempted<Acquisition>, Error> {
         let (claim, server, queues) =
             (self.there(claim), self.server.clone(), self.has(Flaw::Queues));
         self.send(move |driver| {
@@ -301,9 +301,9 @@ impl Link {
                     return driver.acquire(&claim, patience).await;
                 }
                 match driver.acquire(&claim, Patience::Wait).await? {
-                    Answered { answer: Acquisition::Queued { .. }, .. } => {
+                    Attempted { result: Acquisition::Queued { .. }, .. } => {
                         let grant = driver.granted(&claim).await?;
-                        Ok(Answered::from(Acquisition::Granted(grant)))
+                        Ok(Attempted::from(Acquisition::Granted(grant)))
                     }
                     other => Ok(other),
                 }
@@ -337,7 +337,7 @@ impl LockDriver for Link {
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
-        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
         Ok(one_by_one(steps, acquire, release).await)
     }
 
@@ -388,7 +388,7 @@ impl LockDriver for Link {
         &self,
         _: &Key,
         _: Token,
-        _: Force,
+        _: BreakMode,
         _: &BreakRecord,
     ) -> Result<bool, Error> {
         Err(self.unsupported("breaks in this search"))
@@ -407,12 +407,12 @@ impl LockDriver for Link {
         Err(self.unsupported("listing in this search"))
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         let hides_loss = self.has(Flaw::HidesLoss) && namespace.as_str() == SIGN;
         let namespace = namespace.clone();
         let base = self.send(move |driver| {
             let namespace = namespace.clone();
-            async move { driver.token_base(&namespace).await }
+            async move { driver.namespace_counter(&namespace).await }
         });
         Ok(match hides_loss {
             true => base.await?.max(TTL.as_millis() as u64),
@@ -420,14 +420,14 @@ impl LockDriver for Link {
         })
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         let namespace = namespace.clone();
         if namespace.as_str().starts_with(RUNS) {
             self.server.state.lock().unwrap().admitted_at = Some(namespace.clone());
         }
         self.send(move |driver| {
             let namespace = namespace.clone();
-            async move { driver.raise_token_base(&namespace, base).await }
+            async move { driver.raise_namespace_counter(&namespace, base).await }
         })
         .await
     }

@@ -11,9 +11,9 @@ use super::network::{Flaw, Link, Server};
 use lockkit_compose::{QuorumDriver, QuorumOptions};
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::{
-    Acquisition, Answered, Force, Grant, LockDriver, Patience, Renewal, trusted_until,
+    Acquisition, Attempted, BreakMode, Grant, LockDriver, Patience, Renewal, trusted_until,
 };
-use lockkit_core::{BreakRecord, Claim, Identity, Key, Margin, Mode, Name, Namespace, Space};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Key, Margin, Mode, Name, Namespace, Space};
 
 pub(crate) const TTL: Duration = Duration::from_millis(1_000);
 /// The namespace whose token base is the sign of a member.
@@ -69,7 +69,7 @@ pub(crate) fn claim(mode: Mode) -> Arc<Claim> {
 
 /// A claim that has its id in its note, for [`Flaw::OneId`].
 pub(crate) fn claim_on(key: Key, mode: Mode) -> Arc<Claim> {
-    let identity = Arc::new(Identity { host: String::new(), pid: 0, program: String::new() });
+    let identity = Arc::new(ClientIdentity { host: String::new(), pid: 0, program: String::new() });
     let claim = Claim::new(key, mode, TTL, TTL, identity);
     let id = claim.id.to_hex();
     Arc::new(claim.with_note(Some(id.into())))
@@ -78,7 +78,7 @@ pub(crate) fn claim_on(key: Key, mode: Mode) -> Arc<Claim> {
 /// The pauses are not random, so that a seed always gives the same run.
 pub(crate) fn options() -> QuorumOptions {
     let pause = |failures: u32| Duration::from_millis(30) * failures.max(1);
-    QuorumOptions::default().longest_ttl(TTL).member_limit(Duration::from_millis(100)).pause(pause)
+    QuorumOptions::default().max_ttl(TTL).member_limit(Duration::from_millis(100)).pause(pause)
 }
 
 /// Uses a quorum once, so that its members have their signs and it has read them.
@@ -138,7 +138,7 @@ async fn work(seed: u64, plan: Plan, servers: Vec<Arc<Server>>, ledger: Arc<Ledg
         let patience = if rng.random() { Patience::Wait } else { Patience::Try };
         let asked = now();
         let mut grant = match quorum.acquire(&claim, patience).await {
-            Ok(Answered { answer: Acquisition::Granted(grant), .. }) => Some(grant),
+            Ok(Attempted { result: Acquisition::Granted(grant), .. }) => Some(grant),
             _ => None,
         };
         if grant.is_none() && patience == Patience::Wait {
@@ -230,7 +230,7 @@ async fn befall(seed: u64, plan: Plan, servers: Vec<Arc<Server>>) {
         // The next may fail once this one is whole again; nobody whole is lost meanwhile.
         while lost
             && !plan.flaws.contains(&Flaw::HidesLoss)
-            && victim.driver().token_base(&sign).await.unwrap() == 0
+            && victim.driver().namespace_counter(&sign).await.unwrap() == 0
         {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -242,11 +242,11 @@ async fn befall(seed: u64, plan: Plan, servers: Vec<Arc<Server>>) {
 
 /// Somebody breaks by force what stands at one member.
 pub(crate) async fn break_all(server: &Server) {
-    let by = Identity { host: String::new(), pid: 0, program: String::new() };
+    let by = ClientIdentity { host: String::new(), pid: 0, program: String::new() };
     let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
     let driver = server.driver();
     for standing in driver.inspect(&key()).await.unwrap().line {
-        let (key, force) = (key(), Force::Immediate);
+        let (key, force) = (key(), BreakMode::Forced);
         driver.break_claim(&key, standing.token, force, &record).await.unwrap();
     }
 }

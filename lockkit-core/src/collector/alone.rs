@@ -125,7 +125,7 @@ async fn by_itself(single: Single, waiting: Waiting) {
                 let reply = reply.clone();
                 let _ = waiting.told.send(Told::Answer(Answer { departed, reply }));
             }
-            reply.iter_mut().for_each(|reply| reply.unanswered += waiting.unanswered);
+            reply.iter_mut().for_each(|reply| reply.ambiguous += waiting.ambiguous);
             let _ = waiting.told.send(Told::Answer(Answer { departed, reply }));
         }
         None => waiting.refuse(Told::TooLate),

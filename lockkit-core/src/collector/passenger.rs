@@ -116,7 +116,7 @@ impl Passenger {
             // What was left out of a flight that was sent twice may have acted.
             State::InLine(place) => {
                 let waiting = self.collector.queue().lane(place).remove(place.number);
-                waiting.is_some_and(|waiting| waiting.unanswered == 0)
+                waiting.is_some_and(|waiting| waiting.ambiguous == 0)
             }
             State::Departed => false,
         }

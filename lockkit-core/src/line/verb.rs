@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::claim::ClaimId;
 use crate::clock::Moment;
-use crate::driver::{Force, Grant, Patience, Released, SetLimit};
+use crate::driver::{BreakMode, Grant, Patience, Released, SetLimit};
 use crate::{Claim, Mode, Token};
 
 /// A claim as it stands in a list, with what a driver keeps beside it (`W`), such as who it is.
@@ -31,7 +31,7 @@ pub struct Entry<W = ()> {
     pub expires: Moment,
     /// Since when it holds; `None` while it waits.
     pub held_since: Option<Moment>,
-    /// Whether it was broken politely, and is renewed no longer.
+    /// Whether it was broken gracefully, and is renewed no longer.
     pub broken: bool,
     /// What the driver keeps.
     pub with: W,
@@ -54,11 +54,11 @@ impl<W> Entry<W> {
 /// ```
 /// # fn main() -> Result<(), lockkit_core::Error> {
 /// # use std::{sync::Arc, time::Duration};
-/// # use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+/// # use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 /// # fn claim(name: &str, mode: Mode) -> Result<Arc<Claim>, lockkit_core::Error> {
 /// #     let key = Key::new(Namespace::default(), mode.space(), Name::new(name)?);
 /// #     let (hold, wait) = (Duration::from_secs(30), Duration::from_secs(10));
-/// #     let me = Arc::new(Identity::of_this_process());
+/// #     let me = Arc::new(ClientIdentity::of_this_process());
 /// #     Ok(Arc::new(Claim::new(key, mode, hold, wait, me)))
 /// # }
 /// use lockkit_core::clock::Moment;
@@ -72,13 +72,13 @@ impl<W> Entry<W> {
 /// let wait = |claim| Verb::Acquire { claim, with: (), patience: Patience::Wait, given: None };
 ///
 /// let applied = line.apply(&wait(&first), now, &mut tokens).expect("tokens are left");
-/// assert!(matches!(applied.answer, Answer::Holds(_)));
+/// assert!(matches!(applied.result, Answer::Holds(_)));
 /// let applied = line.apply(&wait(&second), now, &mut tokens).expect("tokens are left");
-/// assert_eq!(applied.answer, Answer::Waits(2));
+/// assert_eq!(applied.result, Answer::Waits(2));
 ///
 /// // The release lets the second begin, and says whom to wake.
 /// let applied = line.apply(&Verb::Release(&first), now, &mut tokens).expect("tokens are left");
-/// assert_eq!(applied.answer, Answer::Released(Released::Removed));
+/// assert_eq!(applied.result, Answer::Released(Released::Removed));
 /// assert!(applied.changes.iter().any(|change| change.id == second.id && change.wakes()));
 /// # Ok(()) }
 /// ```
@@ -109,7 +109,7 @@ pub enum Verb<'a, W = ()> {
     /// [`LockDriver::raise`](crate::driver::LockDriver::raise). Needs the whole list.
     Raise(&'a Claim, Token),
     /// [`LockDriver::break_claim`](crate::driver::LockDriver::break_claim).
-    Break(Token, Force),
+    Break(Token, BreakMode),
     /// [`LockDriver::resize`](crate::driver::LockDriver::resize).
     Resize {
         /// The limit asked for.

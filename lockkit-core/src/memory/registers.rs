@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use super::MemoryDriver;
 use crate::Error;
 use crate::driver::{
-    Answered, Entry, MAX_REGISTER_BYTES, RegisterKey, Registers, StoreOutcome, Version, Write,
+    Attempted, Entry, MAX_REGISTER_BYTES, RegisterKey, Registers, Version, Write, WriteResult,
 };
 use crate::state::{Listed, RegisterRequest, RegisterState};
 
@@ -19,7 +19,7 @@ impl Registers for MemoryDriver {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         if write.value.as_ref().is_some_and(|value| value.len() > MAX_REGISTER_BYTES) {
             let message = format!("a register holds at most {MAX_REGISTER_BYTES} bytes");
             return Err(Error::config(message));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::bells::Calls;
 use super::show::least_name;
 use crate::clock::Moment;
-use crate::driver::{Entry, Found, RegisterKey, StoreOutcome, Version, Write, WriteId};
+use crate::driver::{Entry, Found, RegisterKey, Version, Write, WriteId, WriteResult};
 use crate::state::{Listed, RegisterRequest, RegisterState};
 use crate::waiting::watchers::Watchers;
 use crate::{Namespace, Token};
@@ -112,7 +112,7 @@ impl Shelf {
         write: &Write,
         now: Moment,
         calls: &mut Calls,
-    ) -> StoreOutcome {
+    ) -> WriteResult {
         self.settle(now);
         let old = self.registers.get(at);
         let highest = old.and_then(|old| old.token);
@@ -122,7 +122,7 @@ impl Shelf {
             token: highest,
             last_write: old.map(|old| old.last_write),
         };
-        if let Some(outcome) = StoreOutcome::decide(&found, write) {
+        if let Some(outcome) = WriteResult::decide(&found, write) {
             return outcome;
         }
         self.last_version += 1;
@@ -140,7 +140,7 @@ impl Shelf {
         };
         self.put(at, register);
         calls.extend(self.watchers.of(at));
-        StoreOutcome::Stored(version)
+        WriteResult::Stored(version)
     }
 
     fn put(&mut self, at: &RegisterKey, register: Register) {

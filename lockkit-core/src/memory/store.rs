@@ -13,7 +13,9 @@ use super::fading::Fading;
 use super::{BACKEND, used_up};
 use crate::claim::ClaimId;
 use crate::clock::Moment;
-use crate::driver::{Acquisition, Ended, Force, Grant, Patience, Released, Renewal, SetLimit};
+use crate::driver::{
+    Acquisition, BreakMode, ClaimEnd, Grant, Patience, Released, Renewal, SetLimit,
+};
 use crate::line::{Answer, Line, Tokens, Verb, What};
 use crate::waiting::watchers::Watchers;
 use crate::{BreakRecord, Claim, Error, Key, LossReason, Namespace, Space, Token};
@@ -178,8 +180,8 @@ impl Lines {
             Some(Answer::Holds(grant)) => Renewal::Holds(grant),
             Some(Answer::Waits(place)) => Renewal::Waits { ahead: self.ahead(&claim.key, place) },
             _ => Renewal::Ended(match self.why_broken(claim) {
-                Some(record) => Ended::Broken((*record).clone()),
-                None => Ended::NotInLine,
+                Some(record) => ClaimEnd::Broken((*record).clone()),
+                None => ClaimEnd::NotFound,
             }),
         })
     }
@@ -188,7 +190,7 @@ impl Lines {
         &mut self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: BreakRecord,
         now: Moment,
         calls: &mut Calls,

@@ -3,14 +3,14 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::driver::{Acquisition, Expect, Patience, RegisterKey, Write, WriteId};
-use crate::{Identity, Mode, Name, Space};
+use crate::driver::{Acquisition, Patience, Precondition, RegisterKey, Write, WriteId};
+use crate::{ClientIdentity, Mode, Name, Space};
 
 const TTL: Duration = Duration::from_secs(30);
 
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, TTL, TTL, identity))
 }
 
@@ -60,17 +60,21 @@ async fn locks_whose_holders_died_and_that_nobody_asks_for_go_as_others_come() {
 async fn breaks_and_deleted_registers_are_forgotten_after_their_time() {
     let driver = MemoryDriver::new();
     let broken = claim("a");
-    let Acquisition::Granted(grant) = driver.acquire(&broken, Patience::Try).await.unwrap().answer
+    let Acquisition::Granted(grant) = driver.acquire(&broken, Patience::Try).await.unwrap().result
     else {
         panic!("it is free")
     };
-    let record =
-        BreakRecord { by: Identity::of_this_process(), at_unix_ms: 0, reason: None, forced: true };
-    driver.break_claim(&broken.key, grant.token, Force::Immediate, &record).await.unwrap();
+    let record = BreakRecord {
+        by: ClientIdentity::of_this_process(),
+        at_unix_ms: 0,
+        reason: None,
+        forced: true,
+    };
+    driver.break_claim(&broken.key, grant.token, BreakMode::Forced, &record).await.unwrap();
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
     let store = Write {
         value: Some(Vec::new()),
-        expect: Expect::Anything,
+        expect: Precondition::Anything,
         token: None,
         write_id: WriteId::random(),
         ttl: Some(TTL),

@@ -13,13 +13,13 @@ use crate::acquire::Wait;
 use crate::deadline::backoff;
 use crate::shared::{Core, WATCH, rebased};
 use crate::state::LockState;
-use crate::{Error, FromLock, Guard, Identity, Lease, Mode, Space, Token};
+use crate::{ClientIdentity, Error, FromLock, Guard, HeldLock, Mode, Space, Token};
 
 /// One leader at a time, known to everybody by its value, such as the address that it listens on.
 ///
 /// - **At most one** believes to lead, within the promises of the backend: leadership is a lease,
 ///   and its holder knows of its end before anybody else is elected. What a leader changes should
-///   check the [token](Lease::token), which grows from leader to leader.
+///   check the [token](HeldLock::token), which grows from leader to leader.
 /// - **Fair**: candidates are elected in the order in which they began to campaign. (A quorum keeps
 ///   no order.)
 /// - **Hand-over**: at once when the leader [resigns](Leadership::resign); when its lease has ended,
@@ -67,7 +67,7 @@ pub struct Leader {
     /// Its fencing token.
     pub token: Token,
     /// Its process.
-    pub by: Identity,
+    pub by: ClientIdentity,
     /// How long it had been leading when somebody looked.
     pub leads_for: Duration,
 }
@@ -152,7 +152,7 @@ impl Election {
     pub async fn run<T, E, F, Fut>(&self, mut work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: FnMut(Lease) -> Fut,
+        F: FnMut(HeldLock) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
         let mut losses = 0;
@@ -198,7 +198,7 @@ impl Election {
         let key = self.handle.key(Space::Lock);
         async_stream::try_stream! {
             let key = key?;
-            let base = core.token_base().await?;
+            let base = core.namespace_counter().await?;
             let mut last = None;
             let mut seen: Option<LockState> = None;
             loop {
@@ -229,7 +229,7 @@ fn leader_of(state: LockState) -> Option<Leader> {
 
 /// This process leads, for as long as this lives or until the leadership is lost.
 ///
-/// It derefs to its [`Lease`], which has the token and tells of the loss. Dropping it resigns in
+/// It derefs to its [`HeldLock`], which has the token and tells of the loss. Dropping it resigns in
 /// the background.
 ///
 /// ```
@@ -249,7 +249,7 @@ pub struct Leadership {
 
 impl Leadership {
     /// The lease, for tasks that work for the leader.
-    pub fn lease(&self) -> Lease {
+    pub fn lease(&self) -> HeldLock {
         self.guard.lease()
     }
 
@@ -265,9 +265,9 @@ impl Leadership {
 }
 
 impl Deref for Leadership {
-    type Target = Lease;
+    type Target = HeldLock;
 
-    fn deref(&self) -> &Lease {
+    fn deref(&self) -> &HeldLock {
         &self.guard
     }
 }

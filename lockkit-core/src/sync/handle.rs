@@ -107,7 +107,7 @@ macro_rules! options {
         }
 
         /// Whether the lock is renewed in the background while it is held. If not, it simply ends
-        /// after its ttl, unless [renewed](crate::Lease::renew) by hand. One renewal precedes
+        /// after its ttl, unless [renewed](crate::HeldLock::renew) by hand. One renewal precedes
         /// the guard where the answer was so late that less than half of the lease is left: the ttl
         /// then begins anew.
         pub fn auto_renew(mut self, renew: bool) -> Self {

@@ -7,7 +7,7 @@ use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
 use crate::sync::entrance::Owner;
-use crate::{Error, FromLock, Guard, Lease, Mode};
+use crate::{Error, FromLock, Guard, HeldLock, Mode};
 
 /// Only one at a time, across all processes that use the same backend and name.
 ///
@@ -17,7 +17,7 @@ use crate::{Error, FromLock, Guard, Lease, Mode};
 ///   re-enters see [`Reentrant`](crate::sync::Reentrant).
 /// - **May be lost**: a lock over a network is a lease. It is renewed in the background, and ends
 ///   when that fails; the [`Guard`] knows before anybody else can hold it. What it protects should
-///   check the [token](Lease::token).
+///   check the [token](HeldLock::token).
 /// - **Blocking work** on a current-thread runtime stops the renewal with everything else, and the lease
 ///   ends after its ttl: use `spawn_blocking`, or `lockkit::blocking`.
 ///
@@ -95,7 +95,7 @@ impl Mutex {
     pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         self.lock().await?.run(work).await
     }
@@ -108,7 +108,7 @@ impl Mutex {
     pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<T>, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         self.try_run_for(Duration::ZERO, work).await
     }
@@ -134,7 +134,7 @@ impl Mutex {
     pub async fn try_run_for<T, E, F>(&self, limit: Duration, work: F) -> Result<Option<T>, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         match self.try_lock_for(limit).await? {
             Some(guard) => guard.run(work).await.map(Some),

@@ -13,7 +13,7 @@ use super::handle::Handle;
 use super::{Mutex, Register};
 use crate::acquire::Wait;
 use crate::shared::{Core, unix_ms};
-use crate::{Error, Expect, FromLock, Guard, Lease, Mode};
+use crate::{Error, FromLock, Guard, HeldLock, Mode, Precondition};
 
 /// A job that many start and one does: a report that every host's timer begins at the same minute.
 ///
@@ -89,7 +89,7 @@ impl Once {
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         Ok(self.handle.core.waited(self.attempt(work, Wait::Forever).await?)?)
     }
@@ -102,7 +102,7 @@ impl Once {
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         self.attempt(work, Wait::No).await
     }
@@ -132,7 +132,11 @@ impl Once {
     ///
     /// # Cancel safety
     /// Dropping it leaves open whether it was decided.
-    pub async fn decide(&self, lock: &Lease, value: impl Into<Vec<u8>>) -> Result<Decision, Error> {
+    pub async fn decide(
+        &self,
+        lock: &HeldLock,
+        value: impl Into<Vec<u8>>,
+    ) -> Result<Decision, Error> {
         if *lock.name() != self.handle.name()? {
             return Err(Error::config("only the lock of the same key decides"));
         }
@@ -143,7 +147,7 @@ impl Once {
         // Not fenced: a fence is remembered for good, and there are new keys every day. One who
         // decides late has done the work, and whoever decided first is right.
         let register = self.register.clone().ttl(self.keep);
-        match register.compare_and_store(Expect::Absent, decision.to_bytes()).await {
+        match register.compare_and_store(Precondition::Absent, decision.to_bytes()).await {
             Ok(_) => Ok(decision),
             Err(conflict @ Error::Conflict { .. }) => self.decision().await?.ok_or(conflict),
             Err(error) => Err(error),
@@ -162,7 +166,7 @@ impl Once {
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         if let Some(decision) = self.decision().await? {
             return Ok(Some(decision));
@@ -181,7 +185,7 @@ impl Once {
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         // Whoever held the lock before may have decided.
         if let Some(decision) = self.decision().await? {

@@ -8,12 +8,12 @@ use std::time::Duration;
 use futures_util::stream::Stream;
 
 use crate::driver::{
-    Entry, Expect, MAX_REGISTER_BYTES, RegisterKey, Registers, StoreOutcome, Version, Write,
+    Entry, MAX_REGISTER_BYTES, Precondition, RegisterKey, Registers, Version, Write, WriteResult,
 };
 use crate::name::register_name;
 use crate::settings::LONGEST_TTL;
 use crate::shared::{Core, WATCH};
-use crate::{Error, Lease, Mode, Token};
+use crate::{Error, HeldLock, Mode, Token};
 
 /// State that belongs to a name: at most 64 KiB, with a version, and with a fence.
 ///
@@ -52,7 +52,7 @@ use crate::{Error, Lease, Mode, Token};
 /// let consumer = locks.mutex("consumer").lock().await?;
 /// cursor.store_with(&consumer, "event 41").await?;
 /// # locks.break_lock(lockkit_core::Space::Lock, "consumer", consumer.token()?,
-/// #     lockkit_core::driver::Force::Immediate, None).await?;
+/// #     lockkit_core::driver::BreakMode::Forced, None).await?;
 /// # let stale = consumer;
 ///
 /// // Another consumer took over, and goes on from where the first one was.
@@ -110,17 +110,17 @@ impl Register {
     /// # Cancel safety
     /// Dropping it leaves open whether the value was stored.
     pub async fn store(&self, value: impl AsRef<[u8]>) -> Result<Version, Error> {
-        self.write(Some(value.as_ref()), Expect::Anything, Fence::None).await
+        self.write(Some(value.as_ref()), Precondition::Anything, Fence::None).await
     }
 
     /// Stores a value if what is there is as expected: the version that was read, or
-    /// [`Expect::Absent`].
+    /// [`Precondition::Absent`].
     ///
     /// # Cancel safety
     /// As [`store`](Self::store).
     pub async fn compare_and_store(
         &self,
-        expect: impl Into<Expect>,
+        expect: impl Into<Precondition>,
         value: impl AsRef<[u8]>,
     ) -> Result<Version, Error> {
         self.write(Some(value.as_ref()), expect.into(), Fence::None).await
@@ -137,10 +137,10 @@ impl Register {
     /// As [`store`](Self::store).
     pub async fn store_with(
         &self,
-        lock: &Lease,
+        lock: &HeldLock,
         value: impl AsRef<[u8]>,
     ) -> Result<Version, Error> {
-        self.write(Some(value.as_ref()), Expect::Anything, Fence::Lock(lock)).await
+        self.write(Some(value.as_ref()), Precondition::Anything, Fence::Lock(lock)).await
     }
 
     /// Both: fenced by this lock, and only over what is expected. A stale token is told first.
@@ -149,8 +149,8 @@ impl Register {
     /// As [`store`](Self::store).
     pub async fn compare_and_store_with(
         &self,
-        lock: &Lease,
-        expect: impl Into<Expect>,
+        lock: &HeldLock,
+        expect: impl Into<Precondition>,
         value: impl AsRef<[u8]>,
     ) -> Result<Version, Error> {
         self.write(Some(value.as_ref()), expect.into(), Fence::Lock(lock)).await
@@ -165,7 +165,7 @@ impl Register {
     pub async fn store_with_token(
         &self,
         token: Token,
-        expect: impl Into<Expect>,
+        expect: impl Into<Precondition>,
         value: impl AsRef<[u8]>,
     ) -> Result<Version, Error> {
         self.write(Some(value.as_ref()), expect.into(), Fence::Token(token)).await
@@ -177,14 +177,14 @@ impl Register {
     /// # Cancel safety
     /// Dropping it leaves open whether the value was deleted.
     pub async fn delete(&self) -> Result<(), Error> {
-        self.write(None, Expect::Anything, Fence::None).await.map(drop)
+        self.write(None, Precondition::Anything, Fence::None).await.map(drop)
     }
 
     /// Deletes the value if it is as expected.
     ///
     /// # Cancel safety
     /// As [`delete`](Self::delete).
-    pub async fn compare_and_delete(&self, expect: impl Into<Expect>) -> Result<(), Error> {
+    pub async fn compare_and_delete(&self, expect: impl Into<Precondition>) -> Result<(), Error> {
         self.write(None, expect.into(), Fence::None).await.map(drop)
     }
 
@@ -192,8 +192,8 @@ impl Register {
     ///
     /// # Cancel safety
     /// As [`delete`](Self::delete).
-    pub async fn delete_with(&self, lock: &Lease) -> Result<(), Error> {
-        self.write(None, Expect::Anything, Fence::Lock(lock)).await.map(drop)
+    pub async fn delete_with(&self, lock: &HeldLock) -> Result<(), Error> {
+        self.write(None, Precondition::Anything, Fence::Lock(lock)).await.map(drop)
     }
 
     /// Returns what is there once its version is not `after`: at once when it changed before this
@@ -225,7 +225,7 @@ impl Register {
     async fn write(
         &self,
         value: Option<&[u8]>,
-        expect: Expect,
+        expect: Precondition,
         fence: Fence<'_>,
     ) -> Result<Version, Error> {
         let at = self.at()?;
@@ -250,15 +250,15 @@ impl Register {
             }
         };
         let answered = self.core.repeat_within("store", PATIENCE, ask).await?;
-        let maybe_applied = attempts > 1 || answered.unanswered > 0;
+        let maybe_applied = attempts > 1 || answered.ambiguous > 0;
         let name = || self.name.to_string();
-        match (answered.answer, token) {
-            (StoreOutcome::Stored(version), _) => Ok(version),
-            (StoreOutcome::Stale { highest }, Some(token)) => {
+        match (answered.result, token) {
+            (WriteResult::Stored(version), _) => Ok(version),
+            (WriteResult::Stale { highest }, Some(token)) => {
                 Err(Error::Stale { name: name(), token, highest, maybe_applied })
             }
             // A write without a token is never stale; a driver that says so did not store it.
-            (StoreOutcome::Conflict | StoreOutcome::Stale { .. }, _) => {
+            (WriteResult::Conflict | WriteResult::Stale { .. }, _) => {
                 Err(Error::Conflict { name: name(), maybe_applied })
             }
         }
@@ -284,7 +284,7 @@ impl Register {
     }
 
     /// The token of a lock that can fence this register.
-    fn token_of(&self, lock: &Lease) -> Result<Token, Error> {
+    fn token_of(&self, lock: &HeldLock) -> Result<Token, Error> {
         let token = lock.token()?;
         if lock.mode() != Mode::Exclusive {
             return Err(Error::config(
@@ -317,18 +317,18 @@ impl Register {
 /// What a write is fenced by.
 enum Fence<'a> {
     None,
-    Lock(&'a Lease),
+    Lock(&'a HeldLock),
     Token(Token),
 }
 
-impl From<Version> for Expect {
+impl From<Version> for Precondition {
     fn from(version: Version) -> Self {
         Self::Version(version)
     }
 }
 
 /// What was loaded: no value, or the value of that version.
-impl From<&Option<Entry>> for Expect {
+impl From<&Option<Entry>> for Precondition {
     fn from(loaded: &Option<Entry>) -> Self {
         loaded.as_ref().map_or(Self::Absent, |entry| Self::Version(entry.version))
     }

@@ -7,7 +7,7 @@ use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
 use crate::sync::entrance::Owner;
-use crate::{Error, FromLock, Guard, Lease, Mode, WriteGuard};
+use crate::{Error, FromLock, Guard, HeldLock, Mode, WriteGuard};
 
 /// Many readers at a time, or one writer.
 ///
@@ -102,7 +102,7 @@ impl RwLock {
     pub async fn run_read<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         self.read().await?.run(work).await
     }
@@ -115,7 +115,7 @@ impl RwLock {
     pub async fn run_write<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         self.write().await?.run(work).await
     }

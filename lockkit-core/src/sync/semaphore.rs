@@ -12,7 +12,7 @@ use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::driver::SetLimit;
 use crate::shared::Core;
-use crate::{Error, FromLock, Guard, Lease, Space};
+use crate::{Error, FromLock, Guard, HeldLock, Space};
 
 /// At most `limit` permits out at a time, across all processes.
 ///
@@ -193,7 +193,7 @@ impl Semaphore {
     pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         self.acquire().await?.run(work).await
     }
@@ -206,7 +206,7 @@ impl Semaphore {
     pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<T>, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         self.try_run_for(Duration::ZERO, work).await
     }
@@ -219,7 +219,7 @@ impl Semaphore {
     pub async fn try_run_for<T, E, F>(&self, limit: Duration, work: F) -> Result<Option<T>, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(Lease) -> Result<T, E>,
+        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
     {
         match self.try_acquire_for(limit).await? {
             Some(guard) => guard.run(work).await.map(Some),

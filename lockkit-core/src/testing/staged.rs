@@ -1,4 +1,4 @@
-//! The memory driver behind a script: some acquires are refused, some renewals go unanswered.
+//! The memory driver behind a script: some acquires are refused, some renewals go ambiguous.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use crate::capabilities::Capabilities;
 use crate::clock::{Clock, Moment};
 use crate::driver::{
-    Force, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step, no_answer, one_by_one,
+    BreakMode, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step, no_answer,
+    one_by_one,
 };
 use crate::shared::locked;
 use crate::state::{Health, ListRequest, Listed, LockState, Page};
@@ -109,7 +110,7 @@ impl LockDriver for Staged {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         self.store.break_claim(key, token, force, record).await
@@ -143,12 +144,12 @@ impl LockDriver for Staged {
         self.store.resize(key, limit).await
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.store.token_base(namespace).await
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.store.namespace_counter(namespace).await
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.store.raise_token_base(namespace, base).await
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+        self.store.raise_namespace_counter(namespace, base).await
     }
 
     async fn health(&self) -> Result<Health, Error> {

@@ -1,11 +1,11 @@
 use super::*;
-use crate::{Identity, Key, Mode, Name, Namespace, Space};
+use crate::{ClientIdentity, Key, Mode, Name, Namespace, Space};
 
 const LONG: Duration = Duration::from_secs(300);
 
 fn claim() -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new("a").unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
 }
 

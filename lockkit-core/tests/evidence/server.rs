@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Ended, Evidence, Force, Grant, LockDriver, Renewal, Renewed, Replies, Step, no_answer,
+    BreakMode, ClaimEnd, Evidence, Grant, LockDriver, Renewal, Renewed, Replies, Step, no_answer,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, MemoryDriver, Token};
@@ -139,7 +139,7 @@ impl LockDriver for Server {
         for claim in claims {
             let answer = match name(claim) {
                 name if silent.contains(&*name) => Err(no_answer("memory")),
-                name if without.contains(&*name) => Ok(Renewal::Ended(Ended::NotInLine)),
+                name if without.contains(&*name) => Ok(Renewal::Ended(ClaimEnd::NotFound)),
                 _ => self.store.renew_single(claim).await,
             };
             let evidence = Some(evidence.clone());
@@ -156,7 +156,7 @@ impl LockDriver for Server {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         self.store.break_claim(key, token, force, record).await

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkit_core::clock::{Clock, Moment, TokioClock};
-use lockkit_core::driver::{Force, LockDriver};
+use lockkit_core::driver::{BreakMode, LockDriver};
 use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Namespace, Space};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -203,7 +203,7 @@ async fn an_anchor_of_what_was_broken_says_so() {
     let (_, locks) = locks();
     let guard = locks.mutex("a").lock().await.unwrap();
     let token = guard.token().unwrap();
-    assert!(locks.break_lock(Space::Lock, "a", token, Force::Immediate, None).await.unwrap());
+    assert!(locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap());
     let error = guard.anchor("memory").await.expect_err("it was broken");
     assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
     assert!(!guard.is_valid());
@@ -212,7 +212,7 @@ async fn an_anchor_of_what_was_broken_says_so() {
 #[tokio::test(start_paused = true)]
 async fn an_anchor_has_the_token_that_the_backend_knows() {
     let driver = Moody::new(MemoryDriver::new());
-    driver.store().raise_token_base(&Namespace::default(), 1_000).await.unwrap();
+    driver.store().raise_namespace_counter(&Namespace::default(), 1_000).await.unwrap();
     let guard = manager_of(&driver).mutex("a").lock().await.unwrap();
     let seen = driver.store().inspect(&guard.claim().key).await.unwrap();
     let anchor = guard.anchor("memory").await.unwrap();

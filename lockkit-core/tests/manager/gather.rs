@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Acquisition, Answered, Flights, Gather, LockDriver, Patience, Released, Reply, Step,
+    Acquisition, Attempted, Flights, Gather, LockDriver, Patience, Released, Reply, Step,
 };
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 
 use crate::moody::{Mood, Moody};
 use crate::{MS, SECOND, begin, claims};
 
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, 30 * SECOND, 10 * SECOND, identity))
 }
 
@@ -33,7 +33,7 @@ async fn the_steps_of_callers_that_know_nothing_of_each_other_share_a_flight() {
     }
     for replies in callers.join_all().await {
         let granted = |reply: &_| matches!(reply, Reply::Acquired(Acquisition::Granted(_)));
-        assert!(replies.iter().all(|reply| granted(&reply.as_ref().unwrap().answer)));
+        assert!(replies.iter().all(|reply| granted(&reply.as_ref().unwrap().result)));
     }
     let sizes: Vec<_> = driver.flights().iter().map(Vec::len).collect();
     assert_eq!(sizes, [40]);
@@ -48,7 +48,7 @@ async fn several_steps_of_one_caller_are_answered_in_their_order() {
     gather.carry(&[acquire(&first)], latest).await.pop().unwrap().unwrap();
     let both = [acquire(&second), Step::Release { claim: first.clone() }];
     let replies = gather.carry(&both, latest).await;
-    let answers: Vec<_> = replies.into_iter().map(|reply| reply.unwrap().answer).collect();
+    let answers: Vec<_> = replies.into_iter().map(|reply| reply.unwrap().result).collect();
     assert!(matches!(answers[0], Reply::Acquired(Acquisition::Granted(_))), "{answers:?}");
     assert_eq!(answers[1], Reply::Released(Released::Removed));
     assert_eq!(driver.flights().last().unwrap().len(), 2);
@@ -90,7 +90,7 @@ async fn a_caller_that_goes_before_its_step_departed_leaves_nothing() {
     }
     assert!(slow.await.iter().all(Result::is_ok));
     let last = claim("last");
-    let Answered { answer, .. } =
+    let Attempted { result: answer, .. } =
         gather.carry(&[acquire(&last)], latest).await.pop().unwrap().unwrap();
     assert!(matches!(answer, Reply::Acquired(Acquisition::Granted(_))));
     assert_eq!(claims(&driver, "gone").await, 0);

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Answered, Flights, Gather, LockDriver, Patience, Released, Replies, Reply, Step,
+    Attempted, Flights, Gather, LockDriver, Patience, Released, Replies, Reply, Step,
 };
-use lockkit_core::{Claim, Error, Guard, Identity, Key, LockManager, Mode, Name, Namespace, Space};
+use lockkit_core::{
+    Claim, ClientIdentity, Error, Guard, Key, LockManager, Mode, Name, Namespace, Space,
+};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
@@ -168,7 +170,7 @@ async fn those_that_stood_behind_a_step_that_waited_in_vain_fail_with_it() {
 
 fn claim(name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key, Mode::Exclusive, 30 * SECOND, 10 * SECOND, identity))
 }
 
@@ -192,7 +194,7 @@ async fn a_release_does_not_overtake_the_acquire_of_its_claim_that_was_left_out(
     assert_eq!(driver.flights().len(), 2, "the release stands behind it");
     driver.unlock("a");
     assert!(asking.await.unwrap().iter().all(Result::is_ok));
-    let Answered { answer, .. } = releasing.await.unwrap().pop().unwrap().unwrap();
+    let Attempted { result: answer, .. } = releasing.await.unwrap().pop().unwrap().unwrap();
     assert_eq!(answer, Reply::Released(Released::Removed));
     assert_eq!(claims(&driver, "a").await, 0, "no ghost");
 }
@@ -216,8 +218,8 @@ async fn attempts_without_an_answer_count_also_when_the_step_was_left_out() {
     settle().await;
     driver.unlock("a");
     let replies = asking.await.unwrap();
-    let unanswered: Vec<_> = replies.into_iter().map(|reply| reply.unwrap().unanswered).collect();
-    assert_eq!(unanswered, [2, 1]);
+    let ambiguous: Vec<_> = replies.into_iter().map(|reply| reply.unwrap().ambiguous).collect();
+    assert_eq!(ambiguous, [2, 1]);
 }
 
 #[tokio::test(start_paused = true)]

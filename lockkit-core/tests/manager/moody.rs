@@ -266,7 +266,7 @@ impl LockDriver for Moody {
             let mut replies = this.carry_free(&steps).await?;
             if twice && verb != "release" {
                 replies = this.carry_free(&steps).await?;
-                replies.iter_mut().flatten().for_each(|reply| reply.unanswered += 1);
+                replies.iter_mut().flatten().for_each(|reply| reply.ambiguous += 1);
             }
             Ok(replies)
         };
@@ -292,7 +292,7 @@ impl LockDriver for Moody {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let broken = self.inner.break_claim(key, token, force, record).await?;
@@ -329,8 +329,8 @@ impl LockDriver for Moody {
         self.call("list", 1, async move { inner.list(&request).await }).await
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.inner.token_base(namespace).await
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.inner.namespace_counter(namespace).await
     }
 
     async fn health(&self) -> Result<Health, Error> {
@@ -353,7 +353,7 @@ impl Registers for Moody {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         if write.value.is_none() {
             return self.inner.write(at, write).await;
         }
@@ -363,7 +363,7 @@ impl Registers for Moody {
             let answered = inner.write(&at, &write).await?;
             write.repeated = true;
             match twice {
-                true => Ok(Answered::after(1, inner.write(&at, &write).await?.answer)),
+                true => Ok(Attempted::after(1, inner.write(&at, &write).await?.result)),
                 false => Ok(answered),
             }
         };

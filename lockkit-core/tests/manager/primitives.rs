@@ -1,7 +1,7 @@
 //! What the primitives made of locks and registers promise where somebody is slow: a participant
 //! that leaves late, a count that is stored late, a decision that is made late.
 
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::{Error, LossReason, Space};
 use tokio::time::sleep;
 
@@ -52,7 +52,7 @@ async fn who_decides_late_learns_what_was_decided_and_changes_nothing() {
     let late = job.lock().lock().await.unwrap();
     let others = manager_of(&driver);
     let token = late.token().unwrap();
-    assert!(others.break_lock(Space::Lock, "job", token, Force::Immediate, None).await.unwrap());
+    assert!(others.break_lock(Space::Lock, "job", token, BreakMode::Forced, None).await.unwrap());
     let first = others.once("job").run(async |_| Ok::<_, Error>("first")).await.unwrap();
     assert!(late.is_valid(), "it has not heard of it yet");
     assert_eq!(job.decide(&late, "late").await.unwrap(), first);
@@ -86,7 +86,7 @@ async fn the_work_of_a_leader_may_change_what_is_around_it() {
     let lead = locks.election("a");
     let count = tokio::spawn(async move {
         let mut terms = 0;
-        lead.run(|_: lockkit_core::Lease| {
+        lead.run(|_: lockkit_core::HeldLock| {
             terms += 1;
             async move { Ok::<_, Error>(terms) }
         })
@@ -104,7 +104,7 @@ async fn work_under_a_guard_is_dropped_when_the_lock_is_lost() {
         guard.run(async |_| std::future::pending::<Result<(), lockkit_core::Error>>().await).await
     });
     settle().await;
-    assert!(locks.break_lock(Space::Lock, "a", token, Force::Immediate, None).await.unwrap());
+    assert!(locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, None).await.unwrap());
     let error = broken.await.unwrap().expect_err("it was broken");
     assert!(matches!(error.loss(), Some(LossReason::Broken(_))), "{error}");
     let next = locks.mutex("a").try_lock().await.unwrap().expect("it was released");

@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use futures_util::StreamExt;
-use lockkit_core::driver::{Force, LockDriver};
+use lockkit_core::driver::{BreakMode, LockDriver};
 use lockkit_core::state::ListRequest;
 use lockkit_core::{Error, LockManager, MemoryDriver, Namespace, Space};
 use tokio::time::{Instant, timeout};
@@ -69,7 +69,7 @@ async fn a_watch_is_told_of_a_polite_break() {
     let mut states = pin!(locks.watch(Space::Lock, "a"));
     assert!(!states.next().await.unwrap().unwrap().line[0].broken);
     let token = guard.token().unwrap();
-    assert!(locks.break_lock(Space::Lock, "a", token, Force::Polite, None).await.unwrap());
+    assert!(locks.break_lock(Space::Lock, "a", token, BreakMode::Graceful, None).await.unwrap());
     let told = timeout(SECOND, states.next()).await.expect("told at once").unwrap().unwrap();
     assert!(told.line[0].broken);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::moody::Mood;
 use super::{SECOND, locks};
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::{Error, LockManager, LossReason, MemoryDriver, Space};
 use tokio::time::{Instant, advance, sleep};
 
@@ -280,7 +280,10 @@ async fn a_release_that_finds_a_broken_lock_says_who_broke_it_and_asks_only_then
     let token = guard.token().unwrap();
     let others = super::manager_of(&driver);
     assert!(
-        others.break_lock(Space::Lock, "a", token, Force::Immediate, Some("deploy")).await.unwrap()
+        others
+            .break_lock(Space::Lock, "a", token, BreakMode::Forced, Some("deploy"))
+            .await
+            .unwrap()
     );
     let error = guard.release().await.expect_err("it was broken");
     let Some(LossReason::Broken(record)) = error.loss() else { panic!("{error}") };

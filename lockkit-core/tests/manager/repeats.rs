@@ -1,8 +1,8 @@
 //! What is said of a write whose answer was lost, and what somebody else writes before it is sent
 //! again: nothing is applied twice over that, and nobody is told that nothing was stored.
 
-use lockkit_core::driver::Force;
-use lockkit_core::{Error, Expect, Space, Token};
+use lockkit_core::driver::BreakMode;
+use lockkit_core::{Error, Precondition, Space, Token};
 
 use super::moody::Mood;
 use super::{SECOND, claims, locks, manager_of, settle};
@@ -14,7 +14,7 @@ async fn a_value_that_somebody_deleted_does_not_come_back() {
     driver.next("store", Mood::FailAfter);
     let register = locks.register("cursor");
     let storing =
-        tokio::spawn(async move { register.compare_and_store(Expect::Absent, "1").await });
+        tokio::spawn(async move { register.compare_and_store(Precondition::Absent, "1").await });
     settle().await;
     others.register("cursor").delete().await.unwrap();
     let told = storing.await.unwrap();
@@ -35,7 +35,7 @@ async fn a_fenced_write_does_not_land_over_a_later_one() {
         settle().await;
         let theirs = others.register("cursor");
         match later {
-            Some(token) => theirs.store_with_token(token, Expect::Anything, "theirs").await,
+            Some(token) => theirs.store_with_token(token, Precondition::Anything, "theirs").await,
             None => theirs.store("theirs").await,
         }
         .unwrap();
@@ -71,7 +71,7 @@ async fn what_the_driver_sent_twice_may_have_been_applied() {
     let register = locks.register("cursor");
     register.store("0").await.unwrap();
     driver.send_twice();
-    let told = register.compare_and_store(Expect::Absent, "1").await;
+    let told = register.compare_and_store(Precondition::Absent, "1").await;
     assert!(matches!(told, Err(Error::Conflict { maybe_applied: true, .. })), "{told:?}");
 }
 
@@ -82,7 +82,7 @@ async fn a_break_that_was_sent_twice_is_told_as_what_it_was() {
     let token = guard.token().unwrap();
     driver.send_twice();
     for (why, expected) in [("it hangs", true), ("again", false)] {
-        let broke = locks.break_lock(Space::Lock, "a", token, Force::Immediate, Some(why)).await;
+        let broke = locks.break_lock(Space::Lock, "a", token, BreakMode::Forced, Some(why)).await;
         assert_eq!(broke.unwrap(), expected, "{why}");
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, Ended, Force, Grant, Patience, Released, Renewal, SetLimit,
+    Acquisition, BreakMode, ClaimEnd, Grant, Patience, Released, Renewal, SetLimit,
 };
-use lockkit_core::state::{LockState, Standing};
+use lockkit_core::state::{ClaimState, LockState};
 use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Token};
 
 #[derive(Clone)]
@@ -98,7 +98,7 @@ impl Model {
             let answer = match self.renew(claim, now) {
                 Renewal::Holds(grant) => Acquisition::Granted(grant),
                 Renewal::Waits { ahead } => Acquisition::Queued { ahead },
-                Renewal::Ended(Ended::Broken(record)) => return Err(lost(Some(record))),
+                Renewal::Ended(ClaimEnd::Broken(record)) => return Err(lost(Some(record))),
                 Renewal::Ended(_) => unreachable!("it is in line"),
             };
             self.told.retain(|(c, _, _)| c.id != claim.id);
@@ -164,13 +164,13 @@ impl Model {
     pub(crate) fn renew(&mut self, claim: &Claim, now: Moment) -> Renewal {
         let Some(at) = self.at(claim, now) else {
             return Renewal::Ended(match self.ended(claim, now) {
-                Some(record) => Ended::Broken(record),
-                None => Ended::NotInLine,
+                Some(record) => ClaimEnd::Broken(record),
+                None => ClaimEnd::NotFound,
             });
         };
         let place = self.place(claim, at);
         if let Some(record) = &place.broken {
-            return Renewal::Ended(Ended::Broken(record.clone()));
+            return Renewal::Ended(ClaimEnd::Broken(record.clone()));
         }
         if place.held_since.is_none() {
             place.expires = place.expires.max(now.after(claim.wait_ttl));
@@ -187,7 +187,7 @@ impl Model {
             return Released::NoSuchLock;
         }
         let Some(at) = at else {
-            return Released::NotInLine;
+            return Released::NotFound;
         };
         line.remove(at);
         self.settle(&claim.key, now);
@@ -200,7 +200,7 @@ impl Model {
         };
         let place = self.place(claim, at);
         if let Some(record) = &place.broken {
-            return Renewal::Ended(Ended::Broken(record.clone()));
+            return Renewal::Ended(ClaimEnd::Broken(record.clone()));
         }
         if place.held_since.is_none() {
             return Renewal::Waits { ahead: at as u32 };
@@ -251,7 +251,7 @@ impl Model {
         &mut self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
         now: Moment,
     ) -> bool {
@@ -266,7 +266,7 @@ impl Model {
         if told.is_empty() {
             return false;
         }
-        if force == Force::Immediate {
+        if force == BreakMode::Forced {
             line.retain(|p| p.token != token);
         }
         self.settle(key, now);
@@ -295,11 +295,11 @@ impl Model {
     pub(crate) fn look(&self, key: &Key, now: Moment) -> LockState {
         let line = self.lists.get(key).cloned().unwrap_or_default();
         let live: Vec<Place> = line.into_iter().filter(|p| p.expires > now).collect();
-        let line: Vec<Standing> = (0..live.len())
+        let line: Vec<ClaimState> = (0..live.len())
             .map(|at| {
                 let place = &live[at];
                 let identity = (*place.claim.identity).clone();
-                let mut standing = Standing::new(place.token, place.mode, identity);
+                let mut standing = ClaimState::new(place.token, place.mode, identity);
                 standing.note = place.claim.note.as_deref().map(str::to_owned);
                 standing.ttl = place.claim.hold_ttl;
                 standing.expires_in = place.expires.since(now);

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience};
 use lockkit_core::memory::MemoryDriver;
-use lockkit_core::{BreakRecord, Claim, Error, Identity, Key, Mode, Name, Namespace};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Key, Mode, Name, Namespace};
 use tokio::task::JoinHandle;
 
 pub(crate) const HOLD: Duration = Duration::from_secs(30);
 pub(crate) const WAIT: Duration = Duration::from_secs(10);
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
-pub(crate) fn identity() -> Identity {
-    Identity { host: "here".to_owned(), pid: 1, program: "test".to_owned() }
+pub(crate) fn identity() -> ClientIdentity {
+    ClientIdentity { host: "here".to_owned(), pid: 1, program: "test".to_owned() }
 }
 
 pub(crate) fn claim(name: &str, mode: Mode) -> Arc<Claim> {
@@ -35,14 +35,14 @@ pub(crate) fn record(forced: bool) -> BreakRecord {
 }
 
 pub(crate) async fn take(driver: &MemoryDriver, claim: &Arc<Claim>) -> Grant {
-    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().result {
         Acquisition::Granted(grant) => grant,
         other => panic!("not granted but {other:?}"),
     }
 }
 
 pub(crate) async fn queue(driver: &MemoryDriver, claim: &Arc<Claim>) -> u32 {
-    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().result {
         Acquisition::Queued { ahead } => ahead,
         other => panic!("not queued but {other:?}"),
     }

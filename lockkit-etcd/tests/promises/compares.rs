@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Force, LockDriver, Patience, Released, Renewal};
-use lockkit_core::{BreakRecord, Claim, Identity};
+use lockkit_core::driver::{Acquisition, BreakMode, LockDriver, Patience, Released, Renewal};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{KeyValue, PutOptions};
 use lockkit_lab::proxy::{Fault, Protocol, When};
@@ -58,7 +58,7 @@ async fn a_release_takes_out_what_was_put_in_and_nothing_that_came_after() {
         make_anew(&server, &key_of(&server, "a", at).await).await;
     }
     for one in [&waiter, &holder, &waiter, &holder] {
-        assert_eq!(ours.release(one).await.unwrap(), Released::NotInLine);
+        assert_eq!(ours.release(one).await.unwrap(), Released::NotFound);
     }
     assert_eq!(keys(&server, "a").await.len(), 2);
 }
@@ -89,12 +89,12 @@ async fn slow() -> (Server, Proxy, Arc<EtcdDriver>) {
     let slow = driver(&server.url_at(proxy.addr())).await;
     let warm = claim("warm", 60, 60);
     let token = take(&slow, &warm).await.token;
-    assert!(slow.break_claim(&warm.key, token, Force::Immediate, &record()).await.unwrap());
+    assert!(slow.break_claim(&warm.key, token, BreakMode::Forced, &record()).await.unwrap());
     (server, proxy, slow)
 }
 
 fn record() -> BreakRecord {
-    let by = Identity::of_this_process();
+    let by = ClientIdentity::of_this_process();
     BreakRecord { by, at_unix_ms: 1, reason: None, forced: true }
 }
 
@@ -120,7 +120,7 @@ async fn a_forced_break_takes_out_the_claim_with_the_token_and_nothing_that_came
     let one = claim("a", 60, 60);
     let token = take(&slow, &one).await.token;
     let by_force = record();
-    let breaks = slow.break_claim(&one.key, token, Force::Immediate, &by_force);
+    let breaks = slow.break_claim(&one.key, token, BreakMode::Forced, &by_force);
     let broken = meanwhile((&server, &proxy), ("a", 0), 2, breaks).await;
     assert!(!broken.unwrap(), "the claim with this token is gone");
     assert_eq!(keys(&server, "a").await.len(), 1);
@@ -134,6 +134,6 @@ async fn a_try_takes_its_own_claim_out_of_the_line_and_nothing_that_came_after()
     queue(&slow, &waiter).await;
     let tries = slow.acquire(&waiter, Patience::Try);
     let answer = meanwhile((&server, &proxy), ("a", 1), 3, tries).await.unwrap();
-    assert_eq!(answer.answer, Acquisition::Busy);
+    assert_eq!(answer.result, Acquisition::Busy);
     assert_eq!(keys(&server, "a").await.len(), 2);
 }

@@ -98,7 +98,7 @@ impl Way {
             }
             Self::Downgrade => (None, Some(driver.downgrade(one).await?)),
         };
-        match (acquired.map(|acquired| acquired.answer), renewed) {
+        match (acquired.map(|acquired| acquired.result), renewed) {
             (Some(Acquisition::Granted(grant)), _) | (_, Some(Renewal::Holds(grant))) => Ok(grant),
             other => panic!("{self:?}: it holds: {other:?}"),
         }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{Ended, Force, LockDriver, Renewal};
-use lockkit_core::{BreakRecord, Identity, LockManager, Settings};
+use lockkit_core::driver::{BreakMode, ClaimEnd, LockDriver, Renewal};
+use lockkit_core::{BreakRecord, ClientIdentity, LockManager, Settings};
 use lockkit_etcd::etcd_client::Client;
 use lockkit_lab::proxy::{Fault, Protocol, When};
 use lockkit_lab::{Group, Layout, Proxy, Rift};
@@ -16,7 +16,7 @@ const LATE: Duration = Duration::from_millis(1_800);
 const LONG: u64 = 60;
 
 fn record() -> BreakRecord {
-    let by = Identity::of_this_process();
+    let by = ClientIdentity::of_this_process();
     BreakRecord { by, at_unix_ms: 1, reason: None, forced: false }
 }
 
@@ -45,7 +45,7 @@ async fn a_renewal_does_not_believe_the_keys_that_a_leader_without_a_majority_li
     group.cut_off(members[0], Rift::Silent).await.unwrap();
     old.freeze().await;
     until("the break", || async {
-        let broken = near.break_claim(&holder.key, token, Force::Polite, &record()).await;
+        let broken = near.break_claim(&holder.key, token, BreakMode::Graceful, &record()).await;
         matches!(broken, Ok(true))
     })
     .await;
@@ -58,8 +58,8 @@ async fn a_renewal_does_not_believe_the_keys_that_a_leader_without_a_majority_li
                 assert!(since <= broken, "renewed {:?} after the break", since.since(broken));
                 false
             }
-            Ok(Renewal::Ended(Ended::Broken(_))) => true,
-            Ok(other) => panic!("it is broken politely: {other:?}"),
+            Ok(Renewal::Ended(ClaimEnd::Broken(_))) => true,
+            Ok(other) => panic!("it is broken gracefully: {other:?}"),
             Err(error) => {
                 assert!(error.is_retryable(), "{error}");
                 false

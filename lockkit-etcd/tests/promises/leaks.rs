@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Expect, LockDriver, RegisterKey, Registers, Released, Write, WriteId};
+use lockkit_core::driver::{
+    LockDriver, Precondition, RegisterKey, Registers, Released, Write, WriteId,
+};
 use lockkit_core::{LockManager, Name, Namespace, Settings};
 use lockkit_etcd::EtcdDriver;
 use lockkit_lab::{Kind, Server};
@@ -13,7 +15,7 @@ fn register(name: &str) -> RegisterKey {
     RegisterKey { namespace: Namespace::default(), name: Name::new(name).unwrap() }
 }
 
-fn store(value: &str, expect: Expect, ttl: Option<u64>) -> Write {
+fn store(value: &str, expect: Precondition, ttl: Option<u64>) -> Write {
     Write {
         value: Some(value.into()),
         expect,
@@ -30,16 +32,16 @@ async fn a_value_that_is_stored_again_and_again_with_a_ttl_has_one_lease() {
     let (ours, theirs) = (driver(&server.url()).await, driver(&server.url()).await);
     for n in 0..20 {
         let driver = if n % 3 == 0 { &theirs } else { &ours };
-        let value = store("v", Expect::Anything, Some(7 * 86_400));
+        let value = store("v", Precondition::Anything, Some(7 * 86_400));
         driver.write(&register("r"), &value).await.unwrap();
         // One that is refused leaves nothing, either.
-        let refused = store("v", Expect::Absent, Some(7 * 86_400));
+        let refused = store("v", Precondition::Absent, Some(7 * 86_400));
         driver.write(&register("r"), &refused).await.unwrap();
     }
     until("one lease", || async { leases(&server).await.len() == 1 }).await;
     assert!(ours.load(&register("r")).await.unwrap().is_some());
     // Neither has a value that stays.
-    ours.write(&register("r"), &store("w", Expect::Anything, None)).await.unwrap();
+    ours.write(&register("r"), &store("w", Precondition::Anything, None)).await.unwrap();
     until("no lease", || async { leases(&server).await.is_empty() }).await;
     assert!(ours.load(&register("r")).await.unwrap().is_some());
 }
@@ -50,7 +52,7 @@ async fn deletions_share_the_lease_on_which_they_are_remembered() {
     let ours = driver(&server.url()).await;
     for n in 0..20 {
         let at = register(&format!("r{n}"));
-        ours.write(&at, &store("v", Expect::Absent, Some(60))).await.unwrap();
+        ours.write(&at, &store("v", Precondition::Absent, Some(60))).await.unwrap();
         let delete = Write::of(None);
         ours.write(&at, &delete).await.unwrap();
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Force, LockDriver, Patience, Step};
+use lockkit_core::driver::{BreakMode, LockDriver, Patience, Step};
 use lockkit_core::{Error, LockManager, Settings, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, ConnectOptions, GetOptions, Permission};
@@ -156,7 +156,7 @@ async fn a_right_that_is_withdrawn_from_a_holder_costs_it_its_lock_at_most() {
         let another = ours.mutex("c");
         refused("another lock", missing, || another.lock()).await;
         let token_of_b = other.token().unwrap();
-        let break_b = || ours.break_lock(Space::Lock, "b", token_of_b, Force::Polite, None);
+        let break_b = || ours.break_lock(Space::Lock, "b", token_of_b, BreakMode::Graceful, None);
         refused("a break", missing, break_b).await;
         match guard.release().await.expect_err("a release") {
             Error::Lost { .. } => {} // this took longer than its lease

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Renewal};
-use lockkit_core::{Claim, Error, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Error, Key, Mode, Name, Namespace, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{Client, GetOptions, KeyValue};
 use lockkit_lab::Server;
@@ -24,7 +24,7 @@ pub(crate) fn claim(name: &str, hold: u64, wait: u64) -> Arc<Claim> {
 pub(crate) fn exclusive(name: &str, hold: u64, wait: u64) -> Claim {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
     let (hold, wait) = (Duration::from_secs(hold), Duration::from_secs(wait));
-    Claim::new(key, Mode::Exclusive, hold, wait, Arc::new(Identity::of_this_process()))
+    Claim::new(key, Mode::Exclusive, hold, wait, Arc::new(ClientIdentity::of_this_process()))
 }
 
 pub(crate) async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
@@ -65,7 +65,7 @@ pub(crate) async fn leases(server: &Server) -> Vec<i64> {
 }
 
 pub(crate) async fn take(driver: &EtcdDriver, claim: &Arc<Claim>) -> Grant {
-    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().result {
         Acquisition::Granted(grant) => grant,
         other => panic!("it is free: {other:?}"),
     }
@@ -73,7 +73,7 @@ pub(crate) async fn take(driver: &EtcdDriver, claim: &Arc<Claim>) -> Grant {
 
 pub(crate) async fn queue(driver: &EtcdDriver, claim: &Arc<Claim>) {
     let answer = driver.acquire(claim, Patience::Wait).await.unwrap();
-    assert!(matches!(answer.answer, Acquisition::Queued { .. }), "somebody holds it");
+    assert!(matches!(answer.result, Acquisition::Queued { .. }), "somebody holds it");
 }
 
 pub(crate) async fn renewed(driver: &EtcdDriver, claim: &Arc<Claim>) -> Result<Renewal, Error> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Evidence as DriverEvidence, Grant as DriverGrant,
+    Acquisition, Attempted, ClaimEnd, Evidence as DriverEvidence, Grant as DriverGrant,
     Released as Release, Renewal, Renewed, Reply as DriverReply,
 };
 use lockkit_core::{BreakRecord, Error, LossReason, Margin, Token};
@@ -147,13 +147,13 @@ pub enum State {
         ahead: u32,
         /// As in [`Grant`].
         #[serde(default, skip_serializing_if = "is_zero")]
-        unanswered: u32,
+        ambiguous: u32,
     },
     /// It could not hold at once, and is not in line.
     Busy {
         /// As in [`Grant`].
         #[serde(default, skip_serializing_if = "is_zero")]
-        unanswered: u32,
+        ambiguous: u32,
     },
     /// It is not live any more, and never will be again.
     Ended(Loss),
@@ -176,7 +176,7 @@ pub struct Grant {
     /// How many earlier attempts of this request got no answer inside of the service: each may put
     /// the claim in line once more after a release. Release again until the ttl is over.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub unanswered: u32,
+    pub ambiguous: u32,
 }
 
 /// Why a claim ended.
@@ -203,7 +203,7 @@ pub struct Loss {
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// Not in line: released, expired, or lost with the backend's data.
-    NotInLine,
+    NotFound,
     /// Somebody broke it.
     Broken,
     /// The backend's session or lease that kept it ended.
@@ -217,7 +217,7 @@ pub enum Reason {
 /// use lockkit_http::wire::Released;
 ///
 /// let it: Released = serde_json::from_str(r#"{"found": "nothing"}"#)?;
-/// assert_eq!(it.unanswered, 0);
+/// assert_eq!(it.ambiguous, 0);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,7 +226,7 @@ pub struct Released {
     pub found: Found,
     /// As in [`Grant`].
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub unanswered: u32,
+    pub ambiguous: u32,
 }
 
 /// What a release found.
@@ -247,7 +247,7 @@ fn is_zero(number: &u32) -> bool {
 
 impl Grant {
     /// What is answered for a grant of a driver, to a request that was received at `received`.
-    pub fn of(grant: &DriverGrant, received: Moment, unanswered: u32) -> Self {
+    pub fn of(grant: &DriverGrant, received: Moment, ambiguous: u32) -> Self {
         let age = grant.since.map_or(Duration::ZERO, |since| received.since(since));
         Self {
             token: grant.token,
@@ -255,7 +255,7 @@ impl Grant {
             remaining_ms: ms_down(grant.ttl.saturating_sub(age)),
             // The client reads another clock than the backend, whatever the service does.
             margin_ms: ms_up(Margin::default().of(grant.ttl).max(grant.margin)),
-            unanswered,
+            ambiguous,
         }
     }
 
@@ -271,12 +271,12 @@ impl Grant {
 
 impl State {
     /// What is answered to an acquire that was received at `received`.
-    pub fn of_acquisition(answer: Answered<Acquisition>, received: Moment) -> Self {
-        let unanswered = answer.unanswered;
-        match answer.answer {
-            Acquisition::Granted(grant) => Self::Held(Grant::of(&grant, received, unanswered)),
-            Acquisition::Queued { ahead } => Self::Waiting { ahead, unanswered },
-            Acquisition::Busy => Self::Busy { unanswered },
+    pub fn of_acquisition(answer: Attempted<Acquisition>, received: Moment) -> Self {
+        let ambiguous = answer.ambiguous;
+        match answer.result {
+            Acquisition::Granted(grant) => Self::Held(Grant::of(&grant, received, ambiguous)),
+            Acquisition::Queued { ahead } => Self::Waiting { ahead, ambiguous },
+            Acquisition::Busy => Self::Busy { ambiguous },
         }
     }
 
@@ -284,14 +284,14 @@ impl State {
     pub fn of_renewal(renewal: Renewal, received: Moment) -> Self {
         match renewal {
             Renewal::Holds(grant) => Self::Held(Grant::of(&grant, received, 0)),
-            Renewal::Waits { ahead } => Self::Waiting { ahead, unanswered: 0 },
-            Renewal::Ended(Ended::Broken(record)) => {
+            Renewal::Waits { ahead } => Self::Waiting { ahead, ambiguous: 0 },
+            Renewal::Ended(ClaimEnd::Broken(record)) => {
                 Self::Ended(Loss { reason: Reason::Broken, broken: Some(record) })
             }
-            Renewal::Ended(Ended::SessionEnded) => {
+            Renewal::Ended(ClaimEnd::SessionEnded) => {
                 Self::Ended(Loss { reason: Reason::SessionEnded, broken: None })
             }
-            Renewal::Ended(_) => Self::Ended(Loss { reason: Reason::NotInLine, broken: None }),
+            Renewal::Ended(_) => Self::Ended(Loss { reason: Reason::NotFound, broken: None }),
         }
     }
 
@@ -300,20 +300,20 @@ impl State {
         Self::Ended(match reason {
             LossReason::Broken(record) => Loss { reason: Reason::Broken, broken: Some(record) },
             LossReason::SessionEnded => Loss { reason: Reason::SessionEnded, broken: None },
-            _ => Loss { reason: Reason::NotInLine, broken: None },
+            _ => Loss { reason: Reason::NotFound, broken: None },
         })
     }
 
     /// The answer to an acquire that was sent at `sent`.
-    pub fn acquisition(self, sent: Moment) -> Result<Answered<Acquisition>, Error> {
+    pub fn acquisition(self, sent: Moment) -> Result<Attempted<Acquisition>, Error> {
         Ok(match self {
             Self::Held(grant) => {
-                Answered::after(grant.unanswered, Acquisition::Granted(grant.for_driver(sent)))
+                Attempted::after(grant.ambiguous, Acquisition::Granted(grant.for_driver(sent)))
             }
-            Self::Waiting { ahead, unanswered } => {
-                Answered::after(unanswered, Acquisition::Queued { ahead })
+            Self::Waiting { ahead, ambiguous } => {
+                Attempted::after(ambiguous, Acquisition::Queued { ahead })
             }
-            Self::Busy { unanswered } => Answered::after(unanswered, Acquisition::Busy),
+            Self::Busy { ambiguous } => Attempted::after(ambiguous, Acquisition::Busy),
             Self::Ended(loss) => return Err(Error::Lost { reason: loss.reason() }),
         })
     }
@@ -323,11 +323,11 @@ impl State {
         match self {
             Self::Held(grant) => Renewal::Holds(grant.for_driver(sent)),
             Self::Waiting { ahead, .. } => Renewal::Waits { ahead },
-            Self::Busy { .. } => Renewal::Ended(Ended::NotInLine),
+            Self::Busy { .. } => Renewal::Ended(ClaimEnd::NotFound),
             Self::Ended(loss) => Renewal::Ended(match loss {
-                Loss { broken: Some(record), .. } => Ended::Broken(record),
-                Loss { reason: Reason::SessionEnded, .. } => Ended::SessionEnded,
-                Loss { .. } => Ended::NotInLine,
+                Loss { broken: Some(record), .. } => ClaimEnd::Broken(record),
+                Loss { reason: Reason::SessionEnded, .. } => ClaimEnd::SessionEnded,
+                Loss { .. } => ClaimEnd::NotFound,
             }),
         }
     }
@@ -346,35 +346,35 @@ impl Loss {
 
 impl Released {
     /// What is answered to a release.
-    pub fn of(answer: Answered<Release>) -> Self {
-        let found = match answer.answer {
+    pub fn of(answer: Attempted<Release>) -> Self {
+        let found = match answer.result {
             Release::Removed => Found::Claim,
-            Release::NotInLine => Found::OthersOnly,
+            Release::NotFound => Found::OthersOnly,
             Release::NoSuchLock => Found::Nothing,
         };
-        Self { found, unanswered: answer.unanswered }
+        Self { found, ambiguous: answer.ambiguous }
     }
 
     /// The answer for a driver.
-    pub fn for_driver(&self) -> Answered<Release> {
+    pub fn for_driver(&self) -> Attempted<Release> {
         let answer = match self.found {
             Found::Claim => Release::Removed,
-            Found::OthersOnly => Release::NotInLine,
+            Found::OthersOnly => Release::NotFound,
             Found::Nothing => Release::NoSuchLock,
         };
-        Answered::after(self.unanswered, answer)
+        Attempted::after(self.ambiguous, answer)
     }
 }
 
 impl Reply {
     /// What is answered to a step of a flight that was received at `received`.
-    pub fn of(reply: Result<Answered<DriverReply>, Error>, received: Moment) -> Self {
+    pub fn of(reply: Result<Attempted<DriverReply>, Error>, received: Moment) -> Self {
         match reply {
-            Ok(Answered { answer: DriverReply::Acquired(answer), unanswered }) => {
-                Self::State(State::of_acquisition(Answered::after(unanswered, answer), received))
+            Ok(Attempted { result: DriverReply::Acquired(answer), ambiguous }) => {
+                Self::State(State::of_acquisition(Attempted::after(ambiguous, answer), received))
             }
-            Ok(Answered { answer: DriverReply::Released(answer), unanswered }) => {
-                Self::Released(Released::of(Answered::after(unanswered, answer)))
+            Ok(Attempted { result: DriverReply::Released(answer), ambiguous }) => {
+                Self::Released(Released::of(Attempted::after(ambiguous, answer)))
             }
             // What a driver asks to send again, core has sent again before it answers.
             Ok(_) => {
@@ -403,7 +403,7 @@ impl Reply {
     }
 
     /// The answer to a step of a flight that was sent at `sent`.
-    pub fn for_driver(self, sent: Moment) -> Result<Answered<DriverReply>, Error> {
+    pub fn for_driver(self, sent: Moment) -> Result<Attempted<DriverReply>, Error> {
         match self {
             Self::State(state) => Ok(state.acquisition(sent)?.map(DriverReply::Acquired)),
             Self::Released(released) => Ok(released.for_driver().map(DriverReply::Released)),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkit_core::capabilities::{
-    self, Fault, Flights, Keeps, LeaseClock, LeaseScope, TokenSource, WakeUp,
+    self, Fault, Flights, Guarantee, LeaseClock, LeaseScope, TokenSource, WakeUp,
 };
 use lockkit_core::state::{self, Severity};
 use serde::{Deserialize, Serialize};
@@ -86,14 +86,14 @@ impl Health {
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_core::capabilities::{Fault, Keeps};
+/// use lockkit_core::capabilities::{Fault, Guarantee};
 /// use lockkit_http::wire::Promises;
 ///
 /// let it: Promises = serde_json::from_str(
 ///     r#"{"promises": [{"fault": "writes_lost", "keeps": "tokens", "why": "appendfsync everysec"},
 ///                      {"fault": "server_restarts", "keeps": null, "why": "may not be read"}]}"#,
 /// )?;
-/// assert_eq!(it.promises.keeps(Fault::WritesLost), Some(Keeps::Tokens));
+/// assert_eq!(it.promises.keeps(Fault::WritesLost), Some(Guarantee::Tokens));
 /// assert_eq!(it.promises.keeps(Fault::ServerRestarts), None);
 /// # Ok(()) }
 /// ```
@@ -111,8 +111,8 @@ pub struct Capabilities {
     pub lease_clock: LeaseClock,
     pub lease_scope: LeaseScope,
     pub granularity_ms: u64,
-    pub least_ttl_ms: u64,
-    pub longest_ttl_ms: u64,
+    pub min_ttl_ms: u64,
+    pub max_ttl_ms: u64,
     pub expiry_slack_ms: u64,
     pub wake_up: WakeUp,
     pub fifo: bool,
@@ -127,7 +127,7 @@ pub struct Capabilities {
     pub namespaces: bool,
     pub steps: usize,
     pub same_key: bool,
-    pub faults: Vec<(Fault, Keeps)>,
+    pub faults: Vec<(Fault, Guarantee)>,
 }
 
 impl Capabilities {
@@ -139,8 +139,8 @@ impl Capabilities {
             lease_clock: c.lease_clock,
             lease_scope: c.lease_scope,
             granularity_ms: ms_down(c.granularity),
-            least_ttl_ms: ms_down(c.least_ttl),
-            longest_ttl_ms: ms_down(c.longest_ttl),
+            min_ttl_ms: ms_down(c.min_ttl),
+            max_ttl_ms: ms_down(c.max_ttl),
             expiry_slack_ms: ms_down(c.expiry_slack),
             wake_up: c.wake_up,
             fifo: c.fifo,
@@ -170,8 +170,8 @@ impl Capabilities {
         // next request of its client, here too.
         c.lease_scope = self.lease_scope;
         c.granularity = Duration::from_millis(self.granularity_ms);
-        c.least_ttl = Duration::from_millis(self.least_ttl_ms);
-        c.longest_ttl = Duration::from_millis(self.longest_ttl_ms);
+        c.min_ttl = Duration::from_millis(self.min_ttl_ms);
+        c.max_ttl = Duration::from_millis(self.max_ttl_ms);
         c.expiry_slack = Duration::from_millis(self.expiry_slack_ms);
         c.wake_up = self.wake_up;
         c.fifo = self.fifo;
@@ -190,7 +190,7 @@ impl Capabilities {
         if self.lease_clock == LeaseClock::Machine {
             let clocks = [Fault::ClientMachinePaused, Fault::ServerClockSlewedMore];
             faults.retain(|(fault, _)| !clocks.contains(fault));
-            faults.extend(clocks.map(|fault| (fault, Keeps::Tokens)));
+            faults.extend(clocks.map(|fault| (fault, Guarantee::Tokens)));
         }
         c.faults = crate::faults::kept(&faults);
         c
@@ -207,10 +207,10 @@ mod tests {
         file.lease_clock = LeaseClock::Machine;
         let remote = Capabilities::of(&file).for_driver();
         assert_eq!(remote.lease_clock, LeaseClock::Leader);
-        assert_eq!(file.keeps(Fault::ClientMachinePaused), Keeps::All);
-        assert_eq!(remote.keeps(Fault::ClientMachinePaused), Keeps::Tokens);
-        assert_eq!(remote.keeps(Fault::ServerClockSlewed), Keeps::All);
-        assert_eq!(remote.keeps(Fault::ServerClockSlewedMore), Keeps::Tokens);
+        assert_eq!(file.keeps(Fault::ClientMachinePaused), Guarantee::All);
+        assert_eq!(remote.keeps(Fault::ClientMachinePaused), Guarantee::Tokens);
+        assert_eq!(remote.keeps(Fault::ServerClockSlewed), Guarantee::All);
+        assert_eq!(remote.keeps(Fault::ServerClockSlewedMore), Guarantee::Tokens);
         let server = capabilities::Capabilities::of("redis");
         assert_eq!(Capabilities::of(&server).for_driver().lease_clock, LeaseClock::Server);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{ClaimId, Patience, Step as DriverStep};
 use lockkit_core::{
-    Claim as DriverClaim, Error, Identity, Key, Lifetime, Mode, Name, Namespace, Token,
+    Claim as DriverClaim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, Token,
 };
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub struct Claim {
     /// 128 random bits as 32 lower-case hexadecimal digits, new for every claim. A secret: who has
     /// it can renew and release. A request with the same id is the same request again.
     pub id: String,
-    /// Keeps the locks of one application apart from another's.
+    /// Guarantee the locks of one application apart from another's.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prefix: String,
     /// The name of the lock or semaphore: 1 to 512 bytes without control characters.
@@ -53,7 +53,7 @@ pub struct Claim {
     pub wait_ttl_ms: u64,
     /// Who asks, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<Identity>,
+    pub holder: Option<ClientIdentity>,
     /// Why, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -134,7 +134,8 @@ impl Claim {
         let key = Key::new(Namespace::new(&self.prefix)?, mode.space(), Name::new(&self.name)?);
         let (ttl, wait_ttl) =
             (Duration::from_millis(self.ttl_ms), Duration::from_millis(self.wait_ttl_ms));
-        let nobody = || Identity { host: "unknown".into(), pid: 0, program: "unknown".into() };
+        let nobody =
+            || ClientIdentity { host: "unknown".into(), pid: 0, program: "unknown".into() };
         let holder = Arc::new(self.holder.unwrap_or_else(nobody));
         let claim = DriverClaim::new(key, mode, ttl, wait_ttl, holder)
             .with_id(hidden(id))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::SetLimit;
 use lockkit_core::state::{self, Cursor, LockState};
-use lockkit_core::{BreakRecord, Error, Identity, Mode, Name, Namespace, Space, Token};
+use lockkit_core::{BreakRecord, ClientIdentity, Error, Mode, Name, Namespace, Space, Token};
 use serde::{Deserialize, Serialize};
 
 use super::claims::Kind;
@@ -95,7 +95,7 @@ pub struct Lock {
     #[serde(flatten)]
     pub key: Key,
     /// The live claims in their order; those that hold come first.
-    pub line: Vec<Standing>,
+    pub line: Vec<ClaimState>,
     /// The last time that a claim of it was broken, if the backend still knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_break: Option<BreakRecord>,
@@ -106,7 +106,7 @@ pub struct Lock {
 
 /// One claim of a line, without its id.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct ClaimState {
     /// Its token.
     #[serde(with = "text")]
     pub token: Token,
@@ -119,7 +119,7 @@ pub struct Standing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Who.
-    pub holder: Identity,
+    pub holder: ClientIdentity,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -136,8 +136,8 @@ pub struct Standing {
     pub broken: bool,
 }
 
-impl Standing {
-    fn of(standing: state::Standing) -> Self {
+impl ClaimState {
+    fn of(standing: state::ClaimState) -> Self {
         let (mode, permits, limit) = Kind::of(standing.mode);
         Self {
             token: standing.token,
@@ -154,7 +154,7 @@ impl Standing {
         }
     }
 
-    fn for_driver(self) -> state::Standing {
+    fn for_driver(self) -> state::ClaimState {
         let mode = match (self.mode, self.permits, self.limit) {
             (Kind::Exclusive, ..) => Mode::Exclusive,
             (Kind::Shared, ..) => Mode::Shared,
@@ -162,7 +162,7 @@ impl Standing {
                 Mode::Permits { permits: permits.unwrap_or(1), limit: limit.unwrap_or(1) }
             }
         };
-        let mut standing = state::Standing::new(self.token, mode, self.holder);
+        let mut standing = state::ClaimState::new(self.token, mode, self.holder);
         standing.note = self.note;
         standing.ttl = Duration::from_millis(self.ttl_ms);
         standing.expires_in = Duration::from_millis(self.expires_in_ms);
@@ -178,7 +178,7 @@ impl Lock {
     pub fn of(state: LockState) -> Self {
         Self {
             key: Key::of(&state.key),
-            line: state.line.into_iter().map(Standing::of).collect(),
+            line: state.line.into_iter().map(ClaimState::of).collect(),
             last_break: state.last_break,
             damaged: state.damaged,
         }
@@ -186,7 +186,7 @@ impl Lock {
 
     /// The state for a driver.
     pub fn for_driver(self) -> Result<LockState, Error> {
-        let line = self.line.into_iter().map(Standing::for_driver).collect();
+        let line = self.line.into_iter().map(ClaimState::for_driver).collect();
         let mut state = LockState::new(self.key.for_driver()?, line, self.last_break);
         state.damaged = self.damaged;
         Ok(state)
@@ -244,7 +244,7 @@ pub struct Seen {
 impl Changed {
     /// What is sent for a state that was seen.
     pub fn of(key: &lockkit_core::Key, seen: &LockState, wait_ms: u64) -> Self {
-        let seen = seen.line.iter().cloned().map(Standing::of).map(|it| Seen {
+        let seen = seen.line.iter().cloned().map(ClaimState::of).map(|it| Seen {
             token: it.token,
             mode: it.mode,
             permits: it.permits,
@@ -257,10 +257,10 @@ impl Changed {
 }
 
 /// The state that was seen, as far as it tells lines apart.
-pub fn standings(seen: Vec<Seen>) -> Vec<state::Standing> {
-    let nobody = || Identity { host: String::new(), pid: 0, program: String::new() };
+pub fn standings(seen: Vec<Seen>) -> Vec<state::ClaimState> {
+    let nobody = || ClientIdentity { host: String::new(), pid: 0, program: String::new() };
     seen.into_iter()
-        .map(|it| Standing {
+        .map(|it| ClaimState {
             token: it.token,
             mode: it.mode,
             permits: it.permits,
@@ -273,7 +273,7 @@ pub fn standings(seen: Vec<Seen>) -> Vec<state::Standing> {
             held_for_ms: it.holds.then_some(0),
             broken: it.broken,
         })
-        .map(Standing::for_driver)
+        .map(ClaimState::for_driver)
         .collect()
 }
 
@@ -453,7 +453,7 @@ pub struct Break {
     pub force: bool,
     /// Who does it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<Identity>,
+    pub by: Option<ClientIdentity>,
     /// When, by the breaker's clock; the service's when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_unix_ms: Option<u64>,

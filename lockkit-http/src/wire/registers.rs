@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lockkit_core::driver::{self, Answered, Expect, RegisterKey, StoreOutcome, Version, WriteId};
+use lockkit_core::driver::{
+    self, Attempted, Precondition, RegisterKey, Version, WriteId, WriteResult,
+};
 use lockkit_core::{Error, Name, Namespace, Token};
 use serde::{Deserialize, Serialize};
 
@@ -155,9 +157,9 @@ pub struct Write {
 impl Write {
     fn of(it: &driver::Write) -> Self {
         let (version, absent) = match it.expect {
-            Expect::Anything => (None, false),
-            Expect::Absent => (None, true),
-            Expect::Version(version) => (Some(version.0), false),
+            Precondition::Anything => (None, false),
+            Precondition::Absent => (None, true),
+            Precondition::Version(version) => (Some(version.0), false),
         };
         let write_id = driver::ClaimId::from_bytes(it.write_id.0).to_hex();
         Self { write_id, version, absent, token: it.token, repeated: it.repeated }
@@ -173,11 +175,11 @@ impl Write {
         Ok(driver::Write { value, ttl, expect, token, write_id, repeated })
     }
 
-    fn expect(&self) -> Result<Expect, Error> {
+    fn expect(&self) -> Result<Precondition, Error> {
         match (self.absent, self.version) {
-            (false, None) => Ok(Expect::Anything),
-            (true, None) => Ok(Expect::Absent),
-            (false, Some(version)) => Ok(Expect::Version(Version(version))),
+            (false, None) => Ok(Precondition::Anything),
+            (true, None) => Ok(Precondition::Absent),
+            (false, Some(version)) => Ok(Precondition::Version(Version(version))),
             (true, Some(_)) => Err(Error::config("a write expects a version or absent, not both")),
         }
     }
@@ -295,13 +297,13 @@ pub enum Outcome {
         version: u64,
         /// As in [`Grant`](super::Grant).
         #[serde(default)]
-        unanswered: u32,
+        ambiguous: u32,
     },
     /// Not as expected.
     Conflict {
         /// As in [`Grant`](super::Grant).
         #[serde(default)]
-        unanswered: u32,
+        ambiguous: u32,
     },
     /// The token is lower than one that was seen.
     Stale {
@@ -310,30 +312,30 @@ pub enum Outcome {
         highest: Token,
         /// As in [`Grant`](super::Grant).
         #[serde(default)]
-        unanswered: u32,
+        ambiguous: u32,
     },
 }
 
 impl Outcome {
     /// What is answered.
-    pub fn of(answer: Answered<StoreOutcome>) -> Self {
-        let unanswered = answer.unanswered;
-        match answer.answer {
-            StoreOutcome::Stored(version) => Self::Stored { version: version.0, unanswered },
-            StoreOutcome::Conflict => Self::Conflict { unanswered },
-            StoreOutcome::Stale { highest } => Self::Stale { highest, unanswered },
+    pub fn of(answer: Attempted<WriteResult>) -> Self {
+        let ambiguous = answer.ambiguous;
+        match answer.result {
+            WriteResult::Stored(version) => Self::Stored { version: version.0, ambiguous },
+            WriteResult::Conflict => Self::Conflict { ambiguous },
+            WriteResult::Stale { highest } => Self::Stale { highest, ambiguous },
         }
     }
 
     /// For a driver.
-    pub fn for_driver(self) -> Answered<StoreOutcome> {
+    pub fn for_driver(self) -> Attempted<WriteResult> {
         match self {
-            Self::Stored { version, unanswered } => {
-                Answered::after(unanswered, StoreOutcome::Stored(Version(version)))
+            Self::Stored { version, ambiguous } => {
+                Attempted::after(ambiguous, WriteResult::Stored(Version(version)))
             }
-            Self::Conflict { unanswered } => Answered::after(unanswered, StoreOutcome::Conflict),
-            Self::Stale { highest, unanswered } => {
-                Answered::after(unanswered, StoreOutcome::Stale { highest })
+            Self::Conflict { ambiguous } => Attempted::after(ambiguous, WriteResult::Conflict),
+            Self::Stale { highest, ambiguous } => {
+                Attempted::after(ambiguous, WriteResult::Stale { highest })
             }
         }
     }

@@ -1,7 +1,7 @@
 //! States of a lock or register, one after the other.
 
 use lockkit_core::state::{self, LockState};
-use lockkit_core::{BreakRecord, Identity, Token};
+use lockkit_core::{BreakRecord, ClientIdentity, Token};
 use serde::{Deserialize, Serialize};
 
 use super::claims::Kind;
@@ -73,7 +73,7 @@ pub struct InLine {
     /// Whether it was broken gracefully, and goes when its lease ends.
     pub broken: bool,
     /// Who.
-    pub holder: Identity,
+    pub holder: ClientIdentity,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -88,7 +88,7 @@ impl Line {
 }
 
 impl InLine {
-    fn of(standing: &state::Standing) -> Self {
+    fn of(standing: &state::ClaimState) -> Self {
         let (mode, permits, limit) = Kind::of(standing.mode);
         Self {
             token: standing.token,

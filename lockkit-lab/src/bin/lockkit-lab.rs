@@ -110,7 +110,7 @@ impl Lab {
     }
 }
 
-/// Runs the command to its end. Ctrl-C reaches it by itself; a polite request to
+/// Runs the command to its end. Ctrl-C reaches it by itself; a graceful request to
 /// end ends it, too.
 async fn follow(mut command: Command, end: &mut Requests) -> io::Result<ExitCode> {
     let mut child = command.spawn()?;
@@ -126,7 +126,7 @@ async fn follow(mut command: Command, end: &mut Requests) -> io::Result<ExitCode
     }
 }
 
-/// Ctrl-C, and the polite request to end.
+/// Ctrl-C, and the graceful request to end.
 struct Requests {
     interrupt: Signal,
     terminate: Signal,

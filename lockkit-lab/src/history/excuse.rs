@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 
 use super::judge::{Promises, Rule, Violation, nanos};
 use super::{Event, History, What};
@@ -86,10 +86,10 @@ pub(super) fn strikes(history: &History) -> Vec<Strike> {
 }
 
 /// What must be left of the promises for a rule to hold; `None` when no fault costs it.
-pub(super) fn asks(rule: Rule) -> Option<Keeps> {
+pub(super) fn asks(rule: Rule) -> Option<Guarantee> {
     match rule {
-        Rule::Exclusion | Rule::Order => Some(Keeps::All),
-        Rule::TokensGrow | Rule::TokenOnce | Rule::LostUpdate => Some(Keeps::Tokens),
+        Rule::Exclusion | Rule::Order => Some(Guarantee::All),
+        Rule::TokensGrow | Rule::TokenOnce | Rule::LostUpdate => Some(Guarantee::Tokens),
         // The guarded registers are the judge's own: they keep their rules whatever the tokens are.
         Rule::Register | Rule::FreeAtEnd | Rule::Progress | Rule::Success | Rule::Sound => None,
     }

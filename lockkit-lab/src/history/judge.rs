@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Capabilities, Fault, Keeps};
+use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
 use lockkit_core::{Mode, queue};
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ use super::{History, What};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Promises {
     /// Which faults cost what. Those that are not named cost nothing.
-    pub faults: Vec<(Fault, Keeps)>,
+    pub faults: Vec<(Fault, Guarantee)>,
     /// Whether claims are granted in the order in which they were queued.
     pub fifo: bool,
     /// How long after the last client's end a lock may still be held, how long a waiter may wait at
@@ -43,8 +43,8 @@ impl Promises {
     }
 
     /// Which promises hold while this fault happens.
-    pub fn keeps(&self, fault: Fault) -> Keeps {
-        self.faults.iter().find(|(f, _)| *f == fault).map_or(Keeps::All, |(_, keeps)| *keeps)
+    pub fn keeps(&self, fault: Fault) -> Guarantee {
+        self.faults.iter().find(|(f, _)| *f == fault).map_or(Guarantee::All, |(_, keeps)| *keeps)
     }
 }
 

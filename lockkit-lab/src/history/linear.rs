@@ -33,10 +33,10 @@ const STEPS: usize = 2_000_000;
 
 /// Searches an order. `operations` need not be sorted.
 pub(super) fn search(operations: &[Operation]) -> Order {
-    let (mut answered, unanswered): (Vec<_>, Vec<_>) =
+    let (mut answered, ambiguous): (Vec<_>, Vec<_>) =
         operations.iter().partition(|op| op.answered.is_some());
     answered.sort_by_key(|op| op.asked);
-    let search = Search { answered, unanswered };
+    let search = Search { answered, ambiguous };
     let mut seen = HashSet::new();
     let (mut steps, mut best) = (0, 0);
     // Depth first, without recursion: histories are longer than stacks.
@@ -64,7 +64,7 @@ pub(super) fn search(operations: &[Operation]) -> Order {
 struct Search<'a> {
     /// In the order in which they were asked.
     answered: Vec<&'a Operation>,
-    unanswered: Vec<&'a Operation>,
+    ambiguous: Vec<&'a Operation>,
 }
 
 /// Which operations were put in order so far, and the state after them.
@@ -74,7 +74,7 @@ struct Point {
     first: usize,
     /// And these above it.
     beyond: Vec<usize>,
-    /// And these unanswered ones.
+    /// And these ambiguous ones.
     guessed: Vec<usize>,
     state: State,
 }
@@ -121,7 +121,7 @@ impl Search<'_> {
             }
         }
         let mut choices = Vec::new();
-        for (i, op) in self.unanswered.iter().enumerate() {
+        for (i, op) in self.ambiguous.iter().enumerate() {
             let mut state = point.state;
             state.apply(op.token, op.write);
             // One that changes nothing need not have happened.

@@ -29,7 +29,7 @@ struct Stream {
     down: Pieces,
     /// The client has said all that it will: one question, as a rule.
     asked_all: bool,
-    unanswered: u64,
+    ambiguous: u64,
 }
 
 impl Wire for Http2 {
@@ -46,7 +46,7 @@ impl Wire for Http2 {
             DATA | HEADERS => {
                 let stream = self.streams.entry(frame.stream).or_default();
                 let messages = frame.data().map_or(0, |data| stream.up.add(data).len());
-                stream.unanswered += messages as u64;
+                stream.ambiguous += messages as u64;
                 stream.asked_all |= frame.ends_stream();
                 vec![Class::Request; messages]
             }
@@ -83,13 +83,13 @@ impl Http2 {
             if !stream.asked_all && has_field(message, EVENTS) {
                 begins.push(Class::Push);
             } else {
-                stream.unanswered = stream.unanswered.saturating_sub(1);
+                stream.ambiguous = stream.ambiguous.saturating_sub(1);
                 begins.push(Class::Answer);
             }
         }
         if frame.ends_stream() || frame.kind == RST_STREAM {
             // The status of an error comes instead of an answer.
-            if stream.unanswered > 0 {
+            if stream.ambiguous > 0 {
                 begins.push(Class::Answer);
             }
             self.streams.remove(&frame.stream);

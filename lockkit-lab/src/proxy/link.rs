@@ -202,7 +202,7 @@ fn reset(client: &TcpStream, server: &TcpStream) {
     let _ = server.set_zero_linger();
 }
 
-/// Keeps an end open that shall not know that the other one is gone.
+/// Guarantee an end open that shall not know that the other one is gone.
 async fn forsake(mut end: TcpStream, mut fate: watch::Receiver<Fate>) {
     let mut lost = vec![0; 4096];
     tokio::select! {

@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::time::Duration;
 
-use lockkit_core::{Expect, Guard, LockManager};
+use lockkit_core::{Guard, LockManager, Precondition};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -46,7 +46,7 @@ impl Consumer {
     async fn turn(&mut self, guard: Guard, end: Instant) -> io::Result<()> {
         let register = self.locks.register(REGISTER);
         let Ok(loaded) = register.load().await else { return Ok(()) };
-        let mut expect = Expect::from(&loaded);
+        let mut expect = Precondition::from(&loaded);
         let known =
             loaded.map_or(Some(Checkpoint::default()), |e| Checkpoint::from_bytes(&e.value));
         let mut checkpoint = known.ok_or_else(|| io::Error::other("the checkpoint is not one"))?;
@@ -61,7 +61,7 @@ impl Consumer {
             match register.compare_and_store_with(&guard, expect, next.to_bytes()).await {
                 Ok(version) => {
                     self.note(&format!("yes {op} {}", version.0))?;
-                    (expect, checkpoint) = (Expect::Version(version), next);
+                    (expect, checkpoint) = (Precondition::Version(version), next);
                 }
                 Err(error) => {
                     self.note(&format!("no {op} {error}"))?;

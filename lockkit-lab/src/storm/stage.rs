@@ -83,7 +83,7 @@ impl Stage {
             saboteurs.push(saboteur);
         }
         let longest = ttl.as_millis();
-        let of = |urls: Vec<String>| format!("quorum:{}?longest_ttl={longest}ms", urls.join(","));
+        let of = |urls: Vec<String>| format!("quorum:{}?max_ttl={longest}ms", urls.join(","));
         let saboteur = Arc::new(MembersSaboteur::new(saboteurs, seed, ttl * 2));
         Ok(Self { url: of(urls), direct: of(direct), saboteur })
     }

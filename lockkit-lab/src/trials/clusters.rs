@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 
 use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
 use super::stage::staged;
@@ -73,7 +73,7 @@ async fn leader_lost(stage: &Stage, layout: Layout, falls: Falls) -> Applied {
     assert_ne!(new.addr(), old.addr());
     staged(group.calm().await);
     let verified = answered(bench, "the new leader says", || guard.verify()).await;
-    if kept == Keeps::All {
+    if kept == Guarantee::All {
         held.still(&verified, !waiting.is_finished());
     }
     drop(guard);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkit_core::Mode;
 use lockkit_core::capabilities::WakeUp;
-use lockkit_core::driver::{Acquisition, Answered, LockDriver, Patience, Renewal};
+use lockkit_core::driver::{Acquisition, Attempted, LockDriver, Patience, Renewal};
 use tokio::task::JoinSet;
 
 use super::scene::settled;
@@ -266,7 +266,7 @@ impl Meter {
         let claim = bench.claim(name, mode);
         let (answer, count) = self.count(self.driver.acquire(&claim, patience)).await;
         assert!(
-            matches!(answer, Ok(Answered { answer: Acquisition::Granted(_), .. })),
+            matches!(answer, Ok(Attempted { result: Acquisition::Granted(_), .. })),
             "{answer:?}"
         );
         self.driver.let_go(&claim).await;

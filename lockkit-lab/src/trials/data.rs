@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::{Error, LockManager};
 
 use super::scene::{Held, Tokens, answered, its_turn, keeps, wait_in_line, works_again};
@@ -33,7 +33,7 @@ pub async fn robust_08_the_clock_of_the_server_jumps(stage: Stage) -> Applied {
         let held = Held::by(&guard, token);
         staged(stage.server().move_clock(shift));
         let verified = answered(bench, "the server says", || guard.verify()).await;
-        if kept == Keeps::All {
+        if kept == Guarantee::All {
             held.still(&verified, !waiting.is_finished());
         }
         drop(guard);
@@ -62,12 +62,12 @@ pub async fn robust_08_the_wall_clock_of_a_client_jumps(stage: Stage) -> Applied
         staged(clock.set(shift));
         // It is renewed at every third of its ttl.
         let since = std::time::Instant::now();
-        while kept == Keeps::All && since.elapsed() < ttl / 2 {
+        while kept == Guarantee::All && since.elapsed() < ttl / 2 {
             let line = bench.soon("the process says what it sees", worker.line()).await;
             assert_eq!(line, format!("wrote {token}"), "{shift:?}: it holds as before");
         }
         let other = manager.mutex(LOCK).try_lock().await.expect("it is answered");
-        assert!(other.is_none() || kept < Keeps::All, "{shift:?}: two hold");
+        assert!(other.is_none() || kept < Guarantee::All, "{shift:?}: two hold");
     }
     drop(worker);
     works_again(bench, &[&manager], LOCK, &mut Tokens::new(kept), bench.after(ttl)).await;
@@ -87,7 +87,7 @@ pub async fn robust_09_a_refusal_is_a_clear_error(stage: Stage) -> Applied {
 
 async fn refused(stage: &Stage, refusal: &Refusal) {
     let (bench, servers, what) = (stage.bench(), stage.server(), refusal.what);
-    let mut tokens = Tokens::new(Keeps::All);
+    let mut tokens = Tokens::new(Guarantee::All);
     let ours = bench.manager().await;
     let guard = bench.soon("it is locked", ours.mutex(LOCK).lock()).await.expect("it is free");
     tokens.next(&guard, "before");
@@ -163,7 +163,7 @@ pub async fn robust_10_data_is_deleted_under_a_lock(stage: Stage) -> Applied {
 
 async fn deleted(stage: &Stage, deletion: &Deletion) {
     let (bench, what) = (stage.bench(), deletion.what);
-    let kept = deletion.fault.map_or(Keeps::All, |fault| bench.capabilities().keeps(fault));
+    let kept = deletion.fault.map_or(Guarantee::All, |fault| bench.capabilities().keeps(fault));
     let mut tokens = Tokens::new(kept);
     let (ours, theirs) = (impatient(bench).await, impatient(bench).await);
     let ttl = bench.lively();
@@ -174,7 +174,7 @@ async fn deleted(stage: &Stage, deletion: &Deletion) {
     let held = Held::by(&guard, token);
     let done = stage.server().act(deletion.act).await;
     done.unwrap_or_else(|e| panic!("{what} could not be staged: {e}"));
-    if kept == Keeps::All {
+    if kept == Guarantee::All {
         let verified = answered(bench, "the lock is known", || guard.verify()).await;
         held.still(&verified, !waiting.is_finished());
         drop(guard);

@@ -1,7 +1,7 @@
 //! What is demanded where the server is one member of several: that it is away, and back, without
 //! anybody noticing. Stages the absence of that member alone.
 
-use lockkit_core::capabilities::Keeps;
+use lockkit_core::capabilities::Guarantee;
 
 use super::scene::{Tokens, answered, its_turn, wait_in_line, works_again};
 use super::stage::staged;
@@ -27,7 +27,7 @@ pub(super) enum Absence {
 /// clients and new ones, all while a member is away.
 pub(super) async fn nobody_notices(stage: &Stage, absence: Absence) -> Applied {
     let bench = stage.bench();
-    let mut tokens = Tokens::new(Keeps::All);
+    let mut tokens = Tokens::new(Guarantee::All);
     let proxy = stage.proxy().await;
     let ours = bench.manager_over(stage.through(&proxy).await);
     let theirs = bench.manager().await;

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::capabilities::Keeps;
+use lockkit_core::capabilities::Guarantee;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Expect, LockDriver, RegisterKey, Registers, StoreOutcome, Write, WriteId,
+    LockDriver, Precondition, RegisterKey, Registers, Write, WriteId, WriteResult,
 };
 use lockkit_core::{Error, Guard, LockManager, Name, Token};
 
@@ -29,7 +29,7 @@ fn divided(stage: &Stage) -> Result<&Group, NotApplicable> {
 
 pub async fn robust_07_a_lock_moves_to_another_server(stage: Stage) -> Applied {
     let (group, bench) = (divided(&stage)?, stage.bench());
-    let mut tokens = Tokens::new(Keeps::All);
+    let mut tokens = Tokens::new(Guarantee::All);
     let (ours, theirs) = (bench.manager().await, bench.manager().await);
     // A lock for which nobody waits, and one with a line.
     for with_line in [false, true] {
@@ -119,14 +119,14 @@ async fn write(
     written.push(next);
     let store = Write {
         value: Some(next.to_string().into_bytes()),
-        expect: Expect::Anything,
+        expect: Precondition::Anything,
         token: Some(token),
         write_id: WriteId::random(),
         ttl: None,
         repeated: false,
     };
-    match registers(driver).write(at, &store).await?.answer {
-        StoreOutcome::Stored(_) => written.retain(|value| *value == next),
+    match registers(driver).write(at, &store).await?.result {
+        WriteResult::Stored(_) => written.retain(|value| *value == next),
         other => panic!("nobody else writes: {other:?}"),
     }
     Ok(())

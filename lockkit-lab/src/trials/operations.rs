@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Expect, Force, Grant, LockDriver, Patience, RegisterKey, Registers, Renewal,
-    StoreOutcome, Version, Write, WriteId,
+    Acquisition, BreakMode, Grant, LockDriver, Patience, Precondition, RegisterKey, Registers,
+    Renewal, Version, Write, WriteId, WriteResult,
 };
 use lockkit_core::state::ListRequest;
 use lockkit_core::{Capabilities, Claim, Error, Mode, Name, Token};
@@ -127,7 +127,7 @@ impl Client {
                 name: Name::new(&name).expect("a valid name"),
             },
             version: None,
-            store: store(b"mine", Expect::Absent),
+            store: store(b"mine", Precondition::Absent),
             bench,
             proxy,
         };
@@ -164,9 +164,9 @@ impl Client {
             self.highest = Some(grant.token);
         }
         if matches!(self.operation, O::Load | O::Delete | O::Changed | O::Page) {
-            let first = store(b"first", Expect::Absent);
+            let first = store(b"first", Precondition::Absent);
             let outcome = registers(&self.others).write(&self.at, &first).await;
-            self.version = Some(stored(outcome.expect("it is stored").answer));
+            self.version = Some(stored(outcome.expect("it is stored").result));
         }
     }
 
@@ -182,16 +182,16 @@ impl Client {
         match self.operation {
             O::Connect => driver.health().await.map(drop),
             O::Acquire | O::AcquireShared => {
-                match driver.acquire(claim, Patience::Try).await?.answer {
+                match driver.acquire(claim, Patience::Try).await?.result {
                     Acquisition::Granted(grant) => self.greater(grant),
                     other => panic!("it is free: {other:?}"),
                 }
             }
-            O::RefusedTry => match driver.acquire(claim, Patience::Try).await?.answer {
+            O::RefusedTry => match driver.acquire(claim, Patience::Try).await?.result {
                 Acquisition::Busy => Ok(()),
                 other => panic!("it is held: {other:?}"),
             },
-            O::Queue => match driver.acquire(claim, Patience::Wait).await?.answer {
+            O::Queue => match driver.acquire(claim, Patience::Wait).await?.result {
                 Acquisition::Queued { ahead: 1 } => Ok(()),
                 other => panic!("one is ahead: {other:?}"),
             },
@@ -209,7 +209,7 @@ impl Client {
             O::Break => {
                 let token = self.highest.expect("it is held");
                 let record = listing::record("it is in the way", true);
-                let force = Force::Immediate;
+                let force = BreakMode::Forced;
                 driver.break_claim(&claim.key, token, force, &record).await.map(drop)
             }
             O::Inspect => {
@@ -276,23 +276,23 @@ impl Client {
             }
             // The same write, however often: never a conflict with itself.
             Operation::Store => {
-                stored(registers.write(&self.at, &self.store).await?.answer);
+                stored(registers.write(&self.at, &self.store).await?.result);
             }
             Operation::Delete => {
-                let expect = self.version.map_or(Expect::Absent, Expect::Version);
+                let expect = self.version.map_or(Precondition::Absent, Precondition::Version);
                 let write_id = self.store.write_id;
                 let delete = Write { expect, write_id, ..Write::of(None) };
-                stored(registers.write(&self.at, &delete).await?.answer);
+                stored(registers.write(&self.at, &delete).await?.result);
             }
             _ => {
                 let waiting = registers.changed(&self.at, self.version);
                 let change = async {
                     tokio::time::sleep(Duration::from_millis(50)).await;
-                    let write = Write { expect: Expect::Anything, ..self.store.clone() };
+                    let write = Write { expect: Precondition::Anything, ..self.store.clone() };
                     self::registers(&self.others).write(&self.at, &write).await
                 };
                 let (changed, outcome) = tokio::join!(waiting, change);
-                let version = stored(outcome.expect("others can store").answer);
+                let version = stored(outcome.expect("others can store").result);
                 assert_eq!(changed?.map(|e| e.version), Some(version));
             }
         }
@@ -363,7 +363,7 @@ fn registers(driver: &Arc<dyn LockDriver>) -> &dyn Registers {
     driver.registers().expect("the driver says that it has registers")
 }
 
-fn store(value: &[u8], expect: Expect) -> Write {
+fn store(value: &[u8], expect: Precondition) -> Write {
     Write {
         value: Some(value.to_vec()),
         expect,
@@ -374,9 +374,9 @@ fn store(value: &[u8], expect: Expect) -> Write {
     }
 }
 
-fn stored(outcome: StoreOutcome) -> Version {
+fn stored(outcome: WriteResult) -> Version {
     match outcome {
-        StoreOutcome::Stored(version) => version,
+        WriteResult::Stored(version) => version,
         other => panic!("it is the only write, so it is stored, and not {other:?}"),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::{LockManager, LossReason};
 
 use super::members::{Absence, nobody_notices};
@@ -30,7 +30,7 @@ pub async fn robust_03_the_server_is_killed_and_restarted(stage: Stage) -> Appli
     stage.server().kill().await;
     fails_in_time(bench, &ours).await;
     staged(stage.server().restart(Data::Keep).await);
-    if kept == Keeps::All {
+    if kept == Guarantee::All {
         let verified = answered(bench, "the server knows the lock", || guard.verify()).await;
         held.still(&verified, !waiting.is_finished());
     }
@@ -76,7 +76,7 @@ pub async fn robust_05_a_client_stands_still(stage: Stage) -> Applied {
     lockkit_conformance::cases::loss::loss_08_a_stopped_process_finds_out_on_waking(bench.clone())
         .await;
     let manager = bench.manager().await;
-    let mut tokens = Tokens::new(Keeps::All);
+    let mut tokens = Tokens::new(Guarantee::All);
     works_again(bench, &[&manager], LOCK, &mut tokens, bench.after(bench.short() * 3)).await;
     Ok(())
 }
@@ -163,10 +163,10 @@ pub async fn token_07_tokens_grow_although_all_data_was_lost(stage: Stage) -> Ap
 /// Restarts the server several times, and has old and new clients take the lock in between.
 async fn grows_across(stage: &Stage, fault: Fault, data: Data) -> Applied {
     let bench = stage.bench();
-    if keeps(bench, fault)? < Keeps::Tokens {
+    if keeps(bench, fault)? < Guarantee::Tokens {
         return NotApplicable::because("the table of faults: tokens may begin again");
     }
-    let mut tokens = Tokens::new(Keeps::Tokens);
+    let mut tokens = Tokens::new(Guarantee::Tokens);
     let old = bench.manager().await;
     for round in 0..3 {
         for _ in 0..20 {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::{
-    Answered, Expect, LockDriver, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId,
+    Attempted, LockDriver, Precondition, RegisterKey, Registers, Version, Write, WriteId,
+    WriteResult,
 };
 use lockkit_core::{Error, Name, Token};
 
@@ -32,7 +33,7 @@ pub async fn register_04_tokens_are_remembered_across_a_restart(stage: Stage) ->
         assert_eq!((entry.value, entry.version), (b"new".to_vec(), version));
         assert_eq!(entry.token, Some(new), "the token is remembered");
         let late = registers(&driver).write(&at, &write(b"late", Some(old))).await;
-        assert_eq!(late.expect("it is answered").answer, StoreOutcome::Stale { highest: new });
+        assert_eq!(late.expect("it is answered").result, WriteResult::Stale { highest: new });
     }
     Ok(())
 }
@@ -79,24 +80,24 @@ pub async fn register_06_a_store_whose_answer_was_lost_is_told_from_a_conflict(
         settled(&proxy).await;
         let mut strike = proxy.fault(fault.0, fault.1);
         let mut mine = write(b"mine", None);
-        mine.expect = Expect::Version(seen);
+        mine.expect = Precondition::Version(seen);
         let store = || registers(&driver).write(&at, &mine);
         let outcome = answered(bench, "it is answered", store).await;
         bench.soon("the answer is lost", strike.struck()).await;
         let version = stored(outcome);
         // Somebody else who expected the same is in conflict, and so am I once overwritten.
         let mut theirs = write(b"theirs", None);
-        theirs.expect = Expect::Version(seen);
-        assert_eq!(conflict(&others, &at, &theirs).await, StoreOutcome::Conflict);
-        theirs.expect = Expect::Version(version);
+        theirs.expect = Precondition::Version(seen);
+        assert_eq!(conflict(&others, &at, &theirs).await, WriteResult::Conflict);
+        theirs.expect = Precondition::Version(version);
         seen = stored(registers(&others).write(&at, &theirs).await);
-        assert_eq!(conflict(&driver, &at, &mine).await, StoreOutcome::Conflict);
+        assert_eq!(conflict(&driver, &at, &mine).await, WriteResult::Conflict);
     }
     Ok(())
 }
 
-async fn conflict(driver: &Arc<dyn LockDriver>, at: &RegisterKey, store: &Write) -> StoreOutcome {
-    registers(driver).write(at, store).await.expect("it is answered").answer
+async fn conflict(driver: &Arc<dyn LockDriver>, at: &RegisterKey, store: &Write) -> WriteResult {
+    registers(driver).write(at, store).await.expect("it is answered").result
 }
 
 fn offered(bench: &Bench) -> Applied {
@@ -119,7 +120,7 @@ fn write(value: &[u8], token: Option<Token>) -> Write {
     let value = value.to_vec();
     Write {
         value: Some(value),
-        expect: Expect::Anything,
+        expect: Precondition::Anything,
         token,
         write_id: WriteId::random(),
         ttl: None,
@@ -127,9 +128,9 @@ fn write(value: &[u8], token: Option<Token>) -> Write {
     }
 }
 
-fn stored(outcome: Result<Answered<StoreOutcome>, Error>) -> Version {
-    match outcome.map(|answered| answered.answer) {
-        Ok(StoreOutcome::Stored(version)) => version,
+fn stored(outcome: Result<Attempted<WriteResult>, Error>) -> Version {
+    match outcome.map(|answered| answered.result) {
+        Ok(WriteResult::Stored(version)) => version,
         other => panic!("it should have been stored: {other:?}"),
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::{Error, Guard, LockManager, Token};
 use tokio::task::JoinHandle;
@@ -14,9 +14,11 @@ use crate::proxy::Proxy;
 use lockkit_conformance::bench::{Bench, PATIENCE};
 
 /// What is kept under this fault; not applicable where it cannot happen.
-pub(super) fn keeps(bench: &Bench, fault: Fault) -> Result<Keeps, NotApplicable> {
+pub(super) fn keeps(bench: &Bench, fault: Fault) -> Result<Guarantee, NotApplicable> {
     match bench.capabilities().keeps(fault) {
-        Keeps::Impossible => NotApplicable::because("the table of faults: it cannot happen here"),
+        Guarantee::Impossible => {
+            NotApplicable::because("the table of faults: it cannot happen here")
+        }
         keeps => Ok(keeps),
     }
 }
@@ -29,8 +31,8 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    pub(super) fn new(keeps: Keeps) -> Self {
-        Self { highest: None, kept: keeps >= Keeps::Tokens }
+    pub(super) fn new(keeps: Guarantee) -> Self {
+        Self { highest: None, kept: keeps >= Guarantee::Tokens }
     }
 
     /// Notes the token of the next holder, which must be greater where tokens are kept.
@@ -89,10 +91,10 @@ pub(super) async fn its_turn(
     bench: &Bench,
     waiting: JoinHandle<Result<Guard, Error>>,
     limit: Duration,
-    before: Option<(&Guard, Keeps)>,
+    before: Option<(&Guard, Guarantee)>,
 ) -> Guard {
     let guard = bench.within(limit, "the one who waits gets its turn", waiting).await;
-    if let Some((old, Keeps::All)) = before {
+    if let Some((old, Guarantee::All)) = before {
         let left = old.remaining();
         assert!(!old.is_valid(), "two hold: {left:?} are left to the guard before");
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lockkit_core::Error;
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::driver::LockDriver;
 
 use crate::Site;
@@ -132,7 +132,7 @@ impl Stage {
 
     /// What is promised under a fault of the server: in a group that may choose another leader
     /// meanwhile, no more than is kept then.
-    pub(super) fn keeps(&self, fault: Fault) -> Result<Keeps, NotApplicable> {
+    pub(super) fn keeps(&self, fault: Fault) -> Result<Guarantee, NotApplicable> {
         let kept = scene::keeps(&self.bench, fault)?;
         match self.group().map(Group::layout) {
             Some(Layout::RedisSentinel | Layout::RedisClusterWithReplicas) => {

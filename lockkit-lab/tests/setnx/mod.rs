@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use lockkit_core::capabilities::Capabilities;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::*;
-use lockkit_core::state::{Health, ListRequest, LockState, Page, Standing};
-use lockkit_core::{BreakRecord, Claim, Error, Identity, Key, Mode, Token};
+use lockkit_core::state::{ClaimState, Health, ListRequest, LockState, Page};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Key, Mode, Token};
 use lockkit_lab::raw::resp::{Connection, Reply};
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -74,7 +74,7 @@ impl SetNx {
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
+    ) -> Result<Attempted<Acquisition>, Error> {
         let answer = match (self.take(claim).await?, patience) {
             (true, _) => Acquisition::Granted(grant(claim)),
             (false, Patience::Try) => Acquisition::Busy,
@@ -88,7 +88,7 @@ impl SetNx {
             self.call(&["DEL", &self.name(&claim.key)]).await?;
             return Ok(Released::Removed);
         }
-        Ok(Released::NotInLine)
+        Ok(Released::NotFound)
     }
 }
 
@@ -100,7 +100,7 @@ impl LockDriver for SetNx {
 
     async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
         let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
-        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
         Ok(one_by_one(steps, acquire, release).await)
     }
 
@@ -129,7 +129,7 @@ impl LockDriver for SetNx {
         &self,
         _: &Key,
         _: Token,
-        _: Force,
+        _: BreakMode,
         _: &BreakRecord,
     ) -> Result<bool, Error> {
         Err(self.unsupported("breaking"))
@@ -138,7 +138,7 @@ impl LockDriver for SetNx {
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
         let held = self.call(&["EXISTS", &self.name(key)]).await? == Reply::Number(1);
         let token = Token::new(1).unwrap();
-        let standing = Standing::new(token, Mode::Exclusive, Identity::of_this_process());
+        let standing = ClaimState::new(token, Mode::Exclusive, ClientIdentity::of_this_process());
         let line = if held { vec![standing] } else { Vec::new() };
         Ok(LockState::new(key.clone(), line, None))
     }

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Answered, Entry, Force, Grant, LockDriver, Patience, RegisterKey, Registers,
-    Released, Renewal, Replies, SetLimit, Step, StoreOutcome, Version, Write, WriteId, one_by_one,
+    Acquisition, Attempted, BreakMode, Entry, Grant, LockDriver, Patience, RegisterKey, Registers,
+    Released, Renewal, Replies, SetLimit, Step, Version, Write, WriteId, WriteResult, one_by_one,
 };
 use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
@@ -118,7 +118,7 @@ impl Wrong {
         &self,
         claim: &Arc<Claim>,
         patience: Patience,
-    ) -> Result<Answered<Acquisition>, Error> {
+    ) -> Result<Attempted<Acquisition>, Error> {
         if self.is(Flaw::LooksFirst) {
             self.inner.inspect(&claim.key).await?;
         }
@@ -128,7 +128,7 @@ impl Wrong {
             self.known.lock().unwrap().insert(claim.id, known.clone());
         }
         let answer = self.passed(self.inner.acquire(&known, patience)).await?;
-        if matches!(answer.answer, Acquisition::Queued { .. }) {
+        if matches!(answer.result, Acquisition::Queued { .. }) {
             self.waiting.lock().unwrap().insert(claim.id);
         }
         Ok(answer.map(|answer| match answer {
@@ -163,7 +163,7 @@ impl LockDriver for Wrong {
             tokio::time::sleep(Duration::from_micros(100) * waiting).await;
         }
         let acquire = |claim, patience| async move { self.put_in(&claim, patience).await };
-        let release = |claim| async move { self.take_out(&claim).await.map(Answered::from) };
+        let release = |claim| async move { self.take_out(&claim).await.map(Attempted::from) };
         Ok(one_by_one(steps, acquire, release).await)
     }
 
@@ -204,7 +204,7 @@ impl LockDriver for Wrong {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         self.passed(self.inner.break_claim(key, token, force, record)).await
@@ -226,8 +226,8 @@ impl LockDriver for Wrong {
         self.passed(self.inner.resize(key, limit)).await
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.passed(self.inner.token_base(namespace)).await
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+        self.passed(self.inner.namespace_counter(namespace)).await
     }
 
     async fn health(&self) -> Result<Health, Error> {
@@ -249,7 +249,7 @@ impl Registers for Wrong {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         let mut write = write.clone();
         if self.is(Flaw::ForgetsWrites) && write.value.is_some() {
             write.write_id = WriteId::random();

@@ -1,7 +1,7 @@
 -- Breaks the claim that has this token: marks it, or takes it out at once.
 --
 -- KEYS[1]  the lock
--- ARGV[1]  the token, 19 digits    ARGV[2]  "force" or "polite"    ARGV[3]  the record: who, when, why
+-- ARGV[1]  the token, 19 digits    ARGV[2]  "force" or "graceful"    ARGV[3]  the record: who, when, why
 --
 -- 1 there was one, 0 there was none. The record stays at ….broken… for a minute, and for at least
 -- as long as the claim's own ttl.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience, Released, Reply, Step};
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Token};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Token};
 use lockkit_lab::raw::resp::Reply as Answer;
 use lockkit_lab::{Kind, Server, Shift};
 use lockkit_redis::redis::Client;
@@ -77,7 +77,7 @@ async fn take_many(driver: &RedisDriver) -> Vec<Token> {
     let claim = |i| {
         let name = Name::new(format!("invoice/{i}")).unwrap();
         let key = Key::new(Namespace::default(), Mode::Exclusive.space(), name);
-        let identity = Arc::new(Identity::of_this_process());
+        let identity = Arc::new(ClientIdentity::of_this_process());
         Arc::new(Claim::new(key, Mode::Exclusive, LONG, LONG, identity))
     };
     let claims: Vec<_> = (0..100).map(claim).collect();
@@ -89,7 +89,7 @@ async fn take_many(driver: &RedisDriver) -> Vec<Token> {
         Reply::Acquired(Acquisition::Granted(grant)) => grant.token,
         other => panic!("it is free: {other:?}"),
     };
-    taken.into_iter().map(|reply| token(reply.unwrap().answer)).collect()
+    taken.into_iter().map(|reply| token(reply.unwrap().result)).collect()
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn no_token_is_below_the_clock_when_older_counters_come_back_behind_an_idl
         let token = take(&idle, &holder).await;
         assert!(token > before, "{mode:?}: {token} after {before}");
         put_back(&server, &old).await;
-        let last = match idle.acquire(&waiter, Patience::Wait).await.unwrap().answer {
+        let last = match idle.acquire(&waiter, Patience::Wait).await.unwrap().result {
             Acquisition::Granted(grant) => grant.token,
             _ => idle.inspect(&waiter.key).await.unwrap().line[1].token,
         };
@@ -234,7 +234,7 @@ async fn a_clock_that_was_ahead_locks_no_name_for_as_long_as_the_step_lasted() {
         }
         server.move_clock(Shift::NONE).unwrap();
         assert!(first_ends_in(&driver, &holder).await <= LONG, "{mode:?}");
-        let busy = driver.acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap().answer;
+        let busy = driver.acquire(&claim(Mode::Exclusive), Patience::Try).await.unwrap().result;
         assert!(matches!(busy, Acquisition::Busy), "{mode:?}: {busy:?}");
         let (left, keys) = (first_ends_in(&driver, &holder).await, keys_last(&server).await);
         assert!(

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Expect, Force, LockDriver, Patience, RegisterKey, Registers,
-    Released, Renewal, Reply as DriverReply, SetLimit, Step, Write, WriteId,
+    Acquisition, Attempted, BreakMode, ClaimEnd, LockDriver, Patience, Precondition, RegisterKey,
+    Registers, Released, Renewal, Reply as DriverReply, SetLimit, Step, Write, WriteId,
 };
 use lockkit_core::state::{ListRequest, RegisterRequest, Severity};
-use lockkit_core::{BreakRecord, Claim, Error, Identity, Mode, Name, Namespace, Token};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Mode, Name, Namespace, Token};
 use lockkit_lab::Server;
 use lockkit_lab::raw::resp::Reply;
 use lockkit_redis::RedisDriver;
@@ -61,10 +61,10 @@ fn names(error: &Error, key: &str, form: Form) {
 }
 
 async fn try_to_break(driver: &RedisDriver, about: &Arc<Claim>) -> Result<bool, Error> {
-    let by = Identity::of_this_process();
+    let by = ClientIdentity::of_this_process();
     let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
     let token = Token::new(1).unwrap();
-    driver.break_claim(&about.key, token, Force::Immediate, &record).await
+    driver.break_claim(&about.key, token, BreakMode::Forced, &record).await
 }
 
 /// Each verb but renewals and releases, of a claim that is not in line.
@@ -97,9 +97,9 @@ async fn a_lock_whose_key_has_another_form_is_an_error_to_each_verb_and_stays_as
                 names(&error, &key, form);
                 assert_eq!(dump(&server, &key).await, before, "{form:?}");
             }
-            assert_eq!(driver.release(&about).await.unwrap(), Released::NotInLine, "{form:?}");
+            assert_eq!(driver.release(&about).await.unwrap(), Released::NotFound, "{form:?}");
             let renewed = driver.renew_single(&about).await.unwrap();
-            assert_eq!(renewed, Renewal::Ended(Ended::NotInLine), "{form:?}");
+            assert_eq!(renewed, Renewal::Ended(ClaimEnd::NotFound), "{form:?}");
             assert_eq!(dump(&server, &key).await, before, "{form:?}");
         }
         ask(&server, &["DEL", &key]).await;
@@ -117,9 +117,9 @@ async fn who_holds_or_waits_is_told_that_it_is_gone_when_its_key_gets_another_fo
         let before = put(&server, &key, form).await;
         for it in [&holder, &waiter] {
             let renewed = driver.renew_single(it).await.unwrap();
-            assert_eq!(renewed, Renewal::Ended(Ended::NotInLine), "{form:?}");
+            assert_eq!(renewed, Renewal::Ended(ClaimEnd::NotFound), "{form:?}");
         }
-        assert_eq!(driver.release(&holder).await.unwrap(), Released::NotInLine, "{form:?}");
+        assert_eq!(driver.release(&holder).await.unwrap(), Released::NotFound, "{form:?}");
         assert_eq!(dump(&server, &key).await, before, "{form:?}");
     }
 }
@@ -147,9 +147,9 @@ async fn a_key_beside_the_lock_of_another_form_is_named_and_stays_as_it_is() {
     let key = key_of(&server, &driver, &held, ".broken").await;
     let token = take(&driver, &held).await;
     let before = put(&server, &key, string).await;
-    let by = Identity::of_this_process();
+    let by = ClientIdentity::of_this_process();
     let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
-    let broken = driver.break_claim(&held.key, token, Force::Immediate, &record).await;
+    let broken = driver.break_claim(&held.key, token, BreakMode::Forced, &record).await;
     names(&broken.unwrap_err(), &key, string);
     assert_eq!(dump(&server, &key).await, before);
     assert!(matches!(driver.renew_single(&held).await.unwrap(), Renewal::Holds(_)), "it holds");
@@ -185,7 +185,9 @@ async fn a_counter_of_another_form_fails_its_own_locks_alone_and_leaves_none_of_
         let mut taken = 0;
         for (claim, reply) in claims.iter().zip(driver.carry(&steps).await.unwrap()) {
             match reply {
-                Ok(Answered { answer: DriverReply::Acquired(Acquisition::Granted(_)), .. }) => {
+                Ok(Attempted {
+                    result: DriverReply::Acquired(Acquisition::Granted(_)), ..
+                }) => {
                     taken += 1;
                     driver.release(claim).await.unwrap();
                 }
@@ -202,7 +204,7 @@ async fn a_counter_of_another_form_fails_its_own_locks_alone_and_leaves_none_of_
             Mode::Shared,
             super::LONG,
             super::LONG,
-            Identity::of_this_process().into(),
+            ClientIdentity::of_this_process().into(),
         );
         let error = driver.acquire(&Arc::new(shared), Patience::Wait).await.unwrap_err();
         names(&error, &counter, form);
@@ -218,7 +220,7 @@ async fn a_register_of_another_form_is_named_and_stays_as_it_is() {
     let (server, driver) = start().await;
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("a").unwrap() };
     let write = |value: Option<Vec<u8>>| {
-        let (expect, write_id) = (Expect::Anything, WriteId::random());
+        let (expect, write_id) = (Precondition::Anything, WriteId::random());
         Write { expect, write_id, ..Write::of(value) }
     };
     driver.write(&at, &write(Some(vec![1]))).await.unwrap();
@@ -250,12 +252,16 @@ async fn a_register_of_another_form_is_named_and_stays_as_it_is() {
 async fn a_token_base_of_another_form_is_named_and_stays_as_it_is() {
     let (server, driver) = start().await;
     let namespace = Namespace::default();
-    driver.raise_token_base(&namespace, 5).await.unwrap();
-    assert_eq!(driver.token_base(&namespace).await.unwrap(), 5);
+    driver.raise_namespace_counter(&namespace, 5).await.unwrap();
+    assert_eq!(driver.namespace_counter(&namespace).await.unwrap(), 5);
     for form in [FORMS[0], FORMS[5]] {
         let before = put(&server, "lockkit:base:", form).await;
-        names(&driver.token_base(&namespace).await.unwrap_err(), "lockkit:base:", form);
-        names(&driver.raise_token_base(&namespace, 9).await.unwrap_err(), "lockkit:base:", form);
+        names(&driver.namespace_counter(&namespace).await.unwrap_err(), "lockkit:base:", form);
+        names(
+            &driver.raise_namespace_counter(&namespace, 9).await.unwrap_err(),
+            "lockkit:base:",
+            form,
+        );
         assert_eq!(dump(&server, "lockkit:base:").await, before);
     }
 }

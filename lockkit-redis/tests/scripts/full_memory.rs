@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use lockkit_core::driver::{
-    Expect, Force, LockDriver, Patience, RegisterKey, Registers, Released, Renewal, StoreOutcome,
-    Write, WriteId,
+    BreakMode, LockDriver, Patience, Precondition, RegisterKey, Registers, Released, Renewal,
+    Write, WriteId, WriteResult,
 };
-use lockkit_core::{BreakRecord, Claim, Error, Identity, Mode, Name, Namespace, Token};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Mode, Name, Namespace, Token};
 use lockkit_lab::Server;
 use lockkit_redis::RedisDriver;
 
@@ -84,13 +84,13 @@ async fn with_full_memory_a_lock_without_waiters_is_renewed_changed_and_released
 
 #[tokio::test]
 async fn with_full_memory_a_lock_is_broken_and_the_next_one_holds() {
-    for force in [Force::Polite, Force::Immediate] {
+    for force in [BreakMode::Graceful, BreakMode::Forced] {
         let (server, driver) = start().await;
         let (holder, waiter) = (claim(Mode::Exclusive), claim(Mode::Exclusive));
         let token = take(&driver, &holder).await;
         queue(&driver, &waiter).await;
         fill(&server).await;
-        let by = Identity::of_this_process();
+        let by = ClientIdentity::of_this_process();
         let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: false };
         assert!(driver.break_claim(&holder.key, token, force, &record).await.unwrap());
         assert!(matches!(driver.renew_single(&holder).await.unwrap(), Renewal::Ended(_)));
@@ -105,7 +105,7 @@ async fn with_full_memory_a_register_is_deleted_but_not_written() {
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
     let store = || Write {
         value: Some(vec![1; 1_000]),
-        expect: Expect::Anything,
+        expect: Precondition::Anything,
         token: None,
         write_id: WriteId::random(),
         ttl: None,
@@ -115,8 +115,8 @@ async fn with_full_memory_a_register_is_deleted_but_not_written() {
     fill(&server).await;
     says_why(&driver.write(&at, &store()).await.unwrap_err());
     assert!(driver.load(&at).await.unwrap().is_some(), "it was left as it is");
-    let (expect, write_id) = (Expect::Anything, WriteId::random());
+    let (expect, write_id) = (Precondition::Anything, WriteId::random());
     let delete = Write { expect, write_id, ..Write::of(None) };
-    assert!(matches!(driver.write(&at, &delete).await.unwrap().answer, StoreOutcome::Stored(_)));
+    assert!(matches!(driver.write(&at, &delete).await.unwrap().result, WriteResult::Stored(_)));
     assert!(driver.load(&at).await.unwrap().is_none());
 }

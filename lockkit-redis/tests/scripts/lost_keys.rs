@@ -134,7 +134,7 @@ async fn verbs(scene: &Scene, about: &Arc<Claim>, verb: usize) {
         3 => drop(driver.shorten(about, super::LONG).await.unwrap()),
         _ => {
             let renewed = driver.downgrade(about).await.unwrap();
-            assert!(!matches!(renewed, Renewal::Ended(lockkit_core::driver::Ended::Broken(_))));
+            assert!(!matches!(renewed, Renewal::Ended(lockkit_core::driver::ClaimEnd::Broken(_))));
         }
     }
     driver.inspect(&about.key).await.unwrap();

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Renewal};
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Token};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Token};
 use lockkit_lab::raw::resp::{self, Reply};
 use lockkit_lab::{Kind, Server};
 use lockkit_redis::{RedisDriver, RedisOptions};
@@ -30,12 +30,12 @@ fn claim(mode: Mode) -> Arc<Claim> {
 
 fn named(name: &str, mode: Mode) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), mode.space(), Name::new(name).unwrap());
-    Arc::new(Claim::new(key, mode, LONG, LONG, Identity::of_this_process().into()))
+    Arc::new(Claim::new(key, mode, LONG, LONG, ClientIdentity::of_this_process().into()))
 }
 
 fn with_ttls(mode: Mode, hold: Duration, wait: Duration) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), mode.space(), Name::new("a").unwrap());
-    Arc::new(Claim::new(key, mode, hold, wait, Identity::of_this_process().into()))
+    Arc::new(Claim::new(key, mode, hold, wait, ClientIdentity::of_this_process().into()))
 }
 
 async fn start() -> (Server, RedisDriver) {
@@ -53,14 +53,14 @@ async fn ask(server: &Server, words: &[&str]) -> Reply {
 }
 
 async fn take(driver: &RedisDriver, claim: &Arc<Claim>) -> Token {
-    match driver.acquire(claim, Patience::Try).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Try).await.unwrap().result {
         Acquisition::Granted(grant) => grant.token,
         other => panic!("it is free: {other:?}"),
     }
 }
 
 async fn queue(driver: &RedisDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().result;
     assert!(matches!(answer, Acquisition::Queued { .. }), "{answer:?}");
 }
 

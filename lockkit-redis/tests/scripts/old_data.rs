@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkit_core::driver::{Ended, LockDriver, Renewal};
+use lockkit_core::driver::{ClaimEnd, LockDriver, Renewal};
 use lockkit_core::{Claim, LockManager, Mode, Namespace, Token};
 use lockkit_lab::raw::resp::{self, Reply};
 use lockkit_lab::{Data, Server};
@@ -111,7 +111,7 @@ async fn is_gone(driver: &RedisDriver, claim: &Arc<Claim>) {
             Err(error) => assert!(error.is_retryable(), "{error}"),
         }
     };
-    assert_eq!(renewed, Renewal::Ended(Ended::NotInLine));
+    assert_eq!(renewed, Renewal::Ended(ClaimEnd::NotFound));
 }
 
 async fn older_data_come_back(files: bool) {
@@ -168,8 +168,8 @@ async fn managers_that_are_open_keep_the_token_base_that_older_data_do_not_have(
     driver.release(&first).await.unwrap();
     let older = Strings::of(&server).await;
     let raising = connect(&server).await;
-    raising.raise_token_base(&Namespace::default(), 1 << 52).await.unwrap();
-    assert_eq!(raising.token_base(&Namespace::default()).await.unwrap(), 1 << 52);
+    raising.raise_namespace_counter(&Namespace::default(), 1 << 52).await.unwrap();
+    assert_eq!(raising.namespace_counter(&Namespace::default()).await.unwrap(), 1 << 52);
     let managers = [(); 3].map(|()| async { LockManager::new(connect(&server).await) });
     let [holding, waiting, idle] = managers;
     let (holding, waiting, idle) = (holding.await, waiting.await, idle.await);
@@ -192,8 +192,8 @@ async fn managers_that_are_open_keep_the_token_base_that_older_data_do_not_have(
     let last = idle.mutex("a").lock().await.unwrap();
     assert!(last.token().unwrap() > token);
     // Who connects now reads a base that others are above: an administrator raises it again.
-    let read = raising.token_base(&Namespace::default()).await;
+    let read = raising.namespace_counter(&Namespace::default()).await;
     assert!(read.is_err_and(|error| error.to_string().contains("base")), "it went back");
-    raising.raise_token_base(&Namespace::default(), 1 << 52).await.unwrap();
-    assert_eq!(raising.token_base(&Namespace::default()).await.unwrap(), 1 << 52);
+    raising.raise_namespace_counter(&Namespace::default(), 1 << 52).await.unwrap();
+    assert_eq!(raising.namespace_counter(&Namespace::default()).await.unwrap(), 1 << 52);
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkit_core::driver::{Expect, RegisterKey, Registers, StoreOutcome, Write, WriteId};
+use lockkit_core::driver::{Precondition, RegisterKey, Registers, Write, WriteId, WriteResult};
 use lockkit_core::{Name, Namespace};
 
 use super::{LONG, start};
@@ -17,14 +17,14 @@ async fn the_end_of_a_values_ttl_is_told_when_it_comes() {
     let ttl = Duration::from_millis(300);
     let store = Write {
         value: Some(vec![1]),
-        expect: Expect::Anything,
+        expect: Precondition::Anything,
         token: None,
         write_id: WriteId::random(),
         ttl: Some(ttl),
         repeated: false,
     };
     let begun = Instant::now();
-    let StoreOutcome::Stored(version) = driver.write(&at("a"), &store).await.unwrap().answer else {
+    let WriteResult::Stored(version) = driver.write(&at("a"), &store).await.unwrap().result else {
         panic!("nobody else writes")
     };
     let told = tokio::time::timeout(LONG, driver.changed(&at("a"), Some(version))).await;

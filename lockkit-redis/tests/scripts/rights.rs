@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkit_core::driver::{
-    Acquisition, Ended, Expect, Force, LockDriver, Patience, RegisterKey, Registers, Released,
-    Renewal, SetLimit, StoreOutcome, Write, WriteId,
+    Acquisition, BreakMode, ClaimEnd, LockDriver, Patience, Precondition, RegisterKey, Registers,
+    Released, Renewal, SetLimit, Write, WriteId, WriteResult,
 };
-use lockkit_core::{BreakRecord, Claim, Error, Identity, Mode, Name, Namespace, Token};
+use lockkit_core::{BreakRecord, Claim, ClientIdentity, Error, Mode, Name, Namespace, Token};
 use lockkit_lab::raw::resp::{self, Reply};
 use lockkit_lab::{Kind, Server};
 use lockkit_redis::{RedisDriver, RedisOptions};
@@ -89,7 +89,7 @@ async fn contents(server: &Server) -> BTreeMap<String, String> {
 
 async fn tries(driver: &RedisDriver, mode: Mode) -> Acquisition {
     let newcomer = claim(mode);
-    driver.acquire(&newcomer, Patience::Try).await.unwrap().answer
+    driver.acquire(&newcomer, Patience::Try).await.unwrap().result
 }
 
 /// How many permits are held, or how many readers hold.
@@ -214,21 +214,21 @@ async fn a_right_to_publish_that_is_withdrawn_during_a_hold_changes_no_answer() 
     granted(&driver, &third).await;
     assert!(begun.elapsed() < SOON, "its list's last message was refused, and it did not poll");
     assert_eq!(refusals(&server).await, 1, "it was tried once");
-    let by = Identity::of_this_process();
+    let by = ClientIdentity::of_this_process();
     let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: true };
     let token = holds(&driver, &third).await;
-    assert!(driver.break_claim(&third.key, token, Force::Immediate, &record).await.unwrap());
+    assert!(driver.break_claim(&third.key, token, BreakMode::Forced, &record).await.unwrap());
     let renewed = driver.renew_single(&third).await.unwrap();
-    assert!(matches!(renewed, Renewal::Ended(Ended::Broken(_))), "{renewed:?}");
-    assert!(matches!(write(&driver, "1").await.unwrap(), StoreOutcome::Stored(_)));
+    assert!(matches!(renewed, Renewal::Ended(ClaimEnd::Broken(_))), "{renewed:?}");
+    assert!(matches!(write(&driver, "1").await.unwrap(), WriteResult::Stored(_)));
 }
 
-async fn write(driver: &RedisDriver, value: &str) -> Result<StoreOutcome, Error> {
+async fn write(driver: &RedisDriver, value: &str) -> Result<WriteResult, Error> {
     let at = RegisterKey { namespace: Namespace::default(), name: Name::new("r").unwrap() };
     let value = Some(value.as_bytes().to_vec());
-    let (expect, write_id) = (Expect::Anything, WriteId::random());
+    let (expect, write_id) = (Precondition::Anything, WriteId::random());
     let write = Write { expect, write_id, ..Write::of(value) };
-    Ok(driver.write(&at, &write).await?.answer)
+    Ok(driver.write(&at, &write).await?.result)
 }
 
 #[tokio::test]
@@ -335,7 +335,7 @@ async fn scene(server: &Server) -> Scene {
     break_it(&driver, &other, 1).await.unwrap();
     driver.resize(&named("sized", PERMIT).key, SetLimit::To(2)).await.unwrap();
     driver.inspect(&other.key).await.unwrap();
-    driver.token_base(&Namespace::default()).await.unwrap();
+    driver.namespace_counter(&Namespace::default()).await.unwrap();
     driver.release(&other).await.unwrap();
     Scene { driver, alone, holder, waiter, permit }
 }
@@ -345,10 +345,10 @@ async fn renew(driver: &RedisDriver, claim: &Arc<Claim>) -> Result<(), Error> {
 }
 
 async fn break_it(driver: &RedisDriver, claim: &Arc<Claim>, token: u64) -> Result<(), Error> {
-    let by = Identity::of_this_process();
+    let by = ClientIdentity::of_this_process();
     let record = BreakRecord { by, at_unix_ms: 0, reason: None, forced: false };
     let token = Token::new(token).unwrap();
-    driver.break_claim(&claim.key, token, Force::Polite, &record).await.map(drop)
+    driver.break_claim(&claim.key, token, BreakMode::Graceful, &record).await.map(drop)
 }
 
 /// Each operation, by itself.
@@ -366,7 +366,7 @@ async fn operate(scene: &Scene, operation: usize) -> Result<(), Error> {
         8 => driver.resize(&permit.key, SetLimit::To(3)).await.map(drop),
         9 => write(driver, "1").await.map(drop),
         10 => driver.inspect(&alone.key).await.map(drop),
-        11 => driver.raise_token_base(&Namespace::default(), 7).await,
+        11 => driver.raise_namespace_counter(&Namespace::default(), 7).await,
         12 => driver.release(permit).await.map(drop),
         13 => driver.release(alone).await.map(drop),
         14 => driver.release(holder).await.map(drop),

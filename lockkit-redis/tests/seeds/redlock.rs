@@ -60,7 +60,7 @@ async fn quorum(members: &[Server]) -> LockManager {
     for member in members {
         drivers.push(Arc::new(RedisDriver::connect(&member.url()).await.unwrap()));
     }
-    let options = QuorumOptions::default().longest_ttl(LONG).member_limit(LONG);
+    let options = QuorumOptions::default().max_ttl(LONG).member_limit(LONG);
     manager(Arc::new(QuorumDriver::new(drivers, options).unwrap()))
 }
 

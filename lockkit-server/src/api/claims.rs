@@ -7,7 +7,7 @@ use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, Answered, Patience, Renewal, Renewed, Reply as DriverReply, Step,
+    Acquisition, Attempted, Patience, Renewal, Renewed, Reply as DriverReply, Step,
 };
 use lockkit_core::{Claim, Error};
 use lockkit_http::wire::{self, Code};
@@ -30,13 +30,13 @@ pub(crate) async fn acquire(
     let patience = patience(request.no_wait);
     let place = place(&service, &caller, request.wait_ms)?;
     let step = Step::Acquire { claim: about.claim.clone(), patience };
-    let Answered { answer: DriverReply::Acquired(answer), unanswered } =
+    let Attempted { result: DriverReply::Acquired(answer), ambiguous } =
         service.carry_one(step).await?
     else {
         return Err(service.driver().no_reply().into());
     };
     let queued = matches!(answer, Acquisition::Queued { .. });
-    let answer = Answered::after(unanswered, acquired(answer, about.base));
+    let answer = Attempted::after(ambiguous, acquired(answer, about.base));
     let state = wire::State::of_acquisition(answer, about.received);
     match place {
         Some(place) if queued => turn(&service, &about, place, request.wait_ms, state).await,
@@ -100,8 +100,8 @@ pub(crate) async fn release(
 ) -> Result<wire::Released> {
     let claim = service.claim(&caller, request.claim)?;
     match service.carry_one(Step::Release { claim }).await? {
-        Answered { answer: DriverReply::Released(answer), unanswered } => {
-            Ok(Answer::ok(wire::Released::of(Answered::after(unanswered, answer))))
+        Attempted { result: DriverReply::Released(answer), ambiguous } => {
+            Ok(Answer::ok(wire::Released::of(Attempted::after(ambiguous, answer))))
         }
         _ => Err(service.driver().no_reply().into()),
     }
@@ -139,7 +139,7 @@ pub(crate) async fn carry(
         bases.push(service.base(&step.claim().key.namespace).await?);
     }
     let replies = service.carry(&steps).await;
-    let with_base = |(reply, base): (std::result::Result<Answered<DriverReply>, Error>, u64)| {
+    let with_base = |(reply, base): (std::result::Result<Attempted<DriverReply>, Error>, u64)| {
         let reply = reply.inspect_err(log).map(|answered| {
             answered.map(|reply| match reply {
                 DriverReply::Acquired(it) => DriverReply::Acquired(acquired(it, base)),

@@ -4,9 +4,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::State as Shared;
 use axum::response::{IntoResponse, Response};
-use lockkit_core::driver::Force;
+use lockkit_core::driver::BreakMode;
 use lockkit_core::state::LockState;
-use lockkit_core::{BreakRecord, Identity, Token};
+use lockkit_core::{BreakRecord, ClientIdentity, Token};
 use lockkit_http::wire::{self, Code};
 
 use crate::body::{Answer, Body, Refusal};
@@ -76,7 +76,7 @@ pub(crate) async fn break_claim(
     let Some(token) = unbased(request.token, base) else {
         return Ok(Answer::ok(wire::Broke { found: false }));
     };
-    let force = if request.force { Force::Immediate } else { Force::Polite };
+    let force = if request.force { BreakMode::Forced } else { BreakMode::Graceful };
     let found = service.driver().break_claim(&key, token, force, &record).await?;
     Ok(Answer::ok(wire::Broke { found }))
 }
@@ -128,11 +128,11 @@ pub(crate) async fn ready(
 }
 
 /// Who breaks. A caller with a token goes by the token's name: its own word is no proof.
-fn breaker(caller: &Caller, said: Option<Identity>) -> Identity {
-    let by = said.unwrap_or_else(Identity::of_this_process);
+fn breaker(caller: &Caller, said: Option<ClientIdentity>) -> ClientIdentity {
+    let by = said.unwrap_or_else(ClientIdentity::of_this_process);
     match caller.name() {
         "" => by,
-        name => Identity { program: name.to_owned(), ..by },
+        name => ClientIdentity { program: name.to_owned(), ..by },
     }
 }
 

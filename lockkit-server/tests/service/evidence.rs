@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Evidence, LockDriver, Patience};
 use lockkit_core::memory::MemoryDriver;
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_http::HttpDriver;
 use lockkit_lab::{Kind, Server};
 use lockkit_redis::RedisDriver;
@@ -15,7 +15,7 @@ use crate::served::Served;
 
 async fn taken(driver: &dyn LockDriver, name: &str) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
-    let (ttl, me) = (Duration::from_secs(60), Arc::new(Identity::of_this_process()));
+    let (ttl, me) = (Duration::from_secs(60), Arc::new(ClientIdentity::of_this_process()));
     let claim = Arc::new(Claim::new(key, Mode::Exclusive, ttl, ttl, me));
     driver.acquire(&claim, Patience::Try).await.unwrap();
     claim

@@ -1,12 +1,12 @@
 //! Fenced transactions on MySQL and MariaDB. See [`Fence`] for what they mean.
 //!
 //! The claim's own row is not locked, or its renewal would wait for the transaction: a row in
-//! `lockkit_fences` stands for it, made by [`Lease::anchor`] on lockkit's own connection. The
+//! `lockkit_fences` stands for it, made by [`HeldLock::anchor`] on lockkit's own connection. The
 //! transaction locks that row for sharing, which reads it as it is now at every isolation level;
 //! and whoever takes the claim out of its list deletes the row first, or leaves the claim.
 
 use async_trait::async_trait;
-use lockkit_core::{Error, Fence, Lease, Token};
+use lockkit_core::{Error, Fence, HeldLock, Token};
 use sqlx::mysql::MySqlDatabaseError;
 use sqlx::{AssertSqlSafe, Executor, MySql as Db, Transaction};
 
@@ -20,7 +20,7 @@ pub const TOKENS_TABLE: &str = "CREATE TABLE IF NOT EXISTS lockkit_tokens (\
 const ON_GALERA: &str = "a fence does not hold on Galera, where other nodes do not see the locks of rows: use fenced_write";
 
 #[async_trait]
-impl<'t> Fence<Transaction<'t, Db>, MySqlDriver> for Lease {
+impl<'t> Fence<Transaction<'t, Db>, MySqlDriver> for HeldLock {
     async fn fence(&self, tx: &mut Transaction<'t, Db>) -> Result<(), Error> {
         let tables = String::from_utf8_lossy(&self.anchor(BACKEND).await?.at).into_owned();
         // MariaDB has no `FOR SHARE`. MySQL has no Galera, and takes what is in `/*M! */` for a comment.

@@ -1,6 +1,6 @@
 //! What MySQL's and MariaDB's settings leave of the promises. No I/O.
 
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::promises::Promises;
 
 /// Settings as [`Verb::Settings`](crate::server::dialect::Verb::Settings) reads them.
@@ -16,15 +16,18 @@ pub(super) fn judge(settings: &[(String, String)], promises: &mut Promises) {
     let (kept, why) = match flush {
         "1" | "3" if has_log && sync != "1" => {
             let lost = "a crash of the machine takes back commits that the binary log lost";
-            (Keeps::Tokens, format!("sync_binlog = {sync} with a binary log: {lost}"))
+            (Guarantee::Tokens, format!("sync_binlog = {sync} with a binary log: {lost}"))
         }
-        "1" | "3" if has_log => (Keeps::All, format!("{flushed}, sync_binlog = 1")),
-        "1" | "3" => (Keeps::All, format!("{flushed}, no binary log")),
-        _ => (Keeps::Tokens, format!("{flushed}: a crash of the machine forgets the last commits")),
+        "1" | "3" if has_log => (Guarantee::All, format!("{flushed}, sync_binlog = 1")),
+        "1" | "3" => (Guarantee::All, format!("{flushed}, no binary log")),
+        _ => (
+            Guarantee::Tokens,
+            format!("{flushed}: a crash of the machine forgets the last commits"),
+        ),
     };
     promises.set(Fault::WritesLost, Some(kept), why);
     if flush == "0" {
         let why = format!("{flushed}: a killed server forgets the last second's commits");
-        promises.set(Fault::ServerRestarts, Some(Keeps::Tokens), why);
+        promises.set(Fault::ServerRestarts, Some(Guarantee::Tokens), why);
     }
 }

@@ -1,11 +1,11 @@
 //! Fenced transactions on PostgreSQL. See [`Fence`] for what they mean.
 //!
 //! The claim's row is locked in a way that lets it be renewed. One that stands in the row of its name,
-//! which a transaction must not lock, is moved to a row of its own first, by [`Lease::anchor`] on
+//! which a transaction must not lock, is moved to a row of its own first, by [`HeldLock::anchor`] on
 //! lockkit's own connection.
 
 use async_trait::async_trait;
-use lockkit_core::{Error, Fence, Lease, Token};
+use lockkit_core::{Error, Fence, HeldLock, Token};
 use sqlx::{Postgres as Db, Transaction};
 
 use super::{BACKEND, PostgresDriver, judge, statement};
@@ -17,7 +17,7 @@ pub const TOKENS_TABLE: &str = "CREATE TABLE IF NOT EXISTS lockkit_tokens (\
     resource bytea PRIMARY KEY, highest bigint NOT NULL)";
 
 #[async_trait]
-impl<'t> Fence<Transaction<'t, Db>, PostgresDriver> for Lease {
+impl<'t> Fence<Transaction<'t, Db>, PostgresDriver> for HeldLock {
     async fn fence(&self, tx: &mut Transaction<'t, Db>) -> Result<(), Error> {
         let schema = String::from_utf8_lossy(&self.anchor(BACKEND).await?.at).into_owned();
         // As text, so that nothing is prepared where the program's own connections go to a pooler.

@@ -1,6 +1,6 @@
 //! What PostgreSQL's settings leave of the promises. No I/O.
 
-use lockkit_core::capabilities::{Fault, Keeps};
+use lockkit_core::capabilities::{Fault, Guarantee};
 use lockkit_core::promises::Promises;
 
 /// Settings as [`Verb::Settings`](crate::server::dialect::Verb::Settings) reads them. Of several
@@ -8,19 +8,19 @@ use lockkit_core::promises::Promises;
 pub(super) fn judge(settings: &[(String, String)], promises: &mut Promises) {
     let fault = Fault::WritesLost;
     let shown: Vec<_> = settings.iter().map(|(name, value)| format!("{name} = {value}")).collect();
-    promises.set(fault, Some(Keeps::All), shown.join(", "));
+    promises.set(fault, Some(Guarantee::All), shown.join(", "));
     // Of this login, and of every other that may use the tables.
     let quick = |(name, value): &&(String, String)| {
         name.starts_with("synchronous_commit") && value == "off"
     };
     if let Some((name, _)) = settings.iter().find(quick) {
         let why = format!("{name} = off: a crash of the machine forgets the last commits");
-        promises.set(fault, Some(Keeps::Tokens), why);
+        promises.set(fault, Some(Guarantee::Tokens), why);
     }
     for name in ["full_page_writes", "fsync"] {
         if settings.iter().any(|(known, value)| known == name && value == "off") {
             let why = format!("{name} = off: a crash of the machine may corrupt all data");
-            promises.set(fault, Some(Keeps::Nothing), why);
+            promises.set(fault, Some(Guarantee::Nothing), why);
         }
     }
 }

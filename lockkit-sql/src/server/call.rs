@@ -15,7 +15,7 @@ use super::pool::Lease;
 /// An answer, and how many earlier attempts got none and may have acted, or may act yet.
 pub(crate) struct Answer {
     pub(crate) rows: Vec<Row>,
-    pub(crate) unanswered: u32,
+    pub(crate) ambiguous: u32,
 }
 
 impl Answer {
@@ -42,7 +42,7 @@ struct Tries {
     /// A connection was read-only.
     refused: bool,
     /// How many got no answer and may have acted.
-    unanswered: u32,
+    ambiguous: u32,
 }
 
 /// The arguments of an attempt that follows one without an answer.
@@ -62,14 +62,14 @@ impl<D: Dialect> Shared<D> {
         let mut tries = Tries::default();
         let mut last = None;
         for attempt in 0_u32.. {
-            let args = if tries.unanswered == 0 { args } else { again.as_slice() };
+            let args = if tries.ambiguous == 0 { args } else { again.as_slice() };
             let Failure { error, sent, role } = match timeout_at(until, self.ask(verb, args)).await
             {
                 Ok(Ok(rows)) => {
                     if verb.writes() {
                         self.writes.done();
                     }
-                    return Ok(Answer { rows, unanswered: tries.unanswered });
+                    return Ok(Answer { rows, ambiguous: tries.ambiguous });
                 }
                 Ok(Err(failure)) => failure,
                 Err(_) => return Err(self.late(last)),
@@ -77,7 +77,7 @@ impl<D: Dialect> Shared<D> {
             match self.dialect.verdict(&error) {
                 // Others wait for the place of their flight: core asks again, or its steps by themselves.
                 Verdict::HeldUp if matches!(verb, Verb::Acquire | Verb::Release | Verb::Carry) => {
-                    let held_up = HeldUp { error, unanswered: tries.unanswered };
+                    let held_up = HeldUp { error, ambiguous: tries.ambiguous };
                     return Err(Error::retryable(D::BACKEND, held_up));
                 }
                 Verdict::Again | Verdict::HeldUp => {}
@@ -89,14 +89,14 @@ impl<D: Dialect> Shared<D> {
                     }
                     tries.lost = true;
                     if sent && verdict == Verdict::Gone {
-                        tries.unanswered += 1;
+                        tries.ambiguous += 1;
                         again = repeated(verb, args);
                     }
                     last = Some(error);
                     continue;
                 }
                 Verdict::InParts => {
-                    tries.unanswered += u32::from(sent);
+                    tries.ambiguous += u32::from(sent);
                     again = repeated(verb, args);
                     last = Some(error);
                     continue;
@@ -231,14 +231,14 @@ impl<D: Dialect> Shared<D> {
 #[error("{error}")]
 struct HeldUp {
     error: sqlx::Error,
-    unanswered: u32,
+    ambiguous: u32,
 }
 
 /// Whether an operation did nothing because of another transaction; then how many attempts before the
 /// last one got no answer.
 pub(super) fn held_up(error: &Error) -> Option<u32> {
     match error {
-        Error::Backend { cause, .. } => cause.downcast_ref::<HeldUp>().map(|it| it.unanswered),
+        Error::Backend { cause, .. } => cause.downcast_ref::<HeldUp>().map(|it| it.ambiguous),
         _ => None,
     }
 }

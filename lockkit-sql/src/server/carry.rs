@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkit_core::driver::{
-    Acquisition, Answered, Ended, Patience, Released, Renewal, Replies, Reply, Step, backoff,
+    Acquisition, Attempted, ClaimEnd, Patience, Released, Renewal, Replies, Reply, Step, backoff,
 };
 use lockkit_core::{Claim, Error};
 use tokio::sync::SemaphorePermit;
@@ -52,13 +52,13 @@ impl<D: Dialect> Shared<D> {
         // In the order of their keys, those of one key as they came.
         let mut order: Vec<usize> = (0..steps.len()).collect();
         order.sort_by_key(|at| columns(&steps[*at].claim().key));
-        let Answer { rows, unanswered } = match self.together(steps, &order).await {
+        let Answer { rows, ambiguous } = match self.together(steps, &order).await {
             // More than rows is locked, as by who reads a range to change it: each step finds out by
             // itself whether it is concerned.
             Err(error) => {
-                let unanswered = held_up(&error).ok_or(error)?;
+                let ambiguous = held_up(&error).ok_or(error)?;
                 *locked(&self.held_up) = Some(Instant::now());
-                let left_out = || Ok((Row(vec![Cell::Int(LEFT_OUT)]), unanswered));
+                let left_out = || Ok((Row(vec![Cell::Int(LEFT_OUT)]), ambiguous));
                 return Ok(steps.iter().map(|_| left_out()).collect());
             }
             Ok(answer) => answer,
@@ -71,7 +71,7 @@ impl<D: Dialect> Shared<D> {
             };
             let at = at.ok_or_else(unexpected::<D>)?;
             cells.remove(0);
-            told[*at] = Some(Ok((Row(cells), unanswered)));
+            told[*at] = Some(Ok((Row(cells), ambiguous)));
         }
         told.into_iter().map(|told| told.ok_or_else(unexpected::<D>)).collect()
     }
@@ -189,14 +189,14 @@ impl<D: Dialect> Shared<D> {
                 self.call(Verb::Acquire, &args).await?
             }
         };
-        Ok((answer.row::<D>()?.clone(), answer.unanswered))
+        Ok((answer.row::<D>()?.clone(), answer.ambiguous))
     }
 
     /// A server that takes no writes cannot take a claim out, but says whether there is one.
     async fn absent(&self, claim: &Arc<Claim>, refusal: Error) -> Told {
         let (answers, _) = self.about(Verb::Look, std::slice::from_ref(claim)).await?;
         match answers.first() {
-            Some((Renewal::Ended(Ended::NotInLine | Ended::Broken(_)), _)) => {
+            Some((Renewal::Ended(ClaimEnd::NotFound | ClaimEnd::Broken(_)), _)) => {
                 Ok((Row(vec![Cell::Int(2), Cell::Null]), 0))
             }
             _ => Err(refusal),
@@ -204,16 +204,16 @@ impl<D: Dialect> Shared<D> {
     }
 
     /// The answer of one step.
-    fn answered(&self, step: &Step, told: Told) -> Result<Answered<Reply>, Error> {
-        let (mut lease, mut unanswered) = (None, 0);
+    fn answered(&self, step: &Step, told: Told) -> Result<Attempted<Reply>, Error> {
+        let (mut lease, mut ambiguous) = (None, 0);
         let reply = told.and_then(|(row, attempts)| {
             // Whom it made holders stands last.
             ring(&row, row.0.len().saturating_sub(1));
-            (lease, unanswered) = (row.int(4).map(from_micros), attempts);
+            (lease, ambiguous) = (row.int(4).map(from_micros), attempts);
             self.reply(step, &row)
         });
         self.wakes.claims.answered(&step.claim().id, reply.as_ref(), lease);
-        reply.map(|reply| Answered::after(unanswered, reply))
+        reply.map(|reply| Attempted::after(ambiguous, reply))
     }
 
     fn reply(&self, step: &Step, row: &Row) -> Result<Reply, Error> {
@@ -223,7 +223,7 @@ impl<D: Dialect> Shared<D> {
         let Step::Acquire { claim, .. } = step else {
             return match row.int(0) {
                 Some(1) => Ok(Reply::Released(Released::Removed)),
-                Some(2) => Ok(Reply::Released(Released::NotInLine)),
+                Some(2) => Ok(Reply::Released(Released::NotFound)),
                 Some(3) => Ok(Reply::Released(Released::NoSuchLock)),
                 _ => Err(unexpected::<D>()),
             };

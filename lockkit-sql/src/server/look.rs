@@ -9,8 +9,8 @@ use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::Version;
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
-    Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
-    Severity, Standing,
+    ClaimState, Cursor, Finding, Health, ListRequest, Listed, LockState, Page, RegisterRequest,
+    RegisterState, Severity,
 };
 use lockkit_core::{Error, Key, Name, Namespace};
 
@@ -26,7 +26,7 @@ impl<D: Dialect> Shared<D> {
     pub(super) async fn look_at(&self, at: &Key) -> Result<LockState, Error> {
         let answer = self.call(Verb::Inspect, &key(at)).await?;
         let last = answer.rows.first().and_then(|row| text(row, 13));
-        let line: Result<Vec<Standing>, Error> =
+        let line: Result<Vec<ClaimState>, Error> =
             answer.rows.iter().filter(|row| row.int(3).is_some()).map(standing::<D>).collect();
         Ok(LockState::new(at.clone(), line?, break_record(last)))
     }
@@ -166,10 +166,11 @@ fn key_of(row: &Row) -> Option<Key> {
 }
 
 /// A claim as its row shows it.
-fn standing<D: Dialect>(row: &Row) -> Result<Standing, Error> {
+fn standing<D: Dialect>(row: &Row) -> Result<ClaimState, Error> {
     let read = || {
         let mode = mode_of(space_of(row.int(1)?), row.int(4)?, row.int(5)?);
-        let mut standing = Standing::new(token_of(row.int(3)?), mode, identity_of(&text(row, 11)?));
+        let mut standing =
+            ClaimState::new(token_of(row.int(3)?), mode, identity_of(&text(row, 11)?));
         standing.ttl = from_micros(row.int(6)?);
         standing.queued_for = from_micros(row.int(7)?);
         standing.expires_in = from_micros(row.int(8)?);

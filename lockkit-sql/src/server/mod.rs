@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Fault, Keeps, TokenSource};
+use lockkit_core::capabilities::{Fault, Guarantee, TokenSource};
 use lockkit_core::driver::{ClaimId, Flights, KnownBases, Writes};
 use lockkit_core::{Capabilities, Error};
 use sqlx::Pool;
@@ -236,7 +236,7 @@ impl<D: Dialect> Shared<D> {
 /// What every server can do.
 pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Capabilities {
     let mut c = Capabilities::of(backend);
-    c.least_ttl = Duration::from_millis(50);
+    c.min_ttl = Duration::from_millis(50);
     c.token_source = TokenSource::ClockCounter;
     c.shorten = true;
     c.raise = true;
@@ -253,24 +253,24 @@ pub(crate) const fn capabilities(backend: &'static str, flights: Flights) -> Cap
 
 /// Those of lost writes and of failovers to an asynchronous replica were seen in `tests/failovers`, where
 /// a replica for which commits wait lost nothing.
-const FAULTS: &[(Fault, Keeps)] = &[
-    (Fault::WritesLost, Keeps::Tokens),
-    (Fault::ClientMachinePaused, Keeps::Tokens),
-    (Fault::DataLost, Keeps::Tokens),
-    (Fault::OlderDataRestored, Keeps::Tokens),
-    (Fault::Failover, Keeps::Tokens),
-    (Fault::SplitBrain, Keeps::Nothing),
+const FAULTS: &[(Fault, Guarantee)] = &[
+    (Fault::WritesLost, Guarantee::Tokens),
+    (Fault::ClientMachinePaused, Guarantee::Tokens),
+    (Fault::DataLost, Guarantee::Tokens),
+    (Fault::OlderDataRestored, Guarantee::Tokens),
+    (Fault::Failover, Guarantee::Tokens),
+    (Fault::SplitBrain, Guarantee::Nothing),
     // Ends of leases are absolute times.
-    (Fault::OtherClockTakesOver, Keeps::Tokens),
-    (Fault::LeaderLost, Keeps::Impossible),
+    (Fault::OtherClockTakesOver, Guarantee::Tokens),
+    (Fault::LeaderLost, Guarantee::Impossible),
     // Leases end early; tokens do not go back with the clock.
-    (Fault::ServerClockSteps, Keeps::Tokens),
-    (Fault::ServerClockSlewedMore, Keeps::Tokens),
-    (Fault::BrokenByForce, Keeps::Tokens),
+    (Fault::ServerClockSteps, Guarantee::Tokens),
+    (Fault::ServerClockSlewedMore, Guarantee::Tokens),
+    (Fault::BrokenByForce, Guarantee::Tokens),
 ];
 
 /// Where every operation waits for the disk, no write is lost.
-const FAULTS_ON_DISK: &[(Fault, Keeps)] = {
+const FAULTS_ON_DISK: &[(Fault, Guarantee)] = {
     assert!(matches!(FAULTS[0].0, Fault::WritesLost));
     FAULTS.split_at(1).1
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Answered, Entry, Expect, RegisterKey, Registers, StoreOutcome, Version, Write,
+    Attempted, Entry, Precondition, RegisterKey, Registers, Version, Write, WriteResult,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
@@ -35,12 +35,12 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         let (expect, expected) = match write.expect {
-            Expect::Anything => (0, 0),
-            Expect::Absent => (1, 0),
+            Precondition::Anything => (0, 0),
+            Precondition::Absent => (1, 0),
             // What no version can be is simply not there.
-            Expect::Version(Version(v)) => (2, i64::try_from(v).unwrap_or(-1)),
+            Precondition::Version(Version(v)) => (2, i64::try_from(v).unwrap_or(-1)),
         };
         let [namespace, name] = arguments(at);
         let args = [
@@ -57,15 +57,15 @@ impl<D: Dialect> Registers for ServerDriver<D> {
         let answer = self.shared.call(Verb::Store, &args).await?;
         let row = answer.row::<D>()?;
         let outcome = match (row.int(0), row.int(1)) {
-            (Some(0), _) => StoreOutcome::Conflict,
+            (Some(0), _) => WriteResult::Conflict,
             (Some(1), Some(number)) => {
                 Wakes::ring_registers();
-                StoreOutcome::Stored(version(number))
+                WriteResult::Stored(version(number))
             }
-            (Some(2), Some(number)) => StoreOutcome::Stale { highest: token_of(number) },
+            (Some(2), Some(number)) => WriteResult::Stale { highest: token_of(number) },
             _ => return Err(unexpected::<D>()),
         };
-        Ok(Answered::after(answer.unanswered, outcome))
+        Ok(Attempted::after(answer.ambiguous, outcome))
     }
 
     async fn changed(

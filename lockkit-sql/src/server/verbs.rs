@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Anchored, Ended, Evidence, Force, Grant, LockDriver, Registers, Renewal, Renewed, Replies,
-    ServerRun, SetLimit, Step,
+    Anchored, BreakMode, ClaimEnd, Evidence, Grant, LockDriver, Registers, Renewal, Renewed,
+    Replies, ServerRun, SetLimit, Step,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -83,7 +83,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let [namespace, space, name] = self::key(key);
@@ -93,7 +93,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
             space,
             name,
             Arg::Int(token.as_i64()),
-            Arg::Int(i64::from(force == Force::Immediate)),
+            Arg::Int(i64::from(force == BreakMode::Forced)),
             Arg::Bytes(record.as_bytes()),
             Arg::Int(micros(KEEP_BREAKS)),
         ];
@@ -130,7 +130,7 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
     async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
         Ok(match self.shared.amend(claim, 3, 0).await? {
             Renewal::Holds(_) => Anchored::At(self.shared.dialect.tables().into()),
-            Renewal::Waits { .. } => Anchored::Ended(Ended::NotInLine),
+            Renewal::Waits { .. } => Anchored::Ended(ClaimEnd::NotFound),
             Renewal::Ended(why) => Anchored::Ended(why),
         })
     }
@@ -152,14 +152,14 @@ impl<D: Dialect> LockDriver for ServerDriver<D> {
         limit.ok_or_else(unexpected::<D>)
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         let args = [Arg::Bytes(namespace.as_str().as_bytes())];
         let rows = self.shared.call(Verb::Base, &args).await?.rows;
         let base = rows.first().and_then(|row| row.int(0)).unwrap_or(0);
         self.shared.bases.saw(D::BACKEND, namespace, u64::try_from(base).unwrap_or(0))
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         check_raise(base)?;
         let args = [Arg::Bytes(namespace.as_str().as_bytes()), Arg::Int(base as i64)];
         self.shared.call(Verb::RaiseBase, &args).await.map(drop)
@@ -213,7 +213,7 @@ impl<D: Dialect> Shared<D> {
             Arg::Bytes(&self.client),
         ];
         let answer = self.call(verb, &args).await?;
-        let gone = (Renewal::Ended(Ended::NotInLine), None);
+        let gone = (Renewal::Ended(ClaimEnd::NotFound), None);
         let mut answers = vec![gone; claims.len()];
         let (mut told, mut evidence) = (0, None);
         for row in &answer.rows {
@@ -250,7 +250,7 @@ pub(super) fn key(key: &Key) -> [Arg<'_>; 3] {
 /// One row of [`Verb::Renew`].
 fn renewal<D: Dialect>(row: &Row) -> Result<Fate, Error> {
     Ok(match row.int(1) {
-        Some(0) => (Renewal::Ended(Ended::NotInLine), None),
+        Some(0) => (Renewal::Ended(ClaimEnd::NotFound), None),
         Some(1) => (Renewal::Holds(grant::<D>(row, 2)?), None),
         Some(2) => (Renewal::Waits { ahead: count(row.int(4)) }, row.int(5).map(from_micros)),
         Some(3) => (Renewal::Ended(broken(row.bytes(6))), None),
@@ -269,9 +269,9 @@ fn evidence_of(row: &Row) -> Option<Evidence> {
     })
 }
 
-fn broken(record: Option<&[u8]>) -> Ended {
+fn broken(record: Option<&[u8]>) -> ClaimEnd {
     let record = record.map(|json| String::from_utf8_lossy(json).into_owned());
-    break_record(record).map_or(Ended::NotInLine, Ended::Broken)
+    break_record(record).map_or(ClaimEnd::NotFound, ClaimEnd::Broken)
 }
 
 /// Wakes those whom a verb made holders, as this column says.

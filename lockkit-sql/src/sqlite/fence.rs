@@ -4,7 +4,7 @@
 //! the file's write lock, and sees the claim hold, needs no more: the claim stays until it ends.
 
 use async_trait::async_trait;
-use lockkit_core::{Error, Fence, Lease, Token};
+use lockkit_core::{Error, Fence, HeldLock, Token};
 use sqlx::{Sqlite, Transaction};
 
 use super::{BACKEND, SqliteDriver};
@@ -16,7 +16,7 @@ pub const TOKENS_TABLE: &str = "CREATE TABLE IF NOT EXISTS lockkit_tokens (\
     resource BLOB NOT NULL PRIMARY KEY, highest INTEGER NOT NULL) WITHOUT ROWID";
 
 #[async_trait]
-impl<'t> Fence<Transaction<'t, Sqlite>, SqliteDriver> for Lease {
+impl<'t> Fence<Transaction<'t, Sqlite>, SqliteDriver> for HeldLock {
     async fn fence(&self, tx: &mut Transaction<'t, Sqlite>) -> Result<(), Error> {
         self.anchor(BACKEND).await?;
         let claim = self.claim();

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::capabilities::{Fault, Keeps, LeaseClock, TokenSource, WakeUp};
+use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, TokenSource, WakeUp};
 use lockkit_core::clock::{BootClock, Clock};
 use lockkit_core::driver::{Flights, KnownBases, split_query};
 use lockkit_core::{Capabilities, Error};
@@ -41,7 +41,7 @@ pub(crate) const BACKEND: &str = "sqlite";
 
 const CAPABILITIES: Capabilities = {
     let mut c = Capabilities::of(BACKEND);
-    c.least_ttl = Duration::from_millis(50);
+    c.min_ttl = Duration::from_millis(50);
     c.wake_up = WakeUp::Poll { within: Duration::from_millis(50) };
     c.token_source = TokenSource::ClockCounter;
     c.shorten = true;
@@ -55,16 +55,16 @@ const CAPABILITIES: Capabilities = {
     c.flights = Flights::of(64, 4);
     c.flights.same_key = true;
     c.faults = &[
-        (Fault::ConnectionCut, Keeps::Impossible),
-        (Fault::Partition, Keeps::Impossible),
-        (Fault::ServerStandsStill, Keeps::Impossible),
-        (Fault::DataLost, Keeps::Tokens),
-        (Fault::OlderDataRestored, Keeps::Tokens),
-        (Fault::Failover, Keeps::Impossible),
-        (Fault::SplitBrain, Keeps::Impossible),
-        (Fault::OtherClockTakesOver, Keeps::Impossible),
-        (Fault::LeaderLost, Keeps::Impossible),
-        (Fault::BrokenByForce, Keeps::Tokens),
+        (Fault::ConnectionCut, Guarantee::Impossible),
+        (Fault::Partition, Guarantee::Impossible),
+        (Fault::ServerStandsStill, Guarantee::Impossible),
+        (Fault::DataLost, Guarantee::Tokens),
+        (Fault::OlderDataRestored, Guarantee::Tokens),
+        (Fault::Failover, Guarantee::Impossible),
+        (Fault::SplitBrain, Guarantee::Impossible),
+        (Fault::OtherClockTakesOver, Guarantee::Impossible),
+        (Fault::LeaderLost, Guarantee::Impossible),
+        (Fault::BrokenByForce, Guarantee::Tokens),
     ];
     c
 };

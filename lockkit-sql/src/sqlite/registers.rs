@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Answered, Entry, Found, RegisterKey, Registers, StoreOutcome, Version, Write, WriteId,
+    Attempted, Entry, Found, RegisterKey, Registers, Version, Write, WriteId, WriteResult,
 };
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Token};
@@ -51,11 +51,11 @@ impl Registers for SqliteDriver {
         &self,
         at: &RegisterKey,
         write: &Write,
-    ) -> Result<Answered<StoreOutcome>, Error> {
+    ) -> Result<Attempted<WriteResult>, Error> {
         let (at, write) = (at.clone(), write.clone());
         let apply = move |flight: &mut Flight<'_>| apply(flight, &at, &write);
         let outcome = self.shared.writer.call(true, apply).await?;
-        if matches!(outcome, StoreOutcome::Stored(_)) {
+        if matches!(outcome, WriteResult::Stored(_)) {
             Wakes::ring_registers();
         }
         Ok(outcome.into())
@@ -76,11 +76,7 @@ impl Registers for SqliteDriver {
     }
 }
 
-fn apply(
-    flight: &mut Flight<'_>,
-    at: &RegisterKey,
-    write: &Write,
-) -> Result<StoreOutcome, Failure> {
+fn apply(flight: &mut Flight<'_>, at: &RegisterKey, write: &Write) -> Result<WriteResult, Failure> {
     let (namespace, name, now) = (at.namespace.as_str(), at.name.as_str(), flight.now());
     let found = flight.any(
         "SELECT version, value IS NOT NULL AND (expires IS NULL OR expires > ?3), highest, write_id,
@@ -102,7 +98,7 @@ fn apply(
     if is_foreign {
         flight.adopt_value(at)?;
     }
-    if let Some(outcome) = StoreOutcome::decide(&found, write) {
+    if let Some(outcome) = WriteResult::decide(&found, write) {
         return Ok(outcome);
     }
     let own = found.version.map_or(0, |version| version.0 as i64);
@@ -129,5 +125,5 @@ fn apply(
             purge_at
         ],
     )?;
-    Ok(StoreOutcome::Stored(Version(unsigned(version))))
+    Ok(WriteResult::Stored(Version(unsigned(version))))
 }

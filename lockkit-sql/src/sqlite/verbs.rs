@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    Acquisition, Anchored, ClaimId, Ended, Force, Grant, LockDriver, Registers, Renewal, Replies,
-    Reply, SetLimit, Step,
+    Acquisition, Anchored, BreakMode, ClaimEnd, ClaimId, Grant, LockDriver, Registers, Renewal,
+    Replies, Reply, SetLimit, Step,
 };
 use lockkit_core::line::Answer;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -86,7 +86,7 @@ impl LockDriver for SqliteDriver {
         &self,
         key: &Key,
         token: Token,
-        force: Force,
+        force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
         let (key, record) = (key.clone(), to_json(record));
@@ -141,7 +141,7 @@ impl LockDriver for SqliteDriver {
         self.shared.reader.call(false, move |flight| flight.namespaces(after.as_ref(), limit)).await
     }
 
-    async fn token_base(&self, namespace: &Namespace) -> Result<u64, Error> {
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
         let (of, namespace) = (namespace.clone(), namespace.clone());
         let base = move |flight: &mut Flight<'_>| {
             let text = "SELECT base FROM lockkit_bases WHERE namespace = ?1";
@@ -152,7 +152,7 @@ impl LockDriver for SqliteDriver {
         self.shared.bases.saw(BACKEND, &of, seen)
     }
 
-    async fn raise_token_base(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
         check_raise(base)?;
         let namespace = namespace.clone();
         let raise = move |flight: &mut Flight<'_>| {
@@ -192,8 +192,8 @@ impl Shared {
                     Answer::Holds(grant) => Renewal::Holds(grant),
                     Answer::Waits(_) => Renewal::Waits { ahead },
                     _ => match broken(flight, &claim.id)? {
-                        Some(record) => Renewal::Ended(Ended::Broken(record)),
-                        None => Renewal::Ended(Ended::NotInLine),
+                        Some(record) => Renewal::Ended(ClaimEnd::Broken(record)),
+                        None => Renewal::Ended(ClaimEnd::NotFound),
                     },
                 };
                 Ok((renewal, lease))
@@ -210,7 +210,7 @@ impl Shared {
         step: impl for<'a> Fn(&'a Claim) -> Verb<'a> + Send + 'static,
     ) -> Result<Renewal, Error> {
         let told = self.amend(from_ref(claim), durable, step).await?.into_iter().next();
-        Ok(told.map_or(Renewal::Ended(Ended::NotInLine), |(renewal, _)| renewal))
+        Ok(told.map_or(Renewal::Ended(ClaimEnd::NotFound), |(renewal, _)| renewal))
     }
 }
 

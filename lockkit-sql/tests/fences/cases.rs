@@ -32,7 +32,7 @@ macro_rules! cases {
             let scene = Scene::set("broken").await;
             let guard = scene.mine.mutex("broken").lock().await.unwrap();
             let token = guard.token().unwrap();
-            let force = lockkit::driver::Force::Immediate;
+            let force = lockkit::driver::BreakMode::Forced;
             let space = lockkit::Space::Lock;
             assert!(scene.theirs.break_lock(space, "broken", token, force, None).await.unwrap());
             let mut tx = scene.data.begin().await.unwrap();

@@ -93,7 +93,7 @@ async fn the_row_that_a_released_claim_leaves_behind_does_not_fence() {
     let guard = scene.mine.mutex("left").auto_renew(false).lock().await.unwrap();
     let (lease, token) = (guard.lease(), guard.token().unwrap());
     // Ended in the file, without the holder's knowledge.
-    let force = lockkit::driver::Force::Immediate;
+    let force = lockkit::driver::BreakMode::Forced;
     let space = lockkit::Space::Lock;
     assert!(scene.theirs.break_lock(space, "left", token, force, None).await.unwrap());
     let rows = sqlx::query_scalar("SELECT count(*) FROM lockkit_claims WHERE expires = 0");

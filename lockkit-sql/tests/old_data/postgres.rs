@@ -54,7 +54,7 @@ async fn renewed(guard: &Guard) {
     }
 }
 
-/// Keeps the rows of all tables beside them.
+/// Guarantee the rows of all tables beside them.
 async fn keep_rows(server: &Server) {
     let keep =
         |table: &str| format!("CREATE TABLE older_{table} AS TABLE lockkit.lockkit_{table};");
@@ -116,12 +116,12 @@ async fn a_client_keeps_the_token_base_that_it_knows() {
     let server = Server::start(Kind::Postgres).await.unwrap();
     let driver = PostgresDriver::connect(&server.url()).await.unwrap();
     keep_rows(&server).await;
-    driver.raise_token_base(&Namespace::default(), BASE).await.unwrap();
-    assert_eq!(driver.token_base(&Namespace::default()).await.unwrap(), BASE);
+    driver.raise_namespace_counter(&Namespace::default(), BASE).await.unwrap();
+    assert_eq!(driver.namespace_counter(&Namespace::default()).await.unwrap(), BASE);
     let locks = connect(&server).await;
     let last = Last::first(&locks).await;
     put_rows_back(&server).await;
-    let fell = driver.token_base(&Namespace::default()).await.unwrap_err();
+    let fell = driver.namespace_counter(&Namespace::default()).await.unwrap_err();
     assert!(fell.to_string().contains("went back from 1000000 to 0"), "{fell}");
     let next = last.next(&locks, "a").await;
     let token = Last::first(&connect(&server).await).await.token;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Acquisition, Expect, LockDriver, Patience, Renewal, StoreOutcome, Version, Write,
+    Acquisition, LockDriver, Patience, Precondition, Renewal, Version, Write, WriteResult,
 };
 use lockkit_core::{LockManager, Mode, Namespace, Settings, Token};
 use lockkit_sql::{SqliteDriver, SqliteOptions};
@@ -94,8 +94,8 @@ async fn used(driver: &SqliteDriver) -> Token {
 
 async fn stored(driver: &SqliteDriver) -> Version {
     let write = Write::of(Some(b"x".to_vec()));
-    match driver.registers().unwrap().write(&register("r"), &write).await.unwrap().answer {
-        StoreOutcome::Stored(version) => version,
+    match driver.registers().unwrap().write(&register("r"), &write).await.unwrap().result {
+        WriteResult::Stored(version) => version,
         other => panic!("{other:?}"),
     }
 }
@@ -131,7 +131,7 @@ async fn tokens_and_versions_grow_although_older_data_are_put_back_under_an_open
         let folder = folder();
         let (ours, theirs) = (open(&folder).await, open(&folder).await);
         let namespace = Namespace::default();
-        ours.raise_token_base(&namespace, 1_000).await.unwrap();
+        ours.raise_namespace_counter(&namespace, 1_000).await.unwrap();
         used(&ours).await;
         stored(&ours).await;
         let older = Older::of(ours.path());
@@ -139,8 +139,8 @@ async fn tokens_and_versions_grow_although_older_data_are_put_back_under_an_open
         for _ in 0..3 {
             (token, version) = (used(&theirs).await, stored(&theirs).await);
         }
-        ours.raise_token_base(&namespace, 2_000).await.unwrap();
-        assert_eq!(ours.token_base(&namespace).await.unwrap(), 2_000);
+        ours.raise_namespace_counter(&namespace, 2_000).await.unwrap();
+        assert_eq!(ours.namespace_counter(&namespace).await.unwrap(), 2_000);
         older.put_back(way, ours.path());
         // Another process, then those who come later here, then those who had it open.
         let others = in_another_process(ours.path());
@@ -154,13 +154,13 @@ async fn tokens_and_versions_grow_although_older_data_are_put_back_under_an_open
             assert!(stored > version, "{way:?}: {stored:?} after {version:?}");
             (token, version) = (next, stored);
         }
-        let base = later.token_base(&namespace).await.unwrap();
+        let base = later.namespace_counter(&namespace).await.unwrap();
         if matches!(way, Way::Deleted) {
             assert_eq!(base, 2_000, "it was not deleted");
             continue;
         }
         assert_eq!(base, 1_000, "{way:?}: of before the older state was kept");
-        let fell = ours.token_base(&namespace).await.unwrap_err();
+        let fell = ours.namespace_counter(&namespace).await.unwrap_err();
         assert!(fell.to_string().contains("went back from 2000 to 1000"), "{way:?}: {fell}");
     }
 }
@@ -254,7 +254,7 @@ async fn a_claim_of_another_boot_that_is_put_back_ends_after_one_ttl() {
     let other = open_at(&folder, &clock, "boot").await;
     let shown = other.inspect(&next.key).await.unwrap().line;
     assert_eq!(shown.first().map(|first| first.expires_in), Some(TTL / 2));
-    let busy = other.acquire(&exclusive("a"), Patience::Try).await.unwrap().answer;
+    let busy = other.acquire(&exclusive("a"), Patience::Try).await.unwrap().result;
     assert_eq!(busy, Acquisition::Busy);
     // The waiter that was put back has gone by now, as it waits for 10 s; the holder goes now.
     other.renew(std::slice::from_ref(&next)).await.unwrap();
@@ -296,17 +296,17 @@ async fn a_value_of_another_boot_that_is_put_back_ends_after_its_ttl() {
     let text = "UPDATE lockkit_registers SET expires = expires + ?1, purge_at = purge_at + ?1";
     assert_eq!(file.execute(text, [DAYS.as_nanos() as i64]).unwrap(), 3);
 
-    let if_absent = || Write { expect: Expect::Absent, ..Write::of(Some(b"y".to_vec())) };
+    let if_absent = || Write { expect: Precondition::Absent, ..Write::of(Some(b"y".to_vec())) };
     let written =
-        async || registers.write(&register("written"), &if_absent()).await.unwrap().answer;
+        async || registers.write(&register("written"), &if_absent()).await.unwrap().result;
     assert!(registers.load(&register("read")).await.unwrap().is_some());
-    assert_eq!(written().await, StoreOutcome::Conflict);
+    assert_eq!(written().await, WriteResult::Conflict);
     clock.forward(TTL / 2);
     assert!(registers.load(&register("read")).await.unwrap().is_some());
-    assert_eq!(written().await, StoreOutcome::Conflict);
+    assert_eq!(written().await, WriteResult::Conflict);
     clock.forward(TTL / 2);
     assert!(registers.load(&register("read")).await.unwrap().is_none());
-    assert!(matches!(written().await, StoreOutcome::Stored(_)));
+    assert!(matches!(written().await, WriteResult::Stored(_)));
     // What only remembers a write is swept ten minutes after it is noticed.
     let sweep = async || {
         for _ in 0..1_100 {

@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use lockkit_core::driver::{
-    Acquisition, Answered, LockDriver, Patience, Released, Renewal, Replies, Reply, Step,
+    Acquisition, Attempted, LockDriver, Patience, Released, Renewal, Replies, Reply, Step,
 };
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{
-    Claim, Error, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space,
+    Claim, ClientIdentity, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space,
 };
 use lockkit_lab::Kind;
 use rand::rngs::StdRng;
@@ -40,7 +40,7 @@ on_either_server! {
 
 fn claim_of(name: &str, mode: Mode, note: Option<String>) -> Arc<Claim> {
     let key = Key::new(Namespace::default(), mode.space(), Name::new(name).unwrap());
-    let identity = Arc::new(Identity::of_this_process());
+    let identity = Arc::new(ClientIdentity::of_this_process());
     let mut claim = Claim::new(key, mode, LONG, LONG, identity);
     claim.note = note.map(Arc::from);
     Arc::new(claim)
@@ -73,7 +73,7 @@ fn token(reply: &Reply) -> i64 {
 async fn carried(driver: &Arc<dyn LockDriver>, steps: &[Step]) -> Replies {
     let mut replies = driver.carry(steps).await.unwrap();
     for (step, reply) in steps.iter().zip(&mut replies) {
-        if let Ok(Answered { answer: Reply::SendAlone, .. }) = reply {
+        if let Ok(Attempted { result: Reply::SendAlone, .. }) = reply {
             *reply = driver.carry(std::slice::from_ref(step)).await.unwrap().remove(0);
         }
     }
@@ -166,7 +166,7 @@ async fn a_row_that_somebody_has_locked_holds_up_its_own_step_alone(scene: Scene
             match (name.as_str(), reply) {
                 ("4" | "5", Err(Error::Backend { retryable: true, .. })) => {}
                 ("4" | "5", other) => panic!("{name} is locked, and yet: {other:?}"),
-                (_, Ok(Answered { answer, .. })) => drop(token(answer)),
+                (_, Ok(Attempted { result: answer, .. })) => drop(token(answer)),
                 (_, other) => panic!("{name} failed: {other:?}"),
             }
         }
@@ -176,7 +176,7 @@ async fn a_row_that_somebody_has_locked_holds_up_its_own_step_alone(scene: Scene
                 "4" | "5" => Reply::Released(Released::NoSuchLock),
                 _ => REMOVED,
             };
-            assert_eq!(reply.unwrap().answer, expected, "{name}");
+            assert_eq!(reply.unwrap().result, expected, "{name}");
         }
     }
 }
@@ -211,7 +211,7 @@ async fn a_step_that_waits_for_a_row_for_a_moment_gets_its_lock(scene: Scene) {
     };
     let (replies, ()) = tokio::join!(carry, let_go);
     for reply in replies {
-        token(&reply.unwrap().answer);
+        token(&reply.unwrap().result);
     }
 }
 
@@ -221,7 +221,7 @@ async fn a_release_by_itself_waits_until_the_row_of_its_lock_is_free(scene: Scen
     let mut admin = scene.admin().await;
     let claim = claim("warm/1");
     let replies = scene.driver.carry(&[try_it(&claim)]).await.unwrap();
-    token(&replies[0].as_ref().unwrap().answer);
+    token(&replies[0].as_ref().unwrap().result);
     admin.run(scene.words.begin).await;
     admin.run(scene.words.touch).await;
     let let_go = async {
@@ -231,7 +231,7 @@ async fn a_release_by_itself_waits_until_the_row_of_its_lock_is_free(scene: Scen
     let steps = [release(&claim)];
     let (replies, ()) = tokio::join!(scene.driver.carry(&steps), let_go);
     for reply in replies.unwrap() {
-        assert_eq!(reply.unwrap().answer, REMOVED);
+        assert_eq!(reply.unwrap().result, REMOVED);
     }
 }
 
@@ -273,7 +273,7 @@ async fn two_processes_that_carry_flights_of_the_same_names_never_fail(scene: Sc
                 let replies = carried(&driver, &tries).await;
                 let mut held = Vec::new();
                 for (claim, reply) in chosen.iter().zip(replies) {
-                    match reply.unwrap().answer {
+                    match reply.unwrap().result {
                         Reply::Acquired(Acquisition::Granted(_)) => held.push(release(claim)),
                         Reply::Acquired(Acquisition::Busy) => {}
                         other => panic!("{other:?}"),
@@ -281,7 +281,7 @@ async fn two_processes_that_carry_flights_of_the_same_names_never_fail(scene: Sc
                 }
                 granted += held.len();
                 for reply in carried(&driver, &held).await {
-                    assert_eq!(reply.unwrap().answer, REMOVED);
+                    assert_eq!(reply.unwrap().result, REMOVED);
                 }
             }
             granted
@@ -349,13 +349,13 @@ async fn random_flights_answer_as_their_steps_would_one_by_one(scene: Scene) {
 
 /// Without tokens, which are each backend's own.
 fn said(replies: &Replies) -> Vec<String> {
-    let one = |reply: &Result<Answered<Reply>, Error>| match reply {
-        Ok(Answered { answer: Reply::Acquired(Acquisition::Granted(_)), .. }) => "granted".into(),
-        Ok(Answered { answer: Reply::Acquired(Acquisition::Busy), .. }) => "busy".into(),
-        Ok(Answered { answer: Reply::Acquired(Acquisition::Queued { ahead }), .. }) => {
+    let one = |reply: &Result<Attempted<Reply>, Error>| match reply {
+        Ok(Attempted { result: Reply::Acquired(Acquisition::Granted(_)), .. }) => "granted".into(),
+        Ok(Attempted { result: Reply::Acquired(Acquisition::Busy), .. }) => "busy".into(),
+        Ok(Attempted { result: Reply::Acquired(Acquisition::Queued { ahead }), .. }) => {
             format!("queued behind {ahead}")
         }
-        Ok(Answered { answer, .. }) => format!("{answer:?}"),
+        Ok(Attempted { result: answer, .. }) => format!("{answer:?}"),
         Err(Error::LimitMismatch { in_use, asked, .. }) => format!("{in_use}, not {asked}"),
         Err(error) => panic!("{error}"),
     };
@@ -413,14 +413,14 @@ async fn a_range_that_somebody_has_locked_on_mariadb_holds_up_the_steps_in_it_al
     assert_eq!(admin.count(range).await, 0);
     let claims = ["a", "c/1", "c/2", "e"].map(claim);
     let replies = carried(&scene.driver, &claims.each_ref().map(try_it)).await;
-    token(&replies[0].clone().unwrap().answer);
+    token(&replies[0].clone().unwrap().result);
     for reply in &replies[1..3] {
         assert!(matches!(reply, Err(Error::Backend { retryable: true, .. })), "{reply:?}");
     }
-    token(&replies[3].clone().unwrap().answer);
+    token(&replies[3].clone().unwrap().result);
     admin.run("ROLLBACK").await;
     let replies = scene.driver.carry(&claims.each_ref().map(release)).await.unwrap();
-    let replies: Vec<_> = replies.into_iter().map(|reply| reply.unwrap().answer).collect();
+    let replies: Vec<_> = replies.into_iter().map(|reply| reply.unwrap().result).collect();
     let none = Reply::Released(Released::NoSuchLock);
     assert_eq!(replies, [REMOVED, none, none, REMOVED]);
 }

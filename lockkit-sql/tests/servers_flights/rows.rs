@@ -31,7 +31,7 @@ async fn hold(scene: &Scene, claims: &[Arc<Claim>]) {
         for reply in
             Gather::new(scene.driver.clone()).carry(&steps, much_later(&scene.driver)).await
         {
-            token(&reply.unwrap().answer);
+            token(&reply.unwrap().result);
         }
     }
 }
@@ -39,7 +39,7 @@ async fn hold(scene: &Scene, claims: &[Arc<Claim>]) {
 /// One step through core, in a task of its own.
 fn ask(tasks: &mut JoinSet<Reply>, gather: &Gather, step: Step, latest: Moment) {
     let gather = gather.clone();
-    tasks.spawn(async move { gather.carry(&[step], latest).await.pop().unwrap().unwrap().answer });
+    tasks.spawn(async move { gather.carry(&[step], latest).await.pop().unwrap().unwrap().result });
 }
 
 /// Ten names are asked for at once, and two of them are locked.
@@ -143,7 +143,7 @@ async fn many_locked_rows_delay_neither_renewals_nor_other_names(scene: Scene) {
         let free = claim(&format!("free/{round}"));
         let begun = Instant::now();
         let reply = gather.carry(&[try_it(&free)], latest).await.pop().unwrap();
-        token(&reply.unwrap().answer);
+        token(&reply.unwrap().result);
         acquires.push(begun.elapsed());
         most = most.max(watch.count(scene.words.waiting).await);
         tokio::time::sleep(Duration::from_millis(150)).await;

@@ -57,7 +57,7 @@ impl Scene {
         let before = self.proxy.counts().requests;
         let replies = self.driver.carry(steps).await.unwrap();
         assert_eq!(self.proxy.counts().requests - before, 1, "one round trip");
-        replies.into_iter().map(|reply| reply.unwrap().answer).collect()
+        replies.into_iter().map(|reply| reply.unwrap().result).collect()
     }
 
     /// From here on all statements are known to the connection.

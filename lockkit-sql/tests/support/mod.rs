@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkit_core::clock::{Clock, Moment};
 use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, RegisterKey};
-use lockkit_core::{Claim, Identity, Key, Mode, Name, Namespace, Space};
+use lockkit_core::{Claim, ClientIdentity, Key, Mode, Name, Namespace, Space};
 use lockkit_sql::{SqliteDriver, SqliteOptions};
 use tempfile::TempDir;
 
@@ -31,7 +31,7 @@ pub fn register(name: &str) -> RegisterKey {
 }
 
 pub fn claim_for(name: &str, mode: Mode, hold: Duration, wait: Duration) -> Arc<Claim> {
-    let who = Arc::new(Identity::of_this_process());
+    let who = Arc::new(ClientIdentity::of_this_process());
     Arc::new(Claim::new(key(mode.space(), name), mode, hold, wait, who))
 }
 
@@ -48,14 +48,14 @@ pub fn permits(name: &str, permits: u32, limit: u32) -> Arc<Claim> {
 }
 
 pub async fn take(driver: &SqliteDriver, claim: &Arc<Claim>) -> Grant {
-    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().result {
         Acquisition::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 pub async fn queue(driver: &SqliteDriver, claim: &Arc<Claim>) -> u32 {
-    match driver.acquire(claim, Patience::Wait).await.unwrap().answer {
+    match driver.acquire(claim, Patience::Wait).await.unwrap().result {
         Acquisition::Queued { ahead } => ahead,
         other => panic!("not queued: {other:?}"),
     }

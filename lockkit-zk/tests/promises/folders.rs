@@ -85,11 +85,11 @@ async fn a_folder_that_is_deleted_again_and_again_costs_no_error_and_no_place() 
     for round in 0..5_000 {
         let (first, second) = [(); 2].map(|()| claim("a", Mode::Exclusive, TTL)).into();
         let answer = driver.acquire(&first, Patience::Wait).await;
-        match answer.unwrap_or_else(|e| panic!("round {round}: {e}")).answer {
+        match answer.unwrap_or_else(|e| panic!("round {round}: {e}")).result {
             Acquisition::Granted(grant) => in_order(grant.token),
             other => panic!("round {round}: {other:?}"),
         }
-        let answer = driver.acquire(&second, Patience::Wait).await.unwrap().answer;
+        let answer = driver.acquire(&second, Patience::Wait).await.unwrap().result;
         assert_eq!(answer, Acquisition::Queued { ahead: 1 });
         assert_eq!(driver.release(&first).await.unwrap(), Released::Removed);
         in_order(driver.granted(&second).await.unwrap().token);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{Acquisition, LockDriver, Patience};
-use lockkit_core::{Claim, Identity, Key, LockManager, Mode, Name, Namespace, Settings, Space};
+use lockkit_core::{
+    Claim, ClientIdentity, Key, LockManager, Mode, Name, Namespace, Settings, Space,
+};
 use lockkit_lab::Server;
 use lockkit_lab::raw::zookeeper::four_letters;
 use lockkit_zk::zookeeper_client::{Client, Error as ZkError};
@@ -27,7 +29,7 @@ pub(crate) async fn manager(hosts: impl ToString, ttl: Duration) -> LockManager 
 pub(crate) fn claim(name: &str, mode: Mode, ttl: Duration) -> Arc<Claim> {
     let space = mode.limit().map_or(Space::Lock, |_| Space::Semaphore);
     let key = Key::new(Namespace::default(), space, Name::new(name).unwrap());
-    Arc::new(Claim::new(key, mode, ttl, ttl, Arc::new(Identity::of_this_process())))
+    Arc::new(Claim::new(key, mode, ttl, ttl, Arc::new(ClientIdentity::of_this_process())))
 }
 
 pub(crate) async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
@@ -44,12 +46,12 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl 
 }
 
 pub(crate) async fn take(driver: &ZkDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().result;
     assert!(matches!(answer, Acquisition::Granted(_)), "it is free: {answer:?}");
 }
 
 pub(crate) async fn queue(driver: &ZkDriver, claim: &Arc<Claim>) {
-    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().answer;
+    let answer = driver.acquire(claim, Patience::Wait).await.unwrap().result;
     assert!(matches!(answer, Acquisition::Queued { .. }), "somebody holds it: {answer:?}");
 }
 

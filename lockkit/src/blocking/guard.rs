@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::engine::Engine;
-use crate::{Error, Lease, LossReason, Mode, Name, Token};
+use crate::{Error, HeldLock, LossReason, Mode, Name, Token};
 
 /// A lock that is held: exclusively, shared, or as permits of a semaphore.
 ///
@@ -27,7 +27,7 @@ use crate::{Error, Lease, LossReason, Mode, Name, Token};
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     engine: Arc<Engine>,
-    lease: Lease,
+    lease: HeldLock,
     /// Until it is given back.
     held: Option<Held>,
 }
@@ -61,7 +61,7 @@ impl Guard {
     }
 
     /// Whether the lock is held as far as this process can know. No I/O. See
-    /// [`Lease::is_valid`].
+    /// [`HeldLock::is_valid`].
     pub fn is_valid(&self) -> bool {
         self.lease.is_valid()
     }
@@ -114,7 +114,7 @@ impl Guard {
     }
 
     /// The lease, for code that has a use for the async API, such as a fence.
-    pub fn lease(&self) -> Lease {
+    pub fn lease(&self) -> HeldLock {
         self.lease.clone()
     }
 
@@ -165,7 +165,7 @@ pub struct WriteGuard {
 
 impl WriteGuard {
     pub(super) fn new(engine: &Arc<Engine>, guard: crate::WriteGuard) -> Self {
-        let lease = Lease::clone(&guard);
+        let lease = HeldLock::clone(&guard);
         let held = Some(Held::Writing(guard));
         Self { guard: Guard { engine: engine.clone(), lease, held } }
     }

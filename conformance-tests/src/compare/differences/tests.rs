@@ -35,7 +35,8 @@ fn equal_set_ups_differ_in_their_tokens_alone() {
 
 #[test]
 fn faults_that_change_in_the_same_way_share_a_sentence() {
-    let faults: &[_] = &[(Fault::Failover, Keeps::Tokens), (Fault::SplitBrain, Keeps::Tokens)];
+    let faults: &[_] =
+        &[(Fault::Failover, Guarantee::Tokens), (Fault::SplitBrain, Guarantee::Tokens)];
     let (weak, strong) = (set_up("weak", |c| c.faults = faults), set_up("strong", |_| ()));
     let all = between(&weak, &strong);
     let safer = about(&all, "Safer under faults");
@@ -51,7 +52,7 @@ fn faults_that_change_in_the_same_way_share_a_sentence() {
 fn a_longer_slack_and_a_greater_least_ttl_say_what_to_do_with_the_ttl() {
     let from = set_up("from", |_| ());
     let to = set_up("to", |c| {
-        c.least_ttl = Duration::from_secs(2);
+        c.min_ttl = Duration::from_secs(2);
         c.expiry_slack = Duration::from_secs(3);
         c.token_source = TokenSource::Revision;
     });

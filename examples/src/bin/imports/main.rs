@@ -8,7 +8,7 @@ mod tests;
 
 use std::time::Duration;
 
-use lockkit::{Error, Lease, LockManager};
+use lockkit::{Error, HeldLock, LockManager};
 use tokio::task::JoinSet;
 
 #[tokio::main]
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 
-async fn import(_job: String, permit: Lease) -> Result<(), Error> {
+async fn import(_job: String, permit: HeldLock) -> Result<(), Error> {
     tokio::time::sleep(Duration::from_secs(2)).await; // the work
     permit.verify().await.map(drop)
 }
@@ -33,7 +33,7 @@ async fn import(_job: String, permit: Lease) -> Result<(), Error> {
 async fn run<F: Future<Output = Result<(), Error>> + Send + 'static>(
     locks: &LockManager,
     jobs: Vec<String>,
-    work: impl Fn(String, Lease) -> F,
+    work: impl Fn(String, HeldLock) -> F,
     stop: impl Future,
 ) -> Vec<(String, Result<(), Error>)> {
     let pool = locks.semaphore("imports", 2).max_hold(Duration::from_secs(3600));

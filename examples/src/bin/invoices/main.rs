@@ -11,7 +11,7 @@ use axum::extract::{Path, State};
 use axum::http::{StatusCode, request::Parts};
 use axum::routing::post;
 use axum::{Extension, Router};
-use lockkit::{Lease, LockManager};
+use lockkit::{HeldLock, LockManager};
 use lockkit_tower::LockLayer;
 use sqlx::SqlitePool;
 
@@ -40,7 +40,7 @@ fn app(locks: LockManager, db: SqlitePool) -> Router {
 /// Stopped when the lock is lost; and where it is not stopped in time, the fence refuses its write.
 async fn pay(
     Path(id): Path<i64>,
-    Extension(lock): Extension<Lease>,
+    Extension(lock): Extension<HeldLock>,
     State(db): State<SqlitePool>,
 ) -> Result<&'static str, StatusCode> {
     let token = lock.token().map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;

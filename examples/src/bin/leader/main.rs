@@ -8,7 +8,7 @@ mod tests;
 
 use std::time::Duration;
 
-use lockkit::{Entry, Error, Expect, Lease, LockManager};
+use lockkit::{Entry, Error, HeldLock, LockManager, Precondition};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -25,13 +25,13 @@ async fn main() -> Result<(), Error> {
 /// Leads whenever it is elected, until it fails or is dropped.
 async fn lead(locks: &LockManager, address: &str) -> Result<(), Error> {
     let ticks = &locks.register("ticks");
-    let lead = |lease: Lease| async move {
+    let lead = |lease: HeldLock| async move {
         let mut clock = tokio::time::interval(Duration::from_secs(1));
         loop {
             clock.tick().await;
             // Goes on where the last leader was; a later leader's store refuses this one's.
             let last = ticks.load().await?;
-            let (tick, expect) = (next(&last), Expect::from(&last));
+            let (tick, expect) = (next(&last), Precondition::from(&last));
             println!("{address} leads: tick {tick}, with token {}", lease.token()?);
             ticks.compare_and_store_with(&lease, expect, tick.to_string()).await?;
         }

@@ -6,7 +6,7 @@ mod tests;
 
 use std::time::Duration;
 
-use lockkit::driver::Force;
+use lockkit::driver::BreakMode;
 use lockkit::{Error, Space};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 
@@ -31,7 +31,7 @@ async fn work() -> Result<(), Error> {
     assert!(invoice.try_lock_for(Duration::from_millis(300)).await?.is_none());
     guard.release().await?;
     let guard = invoice.lock().await?;
-    locks.break_lock(Space::Lock, "invoice/42", guard.token()?, Force::Immediate, None).await?;
+    locks.break_lock(Space::Lock, "invoice/42", guard.token()?, BreakMode::Forced, None).await?;
     println!("# {}", guard.lost().await);
     locks.shutdown().await;
     Ok(())

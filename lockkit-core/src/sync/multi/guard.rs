@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
 
-use crate::{Error, FromLock, Guard, Lease, LossReason, Name, Token};
+use crate::{Error, FromLock, Guard, HeldLock, LossReason, Name, Token};
 
 /// Several locks that are held. It derefs to its [`MultiLease`].
 ///
@@ -39,7 +39,7 @@ pub struct MultiGuard {
 #[derive(Clone)]
 pub struct MultiLease {
     /// As the caller named them.
-    leases: Vec<Lease>,
+    leases: Vec<HeldLock>,
 }
 
 impl MultiGuard {
@@ -100,22 +100,22 @@ impl MultiLease {
     ///
     /// [`Error::Lost`] as soon as one of the locks can no longer be trusted. No I/O.
     pub fn tokens(&self) -> Result<Vec<Token>, Error> {
-        self.leases.iter().map(Lease::token).collect()
+        self.leases.iter().map(HeldLock::token).collect()
     }
 
     /// The leases of the locks, in the order in which the caller named them: for fences.
-    pub fn leases(&self) -> &[Lease] {
+    pub fn leases(&self) -> &[HeldLock] {
         &self.leases
     }
 
     /// Whether all are held as far as this process can know. No I/O.
     pub fn is_valid(&self) -> bool {
-        self.leases.iter().all(Lease::is_valid)
+        self.leases.iter().all(HeldLock::is_valid)
     }
 
     /// How long until one of them must not be trusted any more, unless renewed before.
     pub fn remaining(&self) -> Duration {
-        self.leases.iter().map(Lease::remaining).min().unwrap_or_default()
+        self.leases.iter().map(HeldLock::remaining).min().unwrap_or_default()
     }
 
     /// Returns when one was lost, with its name and the reason; at once when that has happened
@@ -129,7 +129,7 @@ impl MultiLease {
 }
 
 /// Returns when one of these was lost; never when there are none.
-pub(super) async fn any_lost(leases: impl Iterator<Item = &Lease>) -> (Name, LossReason) {
+pub(super) async fn any_lost(leases: impl Iterator<Item = &HeldLock>) -> (Name, LossReason) {
     let losses = leases.map(|lease| {
         Box::pin(async move {
             let reason = lease.lost().await;

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::driver::Entry;
-use crate::{Error, Identity, MAX_REGISTER_BYTES, Token};
+use crate::{ClientIdentity, Error, MAX_REGISTER_BYTES, Token};
 
 /// What was decided for a key.
 ///
@@ -24,7 +24,7 @@ pub struct Decision {
     /// What the work returned: at most 60,000 bytes.
     pub value: Vec<u8>,
     /// Who did it.
-    pub by: Identity,
+    pub by: ClientIdentity,
     /// When, in milliseconds since 1970 by the clock of who did it: for people, not for decisions.
     pub at_unix_ms: u64,
     /// Under which token.
@@ -33,7 +33,7 @@ pub struct Decision {
 
 #[derive(Serialize, Deserialize)]
 struct Head {
-    by: Identity,
+    by: ClientIdentity,
     at: u64,
     token: u64,
 }
@@ -81,7 +81,7 @@ mod tests {
     fn a_decision_survives_its_bytes_and_what_is_none_is_not_read_as_one() {
         let decision = Decision {
             value: b"\0\xff".to_vec(),
-            by: Identity::of_this_process(),
+            by: ClientIdentity::of_this_process(),
             at_unix_ms: 7,
             token: Token::new(9).unwrap(),
         };

@@ -26,7 +26,7 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 
 -- Writes a register, or deletes its value. Arguments and result: `Verb::Store`. The rule is that of
--- `StoreOutcome::decide`.
+-- `WriteResult::decide`.
 -- Versions are never less than the clock, so that they grow when a row was removed.
 CREATE OR REPLACE FUNCTION {p}write(p_namespace bytea, p_name bytea, p_value bytea,
   p_expect bigint, p_expected bigint, p_token bigint, p_write bytea, p_ttl bigint,

@@ -4,7 +4,7 @@
 -- been applied.
 -- Row: outcome 1 stored (number: the version), 2 stale (number: the highest token), 0 conflict.
 --
--- The rule is that of `StoreOutcome::decide`. Version 0 stands for a row that was never written.
+-- The rule is that of `WriteResult::decide`. Version 0 stands for a row that was never written.
 --
 -- Versions begin at the clock's microseconds, so they grow although the row of a register without a
 -- token is removed after a while; should the clock be behind, lockkit_meta remembers.

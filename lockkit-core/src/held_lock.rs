@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::{Anchored, Ended, Renewal};
+use crate::driver::{Anchored, ClaimEnd, Renewal};
 use crate::error::no_answer;
 use crate::record::Record;
 use crate::registry::Registry;
@@ -27,13 +27,13 @@ use crate::{Anchor, Claim, Error, LossReason, Mode, Name, Token};
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Lease {
+pub struct HeldLock {
     pub(crate) record: Arc<Record>,
     pub(crate) registry: Arc<Registry>,
     name: Name,
 }
 
-impl Lease {
+impl HeldLock {
     pub(crate) fn new(record: Arc<Record>, registry: Arc<Registry>) -> Self {
         let name = record.claim().key.name.clone();
         Self { record, registry, name }
@@ -210,8 +210,8 @@ impl Lease {
             return Ok(());
         }
         let ended = match state.last_break.filter(|_| self.record.is_holding()) {
-            Some(record) => Ended::Broken(record),
-            None => Ended::NotInLine,
+            Some(record) => ClaimEnd::Broken(record),
+            None => ClaimEnd::NotFound,
         };
         self.answered(&Renewal::Ended(ended), self.record.now())
     }
@@ -234,9 +234,9 @@ impl Lease {
     }
 }
 
-impl fmt::Debug for Lease {
+impl fmt::Debug for HeldLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
+        f.debug_struct("HeldLock")
             .field("name", &self.name)
             .field("mode", &self.mode())
             .field("token", &self.token().ok())

@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 /// Who stands behind a claim, as shown to people.
 ///
 /// ```
-/// use lockkit_core::{Identity, Settings};
+/// use lockkit_core::{ClientIdentity, Settings};
 ///
-/// let mut identity = Identity::of_this_process();
+/// let mut identity = ClientIdentity::of_this_process();
 /// identity.program = "billing".to_owned();
 /// let settings = Settings::default().identity(identity);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
-pub struct Identity {
+pub struct ClientIdentity {
     pub host: String,
     pub pid: u32,
     pub program: String,
 }
 
-impl Identity {
+impl ClientIdentity {
     /// This process: the host's name, the process id, the program's file name.
     pub fn of_this_process() -> Self {
         let program = std::env::args_os()
@@ -35,7 +35,7 @@ impl Identity {
     }
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for ClientIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}[{}]@{}", self.program, self.pid, self.host)
     }
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn the_identity_of_this_process_names_it() {
-        let identity = Identity::of_this_process();
+        let identity = ClientIdentity::of_this_process();
         assert_eq!(identity.pid, std::process::id());
         assert!(!identity.host.is_empty() && !identity.program.is_empty());
     }
