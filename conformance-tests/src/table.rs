@@ -216,7 +216,7 @@ macro_rules! __every_case {
                 inspect_01_everything_worth_knowing_is_shown: Nothing,
                 inspect_02_a_free_lock_is_shown_as_free: Nothing,
                 inspect_03_many_locks_are_listed_in_pages: Nothing,
-                inspect_04_a_polite_break_waits_for_the_holder: Nothing,
+                inspect_04_a_graceful_break_waits_for_the_holder: Nothing,
                 inspect_05_a_forced_break_frees_at_once: Nothing,
                 inspect_06_a_break_with_an_old_token_touches_nobody: Nothing,
                 inspect_07_looking_never_disturbs_the_lock: Nothing,

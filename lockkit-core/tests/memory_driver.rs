@@ -203,7 +203,7 @@ async fn a_downgrade_lets_the_readers_behind_it_in_and_no_writer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_polite_break_hands_on_only_when_the_holder_lets_go_or_its_lease_ends() {
+async fn a_graceful_break_hands_on_only_when_the_holder_lets_go_or_its_lease_ends() {
     let driver = MemoryDriver::new();
     for lets_go in [true, false] {
         let holder = claim("a", Mode::Exclusive);

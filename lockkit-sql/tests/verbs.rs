@@ -225,7 +225,7 @@ async fn a_waiter_gets_the_lock_when_its_holders_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_polite_break_lets_the_holder_finish_and_a_forced_one_does_not() {
+async fn a_graceful_break_lets_the_holder_finish_and_a_forced_one_does_not() {
     let folder = folder();
     let d = open(&folder).await;
     let (first, second, third) = (exclusive("a"), exclusive("a"), exclusive("a"));

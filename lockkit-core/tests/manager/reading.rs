@@ -63,7 +63,7 @@ async fn what_is_looked_at_once_rides_over_a_short_outage_and_not_over_a_long_on
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_is_told_of_a_polite_break() {
+async fn a_watch_is_told_of_a_graceful_break() {
     let (_, locks) = locks();
     let guard = locks.mutex("a").auto_renew(false).lock().await.unwrap();
     let mut states = pin!(locks.watch(Space::Lock, "a"));
