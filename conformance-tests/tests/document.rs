@@ -11,8 +11,8 @@ use lockkit_core::capabilities::{LeaseClock, WakeUp};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, ClaimEnd, Grant, LockDriver, Patience, Released, Renewal,
-    Replies, Step, one_by_one,
+    Acquisition, Attempted, BreakMode, ClaimEnd, Grant, LeaseStart, LockDriver, Patience, Released,
+    Renewal, Replies, Step, one_by_one,
 };
 use lockkit_core::line::{Answer, Entry, Line, Tokens, Verb};
 use lockkit_core::state::{ClaimState, Cursor, Health, ListRequest, LockState, Page};
@@ -179,7 +179,7 @@ impl LockDriver for DocumentDriver {
                     return Ok(Grant {
                         token: entry.token,
                         ttl: entry.hold_ttl,
-                        since: None,
+                        start: LeaseStart::LastAnswered,
                         margin: Duration::ZERO,
                     });
                 }

@@ -171,7 +171,7 @@ impl Shared {
 
     /// From when on a member's lease counts, where it says so, on our clock.
     fn began(&self, member: usize, grant: &Grant) -> Option<Moment> {
-        let since = grant.since?;
+        let since = grant.start.moment()?;
         // Ours first: time that passes between the two makes it earlier, not later.
         let now = self.clock.now();
         Some(now.before(self.members[member].clock.now().since(since)))

@@ -101,12 +101,12 @@ pub enum Acquisition {
 /// ```
 /// use std::time::Duration;
 /// use lockkit_core::Token;
-/// use lockkit_core::driver::{Acquisition, Grant};
+/// use lockkit_core::driver::{Acquisition, Grant, LeaseStart};
 ///
 /// // The backend keeps whole seconds, so 1.5 s became 2 s.
 /// let ttl = Duration::from_secs(2);
 /// let token = Token::new(7).expect("from 1 on");
-/// let answer = Acquisition::Granted(Grant { token, ttl, since: None, margin: Duration::ZERO });
+/// let answer = Acquisition::Granted(Grant { token, ttl, start: LeaseStart::LastAnswered, margin: Duration::ZERO });
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
@@ -114,14 +114,39 @@ pub struct Grant {
     pub token: Token,
     /// How long its lease lasts at the backend, which may have rounded what was asked for up.
     pub ttl: Duration,
-    /// The moment from which the ttl counts at the latest: **before the request was sent** that
-    /// the backend answered with this lease. `None` stands for the last request about this claim
-    /// that core sent itself and that was answered, which is right wherever that request set the
-    /// lease; a driver that shares leases between claims, or that asked on its own, says it here.
-    pub since: Option<Moment>,
+    /// When the lease began.
+    pub start: LeaseStart,
     /// What a client leaves unused of the ttl at least: the greater of this and of its own
     /// [`Margin`](crate::Margin) counts. Zero where the backend names none.
     pub margin: Duration,
+}
+
+/// From which moment on the TTL of a [`Grant`] counts: one **before the request was sent** that the
+/// backend answered with this lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseStart {
+    /// The sending of the last request about this claim that core sent itself and that was answered:
+    /// right wherever that request set the lease.
+    LastAnswered,
+    /// This moment: for a driver that shares leases between claims, that asked on its own, or that
+    /// learned of the grant from the answer to a request about another claim. Then it is the sending of the
+    /// very request whose execution promoted the claim.
+    Sent(Moment),
+}
+
+impl LeaseStart {
+    /// The moment, where core's last answered request was sent at `asked`.
+    pub fn or(self, asked: Moment) -> Moment {
+        self.moment().unwrap_or(asked)
+    }
+
+    /// The moment, where the driver named one.
+    pub fn moment(self) -> Option<Moment> {
+        match self {
+            Self::LastAnswered => None,
+            Self::Sent(moment) => Some(moment),
+        }
+    }
 }
 
 /// What became of a renewed claim.

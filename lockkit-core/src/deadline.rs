@@ -80,7 +80,7 @@ pub fn trusted_until(sent: Moment, ttl: Duration, margin: Margin) -> Moment {
 /// that the backend answered.
 pub(crate) fn grant_until(grant: &Grant, asked: Moment, margin: Margin) -> Moment {
     let margin = margin.of(grant.ttl).max(grant.margin);
-    grant.since.unwrap_or(asked).after(grant.ttl.saturating_sub(margin))
+    grant.start.or(asked).after(grant.ttl.saturating_sub(margin))
 }
 
 /// When a lease that counts from `sent` is to be renewed.
@@ -122,6 +122,7 @@ impl Jitter {
 mod tests {
     use super::*;
     use crate::Token;
+    use crate::answers::LeaseStart;
 
     const SENT: Moment = Moment::from_nanos(1_000_000_000_000);
 
@@ -146,7 +147,7 @@ mod tests {
     #[test]
     fn the_greater_of_the_margin_here_and_of_the_one_that_an_answer_names_counts() {
         let (token, ttl) = (Token::new(1).unwrap(), Duration::from_secs(10));
-        let named = |margin| Grant { token, ttl, since: None, margin };
+        let named = |margin| Grant { token, ttl, start: LeaseStart::LastAnswered, margin };
         let until = |margin| grant_until(&named(margin), SENT, Margin::default()).since(SENT);
         assert_eq!(until(Duration::ZERO), Duration::from_millis(8_998));
         assert_eq!(until(Duration::from_secs(1)), Duration::from_millis(8_998));
@@ -167,8 +168,8 @@ mod tests {
         let token = Token::new(1).unwrap();
         let ttl = Duration::from_secs(10);
         let earlier = SENT.before(Duration::from_secs(3));
-        let own = Grant { token, ttl, since: None, margin: Duration::ZERO };
-        let shared = Grant { since: Some(earlier), ..own };
+        let own = Grant { token, ttl, start: LeaseStart::LastAnswered, margin: Duration::ZERO };
+        let shared = Grant { start: LeaseStart::Sent(earlier), ..own };
         let margin = Margin::default();
         let apart = grant_until(&own, SENT, margin).since(grant_until(&shared, SENT, margin));
         assert_eq!(apart, Duration::from_secs(3));

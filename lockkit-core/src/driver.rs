@@ -39,11 +39,12 @@ use crate::state::{Health, ListRequest, Listed, LockState, Page};
 use crate::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
 pub use crate::answers::{
-    Acquisition, Anchored, Attempted, BreakMode, ClaimEnd, Grant, Patience, Released, Renewal,
-    SetLimit,
+    Acquisition, Anchored, Attempted, BreakMode, ClaimEnd, Grant, LeaseStart, Patience, Released,
+    Renewal, SetLimit,
 };
 pub use crate::background::Background;
 pub use crate::bases::KnownBases;
+pub use crate::batch::{Acquire, Batch, BatchError, BatchOutcome, submit_each};
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::deadline::{backoff, trusted_until};
@@ -108,44 +109,50 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Carries a flight: acquires and releases of different claims, in one request where the backend
-    /// can. Answers each step by itself, in the order given.
+    /// Releases and acquires different claims, in one request where the backend can, and says for each
+    /// what became of it.
     ///
-    /// A flight has at most one step of a claim, and no more than [`Capabilities::flights`] says;
-    /// releases stand before acquires. Its steps are independent: an error of an item concerns that
-    /// claim only, and a step that has to wait at the server (for a row that another client has
-    /// locked) delays no other: the answer to it is [`Reply::SendAlone`], and core sends it again in a
-    /// flight of its own, which may wait. Acquires of one key are carried out in their order.
+    /// A batch has at most one operation of a claim, and no more than [`Capabilities::flights`] says.
+    /// Operations are independent: an error of one concerns that claim only, and one that has to
+    /// wait at the server (for a row that another client has locked) delays no other: its error is
+    /// [`BatchError::would_block`]. Acquires of one key are carried out in their order.
     ///
-    /// An error of the whole means that nothing is known of any step. Core carries the steps of a
-    /// flight that failed for good in smaller flights, so that one which the server does not take
-    /// fails alone; it may then ask again for what was carried out before.
+    /// An error of the whole means that nothing is known of any operation. Core submits the operations of
+    /// a batch that failed permanently in smaller batches, so that one which the server does not take
+    /// fails alone; it may then repeat what was carried out before.
     ///
     /// # Acquire
-    /// Puts a claim at the end of its list, after having removed from the list what has ended.
-    /// - [`Patience::Wait`]: the claim is in line afterwards; the answer says whether it holds.
-    /// - [`Patience::Try`]: if it cannot hold at once the answer is [`Acquisition::Busy`], and the
-    ///   claim was never in the list, not even for a moment that another claim could have seen.
+    /// Puts a claim at the end of its queue, after having removed what has ended from it.
+    /// - [`Patience::Wait`]: the claim is in the queue afterwards; the result says whether it holds.
+    /// - [`Patience::Try`]: if it cannot hold at once the result is [`Acquisition::Busy`], and the
+    ///   claim was never in the queue, not even for a moment that another claim could have seen.
     ///   A try never overtakes a waiting claim.
-    /// - A claim that is in the list already stays where it is, and the answer is its state now.
+    /// - A claim that is in the queue already stays where it is, and the result is its state now.
     ///   (Its lease counts from now on, as by a renewal.) With [`Patience::Try`] and a claim that
-    ///   waits: it is taken out, and the answer is `Busy`.
-    /// - [`Error::LimitMismatch`] when the list has claims with another limit, or was
+    ///   waits: it is removed, and the result is `Busy`.
+    /// - [`Error::LimitMismatch`] when the queue has claims with another limit, or was
     ///   [given](Self::resize) another one; nothing was done.
-    /// - A claim for more permits than the list's limit, which only a list that was given a limit
+    /// - A claim for more permits than the queue's limit, which only a queue that was given a limit
     ///   sees, waits, or is `Busy`.
     ///
     /// # Release
-    /// Takes a claim out of its list, holding or waiting, and lets those begin to hold who now do,
-    /// waking them and at most one other. Core takes "not there" at a first release for a lock that
-    /// was lost; [`Attempted::ambiguous`] says that an earlier attempt may have taken it out.
+    /// Removes a claim from its queue, holding or waiting, and promotes those that hold now, waking
+    /// them and at most one other. Core takes "not found" at a first release for a lock that was
+    /// lost; [`Attempted::ambiguous`] says that an earlier attempt may have removed it.
     ///
     /// # Round trips
-    /// One on a warm connection, for the whole flight.
+    /// One on a warm connection, for the whole batch.
     ///
     /// # Cancel safety
-    /// A flight that is dropped may have been carried out, may be carried out later, or not at all.
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error>;
+    /// A batch that is dropped may have been carried out, may be carried out later, or not at all.
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        crate::flight::by_carrying(self, batch).await
+    }
+
+    /// To be removed: `submit`, without types.
+    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+        crate::flight::by_submitting(self, steps).await
+    }
 
     /// One acquire, by [`carry`](Self::carry).
     async fn acquire(

@@ -16,6 +16,8 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use crate::answers::{Acquisition, Attempted, Patience, Released};
+use crate::batch::{Acquire, Batch, BatchError, BatchOutcome};
+use crate::driver::LockDriver;
 use crate::{Claim, Error};
 
 /// One step of a flight: a claim, and what is to become of it.
@@ -109,4 +111,77 @@ where
         [step] => vec![carry(step).await],
         steps => join_all(steps.iter().map(carry)).await,
     }
+}
+
+/// To be removed.
+pub(crate) async fn by_carrying<D: LockDriver + ?Sized>(
+    driver: &D,
+    batch: Batch<'_>,
+) -> Result<BatchOutcome, BatchError> {
+    let releases = batch.releases.iter().map(|claim| Step::Release { claim: claim.clone() });
+    let acquires = batch
+        .acquires
+        .iter()
+        .map(|one| Step::Acquire { claim: one.claim.clone(), patience: one.patience });
+    let steps: Vec<_> = releases.chain(acquires).collect();
+    let failed = |error: Error| match &error {
+        Error::Backend { .. } => BatchError::unknown(error).after(1),
+        _ => BatchError::refused(error),
+    };
+    let mut replies = driver.carry(&steps).await.map_err(failed)?.into_iter();
+    let mut next = || replies.next().unwrap_or_else(|| Err(driver.no_reply()));
+    let blocks =
+        |ambiguous| BatchError::would_block(driver.capabilities().backend).after(ambiguous);
+    let released = batch.releases.iter().map(|_| match next().map_err(failed)? {
+        Attempted { result: Reply::Released(result), ambiguous } => {
+            Ok(Attempted { result, ambiguous })
+        }
+        Attempted { result: Reply::SendAlone, ambiguous } => Err(blocks(ambiguous)),
+        _ => Err(failed(driver.no_reply())),
+    });
+    let released = released.collect();
+    let acquired = batch.acquires.iter().map(|_| match next().map_err(failed)? {
+        Attempted { result: Reply::Acquired(result), ambiguous } => {
+            Ok(Attempted { result, ambiguous })
+        }
+        Attempted { result: Reply::SendAlone, ambiguous } => Err(blocks(ambiguous)),
+        _ => Err(failed(driver.no_reply())),
+    });
+    Ok(BatchOutcome { released, acquired: acquired.collect() })
+}
+
+/// To be removed.
+pub(crate) async fn by_submitting<D: LockDriver + ?Sized>(
+    driver: &D,
+    steps: &[Step],
+) -> Result<Replies, Error> {
+    let (mut releases, mut acquires) = (Vec::new(), Vec::new());
+    for step in steps {
+        match step {
+            Step::Acquire { claim, patience } => {
+                acquires.push(Acquire { claim: claim.clone(), patience: *patience });
+            }
+            Step::Release { claim } => releases.push(claim.clone()),
+        }
+    }
+    let batch = Batch { releases: &releases, acquires: &acquires };
+    let outcome = driver.submit(batch).await?;
+    let (mut released, mut acquired) = (outcome.released.into_iter(), outcome.acquired.into_iter());
+    let blocked = |error: BatchError| match error.would_block {
+        true => Ok(Attempted::after(error.ambiguous, Reply::SendAlone)),
+        false => Err(error.error),
+    };
+    let reply = |step: &Step| match step {
+        Step::Acquire { .. } => match acquired.next() {
+            Some(Ok(it)) => Ok(it.map(Reply::Acquired)),
+            Some(Err(error)) => blocked(error),
+            None => Err(driver.no_reply()),
+        },
+        Step::Release { .. } => match released.next() {
+            Some(Ok(it)) => Ok(it.map(Reply::Released)),
+            Some(Err(error)) => blocked(error),
+            None => Err(driver.no_reply()),
+        },
+    };
+    Ok(steps.iter().map(reply).collect())
 }

@@ -13,6 +13,7 @@ mod acquire;
 mod answers;
 mod background;
 mod bases;
+mod batch;
 pub mod capabilities;
 mod claim;
 mod client_identity;

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::claim::ClaimId;
 use crate::clock::Moment;
-use crate::driver::{BreakMode, Grant, Patience, Released, SetLimit};
+use crate::driver::{BreakMode, Grant, LeaseStart, Patience, Released, SetLimit};
 use crate::state::ClaimState;
 use crate::{Claim, ClientIdentity, Mode, Token};
 
@@ -496,5 +496,5 @@ impl<W: Clone> Default for Line<W> {
 /// The ttl counts from the last request about the claim that core sent: it began or renewed the
 /// lease, or came before the claim's turn did.
 fn grant(token: Token, ttl: Duration) -> Grant {
-    Grant { token, ttl, since: None, margin: Duration::ZERO }
+    Grant { token, ttl, start: LeaseStart::LastAnswered, margin: Duration::ZERO }
 }

@@ -218,7 +218,7 @@ impl Record {
         term.doubt = is_fast.then_some(LossReason::ClockJump);
         term.asked = term.asked.max(asked);
         term.due = match self.renew && holding.deadline < holding.stop {
-            true => deadline::renewal_due(grant.since.unwrap_or(asked), ours.ttl).max(now),
+            true => deadline::renewal_due(grant.start.or(asked), ours.ttl).max(now),
             false => NEVER,
         };
         self.left_of(&holding, term.round_trip, now)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkit_core::Claim;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
-use lockkit_core::driver::{ClaimId, Grant, locked};
+use lockkit_core::driver::{ClaimId, Grant, LeaseStart, locked};
 
 use crate::calls::Failure;
 use crate::leases::{Lease, YOUNG, seconds, trusted};
@@ -140,7 +140,7 @@ impl Locks {
                 (ttl, place.until().min(now.after(young)), ttl - trusted(ttl))
             }
         };
-        Ok(Grant { token, ttl, since: Some(until.before(trusted(ttl))), margin })
+        Ok(Grant { token, ttl, start: LeaseStart::Sent(until.before(trusted(ttl))), margin })
     }
 }
 
@@ -206,7 +206,7 @@ pub(crate) mod tests {
         assert_eq!(place.until(), until);
         locks.note(claim.id, place.clone());
         let grant = locks.grant_of(&claim).unwrap();
-        assert_eq!(grant.since.unwrap().after(trusted(grant.ttl)), until);
+        assert_eq!(grant.start.moment().unwrap().after(trusted(grant.ttl)), until);
         // What shows the key as it was says nothing of the moves; what shows it moved does.
         let mut again = place.entry.clone();
         let lease = place.lease.clone();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Grant, Renewal};
+use lockkit_core::driver::{Grant, LeaseStart, Renewal};
 use lockkit_core::{Claim, Error};
 use redis::{ErrorKind, ServerErrorKind, Value};
 
@@ -125,7 +125,7 @@ impl Shared {
     /// does until replicas have it, so whoever waits in `granted` sees to it.
     pub(crate) fn not_before_replicas(&self, claim: &Claim, answer: &mut Renewal, sent: Moment) {
         if let Renewal::Holds(grant) = answer
-            && self.wakes.claims.holds(&claim.id, Grant { since: Some(sent), ..*grant })
+            && self.wakes.claims.holds(&claim.id, Grant { start: LeaseStart::Sent(sent), ..*grant })
         {
             *answer = Renewal::Waits { ahead: 0 };
         }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Acquisition, Attempted, ClaimEnd, Grant, Renewal, Replies, Reply};
+use lockkit_core::driver::{
+    Acquisition, Attempted, ClaimEnd, Grant, LeaseStart, Renewal, Replies, Reply,
+};
 use lockkit_core::state::ClaimState;
 use lockkit_core::{BreakRecord, Claim, Error, LossReason, Mode, Token};
 use redis::Value;
@@ -82,7 +84,7 @@ pub(crate) fn renewal(claim: &Claim, value: &Value) -> Result<Told, Error> {
 
 pub(crate) fn grant(claim: &Claim, token: Token) -> Grant {
     let ttl = Duration::from_millis(keys::millis(claim.hold_ttl));
-    Grant { token, ttl, since: None, margin: Duration::ZERO }
+    Grant { token, ttl, start: LeaseStart::LastAnswered, margin: Duration::ZERO }
 }
 
 pub(crate) fn token(value: &Value) -> Option<Token> {

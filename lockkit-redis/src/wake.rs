@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{ClaimId, Grant, Renewal};
+use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal};
 use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
 use lockkit_core::{Claim, Error, Token};
 use redis::Client;
@@ -82,7 +82,7 @@ impl Attendant for Shared {
         let mut answers: Vec<_> = answers.map(|answer| answer.map(|(told, _)| told)).collect();
         for (renewal, _) in answers.iter_mut().flatten() {
             if let Renewal::Holds(grant) = renewal {
-                *grant = Grant { since: Some(sent), ..*grant };
+                *grant = Grant { start: LeaseStart::Sent(sent), ..*grant };
             }
         }
         answers

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{ClaimId, Grant, Renewal};
+use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal};
 use lockkit_core::waiting::{Attendant, RegisterBells, Waiters};
 use lockkit_core::{Claim, Error};
 
@@ -18,7 +18,9 @@ pub(crate) type Fate = (Renewal, Option<Duration>);
 /// The answer to a request that core did not send: what it grants counts from when it was sent.
 pub(crate) fn since(sent: Moment, (renewal, lease): Fate) -> Fate {
     match renewal {
-        Renewal::Holds(grant) => (Renewal::Holds(Grant { since: Some(sent), ..grant }), lease),
+        Renewal::Holds(grant) => {
+            (Renewal::Holds(Grant { start: LeaseStart::Sent(sent), ..grant }), lease)
+        }
         other => (other, lease),
     }
 }

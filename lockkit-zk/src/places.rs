@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
-use lockkit_core::driver::{ClaimId, Grant, locked};
+use lockkit_core::driver::{ClaimId, Grant, LeaseStart, locked};
 use lockkit_core::queue::Ahead;
 use lockkit_core::{Claim, Token};
 use tokio::sync::Notify;
@@ -74,7 +74,7 @@ impl Place {
     pub(crate) fn grant(&self, token: Token, claim: &Claim) -> Grant {
         let ttl = self.session.lease(claim.hold_ttl);
         let since = self.session.confirmed().min(self.ends.before(ttl));
-        Grant { token, ttl, since: Some(since), margin: Duration::ZERO }
+        Grant { token, ttl, start: LeaseStart::Sent(since), margin: Duration::ZERO }
     }
 
     /// The same, of which it is not known whether there is a node.

@@ -1,7 +1,7 @@
 //! How the toy renews a claim, with the places where that can be wrong.
 
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Acquisition, ClaimEnd, Grant, Renewal};
+use lockkit_core::driver::{Acquisition, ClaimEnd, Grant, LeaseStart, Renewal};
 use lockkit_core::{Claim, Lifetime, Token};
 
 use super::Flaw;
@@ -16,7 +16,7 @@ impl Toy {
                 return Renewal::Holds(Grant {
                     token,
                     ttl: claim.hold_ttl,
-                    since: None,
+                    start: LeaseStart::LastAnswered,
                     margin: Default::default(),
                 });
             }

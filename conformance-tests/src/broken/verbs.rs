@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use lockkit_core::clock::{Clock, Moment, TokioClock};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, ClaimEnd, Grant, LockDriver, Patience, Registers, Released,
-    Renewal, Replies, SetLimit, Step, one_by_one,
+    Acquisition, Attempted, BreakMode, ClaimEnd, Grant, LeaseStart, LockDriver, Patience,
+    Registers, Released, Renewal, Replies, SetLimit, Step, one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, Mode, Namespace, Token};
@@ -107,7 +107,7 @@ impl LockDriver for Toy {
                 }
                 if self.is(Flaw::CountsAPushedLeaseFromItsArrival) {
                     tokio::time::sleep(Duration::from_millis(150)).await;
-                    grant.since = Some(TokioClock.now());
+                    grant.start = LeaseStart::Sent(TokioClock.now());
                 }
                 return Ok(grant);
             }
@@ -377,7 +377,7 @@ impl Toy {
         Grant {
             token: entry.token,
             ttl: entry.claim.hold_ttl * twice,
-            since: None,
+            start: LeaseStart::LastAnswered,
             margin: Duration::ZERO,
         }
     }

@@ -213,7 +213,7 @@ pub async fn lease_08_the_ttl_that_was_granted_is_reported(bench: Bench) {
     let asked = driver.clock().now();
     let grant = driver.grant(&holder).await;
     // A lease that several claims share counts from before this one asked, and says so.
-    let (reported, since) = (grant.ttl, grant.since.unwrap_or(asked));
+    let (reported, since) = (grant.ttl, grant.start.or(asked));
     driver.queue(&waiter).await;
     let limit = bench.after(reported);
     bench.within(limit, "the lease ends", driver.granted(&waiter)).await.expect("its turn");

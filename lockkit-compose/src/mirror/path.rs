@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, Attempted, ClaimEnd, Grant, LockDriver, Patience, Released, Renewal,
+    Acquisition, Attempted, ClaimEnd, Grant, LeaseStart, LockDriver, Patience, Released, Renewal,
 };
 use lockkit_core::{Claim, Error, Lifetime, Token};
 
@@ -218,12 +218,12 @@ impl MirrorDriver {
     /// The lease that both gave: the shorter, from when it began to count. `asked` is before the
     /// requests were sent.
     fn lease(&self, old: &Grant, new: &Grant, token: Token, asked: Moment) -> Grant {
-        let began = |driver: &Arc<dyn LockDriver>, grant: &Grant| match grant.since {
+        let began = |driver: &Arc<dyn LockDriver>, grant: &Grant| match grant.start.moment() {
             Some(since) => self.clock.now().before(driver.clock().now().since(since)).min(asked),
             None => asked,
         };
         let since = began(&self.old, old).min(began(&self.new, new));
         let margin = old.margin.max(new.margin);
-        Grant { token, ttl: old.ttl.min(new.ttl), since: Some(since), margin }
+        Grant { token, ttl: old.ttl.min(new.ttl), start: LeaseStart::Sent(since), margin }
     }
 }

@@ -8,7 +8,9 @@ use super::hold::{Hold, Phase};
 use super::round::{Answers, Verdict};
 use super::{BACKEND, Shared};
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Acquisition, ClaimEnd, Grant, LockDriver, Renewal, trusted_until};
+use lockkit_core::driver::{
+    Acquisition, ClaimEnd, Grant, LeaseStart, LockDriver, Renewal, trusted_until,
+};
 use lockkit_core::{BreakRecord, Claim, Error, Mode};
 
 /// One claim that holds, at the beginning of a renewal.
@@ -152,7 +154,7 @@ impl Shared {
             let since = tally.since.map_or(since, |earlier| earlier.min(since));
             let margin = self.options.margin.of(ttl).max(one.grant.margin);
             let until = since.after(ttl.saturating_sub(margin));
-            let grant = Grant { ttl, since: Some(since), margin, ..one.grant };
+            let grant = Grant { ttl, start: LeaseStart::Sent(since), margin, ..one.grant };
             let mut state = one.hold.state();
             let Phase::Held { until: before, .. } = state.phase else {
                 return Some(Renewal::Ended(ClaimEnd::NotFound));

@@ -13,7 +13,9 @@ use super::quarantine::Epoch;
 use super::{BACKEND, Shared};
 use crate::named::why;
 use lockkit_core::clock::{Moment, sleep_until};
-use lockkit_core::driver::{Acquisition, Grant, LockDriver, Patience, Released, Renewal};
+use lockkit_core::driver::{
+    Acquisition, Grant, LeaseStart, LockDriver, Patience, Released, Renewal,
+};
 use lockkit_core::{Claim, Error, Key, Token};
 
 /// What came of a round.
@@ -236,7 +238,7 @@ impl Shared {
             let message = format!("the grants of a majority did not count: {why}");
             return Err(Error::retryable(BACKEND, message));
         }
-        let grant = Grant { token, ttl, since: Some(since), margin };
+        let grant = Grant { token, ttl, start: LeaseStart::Sent(since), margin };
         let mut state = hold.state();
         if !matches!(state.phase, Phase::Trying { .. }) {
             return Ok(Verdict::Busy); // it was given back meanwhile

@@ -306,13 +306,15 @@ fn a_lease_counts_from_before_the_members_were_asked_however_late_they_answer() 
             let asked = quorum.clock().now();
             let answer = quorum.acquire(&claim, Patience::Try).await.unwrap().result;
             let Acquisition::Granted(grant) = answer else { panic!("it is free") };
-            assert!(grant.since.unwrap() <= asked, "seed {seed}");
+            assert!(grant.start.moment().unwrap() <= asked, "seed {seed}");
             servers[0].release_last().await;
             for _ in 0..2 {
                 nap(TTL / 10).await;
                 let asked = quorum.clock().now();
                 match quorum.renew_single(&claim).await.unwrap() {
-                    Renewal::Holds(grant) => assert!(grant.since.unwrap() <= asked, "seed {seed}"),
+                    Renewal::Holds(grant) => {
+                        assert!(grant.start.moment().unwrap() <= asked, "seed {seed}")
+                    }
                     other => panic!("seed {seed}: {other:?}"),
                 }
             }
@@ -331,7 +333,7 @@ async fn repaired_at_the_end(seed: u64) -> (bool, bool) {
     let claim = claim(Mode::Exclusive);
     let answer = quorum.acquire(&claim, Patience::Try).await.unwrap().result;
     let Acquisition::Granted(grant) = answer else { panic!("it is free") };
-    let until = trusted_until(grant.since.unwrap(), grant.ttl, Margin::default());
+    let until = trusted_until(grant.start.moment().unwrap(), grant.ttl, Margin::default());
     servers[1].release_last().await;
     let now = quorum.clock().now();
     nap(until.since(now) - Duration::from_millis(22)).await;

@@ -12,8 +12,8 @@ use lockkit_core::capabilities::TokenSource;
 use lockkit_core::clock::{Clock, TokioClock};
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Attempted, BreakMode, Grant, LockDriver, Patience, Released, Renewal, Replies,
-    ServerRun, Step, one_by_one,
+    Acquisition, Attempted, BreakMode, Grant, LeaseStart, LockDriver, Patience, Released, Renewal,
+    Replies, ServerRun, Step, one_by_one,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, MemoryDriver, Namespace, Token};
@@ -363,7 +363,7 @@ impl LockDriver for Link {
         let raised = Renewal::Holds(Grant {
             token,
             ttl: claim.hold_ttl,
-            since: None,
+            start: LeaseStart::LastAnswered,
             margin: Duration::ZERO,
         });
         if self.has(Flaw::RaisesNothing) {

@@ -162,9 +162,8 @@ async fn hold(
     plan: Plan,
     ledger: &Ledger,
 ) {
-    let trusted = |grant: &Grant, asked| {
-        trusted_until(grant.since.unwrap_or(asked), grant.ttl, Margin::default())
-    };
+    let trusted =
+        |grant: &Grant, asked| trusted_until(grant.start.or(asked), grant.ttl, Margin::default());
     let mut until = trusted(&grant, asked);
     if now() >= until {
         return;

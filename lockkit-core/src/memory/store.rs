@@ -14,7 +14,7 @@ use super::{BACKEND, used_up};
 use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{
-    Acquisition, BreakMode, ClaimEnd, Grant, Patience, Released, Renewal, SetLimit,
+    Acquisition, BreakMode, ClaimEnd, Grant, LeaseStart, Patience, Released, Renewal, SetLimit,
 };
 use crate::line::{Answer, Line, Tokens, Verb, What};
 use crate::waiting::watchers::Watchers;
@@ -229,7 +229,7 @@ impl Lines {
             Some((entry, _)) if entry.holds() => Ok(Turn::Holds(Grant {
                 token: entry.token,
                 ttl: entry.hold_ttl,
-                since: None,
+                start: LeaseStart::LastAnswered,
                 margin: Duration::ZERO,
             })),
             Some((entry, list)) => {

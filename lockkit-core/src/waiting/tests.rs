@@ -1,4 +1,5 @@
 use super::*;
+use crate::answers::LeaseStart;
 use crate::{ClientIdentity, Key, Mode, Name, Namespace, Space};
 
 const LONG: Duration = Duration::from_secs(300);
@@ -42,7 +43,7 @@ fn who_was_told_while_nobody_waited_is_told_later() {
     let told = Grant {
         token: crate::Token::new(7).unwrap(),
         ttl: LONG,
-        since: None,
+        start: LeaseStart::LastAnswered,
         margin: Duration::ZERO,
     };
     waiting.granted(&claim.id, |_| told);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, BreakMode, ClaimEnd, Grant, Patience, Released, Renewal, SetLimit,
+    Acquisition, BreakMode, ClaimEnd, Grant, LeaseStart, Patience, Released, Renewal, SetLimit,
 };
 use lockkit_core::state::{ClaimState, LockState};
 use lockkit_core::{BreakRecord, Claim, Error, Key, LossReason, Mode, Token};
@@ -334,7 +334,7 @@ fn may_hold(ahead: &[Place], mode: Mode) -> bool {
 }
 
 fn grant(token: Token, ttl: Duration) -> Grant {
-    Grant { token, ttl, since: None, margin: Duration::ZERO }
+    Grant { token, ttl, start: LeaseStart::LastAnswered, margin: Duration::ZERO }
 }
 
 fn lost(broken: Option<BreakRecord>) -> Error {

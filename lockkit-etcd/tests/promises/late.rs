@@ -139,7 +139,10 @@ async fn whichever_answer_is_late_no_grant_says_more_than_etcd_gives() {
 
 /// etcd tells whole seconds, rounded down.
 async fn no_more_than_given(server: &Server, one: &Claim, grant: &Grant, what: &str) {
-    let since = grant.since.expect("leases are shared, so the driver says from when on they count");
+    let since = grant
+        .start
+        .moment()
+        .expect("leases are shared, so the driver says from when on they count");
     let lease = keys(server, one.key.name.as_str()).await.last().expect("its key").lease();
     let left = client(server).await.lease_time_to_live(lease, None).await.unwrap().ttl();
     let end = SteadyClock.now().after(Duration::from_secs(u64::try_from(left).unwrap() + 1));
@@ -237,7 +240,7 @@ async fn a_turn_told_after_an_unanswered_move_counts_from_before_the_move() {
     renewing.abort();
     fork.first.heal().await.unwrap();
     let grant = soon("its turn", waiting).await.unwrap().unwrap();
-    let since = grant.since.expect("leases are shared");
+    let since = grant.start.moment().expect("leases are shared");
     assert!(since <= moved, "it counts from {:?} after the move", since.since(moved));
 }
 

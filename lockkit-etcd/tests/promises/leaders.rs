@@ -54,7 +54,7 @@ async fn a_renewal_does_not_believe_the_keys_that_a_leader_without_a_majority_li
     until("word of the break", || async {
         match renewed(&ours, &holder).await {
             Ok(Renewal::Holds(grant)) => {
-                let since = grant.since.expect("leases are shared");
+                let since = grant.start.moment().expect("leases are shared");
                 assert!(since <= broken, "renewed {:?} after the break", since.since(broken));
                 false
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, Attempted, ClaimEnd, Evidence as DriverEvidence, Grant as DriverGrant,
+    Acquisition, Attempted, ClaimEnd, Evidence as DriverEvidence, Grant as DriverGrant, LeaseStart,
     Released as Release, Renewal, Renewed, Reply as DriverReply,
 };
 use lockkit_core::{BreakRecord, Error, LossReason, Margin, Token};
@@ -248,7 +248,7 @@ fn is_zero(number: &u32) -> bool {
 impl Grant {
     /// What is answered for a grant of a driver, to a request that was received at `received`.
     pub fn of(grant: &DriverGrant, received: Moment, ambiguous: u32) -> Self {
-        let age = grant.since.map_or(Duration::ZERO, |since| received.since(since));
+        let age = grant.start.moment().map_or(Duration::ZERO, |since| received.since(since));
         Self {
             token: grant.token,
             ttl_ms: ms_down(grant.ttl),
@@ -262,10 +262,13 @@ impl Grant {
     /// The grant for a driver whose request was sent at `sent`.
     pub fn for_driver(&self, sent: Moment) -> DriverGrant {
         let age = Duration::from_millis(self.ttl_ms.saturating_sub(self.remaining_ms));
-        // The backend's own word, `None`, where it was this very request that set the lease.
-        let since = (!age.is_zero()).then(|| sent.before(age));
+        let start = match age.is_zero() {
+            // It was this very request that set the lease.
+            true => LeaseStart::LastAnswered,
+            false => LeaseStart::Sent(sent.before(age)),
+        };
         let ttl = Duration::from_millis(self.ttl_ms);
-        DriverGrant { token: self.token, ttl, since, margin: Duration::from_millis(self.margin_ms) }
+        DriverGrant { token: self.token, ttl, start, margin: Duration::from_millis(self.margin_ms) }
     }
 }
 
@@ -420,14 +423,15 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn grant(since: Option<Moment>) -> DriverGrant {
-        DriverGrant { token: Token::new(7).unwrap(), ttl: TTL, since, margin: Duration::ZERO }
+        let start = since.map_or(LeaseStart::LastAnswered, LeaseStart::Sent);
+        DriverGrant { token: Token::new(7).unwrap(), ttl: TTL, start, margin: Duration::ZERO }
     }
 
     /// What the client trusts, once the service has answered a request that arrived a second after it
     /// was sent: `None` stands for the whole ttl, from the sending.
     fn trusted(since: Option<Moment>, received: Moment) -> Option<Moment> {
         let sent = received.before(SECOND);
-        Grant::of(&grant(since), received, 0).for_driver(sent).since
+        Grant::of(&grant(since), received, 0).for_driver(sent).start.moment()
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn grant(claim: &Claim) -> Grant {
     Grant {
         token: Token::new(1).unwrap(),
         ttl: claim.hold_ttl,
-        since: None,
+        start: LeaseStart::LastAnswered,
         margin: Duration::ZERO,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{ClaimId, Grant, Renewal};
+use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal};
 use lockkit_core::waiting::{Attendant, Waiters};
 use lockkit_core::{Claim, Error, Token};
 use sha2::{Digest, Sha256};
@@ -132,7 +132,7 @@ fn granted(claim: &Claim, token: Token) -> Grant {
     Grant {
         token,
         ttl: Duration::from_micros(micros(claim.hold_ttl) as u64),
-        since: None,
+        start: LeaseStart::LastAnswered,
         margin: Duration::ZERO,
     }
 }

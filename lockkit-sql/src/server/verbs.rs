@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{
-    Anchored, BreakMode, ClaimEnd, Evidence, Grant, LockDriver, Registers, Renewal, Renewed,
-    Replies, ServerRun, SetLimit, Step,
+    Anchored, BreakMode, ClaimEnd, Evidence, Grant, LeaseStart, LockDriver, Registers, Renewal,
+    Renewed, Replies, ServerRun, SetLimit, Step,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -285,7 +285,7 @@ pub(super) fn grant<D: Dialect>(row: &Row, column: usize) -> Result<Grant, Error
         (Some(token), Some(ttl)) => Ok(Grant {
             token: token_of(token),
             ttl: from_micros(ttl),
-            since: None,
+            start: LeaseStart::LastAnswered,
             margin: Duration::ZERO,
         }),
         _ => Err(unexpected::<D>()),
