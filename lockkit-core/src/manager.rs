@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::capabilities::Capabilities;
+use crate::clock::unix_ms;
 use crate::driver::{BreakMode, LockDriver};
 use crate::observe;
 use crate::registry::Registry;
 use crate::renewer;
 use crate::settings::Settings;
-use crate::shared::{Core, unix_ms};
+use crate::shared::Core;
 use crate::sync::{
     Barrier, Election, Entrances, Latch, MultiLock, Mutex, Once, Owner, Reentrant, Register,
     RwLock, Semaphore,

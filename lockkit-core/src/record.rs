@@ -8,10 +8,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
+use crate::concurrency::locked;
 use crate::deadline::{self, Margin};
 use crate::driver::{ClaimEnd, Grant, Judgement, Renewal};
 use crate::observe::{self, Labels};
-use crate::shared::locked;
 use crate::{Claim, LossReason, Token};
 
 mod parts;

@@ -12,12 +12,12 @@ use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
 use crate::collector::Collector;
+use crate::concurrency::{locked, once_there};
 use crate::driver::{ClaimId, Judgement, LockDriver, Released, Renewal, Renewed, Servers};
 use crate::error::in_time;
 use crate::outage::{NOTABLE, Outages};
 use crate::record::{NEVER, Record};
 use crate::runtimes::Runtimes;
-use crate::shared::{locked, once_there};
 use crate::{Claim, Error, LossReason, Name, observe};
 
 /// How long a release waits for its answer before it is asked for again.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::handle::{Handle, options};
 use crate::acquire::Wait;
 use crate::shared::Core;
-use crate::sync::entrance::Owner;
+use crate::sync::reentrant::Owner;
 use crate::{Error, FromLock, Guard, HeldLock, Mode, WriteGuard};
 
 /// Many readers at a time, or one writer.
@@ -28,7 +28,7 @@ use crate::{Error, FromLock, Guard, HeldLock, Mode, WriteGuard};
 /// reader.release().await
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RwLock {
     handle: Handle,
 }
