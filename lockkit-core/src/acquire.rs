@@ -46,8 +46,8 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn of(settings: &Settings) -> Self {
         Self {
-            ttl: settings.ttl,
-            wait_ttl: settings.wait_ttl,
+            ttl: settings.default_ttl(),
+            wait_ttl: settings.default_wait_ttl(),
             max_hold: None,
             note: None,
             auto_renew: true,

@@ -155,10 +155,11 @@ impl Guard {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
+    pub async fn run<T, E, F, Fut>(self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         let lease = self.lease();
         let span = observe::hold_span(&lease);
@@ -307,10 +308,11 @@ impl WriteGuard {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background.
-    pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
+    pub async fn run<T, E, F, Fut>(self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         self.guard.run(work).await
     }
@@ -381,7 +383,7 @@ impl LockManager {
         check_namespace(core, ticket)?;
         let base = core.namespace_counter().await?;
         renewer::ensure(&core.registry);
-        let claim = Arc::new(ticket.claim(core.settings.wait_ttl, core.identity.clone()));
+        let claim = Arc::new(ticket.claim(core.settings.default_wait_ttl(), core.identity.clone()));
         core.registry.note_ttls(&claim);
         for _ in 0..TRIES {
             if let Some(record) = renew(core, &claim, base).await? {
@@ -405,7 +407,7 @@ impl LockManager {
         let core = self.core();
         core.check_open()?;
         check_namespace(core, ticket)?;
-        let claim = ticket.claim(core.settings.wait_ttl, core.identity.clone());
+        let claim = ticket.claim(core.settings.default_wait_ttl(), core.identity.clone());
         if let Some(record) = core.registry.take(claim.id) {
             record.lose(LossReason::Vanished);
         }

@@ -290,6 +290,13 @@ impl fmt::Debug for HeldLock {
 ///     lease.fence(tx).await
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot fence a `{Tx}`",
+    label = "no driver in this program fences a `{Tx}`",
+    note = "a driver crate with that backend's feature does: `sqlx::Transaction` of PostgreSQL, MySQL or \
+            SQLite with `lockkit-sql`, `Vec<Compare>` with `lockkit-etcd`, `MultiWriter` with `lockkit-zk`",
+    note = "on another backend, send `guard.token()?` along with every write and compare it there"
+)]
 #[async_trait]
 pub trait Fence<Tx: Send, Driver> {
     /// Binds `tx` to this lock.

@@ -30,6 +30,8 @@ pub(crate) struct Core {
     pub(crate) namespace: Namespace,
     pub(crate) identity: Arc<ClientIdentity>,
     base: OnceCell<u64>,
+    /// Whether a shutdown closes the driver: that of a manager which made it.
+    pub(crate) owns_driver: bool,
 }
 
 impl Core {
@@ -37,6 +39,7 @@ impl Core {
         driver: Arc<dyn LockDriver>,
         settings: Settings,
         namespace: Namespace,
+        owns_driver: bool,
     ) -> Self {
         let identity = settings.identity.clone().unwrap_or_else(ClientIdentity::of_this_process);
         Self {
@@ -45,6 +48,7 @@ impl Core {
             namespace,
             identity: Arc::new(identity),
             base: OnceCell::new(),
+            owns_driver,
         }
     }
 

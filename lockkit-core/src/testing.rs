@@ -26,7 +26,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::clock::{Moment, unix_ms};
+use crate::clock::Moment;
 use crate::concurrency::locked;
 use crate::driver::{BreakMode, LockDriver, no_answer};
 use crate::shared::Core;
@@ -115,7 +115,7 @@ impl Hand {
         let key = self.core.key(Space::Lock, name)?;
         let store = &self.store;
         let by = (*self.core.identity).clone();
-        let record = BreakRecord { by, at_unix_ms: unix_ms(), reason: None, forced: true };
+        let record = BreakRecord::new(by, BreakMode::Forced, None);
         for holder in store.inspect(&key).await?.holders() {
             store.break_claim(&key, holder.token, BreakMode::Forced, &record).await?;
         }

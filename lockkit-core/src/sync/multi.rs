@@ -158,12 +158,17 @@ impl MultiLock {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the locks in the background.
-    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
+    pub fn run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(MultiLease) -> Result<T, E>,
+        F: FnOnce(MultiLease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.lock().await?.run(work).await
+        let this = self.clone();
+        async move { this.lock().await?.run(work).await }
     }
 
     /// Takes all; `None` when one was busy, or when one that was held got lost.
@@ -311,10 +316,11 @@ impl MultiGuard {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the locks in the background.
-    pub async fn run<T, E, F>(self, work: F) -> Result<T, E>
+    pub async fn run<T, E, F, Fut>(self, work: F) -> Result<T, E>
     where
         E: FromLock,
-        F: AsyncFnOnce(MultiLease) -> Result<T, E>,
+        F: FnOnce(MultiLease) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         let result = tokio::select! {
             biased;

@@ -87,26 +87,36 @@ impl Once {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the lock in the background; the next may begin.
-    pub async fn run<T, E, F>(&self, work: F) -> Result<Decision, E>
+    pub fn run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<Decision, E>> + use<T, E, F, Fut>
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        Ok(self.handle.core.waited(self.attempt(work, Wait::Forever).await?)?)
+        let this = self.clone();
+        async move { Ok(this.handle.core.waited(this.attempt(work, Wait::Forever).await?)?) }
     }
 
     /// As [`run`](Self::run), but `None` at once when another runs it now.
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
-    pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<Decision>, E>
+    pub fn try_run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<Option<Decision>, E>> + use<T, E, F, Fut>
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.attempt(work, Wait::No).await
+        let this = self.clone();
+        async move { this.attempt(work, Wait::No).await }
     }
 
     /// What was decided, if anything was. One round trip.
@@ -164,11 +174,12 @@ impl Once {
         self.register.delete().await
     }
 
-    async fn attempt<T, E, F>(&self, work: F, wait: Wait) -> Result<Option<Decision>, E>
+    async fn attempt<T, E, F, Fut>(&self, work: F, wait: Wait) -> Result<Option<Decision>, E>
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         if let Some(decision) = self.decision().await? {
             return Ok(Some(decision));
@@ -183,11 +194,12 @@ impl Once {
         decided.map(Some)
     }
 
-    async fn under<T, E, F>(&self, guard: &Guard, work: F) -> Result<Decision, E>
+    async fn under<T, E, F, Fut>(&self, guard: &Guard, work: F) -> Result<Decision, E>
     where
         T: Into<Vec<u8>>,
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
         // Whoever held the lock before may have decided.
         if let Some(decision) = self.decision().await? {

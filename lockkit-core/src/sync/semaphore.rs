@@ -188,12 +188,17 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Dropping it drops the work and releases the permit in the background.
-    pub async fn run<T, E, F>(&self, work: F) -> Result<T, E>
+    pub fn run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<T, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.acquire().await?.run(work).await
+        let this = self.clone();
+        async move { this.acquire().await?.run(work).await }
     }
 
     /// Runs work with one permit if there is one and nobody waits; otherwise `None`, at once, and the
@@ -201,12 +206,17 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
-    pub async fn try_run<T, E, F>(&self, work: F) -> Result<Option<T>, E>
+    pub fn try_run<T, E, F, Fut>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = Result<Option<T>, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        self.try_run_for(Duration::ZERO, work).await
+        let this = self.clone();
+        async move { this.try_run_for(Duration::ZERO, work).await }
     }
 
     /// Runs work with one permit, but waits for that no longer than this; then `None`, and the work is
@@ -214,14 +224,22 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
-    pub async fn try_run_for<T, E, F>(&self, limit: Duration, work: F) -> Result<Option<T>, E>
+    pub fn try_run_for<T, E, F, Fut>(
+        &self,
+        limit: Duration,
+        work: F,
+    ) -> impl Future<Output = Result<Option<T>, E>> + use<T, E, F, Fut>
     where
         E: FromLock,
-        F: AsyncFnOnce(HeldLock) -> Result<T, E>,
+        F: FnOnce(HeldLock) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
     {
-        match self.try_acquire_for(limit).await? {
-            Some(guard) => guard.run(work).await.map(Some),
-            None => Ok(None),
+        let this = self.clone();
+        async move {
+            match this.try_acquire_for(limit).await? {
+                Some(guard) => guard.run(work).await.map(Some),
+                None => Ok(None),
+            }
         }
     }
 }
