@@ -45,13 +45,13 @@ pub use crate::answers::{
 pub use crate::background::Background;
 pub use crate::bases::KnownBases;
 pub use crate::batch::{Acquire, Batch, BatchError, BatchOutcome, submit_each};
+pub use crate::batcher::Batcher;
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::deadline::{backoff, trusted_until};
 pub use crate::error::{in_time, no_answer};
 pub use crate::evidence::{Evidence, Judgement, Renewed, ServerRun, Servers};
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
-pub use crate::gather::Gather;
 pub use crate::observe::wake_ups_refused;
 pub use crate::pem::{Pem, PemFiles};
 pub use crate::recent::Recent;

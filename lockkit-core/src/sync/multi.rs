@@ -204,7 +204,7 @@ impl MultiLock {
     /// waits may only hold what comes before.
     async fn take_free(&self) -> Result<Vec<Guard>, Error> {
         for mutex in &self.mutexes {
-            mutex.handle().core.registry.collector.gather();
+            mutex.handle().core.registry.batcher.expect_several();
         }
         let tries = self
             .mutexes

@@ -146,7 +146,7 @@ pub(super) async fn any_lost(leases: impl Iterator<Item = &HeldLock>) -> (Name, 
 /// Releases all at once. A loss is told before any other error.
 pub(super) async fn release_all(guards: Vec<Guard>) -> Result<(), Error> {
     let mut result = Ok(());
-    guards.iter().for_each(Guard::gather);
+    guards.iter().for_each(Guard::expect_several);
     for released in join_all(guards.into_iter().map(Guard::release)).await {
         match (&result, &released) {
             (Ok(()), Err(_)) | (Err(Error::Backend { .. }), Err(Error::Lost { .. })) => {
