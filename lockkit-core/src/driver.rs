@@ -45,6 +45,7 @@ pub use crate::answers::{
 pub use crate::background::Background;
 pub use crate::bases::KnownBases;
 pub use crate::batch::{Acquire, Batch, BatchError, BatchOutcome, submit_each};
+pub use crate::batcher::Batcher;
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
 pub use crate::claim_data::ClaimData;
@@ -55,7 +56,6 @@ pub use crate::defects::{KnownDefect, KnownDefects, ServerVersion};
 pub use crate::error::{in_time, no_answer};
 pub use crate::evidence::{Evidence, Judgement, Renewed, ServerRun, Servers};
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
-pub use crate::gather::Gather;
 pub use crate::observe::wake_ups_refused;
 pub use crate::recent::Recent;
 pub use crate::registers::{

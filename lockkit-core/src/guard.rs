@@ -75,8 +75,8 @@ impl Guard {
     }
 
     /// It is about to be released together with others.
-    pub(crate) fn gather(&self) {
-        self.holding.core.registry.collector.gather();
+    pub(crate) fn expect_several(&self) {
+        self.holding.core.registry.batcher.expect_several();
     }
 
     pub(crate) fn holding(&self) -> &Arc<Holding> {
@@ -218,8 +218,8 @@ impl Holding {
         registry.remove(claim.id, record);
         // From here to the answer, dropping this future drops `self`, which is still armed.
         let answer = registry.give_back(claim).await;
-        let (under_way, until) = record.under_way();
-        let ghost_possible = under_way > 0 && registry.clock.now() < until;
+        let (ambiguous, until) = record.ambiguous();
+        let ghost_possible = ambiguous > 0 && registry.clock.now() < until;
         self.armed.store(answer.is_err() || ghost_possible, Ordering::Relaxed);
         match (answer, given.lost.take()) {
             (_, Some(reason)) => Err(Error::Lost { reason }),

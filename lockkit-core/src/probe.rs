@@ -110,7 +110,7 @@ impl Drop for Placed<'_> {
             claim: self.claim.clone(),
             not_before: now,
             give_up: now.after(self.claim.hold_ttl.max(self.claim.wait_ttl)),
-            under_way: u32::from(!self.is_answered),
+            ambiguous: u32::from(!self.is_answered),
         });
     }
 }

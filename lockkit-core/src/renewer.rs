@@ -282,7 +282,7 @@ async fn renew(registry: Arc<Registry>, batch: Vec<Arc<Record>>) {
 /// Releases a claim until the backend says that it did, or until its lease is over anyway: a refusal
 /// may pass as well, and the lock would stay taken. When its acquire may still be under way, again and again until then, so that it leaves no ghost.
 async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
-    let Release { claim, not_before, give_up, mut under_way } = order;
+    let Release { claim, not_before, give_up, mut ambiguous } = order;
     let mut pending = Some(pending);
     sleep_until(&*registry.clock, not_before).await;
     let (mut round, mut failed) = (0, false);
@@ -292,7 +292,7 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
         let answer = registry.watched(registry.give_back(&claim)).await;
         match &answer {
             // A claim that was found uses up one of the requests that may put it in.
-            Ok(Released::Removed) => under_way = under_way.saturating_sub(1),
+            Ok(Released::Removed) => ambiguous = ambiguous.saturating_sub(1),
             Ok(_) => {}
             Err(error) => {
                 if !std::mem::replace(&mut failed, true) {
@@ -301,7 +301,7 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
                 registry.note("release", sent, error);
             }
         }
-        let finished = answer.is_ok() && under_way == 0;
+        let finished = answer.is_ok() && ambiguous == 0;
         if answer.is_ok() {
             pending = None; // what follows is only for ghosts
         }
@@ -310,6 +310,6 @@ async fn release(registry: Arc<Registry>, order: Release, pending: Pending) {
             drop(pending);
             return;
         }
-        tokio::time::sleep(registry.collector.jitter.backoff(round)).await;
+        tokio::time::sleep(registry.batcher.backoff(round)).await;
     }
 }

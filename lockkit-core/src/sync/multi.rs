@@ -205,7 +205,7 @@ impl MultiLock {
     /// waits may only hold what comes before.
     async fn take_free(&self) -> Result<Vec<Guard>, Error> {
         for mutex in &self.mutexes {
-            mutex.handle().core.registry.collector.gather();
+            mutex.handle().core.registry.batcher.expect_several();
         }
         let tries = self
             .mutexes
@@ -393,7 +393,7 @@ async fn any_lost(leases: impl Iterator<Item = &HeldLock>) -> (Name, LossReason)
 /// Releases all at once. A loss is told before any other error.
 async fn release_all(guards: Vec<Guard>) -> Result<(), Error> {
     let mut result = Ok(());
-    guards.iter().for_each(Guard::gather);
+    guards.iter().for_each(Guard::expect_several);
     for released in join_all(guards.into_iter().map(Guard::release)).await {
         match (&result, &released) {
             (Ok(()), Err(_)) | (Err(Error::Backend { .. }), Err(Error::Lost { .. })) => {

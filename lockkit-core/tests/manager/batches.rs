@@ -1,31 +1,31 @@
-//! Steps of many tasks that travel together: when a flight departs, who is in it, and that nothing
-//! which befalls one step, one flight or one task costs the others.
+//! Operations of many tasks in one request: when a batch is sent, what is in it, and that nothing
+//! which befalls one operation, one batch or one task costs the others.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{Flights, Step};
+use lockkit_core::driver::Flights;
 use lockkit_core::{Error, LockManager, Settings};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::moody::{Mood, Moody};
+use crate::moody::{Mood, Moody, Sent};
 use crate::{MS, SECOND, begin, claims, manager_of, settle};
 
-/// At most this many steps, one flight at a time.
-fn carrying(steps: usize) -> (Moody, LockManager) {
-    let driver = Moody::carrying(Flights::of(steps, 1));
+/// At most this many operations, one batch at a time.
+fn batching(steps: usize) -> (Moody, LockManager) {
+    let driver = Moody::batching(Flights::of(steps, 1));
     let locks = manager_of(&driver);
     (driver, locks)
 }
 
-fn names(flight: &[Step]) -> Vec<String> {
-    flight.iter().map(|step| step.claim().key.name.as_str().to_owned()).collect()
+fn names(batch: &[Sent]) -> Vec<String> {
+    batch.iter().map(|it| it.name().to_owned()).collect()
 }
 
 fn sizes(driver: &Moody) -> Vec<usize> {
-    driver.flights().iter().map(Vec::len).collect()
+    driver.batches().iter().map(Vec::len).collect()
 }
 
 /// Locks these names at once, each in a task of its own.
@@ -45,21 +45,21 @@ fn numbered(prefix: &str, from: usize, to: usize) -> impl Iterator<Item = String
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_that_is_alone_departs_by_itself() {
-    let (driver, locks) = carrying(64);
+async fn an_operation_that_is_alone_is_sent_by_itself() {
+    let (driver, locks) = batching(64);
     let guard = locks.mutex("a").lock().await.unwrap();
     guard.release().await.unwrap();
     assert_eq!(sizes(&driver), [1, 1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn tasks_in_step_share_every_flight() {
-    let (driver, locks) = carrying(64);
-    driver.always("flight", Mood::Late(MS));
+async fn tasks_in_step_share_every_batch() {
+    let (driver, locks) = batching(64);
+    driver.always("batch", Mood::Late(MS));
     for _ in 0..10 {
         locks.mutex("alone").lock().await.unwrap().release().await.unwrap();
     }
-    let before = driver.flights().len();
+    let before = driver.batches().len();
     let mut tasks = JoinSet::new();
     for i in 0..64 {
         let locks = locks.clone();
@@ -76,39 +76,19 @@ async fn tasks_in_step_share_every_flight() {
     assert!(sizes.len() <= 2 * 20 + 5, "{sizes:?}");
 }
 
-/// As on several threads, where those who were answered together come back one after the other.
 #[tokio::test(start_paused = true)]
-async fn a_flight_departs_again_when_those_who_come_back_late_are_there_too() {
-    let (driver, locks) = carrying(64);
-    driver.always("flight", Mood::Late(MS));
-    let mut tasks = JoinSet::new();
-    for i in 0..6 {
-        let mutex = locks.mutex(format!("a{i}"));
-        tasks.spawn(async move {
-            let guard = mutex.lock().await.unwrap();
-            for _ in 0..i % 3 {
-                tokio::task::yield_now().await;
-            }
-            guard.release().await.unwrap();
-        });
-    }
-    tasks.join_all().await;
-    assert_eq!(sizes(&driver), [6, 6]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_comes_while_a_flight_is_under_way_departs_at_once_where_there_is_room() {
-    let driver = Moody::carrying(Flights::of(64, 2));
+async fn what_comes_while_a_batch_is_in_flight_leaves_at_once_where_there_is_room() {
+    let driver = Moody::batching(Flights::of(64, 2));
     let locks = manager_of(&driver);
-    driver.always("flight", Mood::Late(MS));
+    driver.always("batch", Mood::Late(MS));
     let mut tasks = Vec::new();
-    for flight in 1..=2 {
-        tasks.push(lock_all(&locks, numbered(&format!("{flight}/"), 0, 2)));
+    for batch in 1..=2 {
+        tasks.push(lock_all(&locks, numbered(&format!("{batch}/"), 0, 2)));
         // No time passes as long as there is something to do.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(sizes(&driver), vec![2; flight]);
+        assert_eq!(sizes(&driver), vec![2; batch]);
     }
     for tasks in tasks {
         assert!(tasks.join_all().await.iter().all(Result::is_ok));
@@ -117,9 +97,9 @@ async fn what_comes_while_a_flight_is_under_way_departs_at_once_where_there_is_r
 
 /// A program that blocks a thread of its runtime costs what runs there, and nobody else.
 #[tokio::test]
-async fn a_thread_that_is_blocked_between_two_flights_holds_up_no_other() {
-    let driver = Moody::carrying(Flights::of(64, 2));
-    driver.always("flight", Mood::Late(10 * MS));
+async fn a_thread_that_is_blocked_between_two_batches_holds_up_no_other() {
+    let driver = Moody::batching(Flights::of(64, 2));
+    driver.always("batch", Mood::Late(10 * MS));
     let locks = manager_of(&driver);
     let (blocked, is_blocked) = tokio::sync::oneshot::channel();
     let (unblock, unblocked) = std::sync::mpsc::channel::<()>();
@@ -128,7 +108,7 @@ async fn a_thread_that_is_blocked_between_two_flights_holds_up_no_other() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut tasks = lock_all(&theirs, numbered("a", 0, 3));
-            // It is told right before its flight would depart again.
+            // It is told right before its next batch would be sent.
             let first = tasks.join_next().await.unwrap().unwrap().unwrap();
             blocked.send(()).unwrap();
             let _ = unblocked.recv();
@@ -147,61 +127,62 @@ async fn a_thread_that_is_blocked_between_two_flights_holds_up_no_other() {
     blocking.join().unwrap();
 }
 
-/// Otherwise they depart together from then on, and nothing is prepared while the backend works.
+/// Otherwise they are sent together from then on, and nothing is prepared while the backend works.
 #[tokio::test(start_paused = true)]
-async fn of_two_flights_that_are_answered_together_one_departs_again_before_the_other_is_told() {
-    let driver = Moody::carrying(Flights::of(2, 2));
+async fn of_two_batches_that_are_answered_together_one_is_sent_again_before_the_tasks_of_the_other_are_told()
+ {
+    let driver = Moody::batching(Flights::of(2, 2));
     let locks = manager_of(&driver);
-    driver.always("flight", Mood::Late(MS));
+    driver.always("batch", Mood::Late(MS));
     let mut tasks = JoinSet::new();
     for name in numbered("a", 0, 4) {
         let (mutex, driver) = (locks.mutex(name), driver.clone());
         tasks.spawn(async move {
             let guard = mutex.lock().await.unwrap();
-            let departed = driver.flights().len();
+            let sent = driver.batches().len();
             guard.release().await.unwrap();
-            departed
+            sent
         });
     }
-    let mut departed = tasks.join_all().await;
-    departed.sort_unstable();
-    assert_eq!(departed, [2, 2, 3, 3]);
+    let mut sent = tasks.join_all().await;
+    sent.sort_unstable();
+    assert_eq!(sent, [2, 2, 3, 3]);
     assert_eq!(sizes(&driver), [2, 2, 2, 2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_that_locks_one_thing_after_the_other_waits_for_nobody() {
-    let (driver, locks) = carrying(64);
-    driver.always("flight", Mood::Late(MS));
+async fn a_program_that_locks_one_thing_after_the_other_waits_for_no_other() {
+    let (driver, locks) = batching(64);
+    driver.always("batch", Mood::Late(MS));
     for round in 0..6 {
-        let before = driver.flights().len();
+        let before = driver.batches().len();
         let mutex = locks.mutex("a");
         let mut lock = Box::pin(mutex.lock());
         begin(lock.as_mut()).await;
-        let departed = driver.flights().len() > before;
-        assert_eq!(departed, round >= 2, "{round}: it waits for others while there may be some");
+        let is_sent = driver.batches().len() > before;
+        assert_eq!(is_sent, round >= 2, "{round}: it waits for others while there may be some");
         lock.await.unwrap().release().await.unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_locks_of_a_multi_lock_travel_together_both_ways() {
-    let (driver, locks) = carrying(64);
+async fn the_locks_of_a_multi_lock_are_sent_together_both_ways() {
+    let (driver, locks) = batching(64);
     for _ in 0..10 {
         locks.mutex("alone").lock().await.unwrap().release().await.unwrap();
     }
-    let before = driver.flights().len();
+    let before = driver.batches().len();
     let held = locks.multi(numbered("a", 0, 40)).lock().await.unwrap();
     held.release().await.unwrap();
     assert_eq!(sizes(&driver).split_off(before), [40, 40]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_while_a_flight_is_under_way_departs_with_the_next_releases_first() {
-    let (driver, locks) = carrying(8);
+async fn what_comes_while_a_batch_is_in_flight_leaves_with_the_next_releases_first() {
+    let (driver, locks) = batching(8);
     let held: Vec<_> = lock_all(&locks, numbered("held", 0, 3)).join_all().await;
-    let before = driver.flights().len();
-    driver.next("flight", Mood::Late(MS));
+    let before = driver.batches().len();
+    driver.next("batch", Mood::Late(MS));
     let mut tasks = lock_all(&locks, numbered("first", 0, 2));
     settle().await;
     for i in 0..6 {
@@ -213,18 +194,18 @@ async fn what_comes_while_a_flight_is_under_way_departs_with_the_next_releases_f
     held.into_iter().for_each(|guard| drop(releases.spawn(guard.unwrap().release())));
     assert!(tasks.join_all().await.iter().all(Result::is_ok));
     assert!(releases.join_all().await.iter().all(Result::is_ok));
-    let flights = driver.flights().split_off(before);
-    assert_eq!(names(&flights[0]), ["first0", "first1"]);
-    let second = names(&flights[1]);
+    let batches = driver.batches().split_off(before);
+    assert_eq!(names(&batches[0]), ["first0", "first1"]);
+    let second = names(&batches[1]);
     assert!(second[..3].iter().all(|name| name.starts_with("held")), "{second:?}");
     assert_eq!(second[3..], ["next0", "next1", "next2", "next3", "next4"]);
-    assert_eq!(names(&flights[2])[..1], ["next5"]);
+    assert_eq!(names(&batches[2])[..1], ["next5"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flight_has_each_key_once_where_the_backend_asks_for_that() {
-    let (driver, locks) = carrying(64);
-    driver.next("flight", Mood::Late(MS));
+async fn a_batch_has_each_key_once_where_the_backend_asks_for_that() {
+    let (driver, locks) = batching(64);
+    driver.next("batch", Mood::Late(MS));
     let first = lock_all(&locks, numbered("other", 0, 2));
     settle().await;
     let mut crowd = JoinSet::new();
@@ -234,51 +215,51 @@ async fn a_flight_has_each_key_once_where_the_backend_asks_for_that() {
     }
     crowd.join_all().await;
     first.join_all().await;
-    for flight in driver.flights() {
-        let acquires = flight.iter().filter(|step| matches!(step, Step::Acquire { .. }));
+    for batch in driver.batches() {
+        let acquires = batch.iter().filter(|it| it.is_acquire());
         let mut keys = HashSet::new();
-        for step in acquires {
-            assert!(keys.insert(step.claim().key.clone()), "{:?}", names(&flight));
+        for it in acquires {
+            assert!(keys.insert(it.claim.key.clone()), "{:?}", names(&batch));
         }
     }
-    assert_eq!(names(&driver.flights()[1]), ["a0", "a1"]);
+    assert_eq!(names(&driver.batches()[1]), ["a0", "a1"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flight_weighs_no_more_than_the_backend_takes() {
+async fn a_batch_weighs_no_more_than_the_backend_takes() {
     let mut flights = Flights::of(64, 1);
     flights.bytes = 4000;
-    let driver = Moody::carrying(flights);
+    let driver = Moody::batching(flights);
     let locks = manager_of(&driver);
     assert!(lock_all(&locks, numbered("a", 0, 64)).join_all().await.iter().all(Result::is_ok));
-    let weight = |flight: &Vec<Step>| flight.iter().map(|step| step.claim().weight()).sum();
-    let weights: Vec<usize> = driver.flights().iter().map(weight).collect();
+    let weight = |batch: &Vec<Sent>| batch.iter().map(|it| it.claim.weight()).sum();
+    let weights: Vec<usize> = driver.batches().iter().map(weight).collect();
     let (last, full) = weights.split_last().unwrap();
     assert!(*last <= 4000 && full.iter().all(|w| (3000..=4000).contains(w)), "{weights:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_dropped_before_its_flight_departed_is_never_sent() {
-    let (driver, locks) = carrying(64);
-    driver.next("flight", Mood::Late(10 * MS));
-    let flying = lock_all(&locks, numbered("first", 0, 2));
+async fn what_was_dropped_before_its_batch_left_is_never_sent() {
+    let (driver, locks) = batching(64);
+    driver.next("batch", Mood::Late(10 * MS));
+    let sent = lock_all(&locks, numbered("first", 0, 2));
     settle().await;
     let mutex = locks.mutex("dropped");
     let mut dropped = Box::pin(mutex.lock());
     begin(dropped.as_mut()).await;
     settle().await;
     drop(dropped);
-    flying.join_all().await;
+    sent.join_all().await;
     sleep(SECOND).await;
-    let sent: Vec<_> = driver.flights().iter().flat_map(|flight| names(flight)).collect();
+    let sent: Vec<_> = driver.batches().iter().flat_map(|batch| names(batch)).collect();
     assert!(!sent.contains(&"dropped".to_owned()), "{sent:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_dropped_while_its_flight_was_under_way_is_taken_back() {
+async fn what_was_dropped_while_its_batch_was_in_flight_is_taken_back() {
     for mood in [Mood::Late(10 * MS), Mood::Slow(10 * MS), Mood::StuckFor(300 * MS)] {
-        let (driver, locks) = carrying(64);
-        driver.next("flight", mood);
+        let (driver, locks) = batching(64);
+        driver.next("batch", mood);
         let other = lock_all(&locks, numbered("other", 0, 2));
         let mutex = locks.mutex("dropped");
         let mut dropped = Box::pin(mutex.lock());
@@ -294,10 +275,10 @@ async fn what_was_dropped_while_its_flight_was_under_way_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_counts_from_the_departure_of_the_flight() {
-    let (driver, locks) = carrying(64);
-    driver.next("flight", Mood::Late(300 * MS));
-    driver.next("flight", Mood::Late(400 * MS));
+async fn a_deadline_counts_from_the_sending_of_the_batch() {
+    let (driver, locks) = batching(64);
+    driver.next("batch", Mood::Late(300 * MS));
+    driver.next("batch", Mood::Late(400 * MS));
     let first = lock_all(&locks, numbered("first", 0, 2));
     settle().await;
     let asked = Instant::now();
@@ -309,7 +290,7 @@ async fn a_deadline_counts_from_the_departure_of_the_flight() {
     let guards = ttl_ten.join_all().await;
     assert_eq!(asked.elapsed(), 700 * MS);
     for guard in guards {
-        // 300 ms in line, departed, 400 ms under way: the lease began at its departure at the
+        // 300 ms pending, then 400 ms in flight: the lease began when it was sent at the
         // earliest, and 102 ms of ten seconds are the margin.
         let left = guard.unwrap().remaining();
         assert_eq!(left, 10 * SECOND - 400 * MS - 102 * MS);
@@ -318,11 +299,11 @@ async fn a_deadline_counts_from_the_departure_of_the_flight() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flights_without_an_answer_hold_up_no_renewal_and_others_not_for_long() {
-    let (driver, locks) = carrying(64);
+async fn batches_without_an_answer_hold_up_no_renewal_and_others_not_for_long() {
+    let (driver, locks) = batching(64);
     let held = locks.mutex("held").lock().await.unwrap();
     for _ in 0..3 {
-        driver.next("flight", Mood::Silent);
+        driver.next("batch", Mood::Silent);
     }
     let _stuck = lock_all(&locks, numbered("stuck", 0, 3 * 64));
     settle().await;
@@ -335,12 +316,12 @@ async fn flights_without_an_answer_hold_up_no_renewal_and_others_not_for_long() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_that_nobody_polls_holds_up_nobody() {
-    // Left at each point of its way: in line, alone under way, or in a flight with others.
+async fn a_future_that_is_not_polled_holds_up_no_other() {
+    // Left at each point of its way: pending, alone in flight, or in a batch with others.
     for polls in 1..4 {
         for idle in [1, 10] {
-            let (driver, locks) = carrying(64);
-            driver.next("flight", Mood::Slow(MS));
+            let (driver, locks) = batching(64);
+            driver.next("batch", Mood::Slow(MS));
             let mutexes: Vec<_> = (0..idle).map(|i| locks.mutex(format!("idle{i}"))).collect();
             let mut idle: Vec<_> = mutexes.iter().map(|mutex| Box::pin(mutex.lock())).collect();
             for _ in 0..polls {
@@ -357,8 +338,8 @@ async fn a_future_that_nobody_polls_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_step_that_the_backend_refuses_fails_alone() {
-    let driver = Moody::carrying(Flights::of(64, 1)).refusing("poison");
+async fn one_operation_that_the_backend_refuses_fails_alone() {
+    let driver = Moody::batching(Flights::of(64, 1)).refusing("poison");
     let locks = manager_of(&driver);
     let mut names: Vec<_> = numbered("a", 0, 40).collect();
     names.insert(17, "poison".to_owned());
@@ -367,22 +348,24 @@ async fn one_step_that_the_backend_refuses_fails_alone() {
     assert_eq!((granted.len(), failed.len()), (40, 1));
     let error = failed.into_iter().next().unwrap().expect_err("it was refused");
     assert!(error.to_string().contains("too much"), "{error}");
-    assert!(driver.flights().len() <= 14, "{:?}", sizes(&driver));
+    assert!(driver.batches().len() <= 14, "{:?}", sizes(&driver));
     drop(granted);
     sleep(2 * SECOND).await;
-    assert_eq!(claims(&driver, "a3").await, 0, "also what was carried more than once is released");
-    // The first flight may still be carried out: it is released again until its lease would be over.
-    let of_a3 = |step: &&Step| {
-        matches!(step, Step::Release { .. }) && step.claim().key.name.as_str() == "a3"
-    };
-    let released = driver.flights().iter().flatten().filter(of_a3).count();
+    assert_eq!(
+        claims(&driver, "a3").await,
+        0,
+        "also what was submitted more than once is released"
+    );
+    // The first batch may still be carried out: it is released again until its lease would be over.
+    let of_a3 = |it: &&Sent| !it.is_acquire() && it.name() == "a3";
+    let released = driver.batches().iter().flatten().filter(of_a3).count();
     assert!(released > 1, "{released}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flight_whose_answer_was_lost_is_followed_by_one_flight() {
-    let (driver, locks) = carrying(64);
-    driver.next("flight", Mood::FailAfter);
+async fn a_batch_whose_answer_was_lost_is_followed_by_one_batch() {
+    let (driver, locks) = batching(64);
+    driver.next("batch", Mood::FailAfter);
     let answers = lock_all(&locks, numbered("a", 0, 40)).join_all().await;
     assert!(answers.iter().all(Result::is_ok));
     assert_eq!(sizes(&driver), [40, 40]);
@@ -396,7 +379,7 @@ async fn a_flight_whose_answer_was_lost_is_followed_by_one_flight() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_whose_answer_was_lost_is_no_loss() {
-    let (driver, locks) = carrying(64);
+    let (driver, locks) = batching(64);
     driver.send_twice();
     let guards = lock_all(&locks, numbered("a", 0, 4)).join_all().await;
     let mut releases = JoinSet::new();
@@ -407,10 +390,10 @@ async fn a_release_whose_answer_was_lost_is_no_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_refuses_what_has_not_departed() {
-    let (driver, locks) = carrying(64);
-    driver.next("flight", Mood::Late(100 * MS));
-    let flying = lock_all(&locks, numbered("first", 0, 2));
+async fn a_shutdown_refuses_what_was_not_sent() {
+    let (driver, locks) = batching(64);
+    driver.next("batch", Mood::Late(100 * MS));
+    let sent = lock_all(&locks, numbered("first", 0, 2));
     settle().await;
     let waiting = lock_all(&locks, numbered("later", 0, 3));
     settle().await;
@@ -418,30 +401,30 @@ async fn a_shutdown_refuses_what_has_not_departed() {
     for answer in waiting.join_all().await {
         assert!(matches!(answer, Err(Error::Closed)), "{answer:?}");
     }
-    for answer in flying.join_all().await {
+    for answer in sent.join_all().await {
         assert!(matches!(answer, Err(Error::Closed)), "{answer:?}");
     }
-    let sent: Vec<_> = driver.flights().iter().flat_map(|flight| names(flight)).collect();
+    let sent: Vec<_> = driver.batches().iter().flat_map(|batch| names(batch)).collect();
     assert!(!sent.iter().any(|name| name.starts_with("later")), "{sent:?}");
-    assert_eq!(claims(&driver, "first0").await, 0, "what was under way was released");
+    assert_eq!(claims(&driver, "first0").await, 0, "what was in flight was released");
 }
 
-/// On the real clock, with two runtimes: the one in which the flights are under way ends.
+/// On the real clock, with two runtimes: the one in which the requests are in flight ends.
 #[test]
-fn flights_go_on_when_their_runtime_ends() {
+fn batches_go_on_when_their_runtime_ends() {
     let runtime = || {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
     };
     let (ends, stays) = (runtime(), runtime());
-    let driver = Moody::carrying(Flights::of(64, 1));
+    let driver = Moody::batching(Flights::of(64, 1));
     let locks = LockManager::with(Arc::new(driver.clone()), Settings::default()).unwrap();
-    driver.next("flight", Mood::Silent);
+    driver.next("batch", Mood::Silent);
     ends.block_on(async {
-        let _flying = lock_all(&locks, numbered("first", 0, 2));
-        while driver.flights().is_empty() {
+        let _sent = lock_all(&locks, numbered("first", 0, 2));
+        while driver.batches().is_empty() {
             sleep(MS).await;
         }
-        // The set is dropped here, and the flight is under way.
+        // The set is dropped here, and the batch is in flight.
     });
     let begun = std::time::Instant::now();
     let waiting = stays.spawn({
