@@ -8,23 +8,25 @@ use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Acquisition, Patience, Reply};
+use lockkit_core::driver::{Acquire, Acquisition, Patience};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 
-use crate::calls::{Failure, ranges};
-use crate::flight::{Next, Plan, Said};
+use crate::calls::{EtcdError, ranges};
 use crate::keys::{end_of, given, in_list, other_given, other_limits};
 use crate::leases::Lease;
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
 use crate::place::Place;
-use crate::requests::{created, delete, get_last, get_list, none_in, none_of, odd, put};
+use crate::requests::{
+    NextStep, TxnOutcome, created, delete, get_last, get_list, none_in, none_of, put,
+    unexpected_response,
+};
 use crate::tails::Taken;
 use crate::value::Value;
 
 /// A claim on its way into its list.
-pub(crate) struct Entering {
+pub(crate) struct PendingAcquire {
     claim: Arc<Claim>,
     list: Vec<u8>,
     pub(crate) key: Vec<u8>,
@@ -38,7 +40,7 @@ pub(crate) struct Entering {
     beside: Option<i64>,
 }
 
-impl Entering {
+impl PendingAcquire {
     pub(crate) fn leases(&self) -> impl Iterator<Item = &Arc<Lease>> {
         std::iter::once(&self.hold).chain(&self.wait)
     }
@@ -80,11 +82,11 @@ impl Entering {
 
 impl Locks {
     /// A claim that is to be put in, with the leases that it needs.
-    pub(crate) async fn entering(
+    pub(crate) async fn pending_acquire(
         &self,
-        claim: &Arc<Claim>,
-        patience: Patience,
-    ) -> Result<Entering, Failure> {
+        acquire: &Acquire,
+    ) -> Result<PendingAcquire, EtcdError> {
+        let Acquire { claim, patience } = acquire;
         let list = self.root.list(&claim.key);
         let Taken { tail, fresh } = self.tails.take(claim);
         let key = in_list(&list, claim, &tail);
@@ -94,69 +96,70 @@ impl Locks {
             Patience::Try => None,
         };
         let (claim, value) = (claim.clone(), Value::of(claim));
-        Ok(Entering { claim, list, key, fresh, hold, wait, value, beside: None })
+        Ok(PendingAcquire { claim, list, key, fresh, hold, wait, value, beside: None })
     }
 
     /// What became of it.
-    pub(crate) async fn entered(
+    pub(crate) async fn acquired(
         self: &Arc<Self>,
-        entering: Entering,
-        said: Said,
-    ) -> Result<Next, Failure> {
-        let Entering { claim, key, fresh, hold, wait, value, .. } = &entering;
-        let Said { revision, sent, sure, .. } = said;
-        if said.txn.succeeded() {
+        pending: PendingAcquire,
+        outcome: TxnOutcome,
+    ) -> Result<NextStep<PendingAcquire>, EtcdError> {
+        let PendingAcquire { claim, key, fresh, hold, wait, value, .. } = &pending;
+        let TxnOutcome { revision, sent, certain, .. } = outcome;
+        if outcome.txn.succeeded() {
             let entry = made(key.clone(), value.clone().holding(), claim, hold.id, revision);
             let place = Place::seen(entry, hold.clone(), None, sent);
-            return self.answer(claim, place, sure).await.map(done);
+            return self.answer(claim, place, certain).await.map(NextStep::Done);
         }
-        let mut shown = ranges(&said.txn);
-        let list = shown.pop().ok_or_else(odd)?;
+        let mut shown = ranges(&outcome.txn);
+        let list = shown.pop().ok_or_else(unexpected_response)?;
         let line = Line::of(list.kvs(), list.count(), revision);
-        let there_before = !fresh || !sure;
+        let there_before = !fresh || !certain;
         let Some(wait) = wait else {
             let is_there = shown.pop().is_some_and(|own| !own.kvs().is_empty());
             let fits = line.admits(claim);
             if !is_there && matches!(fits, Ok(true)) {
-                let again = Entering { beside: Some(revision), ..entering };
-                return Ok(Next::Again(Plan::Enter(again)));
+                return Ok(NextStep::Send(PendingAcquire { beside: Some(revision), ..pending }));
             }
-            entering.abandon();
+            pending.abandon();
             if is_there {
-                return self.tried_before(claim, there_before).await.map(done);
+                return self.tried_before(claim, there_before).await.map(NextStep::Done);
             }
             fits?;
-            if sure {
+            if certain {
                 self.tails.sure(claim.id);
                 self.tails.back(claim.id);
             }
-            return Ok(done(Acquisition::Busy));
+            return Ok(NextStep::Done(Acquisition::Busy));
         };
-        entering.abandon();
+        pending.abandon();
         match line.entries().last() {
             // The usual case: it has just been put at the end.
             Some(own) if own.key == *key && own.lease == wait.id && own.created == revision => {
                 let place = Place::seen(own.clone(), wait.clone(), Some(line), sent);
-                self.answer(claim, place, sure).await.map(done)
+                self.answer(claim, place, certain).await.map(NextStep::Done)
             }
-            _ => self.already_there(claim, line, there_before).await.map(done),
+            _ => self.already_there(claim, line, there_before).await.map(NextStep::Done),
         }
     }
 
     /// Notes a claim for whose answer nobody has waited: core has it released, or forgets it, and
     /// then it is swept.
-    pub(crate) fn note_left(&self, entering: &Entering, said: &Said) {
-        let Entering { claim, key, hold, value, .. } = entering;
-        let shown = ranges(&said.txn);
-        let entry = match said.txn.succeeded() {
-            true => Some(made(key.clone(), value.clone().holding(), claim, hold.id, said.revision)),
+    pub(crate) fn note_abandoned(&self, pending: &PendingAcquire, outcome: &TxnOutcome) {
+        let PendingAcquire { claim, key, hold, value, .. } = pending;
+        let shown = ranges(&outcome.txn);
+        let entry = match outcome.txn.succeeded() {
+            true => {
+                Some(made(key.clone(), value.clone().holding(), claim, hold.id, outcome.revision))
+            }
             false => shown.iter().flat_map(|r| r.kvs()).find(|kv| kv.key() == key).map(Entry::of),
         };
         // (What is not known for certain to have been sent once stands on a lease that is left.)
-        if let Some(entry) = entry.filter(|_| said.sure)
+        if let Some(entry) = entry.filter(|_| outcome.certain)
             && let Some(lease) = self.leases.known(entry.lease)
         {
-            let place = Place::seen(entry, lease, None, said.sent);
+            let place = Place::seen(entry, lease, None, outcome.sent);
             self.places().entry(claim.id).or_insert(place);
         }
     }
@@ -166,13 +169,13 @@ impl Locks {
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         place: Place,
-        sure: bool,
-    ) -> Result<Acquisition, Failure> {
+        certain: bool,
+    ) -> Result<Acquisition, EtcdError> {
         let created = place.entry.created;
         let line = place.line.as_ref();
         let (holds, ahead) = line.map_or((true, 0), |l| (l.holds(created), l.ahead(created)));
         self.note(claim.id, place);
-        if sure {
+        if certain {
             self.tails.sure(claim.id);
         }
         match holds {
@@ -188,25 +191,25 @@ impl Locks {
         claim: &Arc<Claim>,
         line: Line,
         sent: bool,
-    ) -> Result<Acquisition, Failure> {
+    ) -> Result<Acquisition, EtcdError> {
         let (key, _) = self.key_of(claim);
         if line.find(&key).is_none() {
             line.admits(claim)?;
         }
         let look = self.look(claim).await?;
         if let Some(record) = look.broken {
-            return Err(Failure::Other(Error::Lost { reason: LossReason::Broken(record) }));
+            return Err(Error::Lost { reason: LossReason::Broken(record) }.into());
         }
         match look.own {
             Some(_) if !sent => {
                 self.tails.leave(claim.id);
-                Err(Failure::LeaseGone)
+                Err(EtcdError::LeaseGone)
             }
             Some(own) => {
                 let place = self.adopt(claim, &own, look.line.clone(), look.sent).await?;
                 let renewed = self.leases.keep(&place.lease).await?;
                 if !renewed {
-                    return Err(Failure::LeaseGone);
+                    return Err(EtcdError::LeaseGone);
                 }
                 match look.line.holds(own.created) {
                     true => Ok(Acquisition::Granted(self.begin(claim).await?)),
@@ -216,7 +219,7 @@ impl Locks {
             None => {
                 look.line.admits(claim)?;
                 // It ended between the two looks, or who was in its way did: begin again.
-                Err(Failure::LeaseGone)
+                Err(EtcdError::LeaseGone)
             }
         }
     }
@@ -226,7 +229,7 @@ impl Locks {
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         sent: bool,
-    ) -> Result<Acquisition, Failure> {
+    ) -> Result<Acquisition, EtcdError> {
         let look = self.look(claim).await?;
         match look.own {
             Some(own) if sent && look.broken.is_none() && !look.line.holds(own.created) => {
@@ -250,7 +253,7 @@ impl Locks {
         own: &Entry,
         line: Line,
         seen: Moment,
-    ) -> Result<Place, Failure> {
+    ) -> Result<Place, EtcdError> {
         let of_its_own = claim.lifetime != Lifetime::Renewed && own.is_holding();
         let lease = match self.leases.known(own.lease) {
             Some(lease) if !lease.is_gone() && !lease.is_retired() => Some(lease),
@@ -266,9 +269,9 @@ impl Locks {
             false => self.leases.waiting(claim, &own.key).await?,
         };
         match self.relocate_one(&target, Moving::as_it_is(claim, own.clone())).await? {
-            Moved::Done(_) => self.place(claim.id).ok_or(Failure::LeaseGone),
+            Moved::Done(_) => self.place(claim.id).ok_or(EtcdError::LeaseGone),
             // Others were at it as well: it is worth another look.
-            Moved::Elsewhere | Moved::Gone => Err(Failure::LeaseGone),
+            Moved::Elsewhere | Moved::Gone => Err(EtcdError::LeaseGone),
         }
     }
 }
@@ -300,10 +303,6 @@ fn at_the_end(claim: &Claim, key: &[u8], list: &[u8], put: TxnOp) -> Txn {
         .when([absent].into_iter().chain(none).collect::<Vec<_>>())
         .and_then([put])
         .or_else([TxnOp::txn(counted)])
-}
-
-fn done(acquisition: Acquisition) -> Next {
-    Next::Done(Reply::Acquired(acquisition))
 }
 
 /// A key as it was put just now.

@@ -7,7 +7,7 @@ use lockkit_core::state::{Finding, Health, Severity};
 use lockkit_core::{Error, Namespace};
 
 use crate::EtcdDriver;
-use crate::calls::{BACKEND, Failure, ranges};
+use crate::calls::{BACKEND, EtcdError, ranges};
 use crate::locks::Locks;
 use crate::requests::written;
 use crate::version::{known_defects, old_leaders_are_harmless};
@@ -20,7 +20,7 @@ impl Locks {
     }
 
     /// The base, and the revision of its key.
-    async fn base(&self, namespace: &Namespace) -> Result<(u64, i64), Failure> {
+    async fn base(&self, namespace: &Namespace) -> Result<(u64, i64), EtcdError> {
         let get = TxnOp::get(self.root.base(namespace), None::<GetOptions>);
         let answer = self.calls.txn(Txn::new().and_then([get])).await?.answer;
         let range = ranges(&answer).pop();
@@ -28,8 +28,8 @@ impl Locks {
             return Ok((0, 0));
         };
         let base = kv.value_str().ok().and_then(|text| text.parse().ok());
-        let odd = || Error::permanent(BACKEND, "the token base at etcd is not a number");
-        Ok((base.ok_or_else(odd).map_err(Failure::Other)?, kv.mod_revision()))
+        let wrong = || Error::permanent(BACKEND, "the token base at etcd is not a number");
+        Ok((base.ok_or_else(wrong)?, kv.mod_revision()))
     }
 
     pub(crate) async fn raise_namespace_counter(

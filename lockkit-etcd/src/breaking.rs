@@ -18,7 +18,7 @@ use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::BreakMode;
 use lockkit_core::{BreakRecord, Error, Key, Token};
 
-use crate::calls::{BACKEND, Failure};
+use crate::calls::{BACKEND, EtcdError};
 use crate::leases::seconds;
 use crate::line::Entry;
 use crate::locks::Locks;
@@ -52,7 +52,7 @@ impl Locks {
             };
             match done {
                 Ok(true) => return Ok(true),
-                Ok(false) | Err(Failure::LeaseGone) => {}
+                Ok(false) | Err(EtcdError::LeaseGone) => {}
                 Err(failure) => return Err(failure.into()),
             }
         }
@@ -64,7 +64,7 @@ impl Locks {
         key: &Key,
         entry: &Entry,
         record: &BreakRecord,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, EtcdError> {
         let word = self.word(key, entry, record, Duration::ZERO).await?;
         let txn = Txn::new()
             .when([created(&entry.key, entry.created)])
@@ -80,7 +80,7 @@ impl Locks {
         key: &Key,
         entry: &Entry,
         record: &BreakRecord,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, EtcdError> {
         if self.is_broken(key, entry).await? {
             return Ok(true);
         }
@@ -113,14 +113,14 @@ impl Locks {
         entry: &Entry,
         record: &BreakRecord,
         ttl: Duration,
-    ) -> Result<TxnOp, Failure> {
+    ) -> Result<TxnOp, EtcdError> {
         let lease = self.leases.lasting(REMEMBERED.max(ttl * 2)).await?;
         let at = self.root.broken(key, &entry.key);
         let record = serde_json::to_vec(record).unwrap_or_default();
         Ok(put(&at, record, lease.id))
     }
 
-    async fn is_broken(&self, key: &Key, entry: &Entry) -> Result<bool, Failure> {
+    async fn is_broken(&self, key: &Key, entry: &Entry) -> Result<bool, EtcdError> {
         let at = self.root.broken(key, &entry.key);
         let txn = Txn::new().when([created(&at, 0)]);
         Ok(!self.calls.txn(txn).await?.answer.succeeded())

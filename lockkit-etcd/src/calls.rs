@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, ConnectOptions, KvClient, Txn, TxnOpResponse, TxnResponse};
 use lockkit_core::Error;
-use lockkit_core::driver::Background;
+use lockkit_core::driver::{Background, BatchError};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
@@ -96,25 +96,48 @@ impl<T> Reply<T> {
 
 /// Why there is no answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Failure {
+pub(crate) enum EtcdError {
     /// The lease that the request named is not there. Nothing was done.
     LeaseGone,
-    /// Anything else; the request may have been carried out.
-    Other(Error),
+    /// Anything else.
+    Failed {
+        error: Error,
+        /// How many requests got no answer, and may have been carried out or may be yet. 0: nothing
+        /// was sent, or etcd refused what was.
+        ambiguous: u32,
+    },
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::LeaseGone => Error::retryable(BACKEND, "the lease is gone"),
-            Failure::Other(error) => error,
+impl EtcdError {
+    /// A request of which it is not known whether it was carried out.
+    fn unknown(error: Error) -> Self {
+        Self::Failed { error, ambiguous: 1 }
+    }
+}
+
+impl From<EtcdError> for Error {
+    fn from(error: EtcdError) -> Self {
+        match error {
+            EtcdError::LeaseGone => Error::retryable(BACKEND, "the lease is gone"),
+            EtcdError::Failed { error, .. } => error,
         }
     }
 }
 
-impl From<Error> for Failure {
+impl From<EtcdError> for BatchError {
+    fn from(error: EtcdError) -> Self {
+        let ambiguous = match &error {
+            EtcdError::LeaseGone => 0,
+            EtcdError::Failed { ambiguous, .. } => *ambiguous,
+        };
+        BatchError::refused(error.into()).after(ambiguous)
+    }
+}
+
+/// An error that is not about a request without an answer.
+impl From<Error> for EtcdError {
     fn from(error: Error) -> Self {
-        Self::Other(error)
+        Self::Failed { error, ambiguous: 0 }
     }
 }
 
@@ -150,7 +173,7 @@ impl Calls {
     }
 
     /// One transaction. It must be harmless to repeat.
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<Reply<TxnResponse>, Failure> {
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<Reply<TxnResponse>, EtcdError> {
         self.txn_within(ATTEMPT, || txn.clone()).await
     }
 
@@ -160,7 +183,7 @@ impl Calls {
         &self,
         patience: Duration,
         make: impl Fn() -> Txn,
-    ) -> Result<Reply<TxnResponse>, Failure> {
+    ) -> Result<Reply<TxnResponse>, EtcdError> {
         let request = |mut kv: KvClient| {
             let txn = make();
             async move { kv.txn(txn).await }
@@ -171,14 +194,14 @@ impl Calls {
     }
 
     /// The revision that a majority has reached, as this endpoint answers a read that shows it.
-    pub(crate) async fn revision_at(&self, at: usize, read: Txn) -> Result<i64, Failure> {
+    pub(crate) async fn revision_at(&self, at: usize, read: Txn) -> Result<i64, EtcdError> {
         let request = |mut kv: KvClient| {
             let read = read.clone();
             async move { kv.txn(read).await }
         };
         let attempt = Box::pin(self.attempt(at, |clients| clients.kv.clone(), &request));
         match timeout(ATTEMPT, attempt).await {
-            Ok(answer) => Ok(revision(&answer.map_err(failure_of)?)),
+            Ok(answer) => Ok(revision(&answer?)),
             Err(_) => Err(silent()),
         }
     }
@@ -187,7 +210,7 @@ impl Calls {
     pub(crate) async fn call<T, F>(
         &self,
         request: impl Fn(Client) -> F,
-    ) -> Result<Reply<T>, Failure>
+    ) -> Result<Reply<T>, EtcdError>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -199,7 +222,7 @@ impl Calls {
         &self,
         patience: Duration,
         request: impl Fn(Client) -> F,
-    ) -> Result<Reply<T>, Failure>
+    ) -> Result<Reply<T>, EtcdError>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -211,7 +234,7 @@ impl Calls {
         patience: Duration,
         way: fn(&Clients) -> C,
         request: impl Fn(C) -> F,
-    ) -> Result<Reply<T>, Failure>
+    ) -> Result<Reply<T>, EtcdError>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -228,24 +251,28 @@ impl Calls {
                     self.ambiguous.store(false, Ordering::Relaxed);
                     return Ok(Reply { answer, ambiguous, at });
                 }
-                Ok(Err(error)) => failure_of(error),
+                Ok(Err(error)) => error,
                 Err(_) => silent(),
             };
-            let retryable = matches!(&error, Failure::Other(e) if e.is_retryable());
-            self.ambiguous.store(retryable, Ordering::Relaxed);
-            match &error {
-                Failure::Other(e) if e.is_retryable() => self.leave(at),
+            let (error, may_retry) = match error {
+                EtcdError::LeaseGone if ambiguous == 0 => return Err(EtcdError::LeaseGone),
                 // Not "nothing was done": an attempt before may have done it.
-                Failure::LeaseGone if ambiguous > 0 => {
-                    return Err(Failure::Other(error.into()));
+                EtcdError::LeaseGone => (Error::from(EtcdError::LeaseGone), false),
+                EtcdError::Failed { error, ambiguous: now } => {
+                    ambiguous += now;
+                    let retryable = error.is_retryable();
+                    (error, retryable)
                 }
-                _ => return Err(error),
+            };
+            self.ambiguous.store(may_retry, Ordering::Relaxed);
+            if !may_retry {
+                return Err(EtcdError::Failed { error, ambiguous });
             }
-            ambiguous += 1;
+            self.leave(at);
             // A single server that was silent has had its time: core knows when to ask again.
             let enough = if self.endpoints.len() > 1 { LIMIT } else { LIMIT / 8 };
             if start.elapsed() + PAUSE >= enough {
-                return Err(error);
+                return Err(EtcdError::Failed { error, ambiguous });
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -283,21 +310,24 @@ impl Calls {
         at: usize,
         way: fn(&Clients) -> C,
         request: &impl Fn(C) -> F,
-    ) -> Result<T, etcd_client::Error>
+    ) -> Result<T, EtcdError>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let endpoint = &self.endpoints[at];
         let clients = match endpoint.clients.get() {
             Some(clients) => clients,
-            None => Box::pin(endpoint.connect()).await?,
+            // The request itself has not been sent.
+            None => Box::pin(endpoint.connect())
+                .await
+                .map_err(|error| EtcdError::from(Error::from(error_of(error))))?,
         };
-        request(way(clients)).await
+        request(way(clients)).await.map_err(error_of)
     }
 }
 
-fn silent() -> Failure {
-    Failure::Other(Error::retryable(BACKEND, "etcd did not answer in time"))
+fn silent() -> EtcdError {
+    EtcdError::unknown(Error::retryable(BACKEND, "etcd did not answer in time"))
 }
 
 /// The answers to the operations of a transaction, of which the ranges are wanted.
@@ -328,34 +358,33 @@ mod code {
     pub(super) const UNAUTHENTICATED: i32 = 16;
 }
 
-pub(crate) fn failure_of(error: etcd_client::Error) -> Failure {
+/// A status that etcd itself sent is certain: nothing was done. Anything else may be the end of a
+/// request that was carried out.
+fn error_of(error: etcd_client::Error) -> EtcdError {
     use etcd_client::Error as E;
     let status = match error {
         E::GRpcStatus(status) => status,
         E::InvalidArgs(_) | E::InvalidUri(_) | E::InvalidMetadataValue(_) | E::Utf8Error(_) => {
-            return Failure::Other(Error::permanent(BACKEND, error));
+            return Error::permanent(BACKEND, error).into();
         }
-        _ => return Failure::Other(Error::retryable(BACKEND, error)),
+        _ => return EtcdError::unknown(Error::retryable(BACKEND, error)),
     };
     let message = status.message().to_owned();
-    // Both pass by themselves.
+    // Both pass by themselves, and are refused before anything is done.
     if message.contains("too many requests") || message.contains("auth store is old") {
-        return Failure::Other(Error::retryable(BACKEND, message));
+        return Error::retryable(BACKEND, message).into();
     }
     match status.code() as i32 {
-        code::NOT_FOUND if message.contains("lease") => Failure::LeaseGone,
-        code::PERMISSION_DENIED => {
-            let message = format!("{message}: {RIGHTS}");
-            Failure::Other(Error::permanent(BACKEND, message))
-        }
+        code::NOT_FOUND if message.contains("lease") => EtcdError::LeaseGone,
+        code::PERMISSION_DENIED => Error::permanent(BACKEND, format!("{message}: {RIGHTS}")).into(),
         code::INVALID_ARGUMENT
         | code::RESOURCE_EXHAUSTED
         | code::FAILED_PRECONDITION
         | code::UNIMPLEMENTED
-        | code::UNAUTHENTICATED => Failure::Other(Error::permanent(BACKEND, message)),
+        | code::UNAUTHENTICATED => Error::permanent(BACKEND, message).into(),
         _ if message.is_empty() => {
-            Failure::Other(Error::retryable(BACKEND, "the connection failed"))
+            EtcdError::unknown(Error::retryable(BACKEND, "the connection failed"))
         }
-        _ => Failure::Other(Error::retryable(BACKEND, message)),
+        _ => EtcdError::unknown(Error::retryable(BACKEND, message)),
     }
 }

@@ -9,14 +9,15 @@ use async_trait::async_trait;
 use etcd_client::Client;
 use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
-    Anchored, BreakMode, Grant, LockDriver, Registers, Renewal, Renewed, Replies, SetLimit, Step,
+    Anchored, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, Registers, Renewal,
+    Renewed, SetLimit,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
 
+use crate::batch::LIMITS;
 use crate::calls::{BACKEND, Calls};
-use crate::flight::FLIGHTS;
 use crate::keys::Root;
 use crate::locks::Locks;
 use crate::url;
@@ -87,7 +88,7 @@ const fn capabilities(faults: &'static [(Fault, Guarantee)]) -> Capabilities {
     capabilities.resize = true;
     capabilities.lease_clock = LeaseClock::Leader;
     capabilities.faults = faults;
-    capabilities.flights = FLIGHTS;
+    capabilities.flights = LIMITS;
     capabilities
 }
 
@@ -176,8 +177,8 @@ impl LockDriver for EtcdDriver {
         Some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
-        self.locks.carry(steps).await
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
+        self.locks.submit(batch).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {

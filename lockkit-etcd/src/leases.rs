@@ -29,7 +29,7 @@ use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::locked;
 use lockkit_core::{Claim, Error, Lifetime, Margin};
 
-use crate::calls::{BACKEND, Calls, Failure};
+use crate::calls::{BACKEND, Calls, EtcdError};
 use crate::keepalive::KeepAlive;
 
 /// The longest lease that etcd gives, in seconds (its limit is 9·10⁹).
@@ -180,13 +180,13 @@ impl Leases {
 
     /// The lease for a claim that waits, with this key: shared, whatever becomes of the claim when
     /// it holds.
-    pub(crate) async fn waiting(&self, claim: &Claim, key: &[u8]) -> Result<Arc<Lease>, Failure> {
+    pub(crate) async fn waiting(&self, claim: &Claim, key: &[u8]) -> Result<Arc<Lease>, EtcdError> {
         self.shared(seconds(claim.wait_ttl), key.len()).await
     }
 
     /// The lease for a claim that holds, with this key: shared, or one of its own if it is not
     /// renewed, or not by this process only.
-    pub(crate) async fn holding(&self, claim: &Claim, key: &[u8]) -> Result<Arc<Lease>, Failure> {
+    pub(crate) async fn holding(&self, claim: &Claim, key: &[u8]) -> Result<Arc<Lease>, EtcdError> {
         match claim.lifetime {
             Lifetime::Renewed => self.shared(seconds(claim.hold_ttl), key.len()).await,
             _ => self.grant(seconds(claim.hold_ttl)).await,
@@ -194,7 +194,7 @@ impl Leases {
     }
 
     /// The shared lease of so many seconds that new claims get.
-    async fn shared(&self, seconds: u64, load: usize) -> Result<Arc<Lease>, Failure> {
+    async fn shared(&self, seconds: u64, load: usize) -> Result<Arc<Lease>, EtcdError> {
         if let Some(lease) = self.usable(seconds, load) {
             return Ok(lease);
         }
@@ -221,7 +221,7 @@ impl Leases {
     }
 
     /// A new lease.
-    pub(crate) async fn grant(&self, seconds: u64) -> Result<Arc<Lease>, Failure> {
+    pub(crate) async fn grant(&self, seconds: u64) -> Result<Arc<Lease>, EtcdError> {
         let seconds = i64::try_from(seconds.min(LONGEST)).unwrap_or(i64::MAX);
         let sent = SteadyClock.now();
         let granted =
@@ -234,7 +234,7 @@ impl Leases {
 
     /// A lease that nobody renews, for keys that are to stay for so long at least: those that come
     /// one after the other share it.
-    pub(crate) async fn lasting(&self, at_least: Duration) -> Result<Arc<Lease>, Failure> {
+    pub(crate) async fn lasting(&self, at_least: Duration) -> Result<Arc<Lease>, EtcdError> {
         let mut lasting = self.lasting.lock().await;
         let needed = SteadyClock.now().after(at_least);
         if let Some(lease) = lasting.as_ref().filter(|lease| lease.until() >= needed) {
@@ -246,7 +246,7 @@ impl Leases {
     }
 
     /// The lease with this id: known here, or somebody else's. `None` if it is gone.
-    pub(crate) async fn find(&self, id: i64) -> Result<Option<Arc<Lease>>, Failure> {
+    pub(crate) async fn find(&self, id: i64) -> Result<Option<Arc<Lease>>, EtcdError> {
         if let Some(lease) = self.known(id) {
             return Ok((!lease.is_gone()).then_some(lease));
         }
@@ -291,7 +291,7 @@ impl Leases {
     }
 
     /// Guarantee a lease alive; says whether it is still there.
-    pub(crate) async fn keep(&self, lease: &Lease) -> Result<bool, Failure> {
+    pub(crate) async fn keep(&self, lease: &Lease) -> Result<bool, EtcdError> {
         for _ in 0..ATTEMPTS {
             match self.keep_once(lease, patience(lease.ttl)).await? {
                 KeptAlive::InTerm(_) => return Ok(true),
@@ -312,7 +312,7 @@ impl Leases {
         &self,
         lease: &Lease,
         patience: Duration,
-    ) -> Result<KeptAlive, Failure> {
+    ) -> Result<KeptAlive, EtcdError> {
         let sent = SteadyClock.now();
         let kept = self.keep_alive.keep(lease.id, patience);
         let (kept, term) = join(kept, self.term(patience)).await;
@@ -330,7 +330,7 @@ impl Leases {
     }
 
     /// The term in which a majority answers.
-    async fn term(&self, patience: Duration) -> Result<u64, Failure> {
+    async fn term(&self, patience: Duration) -> Result<u64, EtcdError> {
         let any = GetOptions::new().with_count_only().with_limit(1);
         let read = Txn::new().and_then([TxnOp::get(&*self.root, Some(any))]);
         let answer = self.calls.txn_within(patience, || read.clone()).await?.answer;
@@ -374,8 +374,8 @@ impl Leases {
 }
 
 /// The error of a request that met one change of leaders after the other.
-pub(crate) fn new_leader() -> Failure {
-    Failure::Other(Error::retryable(BACKEND, "etcd has just changed its leader"))
+pub(crate) fn new_leader() -> EtcdError {
+    Error::retryable(BACKEND, "etcd has just changed its leader").into()
 }
 
 async fn revoke(calls: &Calls, id: i64) {

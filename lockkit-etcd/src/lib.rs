@@ -13,7 +13,7 @@
 //! | `driver.rs` `fence.rs` | the outside |
 //! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `resize.rs` `show.rs` `listing.rs` `registers.rs` `admin.rs` | the verbs |
 //! | `locks.rs` `place.rs` `tails.rs` | what they share, and what this process knows of its claims |
-//! | `flight.rs` | acquires and releases that travel together |
+//! | `batch.rs` | acquires and releases that share a request |
 //! | `look.rs` `moves.rs` `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` `terms.rs` | what they share of etcd |
 //! | `keys.rs` `value.rs` `line.rs` `requests.rs` `watchers.rs` `url.rs` `version.rs` | what has no I/O |
 
@@ -21,11 +21,11 @@
 
 mod acquire;
 mod admin;
+mod batch;
 mod breaking;
 mod calls;
 mod driver;
 pub mod fence;
-mod flight;
 mod keepalive;
 mod keys;
 mod leases;

@@ -14,12 +14,12 @@ use lockkit_core::Claim;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::ClaimId;
 
-use crate::calls::{ATTEMPT, Failure, ranges, revision};
+use crate::calls::{ATTEMPT, EtcdError, ranges, revision};
 use crate::leases::Lease;
 use crate::line::Entry;
 use crate::locks::Locks;
 use crate::place::{Move, Place};
-use crate::requests::{odd, put, put_lease, unchanged};
+use crate::requests::{put, put_lease, unchanged, unexpected_response};
 use crate::value::Value;
 
 /// Keys that are moved by one transaction. (etcd takes 128 operations in one, unless it is told
@@ -72,7 +72,7 @@ impl Locks {
         &self,
         target: &Arc<Lease>,
         moving: Vec<Moving>,
-    ) -> Vec<Result<Moved, Failure>> {
+    ) -> Vec<Result<Moved, EtcdError>> {
         self.leases.freshen(target).await;
         let chunks: Vec<_> = moving.chunks(TOGETHER).map(<[Moving]>::to_vec).collect();
         let answers = stream::iter(chunks).map(|chunk| self.relocate_some(target, chunk));
@@ -84,21 +84,24 @@ impl Locks {
         &self,
         target: &Arc<Lease>,
         moving: Moving,
-    ) -> Result<Moved, Failure> {
-        self.relocate(target, vec![moving]).await.pop().unwrap_or_else(|| Err(odd()))
+    ) -> Result<Moved, EtcdError> {
+        self.relocate(target, vec![moving])
+            .await
+            .pop()
+            .unwrap_or_else(|| Err(unexpected_response()))
     }
 
     async fn relocate_some(
         &self,
         target: &Arc<Lease>,
         moving: Vec<Moving>,
-    ) -> Vec<Result<Moved, Failure>> {
-        let all = |failure: Failure| moving.iter().map(|_| Err(failure.clone())).collect();
+    ) -> Vec<Result<Moved, EtcdError>> {
+        let all = |failure: EtcdError| moving.iter().map(|_| Err(failure.clone())).collect();
         let (noted, is_young) = self.note_moves(target, &moving);
         if !is_young {
             match self.leases.keep(target).await {
                 Ok(true) => {}
-                Ok(false) => return all(Failure::LeaseGone),
+                Ok(false) => return all(EtcdError::LeaseGone),
                 Err(failure) => return all(failure),
             }
         }
@@ -119,7 +122,7 @@ impl Locks {
                 }
                 Ok(moved)
             }
-            _ => Err(odd()),
+            _ => Err(unexpected_response()),
         };
         moving.iter().map(done).collect()
     }

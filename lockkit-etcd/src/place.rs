@@ -8,7 +8,7 @@ use lockkit_core::Claim;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::{ClaimId, Grant, LeaseStart, locked};
 
-use crate::calls::Failure;
+use crate::calls::EtcdError;
 use crate::leases::{Lease, YOUNG, seconds, trusted};
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
@@ -126,9 +126,9 @@ impl Locks {
     /// may be trusted for as long as the old lease lasts, and no longer than the new one will. Of
     /// that a part may have passed when it is moved, but no move has begun before this moment that
     /// is not [known](Place::until). Both in terms of the ttl of a holder, which was asked for.
-    pub(crate) fn grant_of(&self, claim: &Claim) -> Result<Grant, Failure> {
+    pub(crate) fn grant_of(&self, claim: &Claim) -> Result<Grant, EtcdError> {
         let places = self.places();
-        let place = places.get(&claim.id).ok_or(Failure::LeaseGone)?;
+        let place = places.get(&claim.id).ok_or(EtcdError::LeaseGone)?;
         let now = SteadyClock.now(); // before a move can begin that is not known here
         let token = token_of(place.entry.created)?;
         let (ttl, until, margin) = match place.entry.is_holding() {

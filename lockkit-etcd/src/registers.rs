@@ -23,7 +23,7 @@ use lockkit_core::{Error, Token};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use crate::calls::{BACKEND, Failure, Reply, ranges, revision};
+use crate::calls::{BACKEND, EtcdError, Reply, ranges, revision};
 use crate::driver::EtcdDriver;
 use crate::leases::{Lease, seconds};
 use crate::locks::Locks;
@@ -105,7 +105,7 @@ impl Registers for EtcdDriver {
 }
 
 impl Locks {
-    async fn seen(&self, at: &RegisterKey) -> Result<ReadRegister, Failure> {
+    async fn seen(&self, at: &RegisterKey) -> Result<ReadRegister, EtcdError> {
         let (value, meta) = self.root.register(at);
         let txn = Txn::new().and_then(show(&value, &meta));
         let answer = self.calls.txn(txn).await?.answer;
@@ -160,7 +160,7 @@ impl Locks {
         write: &Write,
         before: &State,
         lease: Option<&Arc<Lease>>,
-    ) -> Result<Reply<Result<Version, State>>, Failure> {
+    ) -> Result<Reply<Result<Version, State>>, EtcdError> {
         let (value, meta) = self.root.register(at);
         let token = write.token.map(Token::get).max(before.meta.token);
         let remembered = Meta { token, write: hex(write.write_id) };

@@ -5,25 +5,24 @@ use std::sync::Arc;
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use lockkit_core::driver::{ClaimEnd, Released, Renewal, Reply};
+use lockkit_core::driver::{ClaimEnd, Released, Renewal};
 use lockkit_core::{Claim, Error, Lifetime, Mode};
 
-use crate::calls::{Failure, ranges};
-use crate::flight::{Next, Said};
+use crate::calls::{EtcdError, ranges};
 use crate::keys::end_of_claims;
 use crate::leases::Lease;
 use crate::line::Entry;
 use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
 use crate::place::Place;
-use crate::requests::{created, delete, odd, written};
+use crate::requests::{TxnOutcome, created, delete, unexpected_response, written};
 use crate::value::Value;
 
 /// How often a downgrade looks again while others write the key.
 const LOOKS: usize = 3;
 
 /// A claim on its way out of its list.
-pub(crate) struct Leaving {
+pub(crate) struct PendingRelease {
     claim: Arc<Claim>,
     list: Vec<u8>,
     pub(crate) key: Vec<u8>,
@@ -34,7 +33,7 @@ pub(crate) struct Leaving {
     lease: Option<Arc<Lease>>,
 }
 
-impl Leaving {
+impl PendingRelease {
     /// Deletes the key; otherwise asks whether anybody is in the list.
     pub(crate) fn txn(&self) -> Txn {
         let Self { claim, list, key, created: at, modified, .. } = self;
@@ -62,7 +61,7 @@ impl Leaving {
 
 impl Locks {
     /// A claim that is to be taken out, as far as it is known.
-    pub(crate) fn leaving_of(&self, claim: &Arc<Claim>) -> Leaving {
+    pub(crate) fn pending_release(&self, claim: &Arc<Claim>) -> PendingRelease {
         let (list, claim) = (self.root.list(&claim.key), claim.clone());
         let is_sure = self.tails.is_sure(claim.id);
         if let Some(Place { entry, lease, .. }) = self.places().get(&claim.id) {
@@ -70,39 +69,45 @@ impl Locks {
                 (entry.key.clone(), Some(entry.created), entry.is_holding());
             let modified = (holds && is_sure).then_some(entry.modified);
             let lease = holds.then(|| lease.clone());
-            return Leaving { claim, list, key, created, modified, lease };
+            return PendingRelease { claim, list, key, created, modified, lease };
         }
         let (key, created) = self.key_of(&claim);
-        Leaving { claim, list, key, created, modified: None, lease: None }
+        PendingRelease { claim, list, key, created, modified: None, lease: None }
     }
 
     /// What became of it.
-    pub(crate) async fn left_line(&self, leaving: Leaving, said: Said) -> Result<Next, Failure> {
-        let Leaving { claim, modified, lease, .. } = leaving;
-        let mut answer = said.txn;
+    pub(crate) async fn released(
+        &self,
+        pending: PendingRelease,
+        outcome: TxnOutcome,
+    ) -> Result<Released, EtcdError> {
+        let PendingRelease { claim, modified, lease, .. } = pending;
+        let mut answer = outcome.txn;
         if modified.is_some() {
             if answer.succeeded() {
                 // Nobody has written the key since this driver put it there or moved it: then nobody
                 // broke the claim either. (While it is being moved it may be of any revision.)
                 self.places().remove(&claim.id);
                 self.tails.back(claim.id);
-                return Ok(Next::Done(Reply::Released(Released::Removed)));
+                return Ok(Released::Removed);
             }
             let otherwise = answer.op_responses().pop();
-            let Some(TxnOpResponse::Txn(otherwise)) = otherwise else { return Err(odd()) };
+            let Some(TxnOpResponse::Txn(otherwise)) = otherwise else {
+                return Err(unexpected_response());
+            };
             answer = otherwise;
         }
         self.forget(claim.id);
         if claim.lifetime != Lifetime::Renewed {
             self.end_own_leases(&claim, lease, &answer).await;
         }
-        Ok(Next::Done(Reply::Released(match answer.succeeded() {
+        Ok(match answer.succeeded() {
             true => Released::Removed,
-            false => match ranges(&answer).pop().ok_or_else(odd)?.count() {
+            false => match ranges(&answer).pop().ok_or_else(unexpected_response)?.count() {
                 0 => Released::NoSuchLock,
                 _ => Released::NotFound,
             },
-        })))
+        })
     }
 
     /// The lease of a holder that is renewed by hand or not at all is its own, and goes with it: the
@@ -150,7 +155,7 @@ impl Locks {
             match self.relocate_one(&lease, moving).await {
                 // (That it is on this lease may also be from before.)
                 Ok(Moved::Done(moved)) if moved.mode == Mode::Shared => return Ok(renewal),
-                Ok(_) | Err(Failure::LeaseGone) => {}
+                Ok(_) | Err(EtcdError::LeaseGone) => {}
                 Err(failure) => return Err(failure.into()),
             }
         }

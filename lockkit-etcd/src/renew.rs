@@ -19,7 +19,7 @@ use lockkit_core::driver::{ClaimEnd, Renewal};
 use lockkit_core::{Claim, Error, Key, Lifetime};
 use tokio::time::{Instant, timeout_at};
 
-use crate::calls::{BACKEND, Failure, ranges, revision};
+use crate::calls::{BACKEND, EtcdError, ranges, revision};
 use crate::leases::{ATTEMPTS, KeptAlive, Lease, new_leader, patience};
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
@@ -37,9 +37,9 @@ struct Findings {
     /// When it left.
     sent: Moment,
     /// The keys on each lease; `None` if it is gone.
-    keys: HashMap<i64, Result<Option<Keys>, Failure>>,
+    keys: HashMap<i64, Result<Option<Keys>, EtcdError>>,
     /// The lists in which any of the claims waits.
-    lines: HashMap<Key, Result<Line, Failure>>,
+    lines: HashMap<Key, Result<Line, EtcdError>>,
 }
 
 /// What is to be done about a claim.
@@ -51,7 +51,7 @@ enum Due {
     Look,
 }
 
-type Answer = Result<Renewal, Failure>;
+type Answer = Result<Renewal, EtcdError>;
 type Keys = HashSet<Vec<u8>>;
 /// A lease, and the claims that are to live on it, with what is to be moved.
 type Group = (Arc<Lease>, Vec<Arc<Claim>>, Vec<Moving>);
@@ -154,7 +154,7 @@ impl Locks {
         &self,
         lease: &Lease,
         patience: Duration,
-    ) -> Result<Option<Keys>, Failure> {
+    ) -> Result<Option<Keys>, EtcdError> {
         for _ in 0..ATTEMPTS {
             let kept = self.leases.keep_once(lease, patience);
             let (kept, list) = join(kept, self.list_keys(lease, patience)).await;
@@ -176,7 +176,7 @@ impl Locks {
         &self,
         lease: &Lease,
         patience: Duration,
-    ) -> Result<(Option<u64>, Keys), Failure> {
+    ) -> Result<(Option<u64>, Keys), EtcdError> {
         let (id, sent) = (lease.id, SteadyClock.now());
         let list = self.calls.call_within(patience, |mut client| async move {
             let keys = LeaseTimeToLiveOptions::new().with_keys();
@@ -192,20 +192,25 @@ impl Locks {
         Ok((term, list.keys().iter().map(|key| key.to_vec()).collect()))
     }
 
-    pub(crate) async fn line(&self, key: &Key) -> Result<Line, Failure> {
+    pub(crate) async fn line(&self, key: &Key) -> Result<Line, EtcdError> {
         self.line_within(key, crate::calls::ATTEMPT).await
     }
 
-    async fn line_within(&self, key: &Key, patience: Duration) -> Result<Line, Failure> {
+    async fn line_within(&self, key: &Key, patience: Duration) -> Result<Line, EtcdError> {
         let list = self.root.list(key);
         let txn = || Txn::new().and_then([get_list(&list)]);
         let answer = self.calls.txn_within(patience, txn).await?.answer;
-        let shown = ranges(&answer).pop().ok_or_else(crate::requests::odd)?;
+        let shown = ranges(&answer).pop().ok_or_else(crate::requests::unexpected_response)?;
         Ok(Line::of(shown.kvs(), shown.count(), revision(&answer)))
     }
 
     /// What the flight says of a claim.
-    fn judge(&self, claim: &Claim, place: Option<Place>, seen: &Findings) -> Result<Due, Failure> {
+    fn judge(
+        &self,
+        claim: &Claim,
+        place: Option<Place>,
+        seen: &Findings,
+    ) -> Result<Due, EtcdError> {
         let Some(place) = place else {
             return Ok(Due::Look);
         };
@@ -226,7 +231,7 @@ impl Locks {
             return match self.grant_of(claim) {
                 Ok(grant) => Ok(Due::Tell(Renewal::Holds(grant))),
                 // It was released while the flight was under way.
-                Err(Failure::LeaseGone) => Ok(Due::Look),
+                Err(EtcdError::LeaseGone) => Ok(Due::Look),
                 Err(failure) => Err(failure),
             };
         }
@@ -274,12 +279,12 @@ impl Locks {
             for (claim, moved) in claims.into_iter().zip(moved.into_iter().flatten()) {
                 let granted = match moved {
                     Ok(Moved::Done(_)) => self.grant_of(&claim),
-                    Ok(_) => Err(Failure::LeaseGone),
+                    Ok(_) => Err(EtcdError::LeaseGone),
                     Err(failure) => Err(failure),
                 };
                 match granted {
                     // Released meanwhile, or others were at it as well.
-                    Err(Failure::LeaseGone) => look.push(claim),
+                    Err(EtcdError::LeaseGone) => look.push(claim),
                     granted => answers.push((claim.id, granted.map(Renewal::Holds))),
                 }
             }
@@ -354,8 +359,8 @@ impl Locks {
     pub(crate) async fn renew_alone(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
-    ) -> Result<Renewal, Failure> {
-        let mut failure = Failure::LeaseGone;
+    ) -> Result<Renewal, EtcdError> {
+        let mut failure = EtcdError::LeaseGone;
         for _ in 0..LOOKS {
             let look = self.look(claim).await?;
             if let Some(record) = look.broken {
@@ -368,7 +373,7 @@ impl Locks {
             };
             match self.restore(claim, &own, look.line, look.sent).await {
                 Ok(renewal) => return Ok(renewal),
-                Err(Failure::LeaseGone) => failure = Failure::LeaseGone,
+                Err(EtcdError::LeaseGone) => failure = EtcdError::LeaseGone,
                 Err(other) => return Err(other),
             }
         }
@@ -382,11 +387,11 @@ impl Locks {
         own: &Entry,
         line: Line,
         sent: Moment,
-    ) -> Result<Renewal, Failure> {
+    ) -> Result<Renewal, EtcdError> {
         let (holds, ahead) = (line.holds(own.created), line.ahead(own.created));
         let place = self.adopt(claim, own, line, sent).await?;
         if !self.leases.keep(&place.lease).await? {
-            return Err(Failure::LeaseGone);
+            return Err(EtcdError::LeaseGone);
         }
         if !holds {
             return Ok(Renewal::Waits { ahead });

@@ -3,13 +3,33 @@
 
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, GetResponse, PutOptions, SortOrder, SortTarget,
-    TxnOp,
+    TxnOp, TxnResponse,
 };
+use lockkit_core::clock::Moment;
+use lockkit_core::driver::Acquisition;
 use lockkit_core::{Error, Token};
 
-use crate::calls::{BACKEND, Failure};
+use crate::calls::{BACKEND, EtcdError};
 use crate::keys::end_of_claims;
 use crate::line::Entry;
+
+/// What the response to a request says of one operation.
+pub(crate) struct TxnOutcome {
+    pub(crate) txn: TxnResponse,
+    /// That of the whole request.
+    pub(crate) revision: i64,
+    /// When it was sent.
+    pub(crate) sent: Moment,
+    /// Whether every request for the operation was answered.
+    pub(crate) certain: bool,
+}
+
+/// What follows from the response to an acquire.
+pub(crate) enum NextStep<P> {
+    Done(Acquisition),
+    /// Another request.
+    Send(P),
+}
 
 /// "This key was created then", and with 0 "there is no such key".
 pub(crate) fn created(key: &[u8], revision: i64) -> Compare {
@@ -69,13 +89,13 @@ pub(crate) fn get_last_before(list: &[u8], created: i64) -> TxnOp {
 }
 
 /// Two ranges, as asked for.
-pub(crate) fn pair(ranges: Vec<GetResponse>) -> Result<[GetResponse; 2], Failure> {
-    <[GetResponse; 2]>::try_from(ranges).map_err(|_| odd())
+pub(crate) fn pair(ranges: Vec<GetResponse>) -> Result<[GetResponse; 2], EtcdError> {
+    <[GetResponse; 2]>::try_from(ranges).map_err(|_| unexpected_response())
 }
 
 /// The error for an answer that does not fit the question.
-pub(crate) fn odd() -> Failure {
-    Failure::Other(Error::permanent(BACKEND, "etcd's answer does not fit the request"))
+pub(crate) fn unexpected_response() -> EtcdError {
+    Error::permanent(BACKEND, "etcd's answer does not fit the request").into()
 }
 
 pub(crate) fn token_of(created: i64) -> Result<Token, Error> {

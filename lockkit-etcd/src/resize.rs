@@ -19,11 +19,11 @@ use lockkit_core::driver::SetLimit;
 use lockkit_core::queue::{GivenLimit, Resizing};
 use lockkit_core::{Error, Key};
 
-use crate::calls::{BACKEND, Failure, ranges, revision};
+use crate::calls::{BACKEND, EtcdError, ranges, revision};
 use crate::keys::{any_given, end_of_claims, given, other_limits};
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
-use crate::requests::{created, delete, get_list, none_in, odd, written};
+use crate::requests::{created, delete, get_list, none_in, unexpected_response, written};
 use crate::value::until_bytes;
 
 /// How often it begins anew because others changed the limit, or the list.
@@ -66,7 +66,7 @@ impl Locks {
     }
 
     /// Gives a list its first limit, if it is not in use with another one; otherwise shows it.
-    async fn give(&self, list: &[u8], limit: u32) -> Result<Option<Line>, Failure> {
+    async fn give(&self, list: &[u8], limit: u32) -> Result<Option<Line>, EtcdError> {
         let (start, end) = any_given(list);
         let mut fits = vec![none_in(&start, &end)];
         fits.extend(other_limits(list, limit).iter().map(|(from, to)| none_in(from, to)));
@@ -75,7 +75,7 @@ impl Locks {
         if answer.succeeded() {
             return Ok(None);
         }
-        let shown = ranges(&answer).pop().ok_or_else(odd)?;
+        let shown = ranges(&answer).pop().ok_or_else(unexpected_response)?;
         Ok(Some(Line::of(shown.kvs(), shown.count(), revision(&answer))))
     }
 
@@ -88,7 +88,7 @@ impl Locks {
         now: GivenLimit,
         limit: u32,
         exact: bool,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, EtcdError> {
         let key = given(list, now.limit);
         let mut still = vec![written(&key, line.limit_modified)];
         let tokens: Vec<_> = line.entries().iter().map(Entry::token).collect();

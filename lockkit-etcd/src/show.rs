@@ -10,12 +10,12 @@ use lockkit_core::state::{ClaimState, Cursor, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, ClientIdentity, Error, Key, Space};
 use tokio::sync::mpsc;
 
-use crate::calls::{Failure, ranges, revision};
+use crate::calls::{EtcdError, ranges, revision};
 use crate::keys::{after, end_of, given_limit};
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
 use crate::look::record;
-use crate::requests::{get_list, odd, pair, token_of};
+use crate::requests::{get_list, pair, token_of, unexpected_response};
 use crate::watchers::{WatchRange, digest};
 
 /// Keys that are fetched at once.
@@ -32,7 +32,7 @@ impl Locks {
     }
 
     /// A list, and a watch of what becomes of it.
-    async fn state(&self, key: &Key) -> Result<(LockState, WatchRange), Failure> {
+    async fn state(&self, key: &Key) -> Result<(LockState, WatchRange), EtcdError> {
         let breaks = get_list(&self.root.breaks(key));
         let txn = Txn::new().and_then([breaks, get_list(&self.root.list(key))]);
         let answer = self.calls.txn(txn).await?.answer;
@@ -119,7 +119,7 @@ impl Locks {
     }
 
     /// Some keys of a range, and whether there are more.
-    async fn keys(&self, from: &[u8], end: &[u8]) -> Result<(Vec<KeyValue>, bool), Failure> {
+    async fn keys(&self, from: &[u8], end: &[u8]) -> Result<(Vec<KeyValue>, bool), EtcdError> {
         if from >= end {
             return Ok((Vec::new(), false));
         }
@@ -130,7 +130,7 @@ impl Locks {
     }
 
     /// All of one list that is longer than what is fetched at once.
-    async fn whole(&self, list: &Key) -> Result<Vec<KeyValue>, Failure> {
+    async fn whole(&self, list: &Key) -> Result<Vec<KeyValue>, EtcdError> {
         Ok(self.range(&self.root.list(list), GetOptions::new().with_prefix()).await?.take_kvs())
     }
 
@@ -139,9 +139,9 @@ impl Locks {
         &self,
         from: &[u8],
         range: GetOptions,
-    ) -> Result<GetResponse, Failure> {
+    ) -> Result<GetResponse, EtcdError> {
         let txn = Txn::new().and_then([TxnOp::get(from, Some(range))]);
-        ranges(&self.calls.txn(txn).await?.answer).pop().ok_or_else(odd)
+        ranges(&self.calls.txn(txn).await?.answer).pop().ok_or_else(unexpected_response)
     }
 
     fn group(
@@ -163,7 +163,7 @@ impl Locks {
         lists
     }
 
-    async fn show_all(&self, lists: &[(Key, Vec<KeyValue>)]) -> Result<Vec<LockState>, Failure> {
+    async fn show_all(&self, lists: &[(Key, Vec<KeyValue>)]) -> Result<Vec<LockState>, EtcdError> {
         let (Some((first, _)), Some((last, _))) = (lists.first(), lists.last()) else {
             return Ok(Vec::new());
         };

@@ -20,7 +20,7 @@ use lockkit_core::driver::{ClaimEnd, Grant};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 use tokio::sync::mpsc;
 
-use crate::calls::Failure;
+use crate::calls::EtcdError;
 use crate::keys::{end_of, given_limit};
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
@@ -170,8 +170,8 @@ impl Locks {
     }
 
     /// A claim begins to hold.
-    pub(crate) async fn begin(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant, Failure> {
-        let place = self.place(claim.id).ok_or(Failure::LeaseGone)?;
+    pub(crate) async fn begin(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Grant, EtcdError> {
+        let place = self.place(claim.id).ok_or(EtcdError::LeaseGone)?;
         if place.entry.is_holding() {
             return self.grant_of(claim);
         }
@@ -187,7 +187,7 @@ impl Locks {
     }
 
     /// Moves a claim that holds to the lease of a holder.
-    pub(crate) async fn promote(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<(), Failure> {
+    pub(crate) async fn promote(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<(), EtcdError> {
         let Some(place) = self.place(claim.id).filter(|place| !place.entry.is_holding()) else {
             return Ok(());
         };
@@ -199,7 +199,7 @@ impl Locks {
                 if claim.lifetime != Lifetime::Renewed {
                     target.end();
                 }
-                Err(Failure::LeaseGone)
+                Err(EtcdError::LeaseGone)
             }
         }
     }

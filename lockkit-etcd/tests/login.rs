@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use lockkit_core::driver::{LockDriver, Patience, Step};
+use lockkit_core::driver::{Acquire, Batch, LockDriver, Patience};
 use lockkit_core::{Claim, Error, Key, LockManager, Mode, Name, Namespace, Settings, Space};
 use lockkit_etcd::EtcdDriver;
 use lockkit_etcd::etcd_client::{
@@ -165,10 +165,10 @@ async fn rights_on_one_prefix_are_enough_and_beyond_it_all_is_refused() {
     assert!(matches!(error, Error::Backend { .. }) && !error.is_retryable(), "{error:?}");
 }
 
-/// A user that may not touch the list of one name. Where etcd checks the rights to what a flight
-/// compares only, a step of it must not carry along what that user could not write by itself.
+/// A user that may not touch the list of one name. Where etcd checks the rights to what a batch
+/// compares only, an operation of it must not do along what that user could not write by itself.
 #[tokio::test]
-async fn a_flight_with_a_step_beyond_the_rights_is_refused_and_costs_the_others_nothing() {
+async fn a_batch_with_an_operation_beyond_the_rights_is_refused_and_costs_the_others_nothing() {
     let server = Server::start(Kind::Etcd).await.unwrap();
     let mut root = demand_logins(&server, "lockkit/base/").await;
     let ranges = [("lockkit/", "lockkit/lock//theirs/"), ("lockkit/lock//theirs0", "lockkit0")];
@@ -178,18 +178,22 @@ async fn a_flight_with_a_step_beyond_the_rights_is_refused_and_costs_the_others_
     }
     let driver = EtcdDriver::connect(&url(&server, "shop:p%40ss%2Fw%3A%25", "")).await.unwrap();
     let me = Arc::new(lockkit_core::ClientIdentity::of_this_process());
-    let step = |name: &str| {
+    let acquire = |name: &str| {
         let key = Key::new(Namespace::default(), Space::Lock, Name::new(name).unwrap());
         let claim = Claim::new(key, Mode::Exclusive, PATIENCE, PATIENCE, me.clone());
-        Step::Acquire { claim: Arc::new(claim), patience: Patience::Wait }
+        Acquire { claim: Arc::new(claim), patience: Patience::Wait }
     };
-    let error = driver.carry(&[step("mine"), step("theirs")]).await.expect_err("it is refused");
+    let acquires = [acquire("mine"), acquire("theirs")];
+    let refused = driver.submit(Batch { releases: &[], acquires: &acquires }).await;
+    let refused = refused.expect_err("it is refused");
+    let error = refused.error;
     assert!(matches!(error, Error::Backend { .. }) && !error.is_retryable(), "{error:?}");
+    assert_eq!(refused.ambiguous, 0, "nothing of it was carried out");
     let count = GetOptions::new().with_prefix().with_count_only();
     let all = root.get("lockkit/lock/", Some(count)).await.unwrap();
     assert_eq!(all.count(), 0, "nothing of it was carried out");
 
-    // Tasks of one manager travel in one flight, and each gets its own answer.
+    // Tasks of one manager share a batch, and each gets its own answer.
     let locks = LockManager::new(driver);
     let (a, b, theirs) = (locks.mutex("a"), locks.mutex("b"), locks.mutex("theirs"));
     let (a, b, theirs) = tokio::join!(a.lock(), b.lock(), theirs.lock());

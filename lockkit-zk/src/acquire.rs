@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use lockkit_core::driver::{Acquisition, Patience, Released};
+use lockkit_core::driver::{Acquisition, BatchError, Patience, Released};
 use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode, Token};
-use zookeeper_client::Stat;
+use zookeeper_client::{Error as ZkError, Stat};
 
 use crate::enter::{Entered, FolderState};
-use crate::failure::{BACKEND, failed, if_there};
+use crate::failure::{BACKEND, failed, write_failed};
 use crate::line::Line;
 use crate::locks::Locks;
 use crate::paths::{Child, Tag, is_downgraded};
@@ -16,7 +16,22 @@ use crate::places::{Node, Place};
 use crate::session::Session;
 
 impl Locks {
+    /// Puts a claim in its queue. An error is certain unless a node of the claim may be there.
     pub(crate) async fn acquire(
+        &self,
+        claim: &Claim,
+        patience: Patience,
+    ) -> Result<Acquisition, BatchError> {
+        self.try_to_acquire(claim, patience).await.map_err(|error| match error {
+            // (What is remembered is forgotten when the server has refused or deleted the node.)
+            Error::Backend { .. } if self.places.of(claim.id).is_some() => {
+                BatchError::unknown(error)
+            }
+            _ => BatchError::refused(error),
+        })
+    }
+
+    async fn try_to_acquire(
         &self,
         claim: &Claim,
         patience: Patience,
@@ -203,13 +218,17 @@ impl Locks {
         }
     }
 
-    pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Error> {
+    /// Takes a claim out of its queue. What is ambiguous is a deletion that was not answered.
+    pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, BatchError> {
         let place = self.places.of(claim.id).filter(|place| !place.session.has_ended());
         // What may still be on its way to the server came over this one, and is there before what
         // is sent now.
         let session = match &place {
             Some(place) => place.session.clone(),
-            None => self.sessions.there_for_ttl(claim.hold_ttl).await?,
+            None => {
+                let session = self.sessions.there_for_ttl(claim.hold_ttl).await;
+                session.map_err(BatchError::refused)?
+            }
         };
         if let Some(Place { node: Some(node), .. }) = place
             && self.remove(&session, claim, &node).await?
@@ -223,7 +242,7 @@ impl Locks {
         }
         // Whether there is a node, and where, is not known: look.
         let folder = self.layout.list(&claim.key);
-        let line = self.read_list(&session, &folder).await?.line;
+        let line = self.read_list(&session, &folder).await.map_err(BatchError::refused)?.line;
         let mut released = match line.claims().is_empty() {
             true => Released::NoSuchLock,
             false => Released::NotFound,
@@ -243,7 +262,8 @@ impl Locks {
         tag: &Tag,
     ) -> Result<(), Error> {
         let line = self.read_list(session, folder).await?.line;
-        self.remove_found(session, folder, &line, tag).await.map(drop)
+        self.remove_found(session, folder, &line, tag).await?;
+        Ok(())
     }
 
     async fn remove_found(
@@ -252,7 +272,7 @@ impl Locks {
         folder: &str,
         line: &Line,
         tag: &Tag,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, BatchError> {
         let mut removed = false;
         for child in line.find(tag) {
             removed |= self.take_out(session, folder, &child.name, tag, child.mode).await?;
@@ -261,7 +281,12 @@ impl Locks {
     }
 
     /// Deletes the node of a claim of this process; says whether it was there.
-    async fn remove(&self, session: &Session, claim: &Claim, node: &Node) -> Result<bool, Error> {
+    async fn remove(
+        &self,
+        session: &Session,
+        claim: &Claim,
+        node: &Node,
+    ) -> Result<bool, BatchError> {
         let (folder, tag) = (self.layout.list(&claim.key), Tag::of(claim.id));
         let removed = self.take_out(session, &folder, &node.name, &tag, claim.mode).await?;
         if removed {
@@ -279,7 +304,7 @@ impl Locks {
         name: &str,
         tag: &Tag,
         mode: Mode,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool, BatchError> {
         let (path, marker) = (format!("{folder}/{name}"), format!("{folder}/{}", tag.marker()));
         // Both requests go out here. A marker says nothing without its claim, so nobody waits for the
         // second answer.
@@ -287,12 +312,20 @@ impl Locks {
         if is_downgraded(name, mode) {
             drop(session.client.delete(&marker, None));
         }
-        Ok(if_there(session.answer(deleted).await)?.is_some())
+        was_deleted(session.answer(deleted).await)
     }
 
     /// Deletes a node; says whether it was there.
-    pub(crate) async fn delete(&self, session: &Session, path: &str) -> Result<bool, Error> {
-        Ok(if_there(session.answer(session.client.delete(path, None)).await)?.is_some())
+    pub(crate) async fn delete(&self, session: &Session, path: &str) -> Result<bool, BatchError> {
+        was_deleted(session.answer(session.client.delete(path, None)).await)
+    }
+}
+
+fn was_deleted(answer: Result<(), ZkError>) -> Result<bool, BatchError> {
+    match answer {
+        Ok(()) => Ok(true),
+        Err(ZkError::NoNode) => Ok(false),
+        Err(error) => Err(write_failed(error)),
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::{
-    Anchored, Attempted, BreakMode, Grant, LockDriver, Registers, Renewal, Replies, SetLimit, Step,
-    one_by_one,
+    Acquire, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver,
+    Registers, Renewal, SetLimit, submit_each,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
@@ -98,18 +98,19 @@ impl LockDriver for ZkDriver {
         Some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         self.locks.watch_leases();
-        let acquire = |claim: Arc<Claim>, patience| async move {
+        let acquire = |Acquire { claim, patience }: Acquire| async move {
             if claim.lifetime == Lifetime::Detached {
-                return Err(self.unsupported("claims that outlive their process"));
+                let error = self.unsupported("claims that outlive their process");
+                return Err(BatchError::refused(error));
             }
             self.locks.acquire(&claim, patience).await.map(Attempted::from)
         };
         let release = |claim: Arc<Claim>| async move {
             self.locks.release(&claim).await.map(Attempted::from)
         };
-        Ok(one_by_one(steps, acquire, release).await)
+        Ok(submit_each(batch, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {

@@ -29,7 +29,8 @@ impl Locks {
                 Some(node) => {
                     // Whether it was downgraded is not known here.
                     let Place { session, folder, tag, .. } = place;
-                    self.take_out(session, folder, &node.name, tag, Mode::Shared).await.map(drop)
+                    let taken = self.take_out(session, folder, &node.name, tag, Mode::Shared);
+                    taken.await.map(drop).map_err(Error::from)
                 }
                 None => self.remove_all(&place.session, &place.folder, &place.tag).await,
             };
