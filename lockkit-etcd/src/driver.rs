@@ -118,8 +118,8 @@ impl EtcdDriver {
         let target = url::parse(url)?;
         let calls = Calls::to(target.endpoints, &target.options);
         let mut driver = Self::over(calls, &target.root);
-        // Anything that needs the leader and the right to read.
-        driver.locks.namespace_counter(&Namespace::default()).await?;
+        // That needs the leader, and the right to read.
+        driver.locks.check_format().await?;
         let (version, is_behind_a_proxy) =
             futures_util::future::join(driver.locks.version(), driver.locks.is_behind_a_proxy())
                 .await;
@@ -155,6 +155,12 @@ impl EtcdDriver {
         Self::over(Calls::with(client), root)
     }
 
+    /// The locks, once their format was checked: for every operation that may be the first one.
+    pub(crate) async fn ready(&self) -> Result<&Arc<Locks>, Error> {
+        self.locks.check_format().await?;
+        Ok(&self.locks)
+    }
+
     fn over(calls: Calls, root: &str) -> Self {
         let locks = Arc::new(Locks::new(calls, Root::new(root)));
         Self { locks, capabilities: &CAPABILITIES }
@@ -178,7 +184,7 @@ impl LockDriver for EtcdDriver {
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        self.locks.submit(batch).await
+        self.ready().await.map_err(BatchError::refused)?.submit(batch).await
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -210,15 +216,15 @@ impl LockDriver for EtcdDriver {
         force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        self.locks.break_claim(key, token, force, record).await
+        self.ready().await?.break_claim(key, token, force, record).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.locks.inspect(key).await
+        self.ready().await?.inspect(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.locks.list(request).await
+        self.ready().await?.list(request).await
     }
 
     async fn namespaces(
@@ -226,11 +232,11 @@ impl LockDriver for EtcdDriver {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
-        self.locks.namespaces(after, limit).await
+        self.ready().await?.namespaces(after, limit).await
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
-        self.locks.changed(key, seen).await
+        self.ready().await?.changed(key, seen).await
     }
 
     async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
@@ -239,15 +245,15 @@ impl LockDriver for EtcdDriver {
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.locks.resize(key, limit).await
+        self.ready().await?.resize(key, limit).await
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.locks.namespace_counter(namespace).await
+        self.ready().await?.namespace_counter(namespace).await
     }
 
     async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.locks.raise_namespace_counter(namespace, base).await
+        self.ready().await?.raise_namespace_counter(namespace, base).await
     }
 
     async fn promises(&self) -> Result<Promises, Error> {

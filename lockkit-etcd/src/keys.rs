@@ -8,6 +8,7 @@
 //! | word of a break | `R broken/SPACE/NAMESPACE/NAME/` + the last part of the claim's key |
 //! | a register | `R register/NAMESPACE/NAME/value` and `…/meta` |
 //! | the token base | `R base/NAMESPACE` |
+//! | the version of this format | `R format` |
 //!
 //! `R` is the root, `lockkit/` unless the URL says otherwise. Namespaces and names are encoded so
 //! that they contain no slash: otherwise the keys of `a/b` would stand under the prefix of `a`.
@@ -105,6 +106,11 @@ impl Root {
     /// What the keys begin with that show that a namespace is in use: of claims, and of registers.
     pub(crate) fn kinds(&self) -> [Vec<u8>; 3] {
         ["lock", "semaphore", "register"].map(|kind| format!("{}{kind}/", self.0).into_bytes())
+    }
+
+    /// The key of the format's version.
+    pub(crate) fn format(&self) -> Vec<u8> {
+        format!("{}format", self.0).into_bytes()
     }
 
     /// The key of a namespace's token base.

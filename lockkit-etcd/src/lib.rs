@@ -11,7 +11,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `driver.rs` `fence.rs` | the outside |
-//! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `resize.rs` `show.rs` `listing.rs` `registers.rs` `admin.rs` | the verbs |
+//! | `acquire.rs` `wait.rs` `renew.rs` `release.rs` `breaking.rs` `resize.rs` `show.rs` `listing.rs` `registers.rs` `admin.rs` `format.rs` | the verbs |
 //! | `locks.rs` `place.rs` `tails.rs` | what they share, and what this process knows of its claims |
 //! | `batch.rs` | acquires and releases that share a request |
 //! | `look.rs` `moves.rs` `leases.rs` `keepalive.rs` `watches.rs` `calls.rs` `terms.rs` | what they share of etcd |
@@ -26,6 +26,7 @@ mod breaking;
 mod calls;
 mod driver;
 pub mod fence;
+mod format;
 mod keepalive;
 mod keys;
 mod leases;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use lockkit_core::Claim;
 use lockkit_core::driver::{ClaimId, KnownBases, Recent};
+use tokio::sync::OnceCell;
 
 use crate::calls::Calls;
 use crate::keys::{Root, in_list};
@@ -29,6 +30,8 @@ pub(crate) struct Locks {
     /// Registers, by the keys of their values.
     pub(crate) registers: Recent<Vec<u8>, State>,
     pub(crate) bases: KnownBases,
+    /// Whether the format of what is stored was checked.
+    pub(crate) format: OnceCell<()>,
     /// The claims that this driver put in line.
     pub(crate) places: Mutex<HashMap<ClaimId, Place>>,
     /// Held while claims are moved away from leases that were retired.
@@ -45,6 +48,7 @@ impl Locks {
             tails: Tails::default(),
             registers: Recent::new(REMEMBERED),
             bases: KnownBases::default(),
+            format: OnceCell::new(),
             calls,
             places: Mutex::default(),
             leaving: Arc::default(),

@@ -67,7 +67,7 @@ struct ReadRegister {
 #[async_trait]
 impl Registers for EtcdDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        Ok(self.locks.seen(at).await?.entry())
+        Ok(self.ready().await?.seen(at).await?.entry())
     }
 
     async fn write(
@@ -75,7 +75,7 @@ impl Registers for EtcdDriver {
         at: &RegisterKey,
         write: &Write,
     ) -> Result<Attempted<WriteResult>, Error> {
-        self.locks.write(at, write.clone()).await
+        self.ready().await?.write(at, write.clone()).await
     }
 
     async fn changed(
@@ -84,7 +84,7 @@ impl Registers for EtcdDriver {
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
         loop {
-            let seen = self.locks.seen(at).await?;
+            let seen = self.ready().await?.seen(at).await?;
             let entry = seen.entry();
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
@@ -100,7 +100,7 @@ impl Registers for EtcdDriver {
     }
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.locks.page_of_registers(request).await
+        self.ready().await?.page_of_registers(request).await
     }
 }
 

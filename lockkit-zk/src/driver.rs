@@ -64,8 +64,9 @@ impl ZkDriver {
     /// # Cancel safety
     /// As [`connect`](Self::connect).
     pub async fn connect_with(options: ZkOptions) -> Result<Self, Error> {
-        let sessions = Sessions::open(options).await?;
-        Ok(Self::over(sessions))
+        let driver = Self::over(Sessions::open(options).await?);
+        driver.locks.check_format().await?;
+        Ok(driver)
     }
 
     /// Uses a client that is there already, and its session. When that session has ended every
@@ -74,6 +75,12 @@ impl ZkDriver {
     /// Of the options, the servers, the times and the connector do not count here.
     pub fn from_client(client: Client, options: ZkOptions) -> Self {
         Self::over(Sessions::of(client, options))
+    }
+
+    /// The locks, once their format was checked: for every operation that may be the first one.
+    pub(crate) async fn ready(&self) -> Result<&Arc<Locks>, Error> {
+        self.locks.check_format().await?;
+        Ok(&self.locks)
     }
 
     fn over(sessions: Sessions) -> Self {
@@ -99,7 +106,7 @@ impl LockDriver for ZkDriver {
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        self.locks.watch_leases();
+        self.ready().await.map_err(BatchError::refused)?.watch_leases();
         let acquire = |Acquire { claim, patience }: Acquire| async move {
             if claim.lifetime == Lifetime::Detached {
                 let error = self.unsupported("claims that outlive their process");
@@ -132,15 +139,15 @@ impl LockDriver for ZkDriver {
         force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        self.locks.break_claim(key, token, force, record).await
+        self.ready().await?.break_claim(key, token, force, record).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.locks.inspect(key).await
+        self.ready().await?.inspect(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.locks.list(request).await
+        self.ready().await?.list(request).await
     }
 
     async fn namespaces(
@@ -149,7 +156,7 @@ impl LockDriver for ZkDriver {
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
         match self.capabilities.namespaces {
-            true => self.locks.namespaces(after, limit).await,
+            true => self.ready().await?.namespaces(after, limit).await,
             false => Err(self.unsupported(
                 "listing prefixes where locks are shared with Curator or kazoo: a folder may be a \
                  prefix or a lock",
@@ -158,7 +165,7 @@ impl LockDriver for ZkDriver {
     }
 
     async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
-        self.locks.changed(key, seen).await
+        self.ready().await?.changed(key, seen).await
     }
 
     async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
@@ -168,15 +175,15 @@ impl LockDriver for ZkDriver {
     }
 
     async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
-        self.locks.resize(key, limit).await
+        self.ready().await?.resize(key, limit).await
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.locks.namespace_counter(namespace).await
+        self.ready().await?.namespace_counter(namespace).await
     }
 
     async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.locks.raise_namespace_counter(namespace, base).await
+        self.ready().await?.raise_namespace_counter(namespace, base).await
     }
 
     async fn promises(&self) -> Result<Promises, Error> {

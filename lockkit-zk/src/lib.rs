@@ -27,6 +27,7 @@ mod emptied;
 mod enter;
 mod failure;
 pub mod fence;
+mod format;
 mod given;
 mod leases;
 mod line;

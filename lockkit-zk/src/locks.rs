@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use lockkit_core::Error;
 use lockkit_core::driver::{Background, KnownBases, Recent};
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use zookeeper_client::Error as ZkError;
@@ -39,6 +40,8 @@ pub(crate) struct Locks {
     /// one).
     pub(crate) registers: Recent<String, (i32, Cell)>,
     pub(crate) bases: KnownBases,
+    /// Whether the format of what is stored was checked.
+    pub(crate) format: OnceCell<()>,
     pub(crate) leases: Mutex<Option<JoinHandle<()>>>,
     pub(crate) emptied: Emptied,
     /// What goes on without a caller that waits for it.
@@ -67,6 +70,7 @@ impl Locks {
             folders: Recent::new(REMEMBERED),
             registers: Recent::new(REMEMBERED / 4),
             bases: KnownBases::default(),
+            format: OnceCell::new(),
             leases: Mutex::default(),
             emptied: Emptied::default(),
             background: Background::default(),

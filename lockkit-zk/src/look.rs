@@ -9,7 +9,7 @@ use lockkit_core::state::{
     Cursor, Finding, Health, ListRequest, Listed, LockState, Page, Severity,
 };
 use lockkit_core::{Error, Key, Name, Namespace, Space, Token};
-use zookeeper_client::{CreateMode, Error as ZkError};
+use zookeeper_client::{CreateMode, CreateOptions, Error as ZkError};
 
 use crate::failure::{BACKEND, failed, if_there};
 use crate::locks::Locks;
@@ -249,11 +249,22 @@ impl Locks {
         data: &[u8],
     ) -> Result<(), ZkError> {
         let options = CreateMode::Persistent.with_acls(self.sessions.options().acls());
-        let created = session.answer(session.client.create(path, data, &options)).await;
-        if created != Err(ZkError::NoNode) {
+        self.create_with(session, path, data, &options).await
+    }
+
+    /// Creates a node as these options say, and the folders above it.
+    pub(crate) async fn create_with(
+        &self,
+        session: &Session,
+        path: &str,
+        data: &[u8],
+        options: &CreateOptions<'_>,
+    ) -> Result<(), ZkError> {
+        let created = session.answer(session.client.create(path, data, options)).await;
+        if !matches!(created, Err(ZkError::NoNode)) {
             return created.map(drop);
         }
         self.make_above(session, path).await?;
-        session.answer(session.client.create(path, data, &options)).await.map(drop)
+        session.answer(session.client.create(path, data, options)).await.map(drop)
     }
 }

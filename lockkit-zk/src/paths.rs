@@ -9,6 +9,7 @@
 //! ROOT/n-NAMESPACE/breaks/LIST-CZXID-TAG             who broke this claim, and why
 //! ROOT/n-NAMESPACE/register/NAME                     a register
 //! ROOT/n-NAMESPACE/base                              what core adds to the tokens
+//! ROOT/format                                        the version of this format
 //! ```
 //! where `ROOT` is `/CHROOT/lockkit`. Locks that are shared with neighbours lie at
 //! `/CHROOT/NAMESPACE/NAME`, and their claims are `x-TAG-lock-0000000007` for Curator's eyes, and
@@ -172,6 +173,11 @@ impl Layout {
 
     pub(crate) fn register(&self, namespace: &Namespace, name: &str) -> String {
         format!("{}/{}", self.registers(namespace), utf8_percent_encode(name, ENCODED))
+    }
+
+    /// The node with the format's version.
+    pub(crate) fn format(&self) -> String {
+        format!("{}/format", self.root)
     }
 
     /// A node that is written only to learn the server's time.

@@ -188,7 +188,7 @@ impl Locks {
 #[async_trait]
 impl Registers for ZkDriver {
     async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        let session = self.locks.sessions.get().await?;
+        let session = self.ready().await?.sessions.get().await?;
         let path = self.locks.layout.register(&at.namespace, at.name.as_str());
         Ok(self.locks.seen(&session, &path).await?.cell.entry())
     }
@@ -198,7 +198,7 @@ impl Registers for ZkDriver {
         at: &RegisterKey,
         write: &Write,
     ) -> Result<Attempted<WriteResult>, Error> {
-        self.locks.change(at, write).await.map(Attempted::from)
+        self.ready().await?.change(at, write).await.map(Attempted::from)
     }
 
     async fn changed(
@@ -208,7 +208,7 @@ impl Registers for ZkDriver {
     ) -> Result<Option<Entry>, Error> {
         let path = self.locks.layout.register(&at.namespace, at.name.as_str());
         loop {
-            let session = self.locks.sessions.get().await?;
+            let session = self.ready().await?.sessions.get().await?;
             let room = session.room(&[&path]);
             // The watch is set before the look, so that no change falls between them. It also
             // waits for a node that is not there yet.
@@ -237,7 +237,7 @@ impl Registers for ZkDriver {
     }
 
     async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.locks.page_of_registers(request).await
+        self.ready().await?.page_of_registers(request).await
     }
 }
 
