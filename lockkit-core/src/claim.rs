@@ -294,6 +294,18 @@ impl Claim {
         self.mode.check(self.resizable)
     }
 
+    /// Refuses a claim that could never hold in a queue with this given limit, if it was given one: for
+    /// drivers that apply the rule themselves, to an acquire.
+    pub fn check_permits(&self, given: Option<u32>) -> Result<(), Error> {
+        let (permits, limit) = (self.mode.weight(), self.mode.capacity());
+        if permits == 0 || (permits > limit && given.is_none()) {
+            return Err(Error::Config(format!(
+                "{permits} permits of {limit}: ask for 1 to {limit}"
+            )));
+        }
+        Ok(())
+    }
+
     /// The same claim, of a semaphore whose limit may be changed.
     pub fn with_resizable(mut self, resizable: bool) -> Self {
         self.resizable = resizable;

@@ -33,6 +33,21 @@ impl ClientIdentity {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self { host, pid: std::process::id(), program }
     }
+
+    /// A client of which nothing is known: of a claim whose data cannot be read.
+    pub fn unknown() -> Self {
+        Self { host: "unknown".to_owned(), pid: 0, program: "unknown".to_owned() }
+    }
+
+    /// Its JSON, for drivers that store it by itself.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data becomes JSON")
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote; anything else is [`unknown`](Self::unknown).
+    pub fn from_json(json: impl AsRef<[u8]>) -> Self {
+        serde_json::from_slice(json.as_ref()).unwrap_or_else(|_| Self::unknown())
+    }
 }
 
 impl fmt::Display for ClientIdentity {
@@ -50,5 +65,7 @@ mod tests {
         let identity = ClientIdentity::of_this_process();
         assert_eq!(identity.pid, std::process::id());
         assert!(!identity.host.is_empty() && !identity.program.is_empty());
+        assert_eq!(ClientIdentity::from_json(identity.to_json()), identity);
+        assert_eq!(ClientIdentity::from_json("nonsense"), ClientIdentity::unknown());
     }
 }

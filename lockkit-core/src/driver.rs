@@ -47,7 +47,9 @@ pub use crate::bases::KnownBases;
 pub use crate::batch::{Acquire, Batch, BatchError, BatchOutcome, submit_each};
 pub use crate::capabilities::Flights;
 pub use crate::claim::ClaimId;
+pub use crate::claim_data::ClaimData;
 pub use crate::deadline::{backoff, trusted_until};
+pub use crate::defects::{KnownDefect, KnownDefects, ServerVersion};
 pub use crate::error::{in_time, no_answer};
 pub use crate::evidence::{Evidence, Judgement, Renewed, ServerRun, Servers};
 pub use crate::flight::{Replies, Reply, Step, one_by_one};
@@ -59,7 +61,9 @@ pub use crate::registers::{
     Entry, Found, MAX_REGISTER_BYTES, Precondition, RegisterKey, Registers, Version, Write,
     WriteId, WriteResult,
 };
+pub use crate::server_url::ServerUrl;
 pub use crate::shared::{locked, unix_ms};
+pub use crate::swap::retry_conflicts;
 pub use crate::url::{UrlOption, join_query, split_query};
 pub use crate::writes::Writes;
 

@@ -14,7 +14,7 @@ use super::{BACKEND, used_up};
 use crate::claim::ClaimId;
 use crate::clock::Moment;
 use crate::driver::{
-    Acquisition, BreakMode, ClaimEnd, Grant, LeaseStart, Patience, Released, Renewal, SetLimit,
+    Acquisition, BreakMode, Grant, LeaseStart, Patience, Released, Renewal, SetLimit,
 };
 use crate::line::{Answer, Line, Tokens, Verb, What};
 use crate::waiting::watchers::Watchers;
@@ -81,29 +81,23 @@ impl Lines {
         now: Moment,
         calls: &mut Calls,
     ) -> Result<Acquisition, Error> {
-        let (weight, capacity) = (claim.mode.weight(), claim.mode.capacity());
         let given = match claim.key.space {
             Space::Lock => None,
             Space::Semaphore => self.limits.get(&claim.key).copied(),
         };
-        if weight == 0 || (weight > capacity && given.is_none()) {
-            let message = format!("{weight} permits of {capacity}: ask for 1 to {capacity}");
-            return Err(Error::config(message));
-        }
+        claim.check_permits(given)?;
         let step = Verb::Acquire { claim, with: claim.clone(), patience, given };
         let answer = match self.step(&claim.key, &step, now, calls)? {
             Some(answer) => answer,
             None => self.begin(&claim.key, &step, now, calls)?,
         };
-        let acquired = match answer {
-            Answer::Holds(grant) => Acquisition::Granted(grant),
-            Answer::Waits(place) => Acquisition::Queued { ahead: self.ahead(&claim.key, place) },
-            Answer::OtherLimit(in_use) => return Err(claim.other_limit(in_use)),
-            Answer::Broken => return Err(self.lost(claim)),
-            _ => return Ok(Acquisition::Busy),
-        };
-        // It is in line, so why it once ended is over and done.
-        self.broken.take(&claim.id);
+        let ahead = self.ahead(&claim.key, &answer);
+        let acquired =
+            answer.acquisition(claim, ahead, || Ok::<_, Error>(self.why_broken(claim)))?;
+        if acquired != Acquisition::Busy {
+            // It is in line, so why it once ended is over and done.
+            self.broken.take(&claim.id);
+        }
         Ok(acquired)
     }
 
@@ -128,8 +122,11 @@ impl Lines {
         Ok(answer)
     }
 
-    fn ahead(&self, key: &Key, place: u64) -> u32 {
-        self.by_key.get(key).map_or(0, |list| list.line.ahead(place))
+    fn ahead(&self, key: &Key, answer: &Answer) -> u32 {
+        match (answer, self.by_key.get(key)) {
+            (Answer::Waits(place), Some(list)) => list.line.ahead(*place),
+            _ => 0,
+        }
     }
 
     pub(super) fn release(
@@ -176,14 +173,9 @@ impl Lines {
         now: Moment,
         calls: &mut Calls,
     ) -> Result<Renewal, Error> {
-        Ok(match self.step(&claim.key, step, now, calls)? {
-            Some(Answer::Holds(grant)) => Renewal::Holds(grant),
-            Some(Answer::Waits(place)) => Renewal::Waits { ahead: self.ahead(&claim.key, place) },
-            _ => Renewal::Ended(match self.why_broken(claim) {
-                Some(record) => ClaimEnd::Broken((*record).clone()),
-                None => ClaimEnd::NotFound,
-            }),
-        })
+        let answer = self.step(&claim.key, step, now, calls)?.unwrap_or(Answer::Gone);
+        let ahead = self.ahead(&claim.key, &answer);
+        answer.renewal(ahead, || Ok(self.why_broken(claim)))
     }
 
     pub(super) fn break_claim(
@@ -332,13 +324,13 @@ impl Lines {
     }
 
     fn lost(&self, claim: &Claim) -> Error {
-        let broken = self.why_broken(claim).map(|record| (*record).clone());
+        let broken = self.why_broken(claim);
         Error::Lost { reason: broken.map_or(LossReason::Expired, LossReason::Broken) }
     }
 
-    fn why_broken(&self, claim: &Claim) -> Option<Arc<BreakRecord>> {
+    fn why_broken(&self, claim: &Claim) -> Option<BreakRecord> {
         let (key, record) = self.broken.get(&claim.id)?;
-        (*key == claim.key).then(|| record.clone())
+        (*key == claim.key).then(|| (**record).clone())
     }
 
     /// How many things are remembered of locks, whatever they are.
