@@ -8,22 +8,21 @@ use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp};
 use lockkit_core::clock::Moment;
-use lockkit_core::driver::{Acquire, Acquisition, Patience};
+use lockkit_core::driver::{Acquire, Acquisition, ClaimData, Patience};
 use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 
 use crate::calls::{EtcdError, ranges};
+use crate::claim_cache::Place;
 use crate::keys::{end_of, given, in_list, other_given, other_limits};
 use crate::leases::Lease;
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
-use crate::place::Place;
 use crate::requests::{
     NextStep, TxnOutcome, created, delete, get_last, get_list, none_in, none_of, put,
     unexpected_response,
 };
 use crate::tails::Taken;
-use crate::value::Value;
 
 /// A claim on its way into its list.
 pub(crate) struct PendingAcquire {
@@ -35,7 +34,7 @@ pub(crate) struct PendingAcquire {
     hold: Arc<Lease>,
     /// For one that may stand in line.
     wait: Option<Arc<Lease>>,
-    value: Value,
+    value: ClaimData,
     /// For a try that would hold beside others: the revision at which these were there.
     beside: Option<i64>,
 }
@@ -57,7 +56,7 @@ impl PendingAcquire {
         };
         let otherwise = match &self.wait {
             Some(wait) => {
-                TxnOp::txn(at_the_end(claim, key, list, put(key, self.value.to_bytes(), wait.id)))
+                TxnOp::txn(at_the_end(claim, key, list, put(key, self.value.to_json(), wait.id)))
             }
             None => TxnOp::get(&**key, None),
         };
@@ -68,7 +67,7 @@ impl PendingAcquire {
         };
         Txn::new()
             .when(free)
-            .and_then([put(key, self.value.clone().holding().to_bytes(), self.hold.id)])
+            .and_then([put(key, self.value.clone().holding().to_json(), self.hold.id)])
             .or_else([otherwise, show])
     }
 
@@ -90,12 +89,12 @@ impl Locks {
         let list = self.root.list(&claim.key);
         let Taken { tail, fresh } = self.tails.take(claim);
         let key = in_list(&list, claim, &tail);
-        let hold = self.leases.holding(claim, &key).await?;
+        let hold = self.leases.holding(claim).await?;
         let wait = match patience {
-            Patience::Wait => Some(self.leases.waiting(claim, &key).await?),
+            Patience::Wait => Some(self.leases.waiting(claim).await?),
             Patience::Try => None,
         };
-        let (claim, value) = (claim.clone(), Value::of(claim));
+        let (claim, value) = (claim.clone(), ClaimData::of(claim).queued_now());
         Ok(PendingAcquire { claim, list, key, fresh, hold, wait, value, beside: None })
     }
 
@@ -265,8 +264,8 @@ impl Locks {
         }
         self.settle(claim, own, self.leases.known_or(own.lease), Some(line), seen);
         let target = match own.is_holding() {
-            true => self.leases.holding(claim, &own.key).await?,
-            false => self.leases.waiting(claim, &own.key).await?,
+            true => self.leases.holding(claim).await?,
+            false => self.leases.waiting(claim).await?,
         };
         match self.relocate_one(&target, Moving::as_it_is(claim, own.clone())).await? {
             Moved::Done(_) => self.place(claim.id).ok_or(EtcdError::LeaseGone),
@@ -306,7 +305,7 @@ fn at_the_end(claim: &Claim, key: &[u8], list: &[u8], put: TxnOp) -> Txn {
 }
 
 /// A key as it was put just now.
-fn made(key: Vec<u8>, value: Value, claim: &Claim, lease: i64, revision: i64) -> Entry {
+fn made(key: Vec<u8>, value: ClaimData, claim: &Claim, lease: i64, revision: i64) -> Entry {
     let (created, modified) = (revision, revision);
     Entry { key, created, modified, lease, mode: claim.mode, value: Some(value) }
 }

@@ -2,17 +2,15 @@
 
 use etcd_client::{AlarmAction, AlarmType, GetOptions, Txn, TxnOp};
 use lockkit_core::capabilities::Fault;
+use lockkit_core::driver::{KnownBases, ServerVersion, retry_conflicts};
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, Severity};
 use lockkit_core::{Error, Namespace};
 
-use crate::EtcdDriver;
 use crate::calls::{BACKEND, EtcdError, ranges};
+use crate::capabilities::{KNOWN_DEFECTS, of_version, old_leaders_are_harmless};
 use crate::locks::Locks;
 use crate::requests::written;
-use crate::version::{known_defects, old_leaders_are_harmless};
-
-const ATTEMPTS: usize = 64;
 
 impl Locks {
     pub(crate) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
@@ -27,9 +25,7 @@ impl Locks {
         let Some(kv) = range.as_ref().and_then(|range| range.kvs().first()) else {
             return Ok((0, 0));
         };
-        let base = kv.value_str().ok().and_then(|text| text.parse().ok());
-        let wrong = || Error::permanent(BACKEND, "the token base at etcd is not a number");
-        Ok((base.ok_or_else(wrong)?, kv.mod_revision()))
+        Ok((KnownBases::parse(BACKEND, kv.value())?, kv.mod_revision()))
     }
 
     pub(crate) async fn raise_namespace_counter(
@@ -38,21 +34,17 @@ impl Locks {
         base: u64,
     ) -> Result<(), Error> {
         let key = self.root.base(namespace);
-        for _ in 0..ATTEMPTS {
+        let conflict = "others keep raising the token offset";
+        retry_conflicts(BACKEND, conflict, |_| async {
             let (now, modified) = self.base(namespace).await?;
             if now >= base {
-                return Ok(());
+                return Ok(Some(()));
             }
-            let txn = Txn::new().when([written(&key, modified)]).and_then([TxnOp::put(
-                key.clone(),
-                base.to_string(),
-                None,
-            )]);
-            if self.calls.txn(txn).await?.answer.succeeded() {
-                return Ok(());
-            }
-        }
-        Err(Error::retryable(BACKEND, "others keep raising the token base"))
+            let put = TxnOp::put(key.clone(), base.to_string(), None);
+            let txn = Txn::new().when([written(&key, modified)]).and_then([put]);
+            Ok(self.calls.txn(txn).await?.answer.succeeded().then_some(()))
+        })
+        .await
     }
 
     /// The version of the member in use.
@@ -75,8 +67,7 @@ impl Locks {
                    client can read that flag: look at how the members are started";
         let mut worst: Option<Promises> = None;
         for version in self.calls.versions().await {
-            let mut one =
-                Promises::of(EtcdDriver::capabilities_with(version.as_deref().unwrap_or("")));
+            let mut one = Promises::of(of_version(version.as_deref().unwrap_or("")));
             one.set(Fault::WritesLost, None, why);
             let keeps = one.keeps(Fault::LeaderLost);
             match version {
@@ -114,13 +105,9 @@ impl Locks {
                 advice: "Use etcd 3.4.31, 3.5.13 or later.".to_owned(),
             });
         }
-        for version in self.calls.versions().await.into_iter().flatten() {
-            for defect in known_defects(&version) {
-                if !health.findings.contains(&defect) {
-                    health = health.with(defect);
-                }
-            }
-        }
+        let versions = self.calls.versions().await.into_iter().flatten();
+        let versions = versions.filter_map(|version| ServerVersion::parse(&version));
+        health = KNOWN_DEFECTS.check(health, versions);
         for alarm in self.alarms().await {
             health = health.with(alarm);
         }

@@ -116,8 +116,7 @@ impl Locks {
     ) -> Result<TxnOp, EtcdError> {
         let lease = self.leases.lasting(REMEMBERED.max(ttl * 2)).await?;
         let at = self.root.broken(key, &entry.key);
-        let record = serde_json::to_vec(record).unwrap_or_default();
-        Ok(put(&at, record, lease.id))
+        Ok(put(&at, record.to_json(), lease.id))
     }
 
     async fn is_broken(&self, key: &Key, entry: &Entry) -> Result<bool, EtcdError> {

@@ -6,13 +6,14 @@
 //! time.) The client library waits for ever by itself, so every call here ends in bounded time.
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, ConnectOptions, KvClient, Txn, TxnOpResponse, TxnResponse};
 use lockkit_core::Error;
-use lockkit_core::driver::{Background, BatchError};
-use tokio::sync::OnceCell;
+use lockkit_core::driver::{Background, BatchError, locked};
+use tokio::sync::{OnceCell, mpsc};
 use tokio::time::timeout;
 
 use crate::terms::Terms;
@@ -386,5 +387,35 @@ fn error_of(error: etcd_client::Error) -> EtcdError {
             EtcdError::unknown(Error::retryable(BACKEND, "the connection failed"))
         }
         _ => EtcdError::unknown(Error::retryable(BACKEND, message)),
+    }
+}
+
+/// The way to the task, which is started when it is first needed, ends with its runtime, and is
+/// started again then.
+#[derive(Debug)]
+pub(crate) struct Task<T>(Mutex<Option<mpsc::UnboundedSender<T>>>);
+
+impl<T> Default for Task<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Task<T> {
+    /// The way to the task; `run` makes it, if there is none.
+    pub(crate) fn reach<F>(
+        &self,
+        run: impl FnOnce(mpsc::UnboundedReceiver<T>) -> F,
+    ) -> mpsc::UnboundedSender<T>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut open = locked(&self.0);
+        if let Some(to) = open.as_ref().filter(|to| !to.is_closed()) {
+            return to.clone();
+        }
+        let (to, from) = mpsc::unbounded_channel();
+        tokio::spawn(run(from));
+        open.insert(to).clone()
     }
 }

@@ -3,25 +3,24 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::Client;
-use lockkit_core::capabilities::{Fault, Guarantee, LeaseClock, LeaseScope, TokenSource, WakeUp};
 use lockkit_core::driver::{
-    Anchored, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver, Registers, Renewal,
-    Renewed, SetLimit,
+    Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant, LockDriver,
+    RegisterKey, Registers, Renewal, Renewed, SetLimit, Version, Write, WriteResult,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{
+    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
 
-use crate::batch::LIMITS;
-use crate::calls::{BACKEND, Calls};
+use crate::calls::Calls;
+use crate::capabilities::{self, CAPABILITIES};
 use crate::keys::Root;
 use crate::locks::Locks;
 use crate::url;
-use crate::version;
 
 /// Locks on etcd 3.4 and later.
 ///
@@ -44,52 +43,6 @@ use crate::version;
 pub struct EtcdDriver {
     pub(crate) locks: Arc<Locks>,
     capabilities: &'static Capabilities,
-}
-
-/// Of a server of which nothing more is known.
-static CAPABILITIES: Capabilities = capabilities(&[
-    (Fault::DataLost, Guarantee::Nothing),
-    (Fault::OlderDataRestored, Guarantee::Nothing),
-    (Fault::Failover, Guarantee::Impossible),
-    (Fault::SplitBrain, Guarantee::Impossible),
-    // A leader that was frozen may end leases on waking that live at its successor.
-    (Fault::LeaderLost, Guarantee::Tokens),
-    (Fault::ClientMachinePaused, Guarantee::Tokens),
-    (Fault::ServerClockSlewedMore, Guarantee::Tokens),
-    (Fault::BrokenByForce, Guarantee::Tokens),
-]);
-
-/// Of one in which this is mended: see [`version`].
-static MENDED: Capabilities = capabilities(&[
-    (Fault::DataLost, Guarantee::Nothing),
-    (Fault::OlderDataRestored, Guarantee::Nothing),
-    (Fault::Failover, Guarantee::Impossible),
-    (Fault::SplitBrain, Guarantee::Impossible),
-    (Fault::ClientMachinePaused, Guarantee::Tokens),
-    (Fault::ServerClockSlewedMore, Guarantee::Tokens),
-    (Fault::BrokenByForce, Guarantee::Tokens),
-]);
-
-const fn capabilities(faults: &'static [(Fault, Guarantee)]) -> Capabilities {
-    let mut capabilities = Capabilities::of(BACKEND);
-    capabilities.lease_scope = LeaseScope::Shared;
-    capabilities.granularity = Duration::from_secs(1);
-    // With its usual election timeout of a second, etcd gives no lease of less.
-    capabilities.min_ttl = Duration::from_secs(2);
-    // It looks for ended leases twice a second and deletes their keys through its log; a lease
-    // that was broken gracefully lives two seconds longer. (A new leader gives all leases their
-    // full time again: then it is that much later, once.)
-    capabilities.expiry_slack = Duration::from_secs(3);
-    capabilities.wake_up = WakeUp::Push;
-    capabilities.token_source = TokenSource::Revision;
-    capabilities.detached = true;
-    capabilities.registers = true;
-    capabilities.namespaces = true;
-    capabilities.resize = true;
-    capabilities.lease_clock = LeaseClock::Leader;
-    capabilities.faults = faults;
-    capabilities.flights = LIMITS;
-    capabilities
 }
 
 /// The proxy sends keep-alives at times of its own, and answers each request of a client by the next
@@ -139,10 +92,7 @@ impl EtcdDriver {
     /// What the driver can do with members of this version, such as `3.5.13`; of one that cannot
     /// be read, as with an old one.
     pub fn capabilities_with(version: &str) -> &'static Capabilities {
-        match version::old_leaders_are_harmless(version) {
-            true => &MENDED,
-            false => &CAPABILITIES,
-        }
+        capabilities::of_version(version)
     }
 
     /// A driver over a client that the program has already, with its keys under `root`
@@ -266,5 +216,32 @@ impl LockDriver for EtcdDriver {
 
     async fn close(&self) {
         self.locks.leases.close().await;
+    }
+}
+
+#[async_trait]
+impl Registers for EtcdDriver {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        self.ready().await?.load(at).await
+    }
+
+    async fn write(
+        &self,
+        at: &RegisterKey,
+        write: &Write,
+    ) -> Result<Attempted<WriteResult>, Error> {
+        self.ready().await?.write(at, write.clone()).await
+    }
+
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        self.ready().await?.register_changed(at, after).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.ready().await?.page_of_registers(request).await
     }
 }

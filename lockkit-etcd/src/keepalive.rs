@@ -11,8 +11,7 @@ use lockkit_core::Error;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::calls::{BACKEND, Calls};
-use crate::task::Task;
+use crate::calls::{BACKEND, Calls, Task};
 
 /// How long a question may wait for its place in the stream.
 const SILENCE: Duration = Duration::from_secs(2);

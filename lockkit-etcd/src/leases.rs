@@ -12,14 +12,14 @@
 //!   kept alive along with the request when a tenth of it has passed; and what a grant says counts
 //!   from the keep-alive that was answered ([`Lease::since`]).
 //!
-//! And one limit: a renewal asks which keys stand on a lease, and the client takes no answer of more
-//! than 4 MB. So a lease that has had [`FULL`] bytes of keys takes no more.
+//! And one limit: a renewal asks which keys are on a lease, and the client takes no answer of more
+//! than 4 MB. So a lease with [`FULL`] live keys takes no more.
 //!
 //! Nothing here renews on its own: a driver that core forgets about lets its leases end.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ use crate::keepalive::KeepAlive;
 /// The longest lease that etcd gives, in seconds (its limit is 9·10⁹).
 const LONGEST: u64 = 9_000_000_000;
 
-/// How many bytes of keys a shared lease is given in its life.
-const FULL: usize = 1 << 20;
+/// Claims that live on a shared lease at once: as many of the longest keys, of 2 kB, fit in an answer.
+const FULL: usize = 2_000;
 
 /// The part of a lease that may pass before it is kept alive along with what is put on it.
 pub(crate) const YOUNG: u32 = 10;
@@ -70,8 +70,6 @@ pub(crate) struct Lease {
     since: AtomicU64,
     gone: AtomicBool,
     retired: AtomicBool,
-    /// Bytes of the keys that were put on it, gone ones included.
-    load: AtomicUsize,
     /// Whether it is of no use to anybody once nobody here knows it.
     revoke: AtomicBool,
     calls: Arc<Calls>,
@@ -85,7 +83,6 @@ impl Lease {
             since: AtomicU64::new(since.as_nanos()),
             gone: AtomicBool::new(false),
             retired: AtomicBool::new(false),
-            load: AtomicUsize::new(0),
             revoke: AtomicBool::new(false),
             calls: calls.clone(),
         }
@@ -115,9 +112,10 @@ impl Lease {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// Takes a key of so many bytes, if there is room.
-    fn takes(&self, load: usize) -> bool {
-        self.load.fetch_add(load, Ordering::Relaxed) < FULL
+    /// Whether as many claims live on it as may. Each claim that is known here, and each request for
+    /// one, has its lease.
+    fn is_full(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) > FULL
     }
 
     /// Whether a good part of it has passed.
@@ -178,32 +176,30 @@ impl Leases {
         }
     }
 
-    /// The lease for a claim that waits, with this key: shared, whatever becomes of the claim when
-    /// it holds.
-    pub(crate) async fn waiting(&self, claim: &Claim, key: &[u8]) -> Result<Arc<Lease>, EtcdError> {
-        self.shared(seconds(claim.wait_ttl), key.len()).await
+    /// The lease for a claim that waits: shared, whatever becomes of the claim when it holds.
+    pub(crate) async fn waiting(&self, claim: &Claim) -> Result<Arc<Lease>, EtcdError> {
+        self.shared(seconds(claim.wait_ttl)).await
     }
 
-    /// The lease for a claim that holds, with this key: shared, or one of its own if it is not
-    /// renewed, or not by this process only.
-    pub(crate) async fn holding(&self, claim: &Claim, key: &[u8]) -> Result<Arc<Lease>, EtcdError> {
+    /// The lease for a claim that holds: shared, or one of its own if it is not renewed, or not by
+    /// this process only.
+    pub(crate) async fn holding(&self, claim: &Claim) -> Result<Arc<Lease>, EtcdError> {
         match claim.lifetime {
-            Lifetime::Renewed => self.shared(seconds(claim.hold_ttl), key.len()).await,
+            Lifetime::Renewed => self.shared(seconds(claim.hold_ttl)).await,
             _ => self.grant(seconds(claim.hold_ttl)).await,
         }
     }
 
     /// The shared lease of so many seconds that new claims get.
-    async fn shared(&self, seconds: u64, load: usize) -> Result<Arc<Lease>, EtcdError> {
-        if let Some(lease) = self.usable(seconds, load) {
+    async fn shared(&self, seconds: u64) -> Result<Arc<Lease>, EtcdError> {
+        if let Some(lease) = self.usable(seconds) {
             return Ok(lease);
         }
         let _making = self.making.lock().await;
-        if let Some(lease) = self.usable(seconds, load) {
+        if let Some(lease) = self.usable(seconds) {
             return Ok(lease);
         }
         let lease = self.grant(seconds).await?;
-        lease.load.fetch_add(load, Ordering::Relaxed);
         if let Some(full) = locked(&self.current).insert(seconds, lease.clone()) {
             // Revoked when the last claim has left it.
             full.end();
@@ -212,11 +208,11 @@ impl Leases {
     }
 
     /// The present lease, if it is not over and has room.
-    fn usable(&self, seconds: u64, load: usize) -> Option<Arc<Lease>> {
+    fn usable(&self, seconds: u64) -> Option<Arc<Lease>> {
         let current = locked(&self.current);
         // One that may be over costs a refused request, so a new one is cheaper.
         let now = SteadyClock.now();
-        let usable = |l: &&Arc<Lease>| !l.is_gone() && l.until() > now && l.takes(load);
+        let usable = |l: &&Arc<Lease>| !l.is_gone() && l.until() > now && !l.is_full();
         current.get(&seconds).filter(usable).cloned()
     }
 
@@ -408,5 +404,23 @@ mod tests {
             assert_eq!(seconds(Duration::from_millis(ms)), s);
         }
         assert_eq!(seconds(Duration::MAX), LONGEST);
+    }
+
+    #[tokio::test]
+    async fn a_shared_lease_is_full_of_the_claims_that_live_on_it_and_not_of_those_that_did() {
+        let calls = Arc::new(Calls::to(Vec::new(), &etcd_client::ConnectOptions::new()));
+        let leases = Leases::new(calls.clone(), Vec::new());
+        let (ttl, now) = (Duration::from_secs(30), SteadyClock.now());
+        let lease = leases.note(Lease::new(1, ttl, now, &calls));
+        locked(&leases.current).insert(30, lease.clone());
+        drop(lease);
+        for _ in 0..2 * FULL {
+            assert!(leases.usable(30).is_some(), "the claim is gone again");
+        }
+        let mut live: Vec<_> =
+            (0..FULL).map(|_| leases.usable(30).expect("there is room")).collect();
+        assert!(leases.usable(30).is_none());
+        live.pop();
+        assert!(leases.usable(30).is_some());
     }
 }

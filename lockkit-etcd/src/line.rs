@@ -2,11 +2,12 @@
 //! The rule itself is core's. No I/O.
 
 use etcd_client::KeyValue;
+use lockkit_core::driver::ClaimData;
 use lockkit_core::queue::{Ahead, Member, Queue, Verdict};
 use lockkit_core::{Claim, Error, Mode};
 
 use crate::keys::given_limit;
-use crate::value::{Value, given_by};
+use crate::value::given_by;
 
 /// A key of a list.
 #[derive(Clone, Debug)]
@@ -19,19 +20,19 @@ pub(crate) struct Entry {
     pub(crate) lease: i64,
     pub(crate) mode: Mode,
     /// `None` for a key that is not ours, such as one of `etcdctl lock`.
-    pub(crate) value: Option<Value>,
+    pub(crate) value: Option<ClaimData>,
 }
 
 impl Entry {
     pub(crate) fn of(kv: &KeyValue) -> Self {
-        let value = Value::parse(kv.value());
+        let value = ClaimData::from_json(kv.value());
         Self {
             key: kv.key().to_vec(),
             created: kv.create_revision(),
             modified: kv.mod_revision(),
             lease: kv.lease(),
             // Whoever else stands in line wants the lock alone: so do Go's mutex and `etcdctl`.
-            mode: value.as_ref().map_or(Mode::Exclusive, Value::mode),
+            mode: value.as_ref().map_or(Mode::Exclusive, ClaimData::mode),
             value,
         }
     }
@@ -43,7 +44,7 @@ impl Entry {
 
     /// Whether it has the lease of a holder already.
     pub(crate) fn is_holding(&self) -> bool {
-        self.value.as_ref().is_none_or(Value::is_holding)
+        self.value.as_ref().is_none_or(ClaimData::is_holding)
     }
 }
 

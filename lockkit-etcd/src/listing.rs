@@ -10,7 +10,7 @@ use lockkit_core::{Error, Name, Namespace, Token};
 use crate::calls::{BACKEND, ranges};
 use crate::keys::{after, end_of, folder, namespace_of};
 use crate::locks::Locks;
-use crate::registers::token_in;
+use crate::value::token_in;
 
 /// Keys of registers that are fetched at once: with their values, since etcd does not tell how long
 /// these are otherwise.

@@ -12,15 +12,14 @@ use etcd_client::{Txn, TxnOp, TxnOpResponse, TxnResponse};
 use futures_util::stream::{self, StreamExt};
 use lockkit_core::Claim;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
-use lockkit_core::driver::ClaimId;
+use lockkit_core::driver::{ClaimData, ClaimId};
 
 use crate::calls::{ATTEMPT, EtcdError, ranges, revision};
+use crate::claim_cache::{Move, Place};
 use crate::leases::Lease;
 use crate::line::Entry;
 use crate::locks::Locks;
-use crate::place::{Move, Place};
 use crate::requests::{put, put_lease, unchanged, unexpected_response};
-use crate::value::Value;
 
 /// Keys that are moved by one transaction. (etcd takes 128 operations in one, unless it is told
 /// otherwise, those within others counted along.)
@@ -34,13 +33,14 @@ pub(crate) struct Moving {
     pub(crate) id: ClaimId,
     pub(crate) entry: Entry,
     /// What stands there afterwards; as before when `None`.
-    pub(crate) value: Option<Value>,
+    pub(crate) value: Option<ClaimData>,
 }
 
 impl Moving {
     /// To the lease of a holder.
     pub(crate) fn to_hold(claim: &Claim, entry: Entry) -> Self {
-        let value = entry.value.clone().unwrap_or_else(|| Value::of(claim)).holding();
+        let value =
+            entry.value.clone().unwrap_or_else(|| ClaimData::of(claim).queued_now()).holding();
         Self { id: claim.id, entry, value: Some(value) }
     }
 
@@ -52,7 +52,7 @@ impl Moving {
     /// Whether it is to have the lease of a holder.
     pub(crate) fn will_hold(&self) -> bool {
         let value = self.value.as_ref().or(self.entry.value.as_ref());
-        value.is_none_or(Value::is_holding)
+        value.is_none_or(ClaimData::is_holding)
     }
 }
 
@@ -192,7 +192,7 @@ impl Place {
 fn step(moving: &Moving, lease: i64) -> Txn {
     let Moving { entry, value, .. } = moving;
     let put = match value {
-        Some(value) => put(&entry.key, value.to_bytes(), lease),
+        Some(value) => put(&entry.key, value.to_json(), lease),
         None => put_lease(&entry.key, lease),
     };
     let show = TxnOp::get(&*entry.key, None);

@@ -13,21 +13,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp};
-use lockkit_core::driver::{
-    Attempted, ClaimId, Entry, Found, RegisterKey, Registers, Version, Write, WriteId, WriteResult,
-};
-use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
+use lockkit_core::driver::{Attempted, Entry, RegisterKey, Version, Write, WriteResult};
 use lockkit_core::{Error, Token};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::calls::{BACKEND, EtcdError, Reply, ranges, revision};
-use crate::driver::EtcdDriver;
 use crate::leases::{Lease, seconds};
 use crate::locks::Locks;
 use crate::requests::{delete, pair, written};
+use crate::value::{KnownRegister, RegisterMeta, hex, version};
 use crate::watchers::{WatchRange, digest};
 
 /// How long the id of a deletion is remembered at least where no token is.
@@ -35,77 +30,42 @@ const REMEMBERED: Duration = Duration::from_secs(3_600);
 /// How often a write begins anew because another came in between.
 const ATTEMPTS: usize = 256;
 
-/// What is remembered about the writes of a register.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Meta {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    token: Option<u64>,
-    /// The last write's id, in hexadecimal.
-    write: String,
-}
-
-/// How a register is, but for its value. By default as one that was never written.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct State {
-    /// The revision of the value; 0 when there is none.
-    stood: i64,
-    /// The lease of the value, which nothing else stands on; 0 for a value that stays.
-    lease: i64,
-    meta: Meta,
-    /// The revision of the last write; 0 when none is remembered.
-    written: i64,
-}
-
 /// A register as it was.
 struct ReadRegister {
     value: Option<KeyValue>,
-    state: State,
+    state: KnownRegister,
     /// The revision at which it was looked at.
     revision: i64,
 }
 
-#[async_trait]
-impl Registers for EtcdDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        Ok(self.ready().await?.seen(at).await?.entry())
+impl Locks {
+    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        Ok(self.read_register(at).await?.entry())
     }
 
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: &Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
-        self.ready().await?.write(at, write.clone()).await
-    }
-
-    async fn changed(
+    /// Returns the register once its version is another one than this.
+    pub(crate) async fn register_changed(
         &self,
         at: &RegisterKey,
         after: Option<Version>,
     ) -> Result<Option<Entry>, Error> {
         loop {
-            let seen = self.ready().await?.seen(at).await?;
-            let entry = seen.entry();
+            let read = self.read_register(at).await?;
+            let entry = read.entry();
             if entry.as_ref().map(|entry| entry.version) != after {
                 return Ok(entry);
             }
-            let (key, _) = self.locks.root.register(at);
-            let (to, mut news) = mpsc::unbounded_channel();
-            let content = Some(digest(seen.value.as_slice()));
-            let from = seen.revision + 1;
+            let (key, _) = self.root.register(at);
+            let (to, mut changes) = mpsc::unbounded_channel();
+            let content = Some(digest(read.value.as_slice()));
+            let from = read.revision + 1;
             let range = WatchRange { key, end: Vec::new(), from, changes: true, content };
-            let _watching = self.locks.watches.watch(range, to);
-            news.recv().await;
+            let _watching = self.watches.watch(range, to);
+            changes.recv().await;
         }
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.ready().await?.page_of_registers(request).await
-    }
-}
-
-impl Locks {
-    async fn seen(&self, at: &RegisterKey) -> Result<ReadRegister, EtcdError> {
+    async fn read_register(&self, at: &RegisterKey) -> Result<ReadRegister, EtcdError> {
         let (value, meta) = self.root.register(at);
         let txn = Txn::new().and_then(show(&value, &meta));
         let answer = self.calls.txn(txn).await?.answer;
@@ -114,7 +74,7 @@ impl Locks {
         Ok(seen)
     }
 
-    async fn write(
+    pub(crate) async fn write(
         &self,
         at: &RegisterKey,
         mut write: Write,
@@ -128,7 +88,7 @@ impl Locks {
                     lease.inspect(|lease: &Arc<Lease>| lease.end());
                     return Ok(Attempted::after(ambiguous, outcome));
                 }
-                Some(_) => state = self.seen(at).await?.state,
+                Some(_) => state = self.read_register(at).await?.state,
                 None => {
                     if let (Some(ttl), None) = (write.ttl, &lease) {
                         lease = Some(self.leases.grant(seconds(ttl)).await?);
@@ -158,12 +118,12 @@ impl Locks {
         &self,
         at: &RegisterKey,
         write: &Write,
-        before: &State,
+        before: &KnownRegister,
         lease: Option<&Arc<Lease>>,
-    ) -> Result<Reply<Result<Version, State>>, EtcdError> {
+    ) -> Result<Reply<Result<Version, KnownRegister>>, EtcdError> {
         let (value, meta) = self.root.register(at);
         let token = write.token.map(Token::get).max(before.meta.token);
-        let remembered = Meta { token, write: hex(write.write_id) };
+        let remembered = RegisterMeta { token, write: hex(write.write_id) };
         let bytes = serde_json::to_vec(&remembered).unwrap_or_default();
         // Without a token nothing need be remembered for good of a value that is gone.
         let brief = match (token, &write.value) {
@@ -180,7 +140,7 @@ impl Locks {
             None => delete(&value),
         };
         let txn = Txn::new()
-            .when([written(&meta, before.written), written(&value, before.stood)])
+            .when([written(&meta, before.written), written(&value, before.value_revision)])
             .and_then([TxnOp::put(&*meta, bytes, on(brief.as_ref())), put])
             .or_else(show(&value, &meta));
         let reply = self.calls.txn(txn).await?;
@@ -193,9 +153,9 @@ impl Locks {
         if before.lease != 0 {
             self.leases.known_or(before.lease).end(); // nothing stands on it any more
         }
-        let stood = write.value.as_ref().map_or(0, |_| revision);
+        let value_revision = write.value.as_ref().map_or(0, |_| revision);
         let lease = lease.map_or(0, |lease| lease.id);
-        let now = State { stood, lease, meta: remembered, written: revision };
+        let now = KnownRegister { value_revision, lease, meta: remembered, written: revision };
         self.registers.saw(value, now);
         Ok(reply.with(Ok(version(revision))))
     }
@@ -209,8 +169,8 @@ impl ReadRegister {
     fn of([mut value, mut meta]: [GetResponse; 2], revision: i64) -> Self {
         let (value, meta) = (value.take_kvs().pop(), meta.take_kvs().pop());
         let parsed = meta.as_ref().and_then(|kv| serde_json::from_slice(kv.value()).ok());
-        let state = State {
-            stood: value.as_ref().map_or(0, KeyValue::mod_revision),
+        let state = KnownRegister {
+            value_revision: value.as_ref().map_or(0, KeyValue::mod_revision),
             lease: value.as_ref().map_or(0, KeyValue::lease),
             meta: parsed.unwrap_or_default(),
             written: meta.map_or(0, |kv| kv.mod_revision()),
@@ -223,32 +183,4 @@ impl ReadRegister {
         let token = self.state.meta.token.and_then(Token::new);
         Some(Entry { value: kv.value().to_vec(), version: version(kv.mod_revision()), token })
     }
-}
-
-impl State {
-    /// The same as the rule knows it.
-    fn found(&self) -> Found {
-        let is_known = self.written > 0;
-        let last = ClaimId::from_hex(&self.meta.write);
-        Found {
-            version: is_known.then(|| version(self.written)),
-            present: self.stood > 0,
-            token: self.meta.token.and_then(Token::new),
-            last_write: last.filter(|_| is_known).map(|id| WriteId(*id.as_bytes())),
-        }
-    }
-}
-
-/// The highest token that the writes of a register bore, as its key for what is remembered says.
-pub(crate) fn token_in(meta: &[u8]) -> Option<Token> {
-    let meta: Meta = serde_json::from_slice(meta).ok()?;
-    meta.token.and_then(Token::new)
-}
-
-fn version(revision: i64) -> Version {
-    Version(u64::try_from(revision).unwrap_or(0))
-}
-
-fn hex(id: WriteId) -> String {
-    ClaimId::from_bytes(id.0).to_hex()
 }

@@ -5,18 +5,17 @@ use std::sync::Arc;
 use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
-use lockkit_core::driver::{ClaimEnd, Released, Renewal};
+use lockkit_core::driver::{ClaimData, ClaimEnd, Released, Renewal};
 use lockkit_core::{Claim, Error, Lifetime, Mode};
 
 use crate::calls::{EtcdError, ranges};
+use crate::claim_cache::Place;
 use crate::keys::end_of_claims;
 use crate::leases::Lease;
 use crate::line::Entry;
 use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
-use crate::place::Place;
 use crate::requests::{TxnOutcome, created, delete, unexpected_response, written};
-use crate::value::Value;
 
 /// How often a downgrade looks again while others write the key.
 const LOOKS: usize = 3;
@@ -119,7 +118,7 @@ impl Locks {
             _ => None,
         });
         let entries = taken_out.map(|kv| Entry::of(&kv));
-        let own = entries.filter(|e| e.value.as_ref().is_some_and(Value::is_holding));
+        let own = entries.filter(|e| e.value.as_ref().is_some_and(ClaimData::is_holding));
         let mut leases: Vec<_> = known.into_iter().collect();
         for id in own.map(|entry| entry.lease) {
             if leases.iter().all(|lease| lease.id != id) {
@@ -151,7 +150,7 @@ impl Locks {
                 return Ok(renewal);
             };
             let Place { entry, lease, .. } = place;
-            let moving = Moving { id: claim.id, entry, value: Some(value.shared()) };
+            let moving = Moving { id: claim.id, entry, value: Some(value.downgraded()) };
             match self.relocate_one(&lease, moving).await {
                 // (That it is on this lease may also be from before.)
                 Ok(Moved::Done(moved)) if moved.mode == Mode::Shared => return Ok(renewal),

@@ -20,11 +20,11 @@ use lockkit_core::{Claim, Error, Key, Lifetime};
 use tokio::time::{Instant, timeout_at};
 
 use crate::calls::{BACKEND, EtcdError, ranges, revision};
+use crate::claim_cache::Place;
 use crate::leases::{ATTEMPTS, KeptAlive, Lease, new_leader, patience};
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
-use crate::place::Place;
 use crate::requests::{created, delete, get_list};
 
 /// How often a claim is looked at while others write its key.
@@ -302,8 +302,8 @@ impl Locks {
         let mut targets: HashMap<i64, Group> = HashMap::new();
         for (claim, moving) in claims {
             let target = match moving.will_hold() {
-                true => self.leases.holding(&claim, &moving.entry.key).await,
-                false => self.leases.waiting(&claim, &moving.entry.key).await,
+                true => self.leases.holding(&claim).await,
+                false => self.leases.waiting(&claim).await,
             };
             match target {
                 Ok(lease) => {
@@ -432,15 +432,16 @@ impl Locks {
 
 #[cfg(test)]
 mod tests {
+    use lockkit_core::driver::ClaimData;
+
     use super::*;
-    use crate::place::tests::{at, nobody, waiter};
-    use crate::value::Value;
+    use crate::locks::tests::{at, nobody, waiter};
 
     #[tokio::test]
     async fn a_claim_that_is_released_while_it_is_asked_about_is_looked_at() {
         let locks = nobody();
         let (claim, mut place) = waiter(&locks, 100);
-        place.entry.value = place.entry.value.map(Value::holding);
+        place.entry.value = place.entry.value.map(ClaimData::holding);
         let keys = HashSet::from([place.entry.key.clone()]);
         let keys = HashMap::from([(place.lease.id, Ok(Some(keys)))]);
         let seen = Findings { sent: at(101), keys, lines: HashMap::new() };

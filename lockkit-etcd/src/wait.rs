@@ -21,11 +21,11 @@ use lockkit_core::{Claim, Error, Lifetime, LossReason, Mode};
 use tokio::sync::mpsc;
 
 use crate::calls::EtcdError;
+use crate::claim_cache::Place;
 use crate::keys::{end_of, given_limit};
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
 use crate::moves::{Moved, Moving};
-use crate::place::Place;
 use crate::watchers::{News, WatchRange};
 use crate::watches::Watching;
 
@@ -191,7 +191,7 @@ impl Locks {
         let Some(place) = self.place(claim.id).filter(|place| !place.entry.is_holding()) else {
             return Ok(());
         };
-        let target = self.leases.holding(claim, &place.entry.key).await?;
+        let target = self.leases.holding(claim).await?;
         let moving = Moving::to_hold(claim, place.entry);
         match self.relocate_one(&target, moving).await? {
             Moved::Done(_) => Ok(()),

@@ -18,8 +18,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::calls::{Calls, ranges};
-use crate::task::Task;
+use crate::calls::{Calls, Task, ranges};
 use crate::watchers::{Message, News, Order, Shown, WatchRange, Watchers, Word, digest};
 
 /// How long a request may wait for its place in the stream.

@@ -7,9 +7,10 @@ use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode, Token};
 use zookeeper_client::{Error as ZkError, Stat};
 
-use crate::enter::{Entered, FolderState};
+use crate::enter::Entered;
 use crate::failure::{BACKEND, failed, write_failed};
 use crate::line::Line;
+use crate::locks::FolderState;
 use crate::locks::Locks;
 use crate::paths::{Child, Tag, is_downgraded};
 use crate::places::{Node, Place};

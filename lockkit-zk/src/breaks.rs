@@ -8,7 +8,6 @@ use zookeeper_client::{CreateMode, Error as ZkError};
 
 use crate::failure::{failed, if_there};
 use crate::locks::Locks;
-use crate::node::{read_record, record_bytes};
 use crate::paths::{Child, break_name, breaks_of};
 use crate::session::Session;
 
@@ -68,12 +67,13 @@ impl Locks {
         path: &str,
         record: &BreakRecord,
     ) -> Result<(), Error> {
-        let data = record_bytes(record);
+        let data = record.to_json();
         let options = CreateMode::Persistent.with_acls(self.sessions.options().acls());
-        match session.answer(session.client.create(path, &data, &options)).await {
+        match session.answer(session.client.create(path, data.as_bytes(), &options)).await {
             Ok(_) => Ok(()),
             Err(ZkError::NodeExists) => {
-                let written = session.answer(session.client.set_data(path, &data, None)).await;
+                let written =
+                    session.answer(session.client.set_data(path, data.as_bytes(), None)).await;
                 written.map(drop).map_err(failed)
             }
             Err(error) => Err(failed(error)),
@@ -112,7 +112,7 @@ impl Locks {
     ) -> Result<Option<BreakRecord>, Error> {
         let path = format!("{}/{name}", self.layout.breaks(&key.namespace));
         let read = if_there(session.answer(session.client.get_data(&path)).await)?;
-        Ok(read.and_then(|(data, _)| read_record(&data)))
+        Ok(read.and_then(|(data, _)| BreakRecord::from_json(&data)))
     }
 
     /// The records about one list: by their names, and the last that was written.
@@ -127,6 +127,6 @@ impl Locks {
         let paths: Vec<_> = names.iter().map(|name| format!("{folder}/{name}")).collect();
         let read = session.contents(&paths).await?;
         let last = read.into_iter().flatten().max_by_key(|(_, stat)| stat.mzxid);
-        Ok((names, last.and_then(|(data, _)| read_record(&data))))
+        Ok((names, last.and_then(|(data, _)| BreakRecord::from_json(&data))))
     }
 }

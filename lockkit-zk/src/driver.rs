@@ -6,18 +6,21 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lockkit_core::capabilities::Fault;
 use lockkit_core::driver::{
-    Acquire, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Grant, LockDriver,
-    Registers, Renewal, SetLimit, submit_each,
+    Acquire, Anchored, Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant,
+    LockDriver, RegisterKey, Registers, Renewal, SetLimit, Version, Write, WriteResult,
+    submit_each,
 };
 use lockkit_core::promises::Promises;
-use lockkit_core::state::{Health, ListRequest, Listed, LockState, Page};
+use lockkit_core::state::{
+    Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
+};
 use lockkit_core::{
     BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Token,
 };
 use zookeeper_client::Client;
 
 use crate::ZkOptions;
-use crate::capable::capabilities;
+use crate::capabilities::capabilities;
 use crate::locks::Locks;
 use crate::sessions::Sessions;
 
@@ -78,7 +81,7 @@ impl ZkDriver {
     }
 
     /// The locks, once their format was checked: for every operation that may be the first one.
-    pub(crate) async fn ready(&self) -> Result<&Arc<Locks>, Error> {
+    async fn ready(&self) -> Result<&Arc<Locks>, Error> {
         self.locks.check_format().await?;
         Ok(&self.locks)
     }
@@ -200,5 +203,32 @@ impl LockDriver for ZkDriver {
 
     async fn close(&self) {
         self.locks.close().await;
+    }
+}
+
+#[async_trait]
+impl Registers for ZkDriver {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        self.ready().await?.load(at).await
+    }
+
+    async fn write(
+        &self,
+        at: &RegisterKey,
+        write: &Write,
+    ) -> Result<Attempted<WriteResult>, Error> {
+        self.ready().await?.change(at, write).await.map(Attempted::from)
+    }
+
+    async fn changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        self.ready().await?.register_changed(at, after).await
+    }
+
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+        self.ready().await?.page_of_registers(request).await
     }
 }

@@ -12,40 +12,30 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use lockkit_core::clock::{Clock, Moment, SteadyClock};
+use lockkit_core::clock::Moment;
 use lockkit_core::driver::{Recent, locked};
-use zookeeper_client::Error as ZkError;
-
-use crate::enter::FolderState;
-use crate::locks::Locks;
 
 /// As many are left to the server's own removal.
-const MANY: usize = 1_000;
+pub(crate) const MANY: usize = 1_000;
 /// And those that were left longer ago.
 const LONG_AGO: Duration = Duration::from_secs(60);
 /// One that was used within this time is perhaps used again.
 const UNUSED: Duration = Duration::from_secs(10);
 /// Of so many is remembered that they were left.
 const MOST: usize = 1 << 16;
-/// Deletions under way at once, and the pause after these: 400 a second at most.
-const AT_ONCE: usize = 16;
-const PAUSE: Duration = Duration::from_millis(40);
-/// How often it looks whether renewals are under way, which go first.
-const TURN: Duration = Duration::from_millis(5);
 
 /// The folders that a driver made.
 pub(crate) struct Emptied {
     made: Recent<String, ()>,
-    left: Mutex<LeftFolders>,
-    removing: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) left: Mutex<LeftFolders>,
+    pub(crate) removing: Arc<tokio::sync::Mutex<()>>,
     /// Renewals under way.
-    renewing: AtomicUsize,
+    pub(crate) renewing: AtomicUsize,
 }
 
 /// Those in which this driver has no claim any more.
 #[derive(Default)]
-struct LeftFolders {
+pub(crate) struct LeftFolders {
     since: HashMap<String, Moment>,
     /// In that order. What is not so in `since` was used again.
     order: VecDeque<(Moment, String)>,
@@ -83,7 +73,7 @@ impl Emptied {
     }
 
     /// It is to be removed, unless it was used again.
-    fn take(&self, folder: &str) -> bool {
+    pub(crate) fn take(&self, folder: &str) -> bool {
         locked(&self.left).since.remove(folder).is_some()
     }
 }
@@ -117,7 +107,7 @@ impl LeftFolders {
     }
 
     /// Those that nobody has used for a while, where there are very many; at most so many.
-    fn due(&mut self, now: Moment, most: usize) -> Vec<String> {
+    pub(crate) fn due(&mut self, now: Moment, most: usize) -> Vec<String> {
         self.forget(now);
         let many = self.since.len().saturating_sub(MANY).min(most);
         let unused = self.order.iter().take_while(|(at, _)| now.since(*at) >= UNUSED);
@@ -126,68 +116,10 @@ impl LeftFolders {
     }
 
     /// All, those that were left last first.
-    fn all(&self) -> Vec<String> {
+    pub(crate) fn all(&self) -> Vec<String> {
         let left = self.order.iter().rev();
         let left = left.filter(|(at, folder)| self.since.get(folder) == Some(at));
         left.map(|(_, folder)| folder.clone()).collect()
-    }
-}
-
-impl Locks {
-    /// Notes that a claim has left this folder, which may be removed if nothing else is in it. That of
-    /// a list with a limit stays, as do those that neighbours share.
-    pub(crate) fn left_folder(&self, folder: &str) {
-        let limited = matches!(self.folders.last(folder), Some(FolderState::Limited(_)));
-        if !limited && !self.layout.has_neighbours() {
-            self.emptied.left(folder, SteadyClock.now());
-        }
-    }
-
-    /// Removes some of the folders that were left, in the background, where there are very many.
-    pub(crate) fn remove_many_folders(self: &Arc<Self>) {
-        let Ok(alone) = self.emptied.removing.clone().try_lock_owned() else {
-            return;
-        };
-        let due = locked(&self.emptied.left).due(SteadyClock.now(), MANY);
-        if due.is_empty() {
-            return;
-        }
-        let locks = self.clone();
-        self.background.spawn(async move {
-            let _alone = alone;
-            for some in due.chunks(AT_ONCE) {
-                while locks.emptied.renewing.load(Ordering::Relaxed) > 0 {
-                    tokio::time::sleep(TURN).await;
-                }
-                locks.remove_folders(some).await;
-                tokio::time::sleep(PAUSE).await;
-            }
-        });
-    }
-
-    /// Removes all folders that were left lately.
-    pub(crate) async fn remove_left_folders(&self) {
-        let all = locked(&self.emptied.left).all();
-        for some in all.chunks(AT_ONCE) {
-            self.remove_folders(some).await;
-        }
-    }
-
-    async fn remove_folders(&self, folders: &[String]) {
-        let Some(session) = self.sessions.latest().filter(|session| session.is_connected()) else {
-            return;
-        };
-        let unused: Vec<_> = folders.iter().filter(|folder| self.emptied.take(folder)).collect();
-        let deleted: Vec<_> = unused.iter().map(|path| session.client.delete(path, None)).collect();
-        let Ok(deleted) = session.answers(join_all(deleted)).await else {
-            return;
-        };
-        for (folder, deleted) in unused.into_iter().zip(deleted) {
-            // Others may be in it, and whoever may make folders need not be allowed to delete them.
-            if matches!(deleted, Ok(()) | Err(ZkError::NoNode)) {
-                self.folders.forget(folder.as_str());
-            }
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
-use lockkit_core::driver::Acquisition;
+use lockkit_core::driver::{Acquisition, ClaimData};
 use lockkit_core::queue::{GivenLimit, Verdict};
 use lockkit_core::{Claim, Error, Token};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriteResult, Stat};
@@ -21,8 +21,7 @@ use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWrite
 use crate::failure::{BACKEND, failed, not_done};
 use crate::given::{NODES, admits_first, limit_at};
 use crate::line::Line;
-use crate::locks::Locks;
-use crate::node::Label;
+use crate::locks::{FolderState, Locks};
 use crate::paths::{Kind, Tag};
 use crate::places::Node;
 use crate::session::Session;
@@ -32,19 +31,6 @@ const TRIES: usize = 8;
 /// For how long folders may come and go. ZooKeeper and other drivers remove those that are empty, at
 /// any moment before something lies in it, so that is no failure of anything.
 const VANISHING: Duration = Duration::from_secs(5);
-
-/// How the folder of a list was when it was last seen. It only chooses which request is tried first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FolderState {
-    /// It is there; nobody may be in it.
-    There,
-    /// Somebody is in it.
-    InUse,
-    /// It was given this limit; nobody may be in it.
-    Limited(GivenLimit),
-    /// It has seen so many claims that their numbers come to an end.
-    Worn,
-}
 
 /// Under which condition a node is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,9 +182,9 @@ impl Locks {
             Way::Limited(given) => multi.add_check_version(&limit_at(folder, given), 0),
             Way::Unchanged(version) => multi.add_check_version(folder, version),
         };
-        let label = Label::of(claim, session.lease(claim.hold_ttl));
+        let data = ClaimData::of(claim).with_ttl(session.lease(claim.hold_ttl)).to_json();
         added
-            .and_then(|()| multi.add_create(&path, &label, &ephemeral))
+            .and_then(|()| multi.add_create(&path, &data, &ephemeral))
             .and_then(|()| multi.add_set_data(folder, b"", None))
             .map_err(failed)?;
         self.places.expect(claim, folder, session);

@@ -1,16 +1,26 @@
-//! Ends the claims of this process that nobody renewed: their session lives on, so nothing else
-//! would. And lets go of sessions in which no claim lives any more, and of folders that were left. One task for all, which ends with
-//! the driver.
+//! What the driver cleans up in the background: claims of this process whose own lease is over, since
+//! their session lives on; sessions in which no claim lives any more; folders that this driver left
+//! empty. One task for all, which ends with the driver.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, SteadyClock, sleep_until};
 use lockkit_core::driver::{backoff, locked};
 use lockkit_core::{Error, Mode};
+use zookeeper_client::Error as ZkError;
 
-use crate::locks::Locks;
+use crate::emptied::MANY;
+use crate::locks::{FolderState, Locks};
 use crate::places::Place;
+
+/// Deletions under way at once, and the pause after these: 400 a second at most.
+const AT_ONCE: usize = 16;
+const PAUSE: Duration = Duration::from_millis(40);
+/// How often it looks whether renewals are under way, which go first.
+const TURN: Duration = Duration::from_millis(5);
 
 impl Locks {
     /// Starts the task unless it runs. (It ends when its runtime does.)
@@ -68,6 +78,64 @@ async fn run(locks: Weak<Locks>) {
         tokio::select! {
             () = sleep_until(&SteadyClock, next) => {}
             () = earlier.notified() => {}
+        }
+    }
+}
+
+impl Locks {
+    /// Notes that a claim has left this folder, which may be removed if nothing else is in it. That of
+    /// a list with a limit stays, as do those that neighbours share.
+    pub(crate) fn left_folder(&self, folder: &str) {
+        let limited = matches!(self.folders.last(folder), Some(FolderState::Limited(_)));
+        if !limited && !self.layout.has_neighbours() {
+            self.emptied.left(folder, SteadyClock.now());
+        }
+    }
+
+    /// Removes some of the folders that were left, in the background, where there are very many.
+    pub(crate) fn remove_many_folders(self: &Arc<Self>) {
+        let Ok(alone) = self.emptied.removing.clone().try_lock_owned() else {
+            return;
+        };
+        let due = locked(&self.emptied.left).due(SteadyClock.now(), MANY);
+        if due.is_empty() {
+            return;
+        }
+        let locks = self.clone();
+        self.background.spawn(async move {
+            let _alone = alone;
+            for some in due.chunks(AT_ONCE) {
+                while locks.emptied.renewing.load(Ordering::Relaxed) > 0 {
+                    tokio::time::sleep(TURN).await;
+                }
+                locks.remove_folders(some).await;
+                tokio::time::sleep(PAUSE).await;
+            }
+        });
+    }
+
+    /// Removes all folders that were left lately.
+    pub(crate) async fn remove_left_folders(&self) {
+        let all = locked(&self.emptied.left).all();
+        for some in all.chunks(AT_ONCE) {
+            self.remove_folders(some).await;
+        }
+    }
+
+    async fn remove_folders(&self, folders: &[String]) {
+        let Some(session) = self.sessions.latest().filter(|session| session.is_connected()) else {
+            return;
+        };
+        let unused: Vec<_> = folders.iter().filter(|folder| self.emptied.take(folder)).collect();
+        let deleted: Vec<_> = unused.iter().map(|path| session.client.delete(path, None)).collect();
+        let Ok(deleted) = session.answers(join_all(deleted)).await else {
+            return;
+        };
+        for (folder, deleted) in unused.into_iter().zip(deleted) {
+            // Others may be in it, and whoever may make folders need not be allowed to delete them.
+            if matches!(deleted, Ok(()) | Err(ZkError::NoNode)) {
+                self.folders.forget(folder.as_str());
+            }
         }
     }
 }

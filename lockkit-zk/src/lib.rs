@@ -20,7 +20,7 @@
 
 mod acquire;
 mod breaks;
-mod capable;
+mod capabilities;
 mod cell;
 mod driver;
 mod emptied;
@@ -34,7 +34,6 @@ mod line;
 mod lists;
 mod locks;
 mod look;
-mod node;
 mod options;
 mod paths;
 mod places;
@@ -46,7 +45,6 @@ mod sessions;
 mod url;
 mod versions;
 mod wait;
-mod watched;
 
 pub use driver::ZkDriver;
 pub use lockkit_core::Fence;

@@ -16,12 +16,11 @@ use lockkit_core::queue::Verdict;
 use lockkit_core::{Error, Token};
 use zookeeper_client::{EventType, OneshotWatcher};
 
-use crate::failure::{BACKEND, if_there};
+use crate::failure::{BACKEND, failed, if_there};
 use crate::line::Line;
-use crate::locks::line_of;
 use crate::paths::Child;
 use crate::session::Session;
-use crate::watched::{LOOK_EVERY, Room};
+use crate::session::{LOOK_EVERY, Room};
 
 /// An event of a watch, as the session's end where there will be none.
 pub(crate) type Event = BoxFuture<'static, EventType>;
@@ -174,4 +173,23 @@ fn later() -> Event {
 pub(crate) fn event(watcher: OneshotWatcher) -> Event {
     let changed = AssertUnwindSafe(watcher.changed()).catch_unwind();
     changed.map(|event| event.map_or(EventType::Session, |event| event.event_type)).boxed()
+}
+
+/// The claims of a folder, in order, whose children have these names.
+pub(crate) async fn line_of(
+    session: &Session,
+    folder: &str,
+    names: Vec<String>,
+) -> Result<Line, Error> {
+    let mut line = Line::of(names);
+    if !line.is_unsure() {
+        return Ok(line);
+    }
+    let stats = session.stats(&line.paths(folder)).await?;
+    let mut made = HashMap::with_capacity(stats.len());
+    for (child, stat) in line.claims().iter().zip(stats) {
+        made.insert(child.name.clone(), stat.map_err(failed)?.map(|stat| stat.czxid));
+    }
+    line.settle(&made);
+    Ok(line)
 }

@@ -1,24 +1,23 @@
 //! What the verbs of the driver share: sessions, paths, and what this process remembers; and how they
 //! read folders. The verbs are in files of their own.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join;
 use lockkit_core::Error;
 use lockkit_core::driver::{Background, KnownBases, Recent};
+use lockkit_core::queue::GivenLimit;
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
-use zookeeper_client::Error as ZkError;
+use zookeeper_client::{CreateMode, CreateOptions, Error as ZkError};
 
 use crate::cell::Cell;
 use crate::emptied::Emptied;
-use crate::enter::FolderState;
 use crate::failure::{failed, if_there};
 use crate::line::Line;
-use crate::lists::Lists;
+use crate::lists::{Lists, line_of};
 use crate::paths::Layout;
 use crate::places::Places;
 use crate::session::Session;
@@ -26,6 +25,22 @@ use crate::sessions::Sessions;
 
 /// Of how many folders, and registers, it is remembered how they were.
 const REMEMBERED: usize = 4096;
+
+/// Lists, or registers, that are read at once.
+pub(crate) const AT_ONCE: usize = 64;
+
+/// How the folder of a list was when it was last seen. It only chooses which request is tried first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FolderState {
+    /// It is there; nobody may be in it.
+    There,
+    /// Somebody is in it.
+    InUse,
+    /// It was given this limit; nobody may be in it.
+    Limited(GivenLimit),
+    /// It has seen so many claims that their numbers come to an end.
+    Worn,
+}
 
 /// The locks of one driver, without its outside.
 pub(crate) struct Locks {
@@ -113,6 +128,33 @@ impl Locks {
         self.make_folder(session, path.rsplit_once('/').map_or("", |(above, _)| above)).await
     }
 
+    /// Creates a node that stays, and the folders above it.
+    pub(crate) async fn create_kept(
+        &self,
+        session: &Session,
+        path: &str,
+        data: &[u8],
+    ) -> Result<(), ZkError> {
+        let options = CreateMode::Persistent.with_acls(self.sessions.options().acls());
+        self.create_with(session, path, data, &options).await
+    }
+
+    /// Creates a node as these options say, and the folders above it.
+    pub(crate) async fn create_with(
+        &self,
+        session: &Session,
+        path: &str,
+        data: &[u8],
+        options: &CreateOptions<'_>,
+    ) -> Result<(), ZkError> {
+        let created = session.answer(session.client.create(path, data, options)).await;
+        if !matches!(created, Err(ZkError::NoNode)) {
+            return created.map(drop);
+        }
+        self.make_above(session, path).await?;
+        session.answer(session.client.create(path, data, options)).await.map(drop)
+    }
+
     /// The list as the leader has it, with everything that this session sent before.
     pub(crate) async fn read_list(
         &self,
@@ -146,23 +188,4 @@ impl Locks {
         let listed = session.answer(session.client.list_children(path)).await;
         Ok(if_there(listed)?.unwrap_or_default())
     }
-}
-
-/// The claims of a folder, in order, whose children have these names.
-pub(crate) async fn line_of(
-    session: &Session,
-    folder: &str,
-    names: Vec<String>,
-) -> Result<Line, Error> {
-    let mut line = Line::of(names);
-    if !line.is_unsure() {
-        return Ok(line);
-    }
-    let stats = session.stats(&line.paths(folder)).await?;
-    let mut made = HashMap::with_capacity(stats.len());
-    for (child, stat) in line.claims().iter().zip(stats) {
-        made.insert(child.name.clone(), stat.map_err(failed)?.map(|stat| stat.czxid));
-    }
-    line.settle(&made);
-    Ok(line)
 }

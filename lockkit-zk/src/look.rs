@@ -4,24 +4,19 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use lockkit_core::driver::unix_ms;
+use lockkit_core::driver::{ClaimData, KnownBases, retry_conflicts, unix_ms};
 use lockkit_core::state::{
     Cursor, Finding, Health, ListRequest, Listed, LockState, Page, Severity,
 };
 use lockkit_core::{Error, Key, Name, Namespace, Space, Token};
-use zookeeper_client::{CreateMode, CreateOptions, Error as ZkError};
+use zookeeper_client::Error as ZkError;
 
 use crate::failure::{BACKEND, failed, if_there};
-use crate::locks::Locks;
-use crate::node::Label;
+use crate::locks::{AT_ONCE, Locks};
 use crate::options::ROUNDED;
 use crate::paths::{NAMESPACE, break_name, decode_name};
-use crate::registers::ATTEMPTS;
 use crate::session::Session;
-use crate::versions::known_defects;
-
-/// Lists, or registers, looked at in one flight.
-pub(crate) const AT_ONCE: usize = 64;
+use crate::versions::{KNOWN_DEFECTS, server_versions};
 
 /// How long a change may go unnoticed that moves no child: a graceful break.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -44,21 +39,23 @@ impl Locks {
             Some(*last)
         });
         let holders = line.queue().holders(tokens);
-        let mut standings = Vec::with_capacity(read.len());
+        let mut states = Vec::with_capacity(read.len());
         for (place, (child, read)) in line.claims().iter().zip(read).enumerate() {
             let Some((data, stat)) = if_there(read)? else { continue };
             let Some(token) = Token::new(stat.czxid as u64) else {
                 continue;
             };
-            let mut standing = Label::standing(&data, token, child.mode);
+            let (data, holds) = (ClaimData::from_json(&data), place < holders);
+            let mut state = ClaimData::state(data.as_ref(), token, child.mode, holds);
+            state.expires_in = state.ttl;
             // The leader's clock, read with ours: for people, who forgive some milliseconds.
             let queued_at = u64::try_from(stat.ctime).unwrap_or(0);
-            standing.queued_for = Duration::from_millis(unix_ms().saturating_sub(queued_at));
-            standing.held_for = (place < holders).then_some(standing.queued_for);
-            standing.broken = broken.contains(&break_name(key, token, &child.tag));
-            standings.push(standing);
+            state.queued_for = Duration::from_millis(unix_ms().saturating_sub(queued_at));
+            state.held_for = holds.then_some(state.queued_for);
+            state.broken = broken.contains(&break_name(key, token, &child.tag));
+            states.push(state);
         }
-        Ok(LockState::new(key.clone(), standings, last_break))
+        Ok(LockState::new(key.clone(), states, last_break))
     }
 
     pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
@@ -163,9 +160,7 @@ impl Locks {
         });
         let options = self.sessions.options();
         if servers > 1 {
-            for finding in known_defects(options).await {
-                health = health.with(finding);
-            }
+            health = KNOWN_DEFECTS.check(health, server_versions(options).await);
         }
         // A server gives no shorter session than its least, two of its ticks unless it is told
         // otherwise.
@@ -211,9 +206,7 @@ impl Locks {
     ) -> Result<Option<(u64, i32)>, Error> {
         let read = session.answer(session.client.get_data(&self.layout.base(namespace))).await;
         let Some((data, stat)) = if_there(read)? else { return Ok(None) };
-        let number = std::str::from_utf8(&data).ok().and_then(|text| text.parse().ok());
-        let wrong = || Error::permanent(BACKEND, "the token base is not a number");
-        Ok(Some((number.ok_or_else(wrong)?, stat.version)))
+        Ok(Some((KnownBases::parse(BACKEND, &data)?, stat.version)))
     }
 
     pub(crate) async fn raise_namespace_counter(
@@ -221,50 +214,22 @@ impl Locks {
         namespace: &Namespace,
         base: u64,
     ) -> Result<(), Error> {
-        let session = self.sessions.get().await?;
-        let path = self.layout.base(namespace);
-        let data = base.to_string();
-        for _ in 0..ATTEMPTS {
-            let written = match self.read_base(&session, namespace).await? {
-                Some((now, _)) if now >= base => return Ok(()),
+        let session = &*self.sessions.get().await?;
+        let (path, data) = (&*self.layout.base(namespace), &*base.to_string());
+        retry_conflicts(BACKEND, "others keep raising the token offset", |_| async move {
+            let written = match self.read_base(session, namespace).await? {
+                Some((now, _)) if now >= base => return Ok(Some(())),
                 Some((_, version)) => {
-                    let set = session.client.set_data(&path, data.as_bytes(), Some(version));
+                    let set = session.client.set_data(path, data.as_bytes(), Some(version));
                     session.answer(set).await.map(drop)
                 }
-                None => self.create_kept(&session, &path, data.as_bytes()).await,
+                None => self.create_kept(session, path, data.as_bytes()).await,
             };
             match written {
-                Err(ZkError::BadVersion | ZkError::NodeExists | ZkError::NoNode) => {}
-                other => return other.map_err(failed),
+                Err(ZkError::BadVersion | ZkError::NodeExists | ZkError::NoNode) => Ok(None),
+                other => other.map(Some).map_err(failed),
             }
-        }
-        Err(Error::retryable(BACKEND, "others keep raising the token base"))
-    }
-
-    /// Creates a node that stays, and the folders above it.
-    pub(crate) async fn create_kept(
-        &self,
-        session: &Session,
-        path: &str,
-        data: &[u8],
-    ) -> Result<(), ZkError> {
-        let options = CreateMode::Persistent.with_acls(self.sessions.options().acls());
-        self.create_with(session, path, data, &options).await
-    }
-
-    /// Creates a node as these options say, and the folders above it.
-    pub(crate) async fn create_with(
-        &self,
-        session: &Session,
-        path: &str,
-        data: &[u8],
-        options: &CreateOptions<'_>,
-    ) -> Result<(), ZkError> {
-        let created = session.answer(session.client.create(path, data, options)).await;
-        if !matches!(created, Err(ZkError::NoNode)) {
-            return created.map(drop);
-        }
-        self.make_above(session, path).await?;
-        session.answer(session.client.create(path, data, options)).await.map(drop)
+        })
+        .await
     }
 }

@@ -9,22 +9,20 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lockkit_core::driver::{Attempted, Entry, RegisterKey, Registers, Version, Write, WriteResult};
+use lockkit_core::driver::{Entry, RegisterKey, Version, Write, WriteResult, retry_conflicts};
 use lockkit_core::state::{Listed, RegisterRequest, RegisterState};
 use lockkit_core::{Error, Name, Namespace};
 use zookeeper_client::Error as ZkError;
 
-use crate::ZkDriver;
 use crate::cell::Cell;
 use crate::failure::{BACKEND, failed, if_there};
+use crate::locks::AT_ONCE;
 use crate::locks::Locks;
-use crate::look::AT_ONCE;
+use crate::session::LOOK_EVERY;
 use crate::session::Session;
-use crate::watched::LOOK_EVERY;
 
 /// How often a write is judged anew because others write as well.
-pub(crate) const ATTEMPTS: usize = 256;
+const ATTEMPTS: usize = 256;
 
 /// A register as it was read.
 #[derive(Clone, Debug)]
@@ -37,8 +35,50 @@ struct ReadRegister {
 }
 
 impl Locks {
+    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+        let session = self.sessions.get().await?;
+        let path = self.layout.register(&at.namespace, at.name.as_str());
+        Ok(self.read_register(&session, &path).await?.cell.entry())
+    }
+
+    /// Returns the register once its version is another one than this.
+    pub(crate) async fn register_changed(
+        &self,
+        at: &RegisterKey,
+        after: Option<Version>,
+    ) -> Result<Option<Entry>, Error> {
+        let path = self.layout.register(&at.namespace, at.name.as_str());
+        loop {
+            let session = self.sessions.get().await?;
+            let room = session.room(&[&path]);
+            // The watch is set before the look, so that no change falls between them. It also
+            // waits for a node that is not there yet.
+            let watcher = match room.is_some() {
+                true => {
+                    let watched = session.client.check_and_watch_stat(&path);
+                    Some(session.answer(watched).await.map_err(failed)?.1)
+                }
+                false => None,
+            };
+            let ReadRegister { cell, left, .. } = self.read_register(&session, &path).await?;
+            let entry = cell.entry();
+            if entry.as_ref().map(|entry| entry.version) != after {
+                return Ok(entry);
+            }
+            // Nobody tells when a value's time is over.
+            let left = left.unwrap_or(Duration::MAX).saturating_add(Duration::from_millis(1));
+            match watcher {
+                Some(watcher) => {
+                    let _ = tokio::time::timeout(left.min(FAR), watcher.changed()).await;
+                }
+                // Very much is watched in this session: look now and then.
+                None => tokio::time::sleep(left.min(LOOK_EVERY)).await,
+            }
+        }
+    }
+
     /// The register as the leader has it, in one flight.
-    async fn seen(&self, session: &Session, path: &str) -> Result<ReadRegister, Error> {
+    async fn read_register(&self, session: &Session, path: &str) -> Result<ReadRegister, Error> {
         let synced = session.ask_majority(path);
         let read = session.client.get_data(path);
         let (synced, read) = session.answers(async { tokio::join!(synced, read) }).await?;
@@ -67,22 +107,23 @@ impl Locks {
 
     /// The leader's clock: ZooKeeper shows it only in the time of a change, so one is made.
     async fn server_ms(&self, session: &Session) -> Result<i64, Error> {
-        let path = self.layout.clock();
-        for _ in 0..ATTEMPTS {
-            let set = session.answer(session.client.set_data(&path, b"", None)).await;
+        let path = &*self.layout.clock();
+        let conflict = "the node that tells the time comes and goes";
+        retry_conflicts(BACKEND, conflict, |_| async move {
+            let set = session.answer(session.client.set_data(path, b"", None)).await;
             if let Some(stat) = if_there(set)? {
-                return Ok(stat.mtime);
+                return Ok(Some(stat.mtime));
             }
-            match self.create_kept(session, &path, b"").await {
-                Ok(()) | Err(ZkError::NodeExists) => {}
-                Err(error) => return Err(failed(error)),
+            match self.create_kept(session, path, b"").await {
+                Ok(()) | Err(ZkError::NodeExists) => Ok(None),
+                Err(error) => Err(failed(error)),
             }
-        }
-        Err(Error::retryable(BACKEND, "the node that tells the time comes and goes"))
+        })
+        .await
     }
 
     /// Some registers that have a value, in the order of their names.
-    async fn page_of_registers(
+    pub(crate) async fn page_of_registers(
         &self,
         request: &RegisterRequest,
     ) -> Result<Listed<RegisterState>, Error> {
@@ -131,7 +172,11 @@ impl Locks {
         Ok(cells)
     }
 
-    async fn change(&self, at: &RegisterKey, write: &Write) -> Result<WriteResult, Error> {
+    pub(crate) async fn change(
+        &self,
+        at: &RegisterKey,
+        write: &Write,
+    ) -> Result<WriteResult, Error> {
         let session = self.sessions.get().await?;
         let path = self.layout.register(&at.namespace, at.name.as_str());
         let mut remembered = self.registers.last(&path);
@@ -142,7 +187,8 @@ impl Locks {
             let (node, next) = match judged {
                 Some(judged) => judged,
                 None => {
-                    let ReadRegister { cell, node, .. } = self.seen(&session, &path).await?;
+                    let ReadRegister { cell, node, .. } =
+                        self.read_register(&session, &path).await?;
                     match cell.after(write) {
                         Ok(next) => (node, next),
                         Err(outcome) => return Ok(outcome),
@@ -182,62 +228,6 @@ impl Locks {
             }
             None => self.create_kept(session, path, &data).await.map(|()| 0),
         }
-    }
-}
-
-#[async_trait]
-impl Registers for ZkDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
-        let session = self.ready().await?.sessions.get().await?;
-        let path = self.locks.layout.register(&at.namespace, at.name.as_str());
-        Ok(self.locks.seen(&session, &path).await?.cell.entry())
-    }
-
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: &Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
-        self.ready().await?.change(at, write).await.map(Attempted::from)
-    }
-
-    async fn changed(
-        &self,
-        at: &RegisterKey,
-        after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
-        let path = self.locks.layout.register(&at.namespace, at.name.as_str());
-        loop {
-            let session = self.ready().await?.sessions.get().await?;
-            let room = session.room(&[&path]);
-            // The watch is set before the look, so that no change falls between them. It also
-            // waits for a node that is not there yet.
-            let watcher = match room.is_some() {
-                true => {
-                    let watched = session.client.check_and_watch_stat(&path);
-                    Some(session.answer(watched).await.map_err(failed)?.1)
-                }
-                false => None,
-            };
-            let ReadRegister { cell, left, .. } = self.locks.seen(&session, &path).await?;
-            let entry = cell.entry();
-            if entry.as_ref().map(|entry| entry.version) != after {
-                return Ok(entry);
-            }
-            // Nobody tells when a value's time is over.
-            let left = left.unwrap_or(Duration::MAX).saturating_add(Duration::from_millis(1));
-            match watcher {
-                Some(watcher) => {
-                    let _ = tokio::time::timeout(left.min(FAR), watcher.changed()).await;
-                }
-                // Very much is watched in this session: look now and then.
-                None => tokio::time::sleep(left.min(LOOK_EVERY)).await,
-            }
-        }
-    }
-
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
-        self.ready().await?.page_of_registers(request).await
     }
 }
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{ClaimEnd, Renewal};
+use lockkit_core::driver::{ClaimData, ClaimEnd, Renewal};
 use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, Mode};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError};
 
 use crate::failure::{failed, if_there};
 use crate::line::Line;
-use crate::locks::{Locks, line_of};
-use crate::node::Label;
+use crate::lists::line_of;
+use crate::locks::Locks;
 use crate::paths::{Kind, Tag, broken_tag};
 use crate::places::Place;
 use crate::session::Session;
@@ -206,11 +206,11 @@ impl Locks {
         let acls = self.sessions.options().acls();
         let marker = format!("{}/{}", place.folder, place.tag.marker());
         let sent = SteadyClock.now();
-        let label = Label::of_downgraded(claim, session.lease(claim.hold_ttl));
+        let data = ClaimData::of(claim).with_ttl(session.lease(claim.hold_ttl)).downgraded();
         let mut multi = session.client.new_multi_writer();
         // The own node's data changes along, which tells those who watch it to look again.
         let marked = multi
-            .add_set_data(&node.path, &label, None)
+            .add_set_data(&node.path, &data.to_json(), None)
             .and_then(|()| multi.add_create(&marker, b"", &CreateMode::Ephemeral.with_acls(acls)));
         marked.map_err(failed)?;
         let done = session.answers(multi.commit()).await?;

@@ -13,22 +13,18 @@
 //! force then for all who come, and nobody is evicted; but one who began to hold in that moment, by
 //! the old limit, may be shown as waiting until there is room.
 
-use lockkit_core::driver::SetLimit;
-use lockkit_core::queue::{GivenLimit, Resizing};
+use lockkit_core::driver::{SetLimit, retry_conflicts};
+use lockkit_core::queue::{EXACT_ATTEMPTS, GivenLimit, LimitWrite, Resizing};
 use lockkit_core::{Error, Key};
 use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteError, MultiWriter};
 
-use crate::enter::FolderState;
 use crate::failure::{BACKEND, failed};
 use crate::given::{MARK, limit_at};
 use crate::line::Line;
+use crate::locks::FolderState;
 use crate::locks::{Locks, ReadList};
 use crate::session::Session;
 
-/// How often it begins anew because others changed the limit, or the list.
-const ATTEMPTS: usize = 256;
-/// How often it does so because others came and went.
-const EXACT_ATTEMPTS: usize = 16;
 /// Of how many claims it is asked whether they are still there. (A request has a megabyte at most,
 /// and the path of a claim up to three kilobytes.)
 const ASKED_FOR: usize = 200;
@@ -42,25 +38,23 @@ struct Change {
 
 impl Locks {
     pub(crate) async fn resize(&self, key: &Key, to: SetLimit) -> Result<u32, Error> {
-        let session = self.sessions.get().await?;
-        let folder = self.layout.list(key);
-        for attempt in 0..ATTEMPTS {
-            let seen = self.read_list(&session, &folder).await?;
-            let limit = match (to, seen.line.queue().given()) {
-                (SetLimit::IfUnset(_), Some(given)) => return Ok(given.limit),
-                (SetLimit::To(limit), Some(given)) if given.limit == limit => return Ok(limit),
-                (SetLimit::To(limit), _) => limit,
-                (SetLimit::IfUnset(limit), None) => seen.line.queue().limit().unwrap_or(limit),
+        let session = &*self.sessions.get().await?;
+        let folder = &*self.layout.list(key);
+        let conflict = "others keep resizing this semaphore";
+        retry_conflicts(BACKEND, conflict, |attempt| async move {
+            let seen = self.read_list(session, folder).await?;
+            let limit = match seen.line.queue().limit_write(to) {
+                LimitWrite::None(limit) => return Ok(Some(limit)),
+                LimitWrite::To(limit) => limit,
             };
-            let Some(change) = self.change_to(&session, &folder, &seen.line, limit).await? else {
-                continue;
+            let Some(change) = self.change_to(session, folder, &seen.line, limit).await? else {
+                return Ok(None);
             };
             let exact = attempt < EXACT_ATTEMPTS;
-            if self.give(&session, &folder, &seen, &change, exact).await? {
-                return Ok(limit);
-            }
-        }
-        Err(Error::retryable(BACKEND, "others keep resizing this semaphore"))
+            let written = self.give(session, folder, &seen, &change, exact).await?;
+            Ok(written.then_some(limit))
+        })
+        .await
     }
 
     /// What has to be written so that this list has this limit and nobody is evicted; `None` when

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -126,7 +126,7 @@ impl Sessions {
     /// The same if it is there, otherwise the main session.
     pub(crate) async fn there_for_ttl(&self, ttl: Duration) -> Result<Arc<Session>, Error> {
         let there = {
-            let others = self.others();
+            let others = locked(&self.others);
             others.get(&self.key(&others, ttl)).and_then(|lane| lane.live())
         };
         match there {
@@ -137,7 +137,7 @@ impl Sessions {
 
     /// Where claims of this ttl live; `None` for the main session.
     fn lane(&self, ttl: Duration) -> Option<Arc<Lane>> {
-        let mut others = self.others();
+        let mut others = locked(&self.others);
         let key = self.key(&others, ttl);
         if key == self.main.ttl {
             return None;
@@ -159,19 +159,15 @@ impl Sessions {
         }
     }
 
-    fn others(&self) -> MutexGuard<'_, HashMap<Duration, Arc<Lane>>> {
-        locked(&self.others)
-    }
-
     /// Whether this is one of the sessions that are used now.
     pub(crate) fn has(&self, session: &Arc<Session>) -> bool {
         let is_it = |lane: &Lane| lane.latest().is_some_and(|it| Arc::ptr_eq(&it, session));
-        is_it(&self.main) || self.others().values().any(|lane| is_it(lane))
+        is_it(&self.main) || locked(&self.others).values().any(|lane| is_it(lane))
     }
 
     /// Lets go of sessions for other ttls in which no claim has lived for a while.
     pub(crate) fn close_idle(&self) {
-        self.others().retain(|_, lane| lane.is_needed());
+        locked(&self.others).retain(|_, lane| lane.is_needed());
     }
 
     /// Connects to the first server that answers. The client asks the servers in random order, and
@@ -205,7 +201,7 @@ impl Sessions {
     /// # Cancel safety
     /// They are let go of when this is first polled.
     pub(crate) async fn close(&self) {
-        let others = std::mem::take(&mut *self.others());
+        let others = std::mem::take(&mut *locked(&self.others));
         let lanes = others.values().map(|lane| &**lane).chain([&self.main]);
         let sessions = lanes.filter_map(|lane| locked(&lane.current).take());
         // Whoever else works with a session ends it later.
@@ -328,7 +324,7 @@ mod tests {
         let several = sessions(ZkOptions::new("a"));
         let asked = [30_000, 5_000, 100, 3_999, 4_000, 90_000];
         assert_eq!(lanes(&several, asked), [30_000, 5_000, 4_000, 4_000, 4_000, 90_000]);
-        assert_eq!(several.others().len(), 3);
+        assert_eq!(locked(&several.others).len(), 3);
         let short = sessions(ZkOptions::new("a").ttl(Duration::from_secs(1)));
         assert_eq!(lanes(&short, [100, 1_000, 2_000]), [1_000, 1_000, 2_000]);
         let fixed = ZkOptions::new("a").session_timeout(Duration::from_secs(40));
@@ -343,6 +339,6 @@ mod tests {
             assert!(lane <= asked && lane > asked / 2 || lane == 4_000, "{lane} for {asked}");
         }
         // Those, and 4 s, 4.096 s, 8.192 s, 16.384 s and 32.768 s.
-        assert!(several.others().len() <= EXACT + 5, "{:?}", several.others().keys());
+        assert!(locked(&several.others).len() <= EXACT + 5, "{:?}", locked(&several.others).keys());
     }
 }

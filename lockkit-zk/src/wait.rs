@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkit_core::driver::Grant;
+use lockkit_core::driver::{ClaimData, Grant};
 use lockkit_core::queue::Verdict;
 use lockkit_core::{Claim, Error, LossReason, Mode};
 use zookeeper_client::EventType;
@@ -11,11 +11,10 @@ use crate::acquire::owned;
 use crate::failure::if_there;
 use crate::lists::{Event, Listing, event};
 use crate::locks::Locks;
-use crate::node::Label;
 use crate::paths::{Tag, break_name};
 use crate::places::{Node, Obstacle, Place};
+use crate::session::Room;
 use crate::session::Session;
-use crate::watched::Room;
 
 /// What became of the node ahead.
 enum Blocker {
@@ -198,7 +197,8 @@ async fn leaving(session: &Session, path: &str, mode: Mode) -> Result<Blocker, E
     let watched = session.answer(session.client.get_and_watch_data(path)).await;
     let Some((data, _, watcher)) = if_there(watched)? else { return Ok(Blocker::Left) };
     // It may have been downgraded before anybody watched. (That makes no room for a writer.)
-    if mode == Mode::Shared && Label::says_downgraded(&data) {
+    let is_shared = |data: ClaimData| data.mode() == Mode::Shared;
+    if mode == Mode::Shared && ClaimData::from_json(&data).is_some_and(is_shared) {
         return Ok(Blocker::Changed);
     }
     match event(watcher).await {

@@ -1,4 +1,4 @@
-//! Showing lists to people and programs. Changes nothing.
+//! Reading queues: for one of their claims, and for people and programs. Changes nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, Txn, TxnOp};
 use futures_util::future::join_all;
+use lockkit_core::clock::{Clock, Moment, SteadyClock};
+use lockkit_core::driver::ClaimData;
 use lockkit_core::state::{ClaimState, Cursor, ListRequest, LockState, Page};
-use lockkit_core::{BreakRecord, ClientIdentity, Error, Key, Space};
+use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Space};
 use tokio::sync::mpsc;
 
 use crate::calls::{EtcdError, ranges, revision};
 use crate::keys::{after, end_of, given_limit};
 use crate::line::{Entry, Line};
 use crate::locks::Locks;
-use crate::look::record;
-use crate::requests::{get_list, pair, token_of, unexpected_response};
+use crate::requests::{get_last_before, get_list, pair, token_of, unexpected_response};
 use crate::watchers::{WatchRange, digest};
 
 /// Keys that are fetched at once.
@@ -26,7 +27,58 @@ type Words = HashMap<Vec<u8>, (BreakRecord, i64)>;
 /// What is left of leases.
 type Left = HashMap<i64, Duration>;
 
+/// What a look at a list showed to one of its claims.
+pub(crate) struct Look {
+    pub(crate) own: Option<Entry>,
+    pub(crate) line: Line,
+    pub(crate) broken: Option<BreakRecord>,
+    /// When it was asked for.
+    pub(crate) sent: Moment,
+}
+
 impl Locks {
+    /// One look at the list of a claim, the claim's own key among them, and at its break.
+    pub(crate) async fn look(&self, claim: &Claim) -> Result<Look, EtcdError> {
+        // What was known when it was asked: the key may be another claim's when the answer comes.
+        let (key, created) = self.key_of(claim);
+        let list = get_list(&self.root.list(&claim.key));
+        self.look_at(claim, &key, created, vec![list]).await
+    }
+
+    /// The same for one that waits in line, where no more of the list is shown than matters to it:
+    /// who wants the lock alone needs no more than the last one ahead.
+    pub(crate) async fn look_ahead(&self, claim: &Claim) -> Result<Look, EtcdError> {
+        let (Mode::Exclusive, (key, Some(created))) = (claim.mode, self.key_of(claim)) else {
+            return self.look(claim).await;
+        };
+        let ahead = get_last_before(&self.root.list(&claim.key), created);
+        self.look_at(claim, &key, Some(created), vec![ahead, TxnOp::get(&*key, None)]).await
+    }
+
+    /// One look at a claim's break, and at these ranges of its list.
+    async fn look_at(
+        &self,
+        claim: &Claim,
+        key: &[u8],
+        created: Option<i64>,
+        mut steps: Vec<TxnOp>,
+    ) -> Result<Look, EtcdError> {
+        let sent = SteadyClock.now();
+        steps.push(TxnOp::get(self.root.broken(&claim.key, key), None));
+        let answer = self.calls.txn(Txn::new().and_then(steps)).await?.answer;
+        let mut shown = ranges(&answer);
+        let broken = shown.pop().ok_or_else(unexpected_response)?;
+        let kvs: Vec<_> = shown.iter().flat_map(GetResponse::kvs).cloned().collect();
+        let hidden = i64::from(shown.iter().any(GetResponse::more));
+        let line = Line::of(&kvs, kvs.len() as i64 + hidden, revision(&answer));
+        Ok(Look {
+            own: line.own(key, created).cloned(),
+            line,
+            broken: broken.kvs().first().and_then(|kv| BreakRecord::from_json(kv.value())),
+            sent,
+        })
+    }
+
     pub(crate) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
         Ok(self.state(key).await?.0)
     }
@@ -196,39 +248,24 @@ impl Locks {
         let here = words.iter().filter(|(at, _)| at.starts_with(&prefix));
         let last = here.max_by_key(|(_, (_, when))| *when).map(|(_, (record, _))| record.clone());
         let holders = line.queue().holders(line.entries().iter().map(Entry::token));
-        let standing = |(place, entry): (usize, &Entry)| -> Result<ClaimState, Error> {
-            let broken = words.contains_key(&self.root.broken(key, &entry.key));
-            let expires_in = left.get(&entry.lease).copied().unwrap_or_default();
-            let mut shown = standing(entry, place < holders)?;
-            (shown.broken, shown.expires_in) = (broken, expires_in);
-            Ok(shown)
+        let state = |(at, entry): (usize, &Entry)| -> Result<ClaimState, Error> {
+            let token = token_of(entry.created)?;
+            let mut state = ClaimData::state(entry.value.as_ref(), token, entry.mode, at < holders);
+            if entry.value.is_none() {
+                state.identity.program = String::from_utf8_lossy(&entry.key).into_owned();
+            }
+            state.broken = words.contains_key(&self.root.broken(key, &entry.key));
+            state.expires_in = left.get(&entry.lease).copied().unwrap_or_default();
+            Ok(state)
         };
-        let standings: Result<_, Error> = line.entries().iter().enumerate().map(standing).collect();
-        Ok(LockState::new(key.clone(), standings?, last))
+        let states: Result<_, Error> = line.entries().iter().enumerate().map(state).collect();
+        Ok(LockState::new(key.clone(), states?, last))
     }
-}
-
-fn standing(entry: &Entry, holds: bool) -> Result<ClaimState, Error> {
-    let unknown = || ClientIdentity {
-        host: "unknown".to_owned(),
-        pid: 0,
-        program: String::from_utf8_lossy(&entry.key).into_owned(),
-    };
-    let identity = entry.value.as_ref().map_or_else(unknown, |value| value.identity.clone());
-    let mut standing = ClaimState::new(token_of(entry.created)?, entry.mode, identity);
-    if let Some(value) = &entry.value {
-        standing.note = value.note.clone();
-        standing.ttl = value.ttl();
-        standing.queued_for = value.queued_for();
-        standing.held_for = value.held_for().filter(|_| holds);
-    }
-    if holds {
-        standing.held_for = Some(standing.held_for.unwrap_or_default());
-    }
-    Ok(standing)
 }
 
 fn words(breaks: &GetResponse) -> Words {
-    let word = |kv: &KeyValue| Some((kv.key().to_vec(), (record(kv)?, kv.mod_revision())));
+    let word = |kv: &KeyValue| {
+        Some((kv.key().to_vec(), (BreakRecord::from_json(kv.value())?, kv.mod_revision())))
+    };
     breaks.kvs().iter().filter_map(word).collect()
 }
