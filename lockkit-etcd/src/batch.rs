@@ -19,9 +19,9 @@ use lockkit_core::driver::{Attempted, Batch, BatchError, BatchOutcome, Flights};
 use tokio::sync::oneshot;
 
 use crate::acquire::PendingAcquire;
-use crate::calls::{self, ATTEMPT, BACKEND, EtcdError, revision};
+use crate::client::{ATTEMPT, BACKEND, EtcdError, EtcdResult, Response, revision};
 use crate::leases::Lease;
-use crate::locks::Locks;
+use crate::locks::EtcdLocks;
 use crate::release::PendingRelease;
 use crate::requests::{NextStep, TxnOutcome, delete, unexpected_response};
 
@@ -59,7 +59,7 @@ impl Request {
         {
             return txn;
         }
-        // Always so. An etcd that checks nobody's rights inside a nested transaction (before
+        // Always so. An etcd that checks no client's rights inside a nested transaction (before
         // 3.6.9, GHSA-rfx7-8w68-q57q) checks those to read what is compared outside of it,
         // and those to write what would be deleted otherwise.
         let there =
@@ -75,10 +75,7 @@ impl Request {
     }
 
     /// The responses to its releases and to its acquires.
-    fn split(
-        &self,
-        response: TxnResponse,
-    ) -> Result<(Vec<TxnResponse>, Vec<TxnResponse>), EtcdError> {
+    fn split(&self, response: TxnResponse) -> EtcdResult<(Vec<TxnResponse>, Vec<TxnResponse>)> {
         let part = |op| match op {
             TxnOpResponse::Txn(part) => Some(part),
             _ => None,
@@ -99,7 +96,7 @@ impl Request {
     }
 }
 
-impl Locks {
+impl EtcdLocks {
     /// Dropping this does not end what was sent: that goes on until it is answered, so that it
     /// is known what became of it. Nothing else is sent then.
     pub(crate) async fn submit(
@@ -109,7 +106,7 @@ impl Locks {
         let (caller, outcome) = oneshot::channel();
         let locks = self.clone();
         let (releases, acquires) = (batch.releases.to_vec(), batch.acquires.to_vec());
-        self.calls.background.spawn(async move {
+        self.client.background.spawn(async move {
             let batch = Batch { releases: &releases, acquires: &acquires };
             let outcome = locks.submit_rounds(batch, &caller).await;
             let _ = caller.send(outcome);
@@ -207,14 +204,14 @@ impl Locks {
 
     /// Sends one request. Where it may be carried out later, the leases are
     /// retired that it names: see [`Leases`](crate::leases::Leases).
-    async fn send(&self, request: &Request) -> Result<calls::Reply<TxnResponse>, EtcdError> {
+    async fn send(&self, request: &Request) -> EtcdResult<Response<TxnResponse>> {
         let leases = request.acquires.iter().flat_map(|(_, acquire)| acquire.leases());
         let named = leases.map(|lease| (lease.id, lease.clone())).collect();
         let mut unanswered = Unanswered { locks: self, named };
         let fresh = join_all(unanswered.named.values().map(|lease| self.leases.freshen(lease)));
-        let (reply, _) = join(self.calls.txn_within(ATTEMPT, || request.txn()), fresh).await;
+        let (reply, _) = join(self.client.txn_within(ATTEMPT, || request.txn()), fresh).await;
         match &reply {
-            Ok(calls::Reply { ambiguous: 0, .. }) | Err(EtcdError::Failed { ambiguous: 0, .. }) => {
+            Ok(Response { ambiguous: 0, .. }) | Err(EtcdError::Failed { ambiguous: 0, .. }) => {
                 unanswered.named.clear();
             }
             // Refused as a whole. One of them has ended, which etcd does not tell.
@@ -232,7 +229,7 @@ impl Locks {
         pending: PendingAcquire,
         outcome: TxnOutcome,
         caller: &Caller,
-    ) -> Result<NextStep<PendingAcquire>, EtcdError> {
+    ) -> EtcdResult<NextStep<PendingAcquire>> {
         if caller.is_closed() {
             self.note_abandoned(&pending, &outcome);
             return Err(EtcdError::LeaseGone); // there is no caller to hear of it
@@ -252,7 +249,7 @@ fn after_response(error: Error) -> BatchError {
 
 /// A request that may put in claims. Dropped unanswered, it retires the leases that it names.
 struct Unanswered<'a> {
-    locks: &'a Locks,
+    locks: &'a EtcdLocks,
     named: HashMap<i64, Arc<Lease>>,
 }
 

@@ -9,7 +9,7 @@ use lockkit_core::driver::{KnownDefect, KnownDefects, ServerVersion, ServerVersi
 use lockkit_core::state::Severity;
 
 use crate::batch::LIMITS;
-use crate::calls::BACKEND;
+use crate::client::BACKEND;
 
 /// What the driver can do with members of this version; of one that cannot be read, as with an old
 /// one.

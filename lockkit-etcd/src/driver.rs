@@ -1,4 +1,4 @@
-//! The driver's outside: how it is made, what it says that it can do, and the verbs of the trait,
+//! The public driver: how it is made, and the operations of the trait,
 //! each of which is done in a file of its own.
 
 use std::fmt;
@@ -14,12 +14,14 @@ use lockkit_core::promises::Promises;
 use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
 };
-use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Token};
+use lockkit_core::{
+    BreakRecord, Capabilities, Claim, Error, Key, LossReason, Namespace, Result, Token,
+};
 
-use crate::calls::Calls;
 use crate::capabilities::{self, CAPABILITIES};
+use crate::client::EtcdClient;
 use crate::keys::Root;
-use crate::locks::Locks;
+use crate::locks::EtcdLocks;
 use crate::url;
 
 /// Locks on etcd 3.4 and later.
@@ -41,7 +43,7 @@ use crate::url;
 /// ```
 #[derive(Clone)]
 pub struct EtcdDriver {
-    pub(crate) locks: Arc<Locks>,
+    pub(crate) locks: Arc<EtcdLocks>,
     capabilities: &'static Capabilities,
 }
 
@@ -67,10 +69,10 @@ impl EtcdDriver {
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
+    pub async fn connect(url: &str) -> Result<Self> {
         let target = url::parse(url)?;
-        let calls = Calls::to(target.endpoints, &target.options);
-        let mut driver = Self::over(calls, &target.root);
+        let client = EtcdClient::to(target.endpoints, &target.options);
+        let mut driver = Self::over(client, &target.root);
         // That needs the leader, and the right to read.
         driver.locks.check_format().await?;
         let (version, is_behind_a_proxy) =
@@ -85,7 +87,7 @@ impl EtcdDriver {
 
     /// Whether [`connect`](Self::connect) understands this URL and its options. Asks no server;
     /// reads the files that the URL names.
-    pub fn check_url(url: &str) -> Result<(), Error> {
+    pub fn check_url(url: &str) -> Result<()> {
         url::parse(url).map(drop)
     }
 
@@ -102,24 +104,24 @@ impl EtcdDriver {
     /// was cut off, and with `with_keep_alive`, so that they end on one that stands still. Connect it
     /// to members: that no `etcd grpc-proxy` is in between is not checked here.
     pub fn with_client(client: Client, root: &str) -> Self {
-        Self::over(Calls::with(client), root)
+        Self::over(EtcdClient::with(client), root)
     }
 
     /// The locks, once their format was checked: for every operation that may be the first one.
-    pub(crate) async fn ready(&self) -> Result<&Arc<Locks>, Error> {
+    pub(crate) async fn ready(&self) -> Result<&Arc<EtcdLocks>> {
         self.locks.check_format().await?;
         Ok(&self.locks)
     }
 
-    fn over(calls: Calls, root: &str) -> Self {
-        let locks = Arc::new(Locks::new(calls, Root::new(root)));
+    fn over(client: EtcdClient, root: &str) -> Self {
+        let locks = Arc::new(EtcdLocks::new(client, Root::new(root)));
         Self { locks, capabilities: &CAPABILITIES }
     }
 }
 
 impl fmt::Debug for EtcdDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EtcdDriver").field("calls", &self.locks.calls).finish_non_exhaustive()
+        f.debug_struct("EtcdDriver").field("client", &self.locks.client).finish_non_exhaustive()
     }
 }
 
@@ -137,25 +139,22 @@ impl LockDriver for EtcdDriver {
         self.ready().await.map_err(BatchError::refused)?.submit(batch).await
     }
 
-    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
         self.locks.granted(claim).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
         self.locks.renew(claims).await
     }
 
-    async fn renew_with_evidence(
-        &self,
-        claims: &[Arc<Claim>],
-    ) -> Result<Vec<Result<Renewed, Error>>, Error> {
+    async fn renew_with_evidence(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewed>>> {
         let answers = self.locks.renew(claims).await?;
-        let evidence = self.locks.calls.terms.evidence();
+        let evidence = self.locks.client.terms.evidence();
         let with = |renewal| Renewed { renewal, evidence: evidence.clone() };
         Ok(answers.into_iter().map(|answer| answer.map(with)).collect())
     }
 
-    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal> {
         self.locks.downgrade(claim).await
     }
 
@@ -165,15 +164,15 @@ impl LockDriver for EtcdDriver {
         token: Token,
         force: BreakMode,
         record: &BreakRecord,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool> {
         self.ready().await?.break_claim(key, token, force, record).await
     }
 
-    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+    async fn inspect(&self, key: &Key) -> Result<LockState> {
         self.ready().await?.inspect(key).await
     }
 
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+    async fn list(&self, request: &ListRequest) -> Result<Page> {
         self.ready().await?.list(request).await
     }
 
@@ -181,36 +180,36 @@ impl LockDriver for EtcdDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<Listed<Namespace>> {
         self.ready().await?.namespaces(after, limit).await
     }
 
-    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState> {
         self.ready().await?.changed(key, seen).await
     }
 
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
-        let key = self.locks.place(claim.id).map(|place| place.entry.key);
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored> {
+        let key = self.locks.cached(claim.id).map(|cached| cached.stored.key);
         key.map(Anchored::At).ok_or(Error::Lost { reason: LossReason::Vanished })
     }
 
-    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32> {
         self.ready().await?.resize(key, limit).await
     }
 
-    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
         self.ready().await?.namespace_counter(namespace).await
     }
 
-    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<()> {
         self.ready().await?.raise_namespace_counter(namespace, base).await
     }
 
-    async fn promises(&self) -> Result<Promises, Error> {
+    async fn promises(&self) -> Result<Promises> {
         self.locks.promises().await
     }
 
-    async fn health(&self) -> Result<Health, Error> {
+    async fn health(&self) -> Result<Health> {
         self.locks.health().await
     }
 
@@ -221,27 +220,19 @@ impl LockDriver for EtcdDriver {
 
 #[async_trait]
 impl Registers for EtcdDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
         self.ready().await?.load(at).await
     }
 
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: &Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
+    async fn write(&self, at: &RegisterKey, write: &Write) -> Result<Attempted<WriteResult>> {
         self.ready().await?.write(at, write.clone()).await
     }
 
-    async fn changed(
-        &self,
-        at: &RegisterKey,
-        after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
         self.ready().await?.register_changed(at, after).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
         self.ready().await?.page_of_registers(request).await
     }
 }

@@ -2,32 +2,32 @@
 //! anything else is sent.
 
 use etcd_client::{Txn, TxnOp};
-use lockkit_core::Error;
+use lockkit_core::{Error, Result};
 
-use crate::calls::{BACKEND, EtcdError, ranges};
-use crate::locks::Locks;
+use crate::client::{BACKEND, EtcdError, ranges};
+use crate::locks::EtcdLocks;
 use crate::requests::{created, unexpected_response};
 
 /// The format of keys and values that this driver reads and writes.
 const FORMAT: u64 = 1;
 
-impl Locks {
+impl EtcdLocks {
     /// Makes sure that what is stored here has this driver's format.
-    pub(crate) async fn check_format(&self) -> Result<(), Error> {
+    pub(crate) async fn check_format(&self) -> Result<()> {
         self.format.get_or_try_init(|| self.read_format()).await.map(drop)
     }
 
-    async fn read_format(&self) -> Result<(), Error> {
+    async fn read_format(&self) -> Result<()> {
         let key = self.root.format();
         let get = || TxnOp::get(&*key, None);
-        let answer = self.calls.txn(Txn::new().and_then([get()])).await?.answer;
+        let answer = self.client.txn(Txn::new().and_then([get()])).await?.answer;
         let stored = ranges(&answer).pop().ok_or_else(unexpected_response)?;
         if let Some(kv) = stored.kvs().first() {
             return self.judge_format(kv.value());
         }
         let put = TxnOp::put(&*key, FORMAT.to_string(), None);
         let install = Txn::new().when([created(&key, 0)]).and_then([put]).or_else([get()]);
-        let answer = match self.calls.txn(install).await {
+        let answer = match self.client.txn(install).await {
             Ok(reply) => reply.answer,
             // A login that may only read, or a full etcd: nothing else can be written, either.
             Err(EtcdError::Failed { error, .. }) if !error.is_retryable() => return Ok(()),
@@ -39,7 +39,7 @@ impl Locks {
         }
     }
 
-    fn judge_format(&self, stored: &[u8]) -> Result<(), Error> {
+    fn judge_format(&self, stored: &[u8]) -> Result<()> {
         let stored = String::from_utf8_lossy(stored);
         let key = String::from_utf8_lossy(&self.root.format()).into_owned();
         let what_to_do = match stored.parse::<u64>() {

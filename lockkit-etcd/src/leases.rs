@@ -3,8 +3,8 @@
 //! All renewed claims of a driver with the same ttl share one lease, so that a thousand of them are
 //! renewed by one message. Two dangers come with that, and both are dealt with here:
 //!
-//! - **Ghosts.** A request that was given up may still reach etcd and put in a claim that nobody
-//!   knows. On a lease that is kept alive for others it would stand there for ever. So a lease that
+//! - **Ghosts.** A request that was given up may still reach etcd and put in a claim that no client
+//!   knows. On a lease that is kept alive for others it would is stored there for ever. So a lease that
 //!   such a request named is *retired*: new claims get another, those who live on it are moved away
 //!   at their next renewal, and when the last has gone it is revoked. That takes the ghost along,
 //!   and what arrives later still is refused, as it names a lease that is no more.
@@ -29,7 +29,7 @@ use lockkit_core::clock::{Clock, Moment, SteadyClock};
 use lockkit_core::driver::locked;
 use lockkit_core::{Claim, Error, Lifetime, Margin};
 
-use crate::calls::{BACKEND, Calls, EtcdError};
+use crate::client::{BACKEND, EtcdClient, EtcdError, EtcdResult};
 use crate::keepalive::KeepAlive;
 
 /// The longest lease that etcd gives, in seconds (its limit is 9·10⁹).
@@ -70,13 +70,13 @@ pub(crate) struct Lease {
     since: AtomicU64,
     gone: AtomicBool,
     retired: AtomicBool,
-    /// Whether it is of no use to anybody once nobody here knows it.
+    /// Whether it is of no use to any client once no claim here knows it.
     revoke: AtomicBool,
-    calls: Arc<Calls>,
+    client: Arc<EtcdClient>,
 }
 
 impl Lease {
-    pub(crate) fn new(id: i64, ttl: Duration, since: Moment, calls: &Arc<Calls>) -> Self {
+    pub(crate) fn new(id: i64, ttl: Duration, since: Moment, client: &Arc<EtcdClient>) -> Self {
         Self {
             id,
             ttl,
@@ -84,7 +84,7 @@ impl Lease {
             gone: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             revoke: AtomicBool::new(false),
-            calls: calls.clone(),
+            client: client.clone(),
         }
     }
 
@@ -93,7 +93,7 @@ impl Lease {
         Moment::from_nanos(self.since.load(Ordering::Acquire))
     }
 
-    /// Until when it certainly is there, unless somebody revokes it.
+    /// Until when it certainly is there, unless a client revokes it.
     pub(crate) fn until(&self) -> Moment {
         self.until_from(self.since())
     }
@@ -123,7 +123,7 @@ impl Lease {
         now.since(self.since()) > self.ttl / YOUNG
     }
 
-    /// Has it revoked once nobody here knows it any more.
+    /// Has it revoked once no claim here knows it any more.
     pub(crate) fn end(&self) {
         self.revoke.store(true, Ordering::Release);
     }
@@ -141,21 +141,21 @@ impl Drop for Lease {
             return;
         }
         // Outside a runtime it ends by itself.
-        let (calls, id) = (self.calls.clone(), self.id);
-        self.calls.background.spawn(async move { revoke(&calls, id).await });
+        let (client, id) = (self.client.clone(), self.id);
+        self.client.background.spawn(async move { revoke(&client, id).await });
     }
 }
 
 /// The leases of one driver.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    calls: Arc<Calls>,
+    client: Arc<EtcdClient>,
     keep_alive: KeepAlive,
     /// A key that this client may read.
     root: Vec<u8>,
     /// The shared leases that new claims get, by their seconds.
     current: Mutex<HashMap<u64, Arc<Lease>>>,
-    /// All leases that anybody here knows, by their id.
+    /// All leases that any client here knows, by their id.
     known: Mutex<HashMap<i64, Weak<Lease>>>,
     /// The one for what is to be remembered for a while.
     lasting: tokio::sync::Mutex<Option<Arc<Lease>>>,
@@ -164,11 +164,11 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    pub(crate) fn new(calls: Arc<Calls>, root: Vec<u8>) -> Self {
+    pub(crate) fn new(client: Arc<EtcdClient>, root: Vec<u8>) -> Self {
         Self {
             root,
-            keep_alive: KeepAlive::new(calls.clone()),
-            calls,
+            keep_alive: KeepAlive::new(client.clone()),
+            client,
             current: Mutex::default(),
             known: Mutex::default(),
             lasting: tokio::sync::Mutex::default(),
@@ -177,13 +177,13 @@ impl Leases {
     }
 
     /// The lease for a claim that waits: shared, whatever becomes of the claim when it holds.
-    pub(crate) async fn waiting(&self, claim: &Claim) -> Result<Arc<Lease>, EtcdError> {
+    pub(crate) async fn waiting(&self, claim: &Claim) -> EtcdResult<Arc<Lease>> {
         self.shared(seconds(claim.wait_ttl)).await
     }
 
     /// The lease for a claim that holds: shared, or one of its own if it is not renewed, or not by
     /// this process only.
-    pub(crate) async fn holding(&self, claim: &Claim) -> Result<Arc<Lease>, EtcdError> {
+    pub(crate) async fn holding(&self, claim: &Claim) -> EtcdResult<Arc<Lease>> {
         match claim.lifetime {
             Lifetime::Renewed => self.shared(seconds(claim.hold_ttl)).await,
             _ => self.grant(seconds(claim.hold_ttl)).await,
@@ -191,7 +191,7 @@ impl Leases {
     }
 
     /// The shared lease of so many seconds that new claims get.
-    async fn shared(&self, seconds: u64) -> Result<Arc<Lease>, EtcdError> {
+    async fn shared(&self, seconds: u64) -> EtcdResult<Arc<Lease>> {
         if let Some(lease) = self.usable(seconds) {
             return Ok(lease);
         }
@@ -217,20 +217,20 @@ impl Leases {
     }
 
     /// A new lease.
-    pub(crate) async fn grant(&self, seconds: u64) -> Result<Arc<Lease>, EtcdError> {
+    pub(crate) async fn grant(&self, seconds: u64) -> EtcdResult<Arc<Lease>> {
         let seconds = i64::try_from(seconds.min(LONGEST)).unwrap_or(i64::MAX);
         let sent = SteadyClock.now();
         let granted =
-            self.calls.call(|mut client| async move { client.lease_grant(seconds, None).await });
+            self.client.call(|mut client| async move { client.lease_grant(seconds, None).await });
         let granted = granted.await?.answer;
         let ttl = Duration::from_secs(u64::try_from(granted.ttl()).unwrap_or(0));
         // What a repeated request gave counts from the first one: earlier, so on the safe side.
-        Ok(self.note(Lease::new(granted.id(), ttl, sent, &self.calls)))
+        Ok(self.note(Lease::new(granted.id(), ttl, sent, &self.client)))
     }
 
-    /// A lease that nobody renews, for keys that are to stay for so long at least: those that come
+    /// A lease that is never renewed, for keys that are to stay for so long at least: those that come
     /// one after the other share it.
-    pub(crate) async fn lasting(&self, at_least: Duration) -> Result<Arc<Lease>, EtcdError> {
+    pub(crate) async fn lasting(&self, at_least: Duration) -> EtcdResult<Arc<Lease>> {
         let mut lasting = self.lasting.lock().await;
         let needed = SteadyClock.now().after(at_least);
         if let Some(lease) = lasting.as_ref().filter(|lease| lease.until() >= needed) {
@@ -241,14 +241,14 @@ impl Leases {
         Ok(lease)
     }
 
-    /// The lease with this id: known here, or somebody else's. `None` if it is gone.
-    pub(crate) async fn find(&self, id: i64) -> Result<Option<Arc<Lease>>, EtcdError> {
+    /// The lease with this id: known here, or another client's. `None` if it is gone.
+    pub(crate) async fn find(&self, id: i64) -> EtcdResult<Option<Arc<Lease>>> {
         if let Some(lease) = self.known(id) {
             return Ok((!lease.is_gone()).then_some(lease));
         }
         let sent = SteadyClock.now();
         let ask =
-            self.calls.call(|mut client| async move { client.lease_time_to_live(id, None).await });
+            self.client.call(|mut client| async move { client.lease_time_to_live(id, None).await });
         let answer = ask.await?.answer;
         if answer.ttl() <= 0 {
             return Ok(None);
@@ -256,18 +256,18 @@ impl Leases {
         let ttl = Duration::from_secs(u64::try_from(answer.granted_ttl()).unwrap_or(0));
         let left = Duration::from_secs(u64::try_from(answer.ttl()).unwrap_or(0));
         let since = sent.before(ttl.saturating_sub(left));
-        Ok(Some(self.note(Lease::new(id, ttl, since, &self.calls))))
+        Ok(Some(self.note(Lease::new(id, ttl, since, &self.client))))
     }
 
     /// The lease with this id; where it is not known how long it lasts, one that is over.
     pub(crate) fn known_or(&self, id: i64) -> Arc<Lease> {
-        let unknown = || Lease::new(id, Duration::ZERO, Moment::from_nanos(0), &self.calls);
+        let unknown = || Lease::new(id, Duration::ZERO, Moment::from_nanos(0), &self.client);
         self.known(id).unwrap_or_else(|| Arc::new(unknown()))
     }
 
     /// Revokes a lease, as far as etcd can be reached.
     pub(crate) async fn revoke(&self, lease: &Lease) {
-        revoke(&self.calls, lease.id).await;
+        revoke(&self.client, lease.id).await;
         lease.gone.store(true, Ordering::Release);
     }
 
@@ -286,8 +286,8 @@ impl Leases {
         lease
     }
 
-    /// Guarantee a lease alive; says whether it is still there.
-    pub(crate) async fn keep(&self, lease: &Lease) -> Result<bool, EtcdError> {
+    /// Keeps a lease alive; says whether it is still there.
+    pub(crate) async fn keep(&self, lease: &Lease) -> EtcdResult<bool> {
         for _ in 0..ATTEMPTS {
             match self.keep_once(lease, patience(lease.ttl)).await? {
                 KeptAlive::InTerm(_) => return Ok(true),
@@ -308,7 +308,7 @@ impl Leases {
         &self,
         lease: &Lease,
         patience: Duration,
-    ) -> Result<KeptAlive, EtcdError> {
+    ) -> EtcdResult<KeptAlive> {
         let sent = SteadyClock.now();
         let kept = self.keep_alive.keep(lease.id, patience);
         let (kept, term) = join(kept, self.term(patience)).await;
@@ -326,14 +326,14 @@ impl Leases {
     }
 
     /// The term in which a majority answers.
-    async fn term(&self, patience: Duration) -> Result<u64, EtcdError> {
+    async fn term(&self, patience: Duration) -> EtcdResult<u64> {
         let any = GetOptions::new().with_count_only().with_limit(1);
         let read = Txn::new().and_then([TxnOp::get(&*self.root, Some(any))]);
-        let answer = self.calls.txn_within(patience, || read.clone()).await?.answer;
+        let answer = self.client.txn_within(patience, || read.clone()).await?.answer;
         Ok(answer.header().map_or(0, |header| header.raft_term()))
     }
 
-    /// Guarantee it alive if a good part of it has passed. Meant to travel beside a request that puts
+    /// Keeps it alive if a good part of it has passed. Meant to be sent beside a request that puts
     /// a claim on it; what it does not achieve shows in [`Lease::since`].
     pub(crate) async fn freshen(&self, lease: &Lease) {
         if lease.is_old(SteadyClock.now()) {
@@ -363,8 +363,8 @@ impl Leases {
             // The claims that live on it keep it, and it is revoked only when the last is released.
             lease.end();
         }
-        if !self.calls.is_unanswered() {
-            self.calls.background.ended_within(CLOSING).await;
+        if !self.client.is_unanswered() {
+            self.client.background.ended_within(CLOSING).await;
         }
     }
 }
@@ -374,8 +374,8 @@ pub(crate) fn new_leader() -> EtcdError {
     Error::retryable(BACKEND, "etcd has just changed its leader").into()
 }
 
-async fn revoke(calls: &Calls, id: i64) {
-    let _ = calls.call(|mut client| async move { client.lease_revoke(id).await }).await;
+async fn revoke(client: &EtcdClient, id: i64) {
+    let _ = client.call(|mut client| async move { client.lease_revoke(id).await }).await;
 }
 
 /// What may be trusted of this ttl, as core has it by default.
@@ -408,10 +408,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_shared_lease_is_full_of_the_claims_that_live_on_it_and_not_of_those_that_did() {
-        let calls = Arc::new(Calls::to(Vec::new(), &etcd_client::ConnectOptions::new()));
-        let leases = Leases::new(calls.clone(), Vec::new());
+        let client = Arc::new(EtcdClient::to(Vec::new(), &etcd_client::ConnectOptions::new()));
+        let leases = Leases::new(client.clone(), Vec::new());
         let (ttl, now) = (Duration::from_secs(30), SteadyClock.now());
-        let lease = leases.note(Lease::new(1, ttl, now, &calls));
+        let lease = leases.note(Lease::new(1, ttl, now, &client));
         locked(&leases.current).insert(30, lease.clone());
         drop(lease);
         for _ in 0..2 * FULL {

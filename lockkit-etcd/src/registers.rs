@@ -6,7 +6,7 @@
 //! A write says on what it relies: the revisions at which both keys were written last. A driver
 //! remembers them of the registers that it used last, and takes one of which it remembers nothing
 //! for one that was never written; so a write takes one round trip, and a second one only when
-//! somebody else has written since, which the first one shows. What refuses a write is always what
+//! another client has written since, which the first one shows. What refuses a write is always what
 //! etcd said. A value with a ttl has a lease of its own: to get that is a round trip before. It goes
 //! with the value: when another one is written it is revoked, in the background.
 
@@ -15,19 +15,19 @@ use std::time::Duration;
 
 use etcd_client::{GetOptions, GetResponse, KeyValue, PutOptions, Txn, TxnOp};
 use lockkit_core::driver::{Attempted, Entry, RegisterKey, Version, Write, WriteResult};
-use lockkit_core::{Error, Token};
+use lockkit_core::{Error, Result, Token};
 use tokio::sync::mpsc;
 
-use crate::calls::{BACKEND, EtcdError, Reply, ranges, revision};
+use crate::client::{BACKEND, EtcdResult, Response, ranges, revision};
 use crate::leases::{Lease, seconds};
-use crate::locks::Locks;
+use crate::locks::EtcdLocks;
 use crate::requests::{delete, pair, written};
 use crate::value::{KnownRegister, RegisterMeta, hex, version};
 use crate::watchers::{WatchRange, digest};
 
 /// How long the id of a deletion is remembered at least where no token is.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
-/// How often a write begins anew because another came in between.
+/// How often a write begins again because another came in between.
 const ATTEMPTS: usize = 256;
 
 /// A register as it was.
@@ -38,8 +38,8 @@ struct ReadRegister {
     revision: i64,
 }
 
-impl Locks {
-    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+impl EtcdLocks {
+    pub(crate) async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
         Ok(self.read_register(at).await?.entry())
     }
 
@@ -48,7 +48,7 @@ impl Locks {
         &self,
         at: &RegisterKey,
         after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Option<Entry>> {
         loop {
             let read = self.read_register(at).await?;
             let entry = read.entry();
@@ -60,15 +60,15 @@ impl Locks {
             let content = Some(digest(read.value.as_slice()));
             let from = read.revision + 1;
             let range = WatchRange { key, end: Vec::new(), from, changes: true, content };
-            let _watching = self.watches.watch(range, to);
+            let _watch = self.watches.watch(range, to);
             changes.recv().await;
         }
     }
 
-    async fn read_register(&self, at: &RegisterKey) -> Result<ReadRegister, EtcdError> {
+    async fn read_register(&self, at: &RegisterKey) -> EtcdResult<ReadRegister> {
         let (value, meta) = self.root.register(at);
-        let txn = Txn::new().and_then(show(&value, &meta));
-        let answer = self.calls.txn(txn).await?.answer;
+        let txn = Txn::new().and_then(read_register_keys(&value, &meta));
+        let answer = self.client.txn(txn).await?.answer;
         let seen = ReadRegister::of(pair(ranges(&answer))?, revision(&answer));
         self.registers.saw(value, seen.state.clone());
         Ok(seen)
@@ -78,7 +78,7 @@ impl Locks {
         &self,
         at: &RegisterKey,
         mut write: Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
+    ) -> Result<Attempted<WriteResult>> {
         let mut state = self.registers.last(&self.root.register(at).0).unwrap_or_default();
         let mut is_told = false; // by etcd, to this write
         let (mut lease, mut ambiguous) = (None, 0);
@@ -101,7 +101,7 @@ impl Locks {
                             return Ok(Attempted::after(ambiguous, stored));
                         }
                         Err(now) => {
-                            // Where nobody has written since, no attempt was applied.
+                            // Where no client has written since, no attempt was applied.
                             write.repeated |= ambiguous > 0 && now.written != state.written;
                             state = now;
                         }
@@ -113,14 +113,14 @@ impl Locks {
         Err(Error::retryable(BACKEND, "others keep writing this register"))
     }
 
-    /// Writes, unless somebody did since it was like this; otherwise says how it is now.
+    /// Writes, unless a client did since it was like this; otherwise says how it is now.
     async fn attempt(
         &self,
         at: &RegisterKey,
         write: &Write,
         before: &KnownRegister,
         lease: Option<&Arc<Lease>>,
-    ) -> Result<Reply<Result<Version, KnownRegister>>, EtcdError> {
+    ) -> EtcdResult<Response<Result<Version, KnownRegister>>> {
         let (value, meta) = self.root.register(at);
         let token = write.token.map(Token::get).max(before.meta.token);
         let remembered = RegisterMeta { token, write: hex(write.write_id) };
@@ -142,8 +142,8 @@ impl Locks {
         let txn = Txn::new()
             .when([written(&meta, before.written), written(&value, before.value_revision)])
             .and_then([TxnOp::put(&*meta, bytes, on(brief.as_ref())), put])
-            .or_else(show(&value, &meta));
-        let reply = self.calls.txn(txn).await?;
+            .or_else(read_register_keys(&value, &meta));
+        let reply = self.client.txn(txn).await?;
         let revision = revision(&reply.answer);
         if !reply.answer.succeeded() {
             let now = ReadRegister::of(pair(ranges(&reply.answer))?, revision).state;
@@ -151,7 +151,7 @@ impl Locks {
             return Ok(reply.with(Err(now)));
         }
         if before.lease != 0 {
-            self.leases.known_or(before.lease).end(); // nothing stands on it any more
+            self.leases.known_or(before.lease).end(); // nothing is on it any more
         }
         let value_revision = write.value.as_ref().map_or(0, |_| revision);
         let lease = lease.map_or(0, |lease| lease.id);
@@ -161,7 +161,7 @@ impl Locks {
     }
 }
 
-fn show(value: &[u8], meta: &[u8]) -> [TxnOp; 2] {
+fn read_register_keys(value: &[u8], meta: &[u8]) -> [TxnOp; 2] {
     [value, meta].map(|key| TxnOp::get(key, None::<GetOptions>))
 }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
-use lockkit_core::Error;
+use lockkit_core::Result;
 use lockkit_core::driver::{PemFiles, ServerUrl};
 
 const PORT: u16 = 2379;
@@ -26,7 +26,7 @@ const FORM: &str =
     "an etcd URL is etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…][/ROOT], or etcds:// for TLS";
 
 /// Takes a URL apart.
-pub(crate) fn parse(url: &str) -> Result<Target, Error> {
+pub(crate) fn parse(url: &str) -> Result<Target> {
     let url = ServerUrl::parse(url, FORM)?;
     let scheme = match url.scheme {
         "etcd" => "http",
@@ -63,7 +63,7 @@ pub(crate) fn parse(url: &str) -> Result<Target, Error> {
     Ok(Target { endpoints, root, options })
 }
 
-fn tls(files: &PemFiles, domain: Option<String>) -> Result<TlsOptions, Error> {
+fn tls(files: &PemFiles, domain: Option<String>) -> Result<TlsOptions> {
     let (ca, pem) = files.read_with_authority()?;
     let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
     if let Some((cert, key)) = pem.identity {

@@ -7,7 +7,7 @@ use lockkit_core::driver::{ClaimId, Found, Version, WriteId};
 use lockkit_core::queue::GivenLimit;
 use serde::{Deserialize, Serialize};
 
-use crate::keys::given_limit;
+use crate::keys::fixed_limit_of;
 
 /// What is stored under the key of a limit; the limit is in the key itself.
 #[derive(Default, Serialize, Deserialize)]
@@ -15,9 +15,9 @@ struct Until {
     until: u64,
 }
 
-/// The limit that a list was given, if that is what this key says.
-pub(crate) fn given_by(kv: &KeyValue) -> Option<GivenLimit> {
-    let limit = given_limit(kv.key())?;
+/// The fixed limit of a queue, if this is its key.
+pub(crate) fn stored_limit(kv: &KeyValue) -> Option<GivenLimit> {
+    let limit = fixed_limit_of(kv.key())?;
     let Until { until } = serde_json::from_slice(kv.value()).unwrap_or_default();
     Some(GivenLimit { limit, until })
 }
@@ -41,7 +41,7 @@ pub(crate) struct RegisterMeta {
 pub(crate) struct KnownRegister {
     /// The revision of the value; 0 when there is none.
     pub(crate) value_revision: i64,
-    /// The lease of the value, which nothing else stands on; 0 for a value that stays.
+    /// The lease of the value, which has no other key; 0 for a value that stays.
     pub(crate) lease: i64,
     pub(crate) meta: RegisterMeta,
     /// The revision of the last write; 0 when none is remembered.
@@ -62,7 +62,7 @@ impl KnownRegister {
     }
 }
 
-/// The highest token that the writes of a register bore, as its key for what is remembered says.
+/// The highest token of the writes of a register, from what its key `meta` stores.
 pub(crate) fn token_in(meta: &[u8]) -> Option<Token> {
     let meta: RegisterMeta = serde_json::from_slice(meta).ok()?;
     meta.token.and_then(Token::new)

@@ -345,7 +345,7 @@ async fn a_lease_that_has_ended_costs_those_who_name_it_a_new_one_and_others_not
     let five = waits(&[claim("a"), short("b"), by_hand, claim("c"), short("d")]);
     tokens(&soon("an answer", submit(&driver, &five)).await);
     assert!(matches!(driver.renew_single(&lives).await, Ok(Renewal::Holds(_))));
-    // Nobody has to leave the lease that lives: there is it, the new one, and that of the one that
+    // No client has to leave the lease that lives: there is it, the new one, and that of the one that
     // is renewed by hand (its first one is taken back).
     soon("the end of the spare lease", async {
         while client.leases().await.unwrap().leases().len() != 3 {

@@ -1,4 +1,4 @@
-//! etcd that lets nobody in without a login or a certificate: users, passwords, tokens that run out,
+//! etcd that lets no client in without a login or a certificate: users, passwords, tokens that run out,
 //! TLS, rights on one prefix only, and the program's own client.
 
 use std::path::Path;
@@ -24,7 +24,7 @@ async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, event).await.unwrap_or_else(|_| panic!("{what} never came"))
 }
 
-/// From now on nobody gets in without a login, and `shop` may read and write below `prefix` alone.
+/// From now on no client gets in without a login, and `shop` may read and write below `prefix` alone.
 async fn demand_logins(server: &Server, prefix: &str) -> Client {
     let mut client = Client::connect([server.addr().to_string()], None).await.unwrap();
     client.user_add(ROOT.0, ROOT.1, None).await.unwrap();
@@ -49,7 +49,7 @@ async fn manager(url: &str) -> LockManager {
     LockManager::with(Arc::new(driver), settings).unwrap()
 }
 
-/// Waits until so many claims are in line.
+/// Waits until so many claims are in the queue.
 async fn in_line(client: &mut Client, name: &str, claims: i64) {
     soon("a place in line", async {
         let all = || Some(GetOptions::new().with_prefix().with_count_only());
@@ -275,7 +275,7 @@ async fn the_programs_own_client_may_have_a_login_and_certificates() {
     guard.release().await.unwrap();
 }
 
-/// Certificates of an authority, and of another one that nobody trusts.
+/// Certificates of an authority, and of another one that no client trusts.
 struct Papers<'a>(&'a Path);
 
 impl<'a> Papers<'a> {

@@ -1,4 +1,5 @@
-//! The driver: which verb does what. The verbs themselves stand in pages of their own.
+//! The public driver: how it is made, and the operations of the trait, each of which is done in a file
+//! of its own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use lockkit_core::state::{
     Health, ListRequest, Listed, LockState, Page, RegisterRequest, RegisterState,
 };
 use lockkit_core::{
-    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Token,
+    BreakRecord, Capabilities, Claim, Error, Key, Lifetime, LossReason, Namespace, Result, Token,
 };
 use zookeeper_client::Client;
 
 use crate::ZkOptions;
 use crate::capabilities::capabilities;
-use crate::locks::Locks;
+use crate::locks::ZkLocks;
 use crate::sessions::Sessions;
 
 /// Locks in ZooKeeper: one ephemeral node per claim.
@@ -43,7 +44,7 @@ use crate::sessions::Sessions;
 /// # Ok(()) }
 /// ```
 pub struct ZkDriver {
-    pub(crate) locks: Arc<Locks>,
+    pub(crate) locks: Arc<ZkLocks>,
     capabilities: Capabilities,
 }
 
@@ -53,12 +54,12 @@ impl ZkDriver {
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind but a session that ends by itself.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
+    pub async fn connect(url: &str) -> Result<Self> {
         Self::connect_with(ZkOptions::parse(url)?).await
     }
 
     /// Whether [`connect`](Self::connect) understands this URL and its options. No I/O.
-    pub fn check_url(url: &str) -> Result<(), Error> {
+    pub fn check_url(url: &str) -> Result<()> {
         ZkOptions::parse(url).map(drop)
     }
 
@@ -66,7 +67,7 @@ impl ZkDriver {
     ///
     /// # Cancel safety
     /// As [`connect`](Self::connect).
-    pub async fn connect_with(options: ZkOptions) -> Result<Self, Error> {
+    pub async fn connect_with(options: ZkOptions) -> Result<Self> {
         let driver = Self::over(Sessions::open(options).await?);
         driver.locks.check_format().await?;
         Ok(driver)
@@ -81,14 +82,14 @@ impl ZkDriver {
     }
 
     /// The locks, once their format was checked: for every operation that may be the first one.
-    async fn ready(&self) -> Result<&Arc<Locks>, Error> {
+    async fn ready(&self) -> Result<&Arc<ZkLocks>> {
         self.locks.check_format().await?;
         Ok(&self.locks)
     }
 
     fn over(sessions: Sessions) -> Self {
         let capabilities = capabilities(&sessions);
-        Self { locks: Arc::new(Locks::over(sessions)), capabilities }
+        Self { locks: Arc::new(ZkLocks::over(sessions)), capabilities }
     }
 }
 
@@ -109,7 +110,7 @@ impl LockDriver for ZkDriver {
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        self.ready().await.map_err(BatchError::refused)?.watch_leases();
+        self.ready().await.map_err(BatchError::refused)?.start_cleanup();
         let acquire = |Acquire { claim, patience }: Acquire| async move {
             if claim.lifetime == Lifetime::Detached {
                 let error = self.unsupported("claims that outlive their process");
@@ -123,15 +124,15 @@ impl LockDriver for ZkDriver {
         Ok(submit_each(batch, acquire, release).await)
     }
 
-    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
+    async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant> {
         self.locks.granted(claim).await
     }
 
-    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
+    async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal>>> {
         Ok(self.locks.renew(claims).await)
     }
 
-    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
+    async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal> {
         self.locks.downgrade(claim).await
     }
 
@@ -141,15 +142,15 @@ impl LockDriver for ZkDriver {
         token: Token,
         force: BreakMode,
         record: &BreakRecord,
-    ) -> Result<bool, Error> {
+    ) -> Result<bool> {
         self.ready().await?.break_claim(key, token, force, record).await
     }
 
-    async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+    async fn inspect(&self, key: &Key) -> Result<LockState> {
         self.ready().await?.inspect(key).await
     }
 
-    async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+    async fn list(&self, request: &ListRequest) -> Result<Page> {
         self.ready().await?.list(request).await
     }
 
@@ -157,7 +158,7 @@ impl LockDriver for ZkDriver {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<Listed<Namespace>> {
         match self.capabilities.namespaces {
             true => self.ready().await?.namespaces(after, limit).await,
             false => Err(self.unsupported(
@@ -167,29 +168,29 @@ impl LockDriver for ZkDriver {
         }
     }
 
-    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+    async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState> {
         self.ready().await?.changed(key, seen).await
     }
 
-    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored, Error> {
-        let node = self.locks.places.of(claim.id).and_then(|place| place.node);
+    async fn anchor(&self, claim: &Arc<Claim>) -> Result<Anchored> {
+        let node = self.locks.claims.get(claim.id).and_then(|cached| cached.node);
         let path = node.map(|node| node.path.into_bytes());
         path.map(Anchored::At).ok_or(Error::Lost { reason: LossReason::Vanished })
     }
 
-    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32, Error> {
+    async fn resize(&self, key: &Key, limit: SetLimit) -> Result<u32> {
         self.ready().await?.resize(key, limit).await
     }
 
-    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+    async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
         self.ready().await?.namespace_counter(namespace).await
     }
 
-    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
+    async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<()> {
         self.ready().await?.raise_namespace_counter(namespace, base).await
     }
 
-    async fn promises(&self) -> Result<Promises, Error> {
+    async fn promises(&self) -> Result<Promises> {
         let mut promises = Promises::of(self.capabilities());
         let why = "a server with forceSync=no answers before a write is on disk, and no client can \
                    read that setting: look into its zoo.cfg and its -Dzookeeper.forceSync";
@@ -197,7 +198,7 @@ impl LockDriver for ZkDriver {
         Ok(promises)
     }
 
-    async fn health(&self) -> Result<Health, Error> {
+    async fn health(&self) -> Result<Health> {
         self.locks.health().await
     }
 
@@ -208,27 +209,19 @@ impl LockDriver for ZkDriver {
 
 #[async_trait]
 impl Registers for ZkDriver {
-    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>, Error> {
+    async fn load(&self, at: &RegisterKey) -> Result<Option<Entry>> {
         self.ready().await?.load(at).await
     }
 
-    async fn write(
-        &self,
-        at: &RegisterKey,
-        write: &Write,
-    ) -> Result<Attempted<WriteResult>, Error> {
+    async fn write(&self, at: &RegisterKey, write: &Write) -> Result<Attempted<WriteResult>> {
         self.ready().await?.change(at, write).await.map(Attempted::from)
     }
 
-    async fn changed(
-        &self,
-        at: &RegisterKey,
-        after: Option<Version>,
-    ) -> Result<Option<Entry>, Error> {
+    async fn changed(&self, at: &RegisterKey, after: Option<Version>) -> Result<Option<Entry>> {
         self.ready().await?.register_changed(at, after).await
     }
 
-    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>, Error> {
+    async fn page(&self, request: &RegisterRequest) -> Result<Listed<RegisterState>> {
         self.ready().await?.page_of_registers(request).await
     }
 }

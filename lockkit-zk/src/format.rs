@@ -1,24 +1,24 @@
 //! The version of the format of what is stored, in a znode of its own. It is read once a driver, before
 //! anything else is sent.
 
-use lockkit_core::Error;
+use lockkit_core::{Error, Result};
 use zookeeper_client::{Acl, Acls, AuthId, CreateMode, Error as ZkError, Permission};
 
-use crate::failure::{BACKEND, failed};
-use crate::locks::Locks;
+use crate::errors::{BACKEND, failed};
+use crate::locks::ZkLocks;
 
 /// The format of nodes and their data that this driver reads and writes.
 const FORMAT: u64 = 1;
 /// How often it is read again because other drivers install it, or because folders are removed.
 const ATTEMPTS: usize = 8;
 
-impl Locks {
+impl ZkLocks {
     /// Makes sure that what is stored here has this driver's format.
-    pub(crate) async fn check_format(&self) -> Result<(), Error> {
+    pub(crate) async fn check_format(&self) -> Result<()> {
         self.format.get_or_try_init(|| self.read_format()).await.map(drop)
     }
 
-    async fn read_format(&self) -> Result<(), Error> {
+    async fn read_format(&self) -> Result<()> {
         let session = self.sessions.get().await?;
         let path = self.layout.format();
         // Any login may read it, so that one without rights is told so where it needs them.
@@ -50,7 +50,7 @@ impl Locks {
     }
 }
 
-fn judge(path: &str, stored: &[u8]) -> Result<(), Error> {
+fn judge(path: &str, stored: &[u8]) -> Result<()> {
     let stored = String::from_utf8_lossy(stored);
     let what_to_do = match stored.parse::<u64>() {
         Ok(FORMAT) => return Ok(()),

@@ -1,6 +1,6 @@
 //! The URL of an ensemble, taken apart. No I/O but the reading of certificates.
 
-use lockkit_core::Error;
+use lockkit_core::Result;
 use lockkit_core::driver::ServerUrl;
 
 use crate::ZkOptions;
@@ -22,7 +22,7 @@ impl ZkOptions {
     ///
     /// # Errors
     /// [`Error::Config`], without the password.
-    pub fn parse(url: &str) -> Result<Self, Error> {
+    pub fn parse(url: &str) -> Result<Self> {
         let url = ServerUrl::parse(url, FORM)?;
         let secure = match url.scheme {
             "zk" => false,
@@ -66,7 +66,7 @@ impl ZkOptions {
 }
 
 #[cfg(feature = "tls")]
-fn with_tls(options: ZkOptions, url: &ServerUrl<'_>) -> Result<ZkOptions, Error> {
+fn with_tls(options: ZkOptions, url: &ServerUrl<'_>) -> Result<ZkOptions> {
     let (ca, pem) = url.pem_files.read_with_authority()?;
     let tls = zookeeper_client::TlsOptions::new().with_pem_ca(&ca);
     let mut tls = tls.map_err(|e| url.error(&format!("ca: {e}")))?;
@@ -78,7 +78,7 @@ fn with_tls(options: ZkOptions, url: &ServerUrl<'_>) -> Result<ZkOptions, Error>
 }
 
 #[cfg(not(feature = "tls"))]
-fn with_tls(_: ZkOptions, url: &ServerUrl<'_>) -> Result<ZkOptions, Error> {
+fn with_tls(_: ZkOptions, url: &ServerUrl<'_>) -> Result<ZkOptions> {
     Err(url.error(
         "zks:// needs the cargo feature \"tls\" of lockkit-zk (\"zk-tls\" of lockkit), which \
          is not compiled in",

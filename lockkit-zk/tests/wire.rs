@@ -202,7 +202,7 @@ async fn the_next_in_line_knows_that_it_holds_without_another_look() {
     assert!(grant.token.get() > 0);
     let counts = proxy.counts();
     assert_eq!(counts.pushes, 1, "{counts:?}");
-    // What may follow is the removal of the watch on its own node, which nobody waits for.
+    // What may follow is the removal of the watch on its own node, which nothing waits for.
     assert!(counts.requests <= 1, "{counts:?}");
 }
 
@@ -422,7 +422,7 @@ async fn a_write_never_goes_over_one_that_came_since_the_last_look() {
     assert_eq!((entry.version.0, entry.token), (first.0 + 1, Some(highest)));
 }
 
-/// Behind one that waits as well, the one ahead that leaves makes nobody a holder.
+/// Behind one that waits as well, the one ahead that leaves makes no client a holder.
 #[tokio::test]
 async fn whoever_waits_behind_one_that_gives_up_goes_on_waiting() {
     let (server, proxy, driver) = proxied().await;

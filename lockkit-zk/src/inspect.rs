@@ -1,4 +1,4 @@
-//! Looking: one list, all lists, a change of a list, the ensemble's health. Changes nothing.
+//! Reading: one queue, all queues, a change of a queue, token offsets, the ensemble's health.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use lockkit_core::driver::{ClaimData, KnownBases, retry_conflicts, unix_ms};
 use lockkit_core::state::{
     Cursor, Finding, Health, ListRequest, Listed, LockState, Page, Severity,
 };
-use lockkit_core::{Error, Key, Name, Namespace, Space, Token};
+use lockkit_core::{Key, Name, Namespace, Result, Space, Token};
 use zookeeper_client::Error as ZkError;
 
-use crate::failure::{BACKEND, failed, if_there};
-use crate::locks::{AT_ONCE, Locks};
+use crate::errors::{BACKEND, failed, if_there};
+use crate::locks::{AT_ONCE, ZkLocks};
 use crate::options::ROUNDED;
 use crate::paths::{NAMESPACE, break_name, decode_name};
 use crate::session::Session;
@@ -21,31 +21,31 @@ use crate::versions::{KNOWN_DEFECTS, server_versions};
 /// How long a change may go unnoticed that moves no child: a graceful break.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-impl Locks {
+impl ZkLocks {
     /// One list, as the leader has it.
-    pub(crate) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+    pub(crate) async fn inspect(&self, key: &Key) -> Result<LockState> {
         let session = self.synced().await?;
         self.state(&session, key).await
     }
 
-    async fn state(&self, session: &Session, key: &Key) -> Result<LockState, Error> {
+    async fn state(&self, session: &Session, key: &Key) -> Result<LockState> {
         let folder = self.layout.list(key);
-        let line = self.line(session, &folder).await?;
-        let read = session.contents(&line.paths(&folder)).await?;
+        let snapshot = self.snapshot(session, &folder).await?;
+        let read = session.contents(&snapshot.paths(&folder)).await?;
         let (broken, last_break) = self.records_of(session, key).await?;
-        // What left while we looked has a greater token than the one before it.
+        // A claim that left during the read has a greater token than the one before it.
         let tokens = read.iter().scan(0, |last, read| {
             *last = read.as_ref().map_or(*last, |(_, stat)| stat.czxid as u64);
             Some(*last)
         });
-        let holders = line.queue().holders(tokens);
+        let holders = snapshot.queue().holders(tokens);
         let mut states = Vec::with_capacity(read.len());
-        for (place, (child, read)) in line.claims().iter().zip(read).enumerate() {
+        for (position, (child, read)) in snapshot.claims().iter().zip(read).enumerate() {
             let Some((data, stat)) = if_there(read)? else { continue };
             let Some(token) = Token::new(stat.czxid as u64) else {
                 continue;
             };
-            let (data, holds) = (ClaimData::from_json(&data), place < holders);
+            let (data, holds) = (ClaimData::from_json(&data), position < holders);
             let mut state = ClaimData::state(data.as_ref(), token, child.mode, holds);
             state.expires_in = state.ttl;
             // The leader's clock, read with ours: for people, who forgive some milliseconds.
@@ -58,7 +58,7 @@ impl Locks {
         Ok(LockState::new(key.clone(), states, last_break))
     }
 
-    pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+    pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page> {
         let (session, namespace) = (self.synced().await?, &request.namespace);
         let mut keys = Vec::new();
         for space in [Space::Lock, Space::Semaphore] {
@@ -97,7 +97,7 @@ impl Locks {
         session: &Session,
         folder: &str,
         prefix: &str,
-    ) -> Result<Vec<Name>, Error> {
+    ) -> Result<Vec<Name>> {
         let nodes = self.children(session, folder).await?;
         let names = nodes.iter().filter_map(|node| decode_name(node));
         let names = names.filter(|name| name.starts_with(prefix));
@@ -110,7 +110,7 @@ impl Locks {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<Listed<Namespace>> {
         let session = self.synced().await?;
         let folders = self.children(&session, self.layout.root()).await?;
         let names = folders.iter().filter_map(|f| decode_name(f.strip_prefix(NAMESPACE)?));
@@ -118,12 +118,12 @@ impl Locks {
         Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
     }
 
-    pub(crate) async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+    pub(crate) async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState> {
         let folder = self.layout.list(key);
         loop {
             let session = self.sessions.get().await?;
             let room = session.room(&[&folder]);
-            // The watch is set before the look, so that no change falls between them.
+            // The watch is set before the read, so that no change falls between them.
             let watcher = match room.is_some() {
                 true => {
                     let watched = session.client.list_and_watch_children(&folder);
@@ -144,7 +144,7 @@ impl Locks {
         }
     }
 
-    pub(crate) async fn health(&self) -> Result<Health, Error> {
+    pub(crate) async fn health(&self) -> Result<Health> {
         let session = self.synced().await?;
         let servers = match session.answer(session.client.get_config()).await {
             Ok((config, _)) => {
@@ -185,14 +185,14 @@ impl Locks {
         {
             health = health.with(Finding {
                 severity: Severity::Warning,
-                what: format!("locks last {ttl:?} without news, not the {asked:?} asked for"),
+                what: format!("locks last {ttl:?} without reads, not the {asked:?} asked for"),
                 advice: "raise maxSessionTimeout on the servers, or ask for less".to_owned(),
             });
         }
         Ok(health)
     }
 
-    pub(crate) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+    pub(crate) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
         // An old base would make tokens that are lower than those of others.
         let session = self.synced().await?;
         let base = self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base);
@@ -203,7 +203,7 @@ impl Locks {
         &self,
         session: &Session,
         namespace: &Namespace,
-    ) -> Result<Option<(u64, i32)>, Error> {
+    ) -> Result<Option<(u64, i32)>> {
         let read = session.answer(session.client.get_data(&self.layout.base(namespace))).await;
         let Some((data, stat)) = if_there(read)? else { return Ok(None) };
         Ok(Some((KnownBases::parse(BACKEND, &data)?, stat.version)))
@@ -213,7 +213,7 @@ impl Locks {
         &self,
         namespace: &Namespace,
         base: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<()> {
         let session = &*self.sessions.get().await?;
         let (path, data) = (&*self.layout.base(namespace), &*base.to_string());
         retry_conflicts(BACKEND, "others keep raising the token offset", |_| async move {

@@ -9,12 +9,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkit_core::clock::{Clock, SteadyClock, sleep_until};
 use lockkit_core::driver::{backoff, locked};
-use lockkit_core::{Error, Mode};
+use lockkit_core::{Error, Mode, Result};
 use zookeeper_client::Error as ZkError;
 
-use crate::emptied::MANY;
-use crate::locks::{FolderState, Locks};
-use crate::places::Place;
+use crate::claim_cache::CachedClaim;
+use crate::locks::{FolderState, ZkLocks};
+use crate::unused_folders::MANY;
 
 /// Deletions under way at once, and the pause after these: 400 a second at most.
 const AT_ONCE: usize = 16;
@@ -22,9 +22,9 @@ const PAUSE: Duration = Duration::from_millis(40);
 /// How often it looks whether renewals are under way, which go first.
 const TURN: Duration = Duration::from_millis(5);
 
-impl Locks {
+impl ZkLocks {
     /// Starts the task unless it runs. (It ends when its runtime does.)
-    pub(crate) fn watch_leases(self: &Arc<Self>) {
+    pub(crate) fn start_cleanup(self: &Arc<Self>) {
         let mut task = locked(&self.leases);
         if task.as_ref().is_none_or(|task| task.is_finished()) {
             *task = Some(tokio::spawn(run(Arc::downgrade(self))));
@@ -32,23 +32,23 @@ impl Locks {
     }
 
     /// Takes a claim out whose lease is over, however long that takes to reach the server.
-    async fn end(&self, place: &Place) {
+    async fn end(&self, cached: &CachedClaim) {
         let mut failures: u32 = 0;
-        while !place.session.has_ended() {
-            let ended: Result<(), Error> = match &place.node {
+        while !cached.session.has_ended() {
+            let ended: Result<()> = match &cached.node {
                 Some(node) => {
                     // Whether it was downgraded is not known here.
-                    let Place { session, folder, tag, .. } = place;
-                    let taken = self.take_out(session, folder, &node.name, tag, Mode::Shared);
+                    let CachedClaim { session, folder, tag, .. } = cached;
+                    let taken = self.remove_node(session, folder, &node.name, tag, Mode::Shared);
                     taken.await.map(drop).map_err(Error::from)
                 }
-                None => self.remove_all(&place.session, &place.folder, &place.tag).await,
+                None => self.remove_all(&cached.session, &cached.folder, &cached.tag).await,
             };
             match ended {
                 Ok(()) => return,
                 Err(error) if error.is_retryable() => {}
                 // It ends with the session, of which this may have the last use.
-                Err(_) if !self.sessions.has(&place.session) => return,
+                Err(_) if !self.sessions.has(&cached.session) => return,
                 // The right to delete it may be given back.
                 Err(error) if failures == 0 => tracing::warn!(%error, "a claim that is over stays"),
                 Err(_) => {}
@@ -59,21 +59,21 @@ impl Locks {
     }
 }
 
-async fn run(locks: Weak<Locks>) {
+async fn run(locks: Weak<ZkLocks>) {
     loop {
         let Some(strong) = locks.upgrade() else {
             return;
         };
         // Looks up now and then, to see whether the driver is still there.
         let latest = SteadyClock.now().after(Duration::from_secs(1));
-        let (over, next) = strong.places.take_over(latest);
+        let (over, next) = strong.claims.take_expired(latest);
         strong.sessions.close_idle();
         strong.remove_many_folders();
-        for place in over {
+        for cached in over {
             let locks = strong.clone();
-            strong.background.spawn(async move { locks.end(&place).await });
+            strong.background.spawn(async move { locks.end(&cached).await });
         }
-        let earlier = strong.places.earlier.clone();
+        let earlier = strong.claims.earlier.clone();
         drop(strong);
         tokio::select! {
             () = sleep_until(&SteadyClock, next) => {}
@@ -82,22 +82,22 @@ async fn run(locks: Weak<Locks>) {
     }
 }
 
-impl Locks {
+impl ZkLocks {
     /// Notes that a claim has left this folder, which may be removed if nothing else is in it. That of
     /// a list with a limit stays, as do those that neighbours share.
-    pub(crate) fn left_folder(&self, folder: &str) {
+    pub(crate) fn folder_unused(&self, folder: &str) {
         let limited = matches!(self.folders.last(folder), Some(FolderState::Limited(_)));
         if !limited && !self.layout.has_neighbours() {
-            self.emptied.left(folder, SteadyClock.now());
+            self.unused_folders.left(folder, SteadyClock.now());
         }
     }
 
     /// Removes some of the folders that were left, in the background, where there are very many.
     pub(crate) fn remove_many_folders(self: &Arc<Self>) {
-        let Ok(alone) = self.emptied.removing.clone().try_lock_owned() else {
+        let Ok(alone) = self.unused_folders.removing.clone().try_lock_owned() else {
             return;
         };
-        let due = locked(&self.emptied.left).due(SteadyClock.now(), MANY);
+        let due = locked(&self.unused_folders.left).due(SteadyClock.now(), MANY);
         if due.is_empty() {
             return;
         }
@@ -105,7 +105,7 @@ impl Locks {
         self.background.spawn(async move {
             let _alone = alone;
             for some in due.chunks(AT_ONCE) {
-                while locks.emptied.renewing.load(Ordering::Relaxed) > 0 {
+                while locks.unused_folders.renewing.load(Ordering::Relaxed) > 0 {
                     tokio::time::sleep(TURN).await;
                 }
                 locks.remove_folders(some).await;
@@ -115,8 +115,8 @@ impl Locks {
     }
 
     /// Removes all folders that were left lately.
-    pub(crate) async fn remove_left_folders(&self) {
-        let all = locked(&self.emptied.left).all();
+    pub(crate) async fn remove_unused_folders(&self) {
+        let all = locked(&self.unused_folders.left).all();
         for some in all.chunks(AT_ONCE) {
             self.remove_folders(some).await;
         }
@@ -126,13 +126,15 @@ impl Locks {
         let Some(session) = self.sessions.latest().filter(|session| session.is_connected()) else {
             return;
         };
-        let unused: Vec<_> = folders.iter().filter(|folder| self.emptied.take(folder)).collect();
+        let unused: Vec<_> =
+            folders.iter().filter(|folder| self.unused_folders.take(folder)).collect();
         let deleted: Vec<_> = unused.iter().map(|path| session.client.delete(path, None)).collect();
         let Ok(deleted) = session.answers(join_all(deleted)).await else {
             return;
         };
         for (folder, deleted) in unused.into_iter().zip(deleted) {
-            // Others may be in it, and whoever may make folders need not be allowed to delete them.
+            // Others may be in it, and a client that may make folders need not be allowed to delete
+            // them.
             if matches!(deleted, Ok(()) | Err(ZkError::NoNode)) {
                 self.folders.forget(folder.as_str());
             }

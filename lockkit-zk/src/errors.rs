@@ -1,7 +1,7 @@
 //! What the client's errors mean for a caller.
 
-use lockkit_core::Error;
 use lockkit_core::driver::BatchError;
+use lockkit_core::{Error, Result};
 use zookeeper_client::Error as ZkError;
 
 pub(crate) const BACKEND: &str = "zookeeper";
@@ -25,7 +25,7 @@ pub(crate) fn failed(error: ZkError) -> Error {
 }
 
 /// The answer about a node; `None` where there is no such node.
-pub(crate) fn if_there<T>(answer: Result<T, ZkError>) -> Result<Option<T>, Error> {
+pub(crate) fn if_there<T>(answer: Result<T, ZkError>) -> Result<Option<T>> {
     match answer {
         Err(ZkError::NoNode) => Ok(None),
         answer => answer.map(Some).map_err(failed),

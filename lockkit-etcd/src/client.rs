@@ -33,7 +33,7 @@ const RIGHTS: &str = "the login needs the rights to read and to write all keys b
 const LONGEST_ANSWER: usize = 256 * 1024 * 1024;
 
 /// Clients, one an endpoint.
-pub(crate) struct Calls {
+pub(crate) struct EtcdClient {
     endpoints: Vec<Endpoint>,
     /// The one in use.
     current: AtomicUsize,
@@ -75,7 +75,7 @@ impl Clients {
 }
 
 /// An answer, and what is known of the attempts before it.
-pub(crate) struct Reply<T> {
+pub(crate) struct Response<T> {
     pub(crate) answer: T,
     /// How many attempts failed that may have reached the server, or may yet.
     pub(crate) ambiguous: u32,
@@ -83,10 +83,10 @@ pub(crate) struct Reply<T> {
     pub(crate) at: usize,
 }
 
-impl<T> Reply<T> {
+impl<T> Response<T> {
     /// The same with what the answer means.
-    pub(crate) fn with<U>(self, answer: U) -> Reply<U> {
-        Reply { answer, ambiguous: self.ambiguous, at: self.at }
+    pub(crate) fn with<U>(self, answer: U) -> Response<U> {
+        Response { answer, ambiguous: self.ambiguous, at: self.at }
     }
 
     /// Whether it was asked more than once.
@@ -108,6 +108,9 @@ pub(crate) enum EtcdError {
         ambiguous: u32,
     },
 }
+
+/// The result of a request to etcd.
+pub(crate) type EtcdResult<T> = Result<T, EtcdError>;
 
 impl EtcdError {
     /// A request of which it is not known whether it was carried out.
@@ -142,21 +145,21 @@ impl From<Error> for EtcdError {
     }
 }
 
-impl fmt::Debug for Calls {
+impl fmt::Debug for EtcdClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let urls: Vec<_> = self.endpoints.iter().map(|e| &e.url).collect();
-        f.debug_struct("Calls").field("endpoints", &urls).finish_non_exhaustive()
+        f.debug_struct("EtcdClient").field("endpoints", &urls).finish_non_exhaustive()
     }
 }
 
-impl Calls {
+impl EtcdClient {
     /// Clients that connect when they are first used.
     pub(crate) fn to(urls: Vec<String>, options: &ConnectOptions) -> Self {
         let endpoint = |url| Endpoint { url, options: options.clone(), clients: OnceCell::new() };
         Self::over(urls.into_iter().map(endpoint).collect())
     }
 
-    /// A client that somebody else made.
+    /// A client that the program made.
     pub(crate) fn with(client: Client) -> Self {
         let (url, options) = ("a client of the program".to_owned(), ConnectOptions::new());
         let clients = OnceCell::new_with(Some(Clients::of(client)));
@@ -174,7 +177,7 @@ impl Calls {
     }
 
     /// One transaction. It must be harmless to repeat.
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<Reply<TxnResponse>, EtcdError> {
+    pub(crate) async fn txn(&self, txn: Txn) -> EtcdResult<Response<TxnResponse>> {
         self.txn_within(ATTEMPT, || txn.clone()).await
     }
 
@@ -184,18 +187,18 @@ impl Calls {
         &self,
         patience: Duration,
         make: impl Fn() -> Txn,
-    ) -> Result<Reply<TxnResponse>, EtcdError> {
+    ) -> EtcdResult<Response<TxnResponse>> {
         let request = |mut kv: KvClient| {
             let txn = make();
             async move { kv.txn(txn).await }
         };
         let reply = self.ask(patience, |clients| clients.kv.clone(), request).await?;
-        self.terms.heard(reply.answer.header());
+        self.terms.record(reply.answer.header());
         Ok(reply)
     }
 
     /// The revision that a majority has reached, as this endpoint answers a read that shows it.
-    pub(crate) async fn revision_at(&self, at: usize, read: Txn) -> Result<i64, EtcdError> {
+    pub(crate) async fn revision_at(&self, at: usize, read: Txn) -> EtcdResult<i64> {
         let request = |mut kv: KvClient| {
             let read = read.clone();
             async move { kv.txn(read).await }
@@ -203,15 +206,12 @@ impl Calls {
         let attempt = Box::pin(self.attempt(at, |clients| clients.kv.clone(), &request));
         match timeout(ATTEMPT, attempt).await {
             Ok(answer) => Ok(revision(&answer?)),
-            Err(_) => Err(silent()),
+            Err(_) => Err(no_response()),
         }
     }
 
     /// One call, which must be harmless to repeat: on the endpoint in use, then on the others.
-    pub(crate) async fn call<T, F>(
-        &self,
-        request: impl Fn(Client) -> F,
-    ) -> Result<Reply<T>, EtcdError>
+    pub(crate) async fn call<T, F>(&self, request: impl Fn(Client) -> F) -> EtcdResult<Response<T>>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -223,7 +223,7 @@ impl Calls {
         &self,
         patience: Duration,
         request: impl Fn(Client) -> F,
-    ) -> Result<Reply<T>, EtcdError>
+    ) -> EtcdResult<Response<T>>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -235,7 +235,7 @@ impl Calls {
         patience: Duration,
         way: fn(&Clients) -> C,
         request: impl Fn(C) -> F,
-    ) -> Result<Reply<T>, EtcdError>
+    ) -> EtcdResult<Response<T>>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -250,10 +250,10 @@ impl Calls {
             let error = match timeout(limit, attempt).await {
                 Ok(Ok(answer)) => {
                     self.ambiguous.store(false, Ordering::Relaxed);
-                    return Ok(Reply { answer, ambiguous, at });
+                    return Ok(Response { answer, ambiguous, at });
                 }
                 Ok(Err(error)) => error,
-                Err(_) => silent(),
+                Err(_) => no_response(),
             };
             let (error, may_retry) = match error {
                 EtcdError::LeaseGone if ambiguous == 0 => return Err(EtcdError::LeaseGone),
@@ -311,7 +311,7 @@ impl Calls {
         at: usize,
         way: fn(&Clients) -> C,
         request: &impl Fn(C) -> F,
-    ) -> Result<T, EtcdError>
+    ) -> EtcdResult<T>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -327,7 +327,7 @@ impl Calls {
     }
 }
 
-fn silent() -> EtcdError {
+fn no_response() -> EtcdError {
     EtcdError::unknown(Error::retryable(BACKEND, "etcd did not answer in time"))
 }
 

@@ -1,7 +1,7 @@
-//! Folders of locks that this driver made and left empty, and their removal. ZooKeeper removes empty
-//! containers itself, 10,000 a minute unless it is told otherwise; a program with more names than that
-//! would leave ever more of them. So where very many were left, the driver helps; and at its end it
-//! removes those that it left last.
+//! Folders of locks that this driver made and left empty, and which of them to remove. ZooKeeper
+//! removes empty containers itself, 10,000 a minute unless it is told otherwise; a program with
+//! more names than that would leave ever more of them. So where very many were left, the driver
+//! helps; and at its end it removes those that it left last.
 //!
 //! Others may use a folder meanwhile. The server deletes no folder that is not empty, and a claim that
 //! finds its folder gone makes it again.
@@ -25,9 +25,9 @@ const UNUSED: Duration = Duration::from_secs(10);
 const MOST: usize = 1 << 16;
 
 /// The folders that a driver made.
-pub(crate) struct Emptied {
+pub(crate) struct UnusedFolders {
     made: Recent<String, ()>,
-    pub(crate) left: Mutex<LeftFolders>,
+    pub(crate) left: Mutex<FolderQueue>,
     pub(crate) removing: Arc<tokio::sync::Mutex<()>>,
     /// Renewals under way.
     pub(crate) renewing: AtomicUsize,
@@ -35,20 +35,20 @@ pub(crate) struct Emptied {
 
 /// Those in which this driver has no claim any more.
 #[derive(Default)]
-pub(crate) struct LeftFolders {
+pub(crate) struct FolderQueue {
     since: HashMap<String, Moment>,
     /// In that order. What is not so in `since` was used again.
     order: VecDeque<(Moment, String)>,
 }
 
-impl Default for Emptied {
+impl Default for UnusedFolders {
     fn default() -> Self {
         let (left, removing) = (Mutex::default(), Arc::default());
         Self { made: Recent::new(MOST / 4), left, removing, renewing: AtomicUsize::new(0) }
     }
 }
 
-impl Emptied {
+impl UnusedFolders {
     /// This driver has made this folder.
     pub(crate) fn made(&self, folder: &str) {
         self.made.saw(folder, ());
@@ -78,7 +78,7 @@ impl Emptied {
     }
 }
 
-struct Renewing<'a>(&'a Emptied);
+struct Renewing<'a>(&'a UnusedFolders);
 
 impl Drop for Renewing<'_> {
     fn drop(&mut self) {
@@ -86,7 +86,7 @@ impl Drop for Renewing<'_> {
     }
 }
 
-impl LeftFolders {
+impl FolderQueue {
     fn note(&mut self, folder: &str, now: Moment) {
         self.since.insert(folder.to_owned(), now);
         self.order.push_back((now, folder.to_owned()));
@@ -106,7 +106,7 @@ impl LeftFolders {
         }
     }
 
-    /// Those that nobody has used for a while, where there are very many; at most so many.
+    /// Those that no client has used for a while, where there are very many; at most so many.
     pub(crate) fn due(&mut self, now: Moment, most: usize) -> Vec<String> {
         self.forget(now);
         let many = self.since.len().saturating_sub(MANY).min(most);
@@ -133,36 +133,36 @@ mod tests {
 
     #[test]
     fn only_many_that_were_made_here_and_left_a_while_ago_are_removed() {
-        let emptied = Emptied::default();
+        let unused_folders = UnusedFolders::default();
         let name = |n: usize| format!("/{n}");
         for n in 0..MANY + 3 {
-            emptied.made(&name(n));
-            emptied.left(&name(n), at(100));
+            unused_folders.made(&name(n));
+            unused_folders.left(&name(n), at(100));
         }
-        emptied.left("/of another one", at(100));
-        let due = |seconds| locked(&emptied.left).due(at(seconds), 100);
+        unused_folders.left("/of another one", at(100));
+        let due = |seconds| locked(&unused_folders.left).due(at(seconds), 100);
         assert!(due(105).is_empty(), "they may be used again");
         assert_eq!(due(110), [name(0), name(1), name(2)]);
-        emptied.used(&name(1));
+        unused_folders.used(&name(1));
         assert_eq!(due(110), [name(0), name(2)]);
-        assert!(!emptied.take(&name(1)) && emptied.take(&name(0)));
-        emptied.left(&name(1), at(111));
+        assert!(!unused_folders.take(&name(1)) && unused_folders.take(&name(0)));
+        unused_folders.left(&name(1), at(111));
         assert_eq!(due(112), [name(2), name(3)]);
-        let all = locked(&emptied.left).all();
+        let all = locked(&unused_folders.left).all();
         assert_eq!((all.len(), &all[0]), (MANY + 2, &name(1)));
-        assert!(due(161).is_empty() && locked(&emptied.left).all() == [name(1)]);
-        assert_eq!(locked(&emptied.left).order.len(), 1);
+        assert!(due(161).is_empty() && locked(&unused_folders.left).all() == [name(1)]);
+        assert_eq!(locked(&unused_folders.left).order.len(), 1);
     }
 
     #[test]
     fn what_is_used_again_and_again_takes_no_memory() {
-        let emptied = Emptied::default();
-        emptied.made("/a");
+        let unused_folders = UnusedFolders::default();
+        unused_folders.made("/a");
         for _ in 0..10_000 {
-            emptied.used("/a");
-            emptied.left("/a", at(1));
+            unused_folders.used("/a");
+            unused_folders.left("/a", at(1));
         }
-        assert_eq!(locked(&emptied.left).since.len(), 1);
-        assert!(locked(&emptied.left).order.len() <= 10_000);
+        assert_eq!(locked(&unused_folders.left).since.len(), 1);
+        assert!(locked(&unused_folders.left).order.len() <= 10_000);
     }
 }
