@@ -7,7 +7,7 @@ use lockkit_core::driver::{Entry, Found, Version, Write, WriteId, WriteResult};
 
 /// What a register's node contains.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Cell {
+pub(crate) struct RegisterRecord {
     pub(crate) version: u64,
     /// 0 for none.
     pub(crate) highest: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Cell {
 const MARK: u8 = 1;
 const HEAD: usize = 1 + 8 + 8 + 16 + 8 + 1;
 
-impl Cell {
+impl RegisterRecord {
     pub(crate) fn empty() -> Self {
         Self { version: 0, highest: 0, write_id: [0; 16], ttl_ms: 0, value: None }
     }
@@ -83,11 +83,11 @@ impl Cell {
     }
 
     /// What the cell becomes by a write, or why it does not.
-    pub(crate) fn after(&self, write: &Write) -> Result<Cell, WriteResult> {
+    pub(crate) fn after(&self, write: &Write) -> Result<RegisterRecord, WriteResult> {
         if let Some(outcome) = WriteResult::decide(&self.found(), write) {
             return Err(outcome);
         }
-        Ok(Cell {
+        Ok(RegisterRecord {
             version: self.version + 1,
             highest: write.token.map_or(self.highest, Token::get),
             write_id: write.write_id.0,
@@ -112,17 +112,24 @@ mod tests {
 
     #[test]
     fn a_cell_survives_writing_and_reading() {
-        let full = Cell {
+        let full = RegisterRecord {
             version: 7,
             highest: u64::MAX,
             write_id: [9; 16],
             ttl_ms: 5,
             value: Some(vec![0, 255]),
         };
-        for cell in [Cell::empty(), full.clone(), Cell { value: Some(Vec::new()), ..full }] {
-            assert_eq!(Cell::read(&cell.write()), Some(cell));
+        for record in [
+            RegisterRecord::empty(),
+            full.clone(),
+            RegisterRecord { value: Some(Vec::new()), ..full },
+        ] {
+            assert_eq!(RegisterRecord::read(&record.write()), Some(record));
         }
-        assert_eq!(Cell::read(b""), None);
-        assert_eq!(Cell::read(b"somebody's data, long enough to be a cell of ours...."), None);
+        assert_eq!(RegisterRecord::read(b""), None);
+        assert_eq!(
+            RegisterRecord::read(b"somebody's data, long enough to be a record of ours...."),
+            None
+        );
     }
 }

@@ -1,67 +1,64 @@
-//! Looking: one list, all lists, a change of a list, the ensemble's health. Changes nothing.
+//! Reading: one queue, all queues, a change of a queue, token offsets, the ensemble's health.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use lockkit_core::driver::unix_ms;
+use lockkit_core::driver::{ClaimData, KnownBases, retry_conflicts, unix_ms};
 use lockkit_core::state::{
     Cursor, Finding, Health, ListRequest, Listed, LockState, Page, Severity,
 };
-use lockkit_core::{Error, Key, Name, Namespace, Space, Token};
-use zookeeper_client::{CreateMode, Error as ZkError};
+use lockkit_core::{Key, Name, Namespace, Result, Space, Token};
+use zookeeper_client::Error as ZkError;
 
-use crate::failure::{BACKEND, failed, if_there};
-use crate::locks::Locks;
-use crate::node::Label;
+use crate::errors::{BACKEND, failed, if_there};
+use crate::locks::{AT_ONCE, ZkLocks};
 use crate::options::ROUNDED;
 use crate::paths::{NAMESPACE, break_name, decode_name};
-use crate::registers::ATTEMPTS;
 use crate::session::Session;
-use crate::versions::known_defects;
-
-/// Lists, or registers, looked at in one flight.
-pub(crate) const AT_ONCE: usize = 64;
+use crate::versions::{KNOWN_DEFECTS, server_versions};
 
 /// How long a change may go unnoticed that moves no child: a graceful break.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-impl Locks {
+impl ZkLocks {
     /// One list, as the leader has it.
-    pub(crate) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
+    pub(crate) async fn inspect(&self, key: &Key) -> Result<LockState> {
         let session = self.synced().await?;
         self.state(&session, key).await
     }
 
-    async fn state(&self, session: &Session, key: &Key) -> Result<LockState, Error> {
+    async fn state(&self, session: &Session, key: &Key) -> Result<LockState> {
         let folder = self.layout.list(key);
-        let line = self.line(session, &folder).await?;
-        let read = session.contents(&line.paths(&folder)).await?;
+        let snapshot = self.snapshot(session, &folder).await?;
+        let read = session.contents(&snapshot.paths(&folder)).await?;
         let (broken, last_break) = self.records_of(session, key).await?;
-        // What left while we looked has a greater token than the one before it.
+        // A claim that left during the read has a greater token than the one before it.
         let tokens = read.iter().scan(0, |last, read| {
             *last = read.as_ref().map_or(*last, |(_, stat)| stat.czxid as u64);
             Some(*last)
         });
-        let holders = line.queue().holders(tokens);
-        let mut standings = Vec::with_capacity(read.len());
-        for (place, (child, read)) in line.claims().iter().zip(read).enumerate() {
+        let holders = snapshot.queue().holders(tokens);
+        let mut states = Vec::with_capacity(read.len());
+        for (position, (child, read)) in snapshot.claims().iter().zip(read).enumerate() {
             let Some((data, stat)) = if_there(read)? else { continue };
             let Some(token) = Token::new(stat.czxid as u64) else {
                 continue;
             };
-            let mut standing = Label::standing(&data, token, child.mode);
+            let (data, holds) = (ClaimData::from_json(&data), position < holders);
+            let mut state = ClaimData::state(data.as_ref(), token, child.mode, holds);
+            state.expires_in = state.ttl;
             // The leader's clock, read with ours: for people, who forgive some milliseconds.
             let queued_at = u64::try_from(stat.ctime).unwrap_or(0);
-            standing.queued_for = Duration::from_millis(unix_ms().saturating_sub(queued_at));
-            standing.held_for = (place < holders).then_some(standing.queued_for);
-            standing.broken = broken.contains(&break_name(key, token, &child.tag));
-            standings.push(standing);
+            state.queued_for = Duration::from_millis(unix_ms().saturating_sub(queued_at));
+            state.held_for = holds.then_some(state.queued_for);
+            state.broken = broken.contains(&break_name(key, token, &child.tag));
+            states.push(state);
         }
-        Ok(LockState::new(key.clone(), standings, last_break))
+        Ok(LockState::new(key.clone(), states, last_break))
     }
 
-    pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
+    pub(crate) async fn list(&self, request: &ListRequest) -> Result<Page> {
         let (session, namespace) = (self.synced().await?, &request.namespace);
         let mut keys = Vec::new();
         for space in [Space::Lock, Space::Semaphore] {
@@ -100,7 +97,7 @@ impl Locks {
         session: &Session,
         folder: &str,
         prefix: &str,
-    ) -> Result<Vec<Name>, Error> {
+    ) -> Result<Vec<Name>> {
         let nodes = self.children(session, folder).await?;
         let names = nodes.iter().filter_map(|node| decode_name(node));
         let names = names.filter(|name| name.starts_with(prefix));
@@ -113,7 +110,7 @@ impl Locks {
         &self,
         after: Option<&Namespace>,
         limit: usize,
-    ) -> Result<Listed<Namespace>, Error> {
+    ) -> Result<Listed<Namespace>> {
         let session = self.synced().await?;
         let folders = self.children(&session, self.layout.root()).await?;
         let names = folders.iter().filter_map(|f| decode_name(f.strip_prefix(NAMESPACE)?));
@@ -121,12 +118,12 @@ impl Locks {
         Ok(Listed::first(limit, all.into_iter().filter(|name| after.is_none_or(|a| name > a))))
     }
 
-    pub(crate) async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState, Error> {
+    pub(crate) async fn changed(&self, key: &Key, seen: &LockState) -> Result<LockState> {
         let folder = self.layout.list(key);
         loop {
             let session = self.sessions.get().await?;
             let room = session.room(&[&folder]);
-            // The watch is set before the look, so that no change falls between them.
+            // The watch is set before the read, so that no change falls between them.
             let watcher = match room.is_some() {
                 true => {
                     let watched = session.client.list_and_watch_children(&folder);
@@ -147,7 +144,7 @@ impl Locks {
         }
     }
 
-    pub(crate) async fn health(&self) -> Result<Health, Error> {
+    pub(crate) async fn health(&self) -> Result<Health> {
         let session = self.synced().await?;
         let servers = match session.answer(session.client.get_config()).await {
             Ok((config, _)) => {
@@ -163,9 +160,7 @@ impl Locks {
         });
         let options = self.sessions.options();
         if servers > 1 {
-            for finding in known_defects(options).await {
-                health = health.with(finding);
-            }
+            health = KNOWN_DEFECTS.check(health, server_versions(options).await);
         }
         // A server gives no shorter session than its least, two of its ticks unless it is told
         // otherwise.
@@ -190,14 +185,14 @@ impl Locks {
         {
             health = health.with(Finding {
                 severity: Severity::Warning,
-                what: format!("locks last {ttl:?} without news, not the {asked:?} asked for"),
+                what: format!("locks last {ttl:?} without reads, not the {asked:?} asked for"),
                 advice: "raise maxSessionTimeout on the servers, or ask for less".to_owned(),
             });
         }
         Ok(health)
     }
 
-    pub(crate) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
+    pub(crate) async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64> {
         // An old base would make tokens that are lower than those of others.
         let session = self.synced().await?;
         let base = self.read_base(&session, namespace).await?.map_or(0, |(base, _)| base);
@@ -208,52 +203,33 @@ impl Locks {
         &self,
         session: &Session,
         namespace: &Namespace,
-    ) -> Result<Option<(u64, i32)>, Error> {
+    ) -> Result<Option<(u64, i32)>> {
         let read = session.answer(session.client.get_data(&self.layout.base(namespace))).await;
         let Some((data, stat)) = if_there(read)? else { return Ok(None) };
-        let number = std::str::from_utf8(&data).ok().and_then(|text| text.parse().ok());
-        let wrong = || Error::permanent(BACKEND, "the token base is not a number");
-        Ok(Some((number.ok_or_else(wrong)?, stat.version)))
+        Ok(Some((KnownBases::parse(BACKEND, &data)?, stat.version)))
     }
 
     pub(crate) async fn raise_namespace_counter(
         &self,
         namespace: &Namespace,
         base: u64,
-    ) -> Result<(), Error> {
-        let session = self.sessions.get().await?;
-        let path = self.layout.base(namespace);
-        let data = base.to_string();
-        for _ in 0..ATTEMPTS {
-            let written = match self.read_base(&session, namespace).await? {
-                Some((now, _)) if now >= base => return Ok(()),
+    ) -> Result<()> {
+        let session = &*self.sessions.get().await?;
+        let (path, data) = (&*self.layout.base(namespace), &*base.to_string());
+        retry_conflicts(BACKEND, "others keep raising the token offset", |_| async move {
+            let written = match self.read_base(session, namespace).await? {
+                Some((now, _)) if now >= base => return Ok(Some(())),
                 Some((_, version)) => {
-                    let set = session.client.set_data(&path, data.as_bytes(), Some(version));
+                    let set = session.client.set_data(path, data.as_bytes(), Some(version));
                     session.answer(set).await.map(drop)
                 }
-                None => self.create_kept(&session, &path, data.as_bytes()).await,
+                None => self.create_kept(session, path, data.as_bytes()).await,
             };
             match written {
-                Err(ZkError::BadVersion | ZkError::NodeExists | ZkError::NoNode) => {}
-                other => return other.map_err(failed),
+                Err(ZkError::BadVersion | ZkError::NodeExists | ZkError::NoNode) => Ok(None),
+                other => other.map(Some).map_err(failed),
             }
-        }
-        Err(Error::retryable(BACKEND, "others keep raising the token base"))
-    }
-
-    /// Creates a node that stays, and the folders above it.
-    pub(crate) async fn create_kept(
-        &self,
-        session: &Session,
-        path: &str,
-        data: &[u8],
-    ) -> Result<(), ZkError> {
-        let options = CreateMode::Persistent.with_acls(self.sessions.options().acls());
-        let created = session.answer(session.client.create(path, data, &options)).await;
-        if created != Err(ZkError::NoNode) {
-            return created.map(drop);
-        }
-        self.make_above(session, path).await?;
-        session.answer(session.client.create(path, data, &options)).await.map(drop)
+        })
+        .await
     }
 }

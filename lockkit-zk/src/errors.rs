@@ -1,6 +1,7 @@
 //! What the client's errors mean for a caller.
 
-use lockkit_core::Error;
+use lockkit_core::driver::BatchError;
+use lockkit_core::{Error, Result};
 use zookeeper_client::Error as ZkError;
 
 pub(crate) const BACKEND: &str = "zookeeper";
@@ -24,7 +25,7 @@ pub(crate) fn failed(error: ZkError) -> Error {
 }
 
 /// The answer about a node; `None` where there is no such node.
-pub(crate) fn if_there<T>(answer: Result<T, ZkError>) -> Result<Option<T>, Error> {
+pub(crate) fn if_there<T>(answer: Result<T, ZkError>) -> Result<Option<T>> {
     match answer {
         Err(ZkError::NoNode) => Ok(None),
         answer => answer.map(Some).map_err(failed),
@@ -43,6 +44,12 @@ pub(crate) fn unreachable(error: ZkError, tls: bool) -> Error {
         }
         other => failed(other),
     }
+}
+
+/// The error for a write, which is ambiguous unless the server refused it.
+pub(crate) fn write_failed(error: ZkError) -> BatchError {
+    let ambiguous = u32::from(!not_done(&error));
+    BatchError::refused(failed(error)).after(ambiguous)
 }
 
 /// Whether a write that failed so was certainly not done, and will not be.

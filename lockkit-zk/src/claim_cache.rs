@@ -1,14 +1,14 @@
-//! What this process remembers of its claims: in which session they were put in line, where they
+//! What this process remembers of its claims: in which session they were put in its queue, where they
 //! stand, and until when their own leases last. A memory: what counts is what ZooKeeper says.
 //!
 //! # Two leases
 //! A claim's node lives as long as the session, which this process keeps alive for all its claims
-//! together. So that a claim that nobody renews ends all the same, its own lease is kept here, and
-//! the node is deleted when it is over (`leases.rs`). The session is what ends the claims of a
+//! together. So that a claim that is never renewed ends all the same, its own lease is kept here, and
+//! the node is deleted when it is over (`cleanup.rs`). The session is what ends the claims of a
 //! process that died.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit_core::clock::{Clock, Moment, SteadyClock};
@@ -17,15 +17,15 @@ use lockkit_core::queue::Ahead;
 use lockkit_core::{Claim, Token};
 use tokio::sync::Notify;
 
-use crate::paths::{Child, Tag};
+use crate::paths::{Child, NodeTag};
 use crate::session::Session;
 
 /// One claim's place.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct CachedClaim {
     /// The session that its node lives in, or would if it was created.
     pub(crate) session: Arc<Session>,
-    pub(crate) tag: Tag,
+    pub(crate) tag: NodeTag,
     /// The folder of its list.
     pub(crate) folder: String,
     /// `None` when it is not known whether its node was created.
@@ -41,7 +41,7 @@ pub(crate) struct Node {
     pub(crate) token: Token,
     /// Whether it is known to hold.
     pub(crate) holds: bool,
-    /// What the last look saw in its way, while it waits.
+    /// What the last read saw ahead of it, while it waits.
     pub(crate) obstacle: Option<Obstacle>,
 }
 
@@ -60,7 +60,7 @@ impl From<Ahead<'_, Child>> for Obstacle {
     }
 }
 
-impl Place {
+impl CachedClaim {
     pub(crate) fn is_over(&self) -> bool {
         self.ends <= SteadyClock.now()
     }
@@ -94,31 +94,27 @@ impl Place {
 
 /// The places of all claims of a driver.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
-    all: Mutex<All>,
-    /// Told when a lease ends before the next look at all of them.
+pub(crate) struct ClaimCache {
+    all: Mutex<CacheState>,
+    /// Notified when a lease ends before the next check of all of them.
     pub(crate) earlier: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct All {
-    places: HashMap<ClaimId, Place>,
-    /// When all leases are looked at next, if that is known.
+struct CacheState {
+    claims: HashMap<ClaimId, CachedClaim>,
+    /// When all leases are checked next, if that is known.
     next_look: Option<Moment>,
 }
 
-impl Places {
-    fn all(&self) -> MutexGuard<'_, All> {
-        locked(&self.all)
+impl ClaimCache {
+    pub(crate) fn get(&self, id: ClaimId) -> Option<CachedClaim> {
+        locked(&self.all).claims.get(&id).cloned()
     }
 
-    pub(crate) fn of(&self, id: ClaimId) -> Option<Place> {
-        self.all().places.get(&id).cloned()
-    }
-
-    /// Makes sure that the leases are looked at when this one ends. Mostly that is so already: a
-    /// look at thousands of leases for every one that begins would cost more than the rest.
-    fn look_at(&self, all: &mut All, ends: Moment) {
+    /// Makes sure that the leases are checked when this one ends. Mostly that is so already: a
+    /// check of thousands of leases for every one that begins would cost more than the rest.
+    fn look_at(&self, all: &mut CacheState, ends: Moment) {
         if all.next_look.is_none_or(|next| ends < next) {
             all.next_look = Some(ends);
             self.earlier.notify_one();
@@ -126,61 +122,61 @@ impl Places {
     }
 
     /// Remembers that a claim's node is about to be created. Called before the request goes out,
-    /// so that whatever becomes of it, somebody knows.
-    pub(crate) fn expect(&self, claim: &Claim, folder: &str, session: &Arc<Session>) {
-        let place = Place {
+    /// so that whatever becomes of it, a client knows.
+    pub(crate) fn note_sent(&self, claim: &Claim, folder: &str, session: &Arc<Session>) {
+        let cached = CachedClaim {
             session: session.clone(),
-            tag: Tag::of(claim.id),
+            tag: NodeTag::of(claim.id),
             folder: folder.to_owned(),
             node: None,
             ends: SteadyClock.now().after(claim.wait_ttl.max(claim.hold_ttl)),
         };
-        let mut all = self.all();
-        self.look_at(&mut all, place.ends);
-        all.places.insert(claim.id, place);
+        let mut all = locked(&self.all);
+        self.look_at(&mut all, cached.ends);
+        all.claims.insert(claim.id, cached);
     }
 
-    /// The claim stands here now: its lease begins.
-    pub(crate) fn settle(&self, claim: &Claim, node: Node) -> Option<Place> {
-        let mut all = self.all();
-        let place = all.places.get_mut(&claim.id)?;
-        place.begin(claim, node.holds, place.node.is_none());
-        place.node = Some(node);
-        let settled = place.clone();
+    /// The claim has this node now: its lease begins.
+    pub(crate) fn update(&self, claim: &Claim, node: Node) -> Option<CachedClaim> {
+        let mut all = locked(&self.all);
+        let cached = all.claims.get_mut(&claim.id)?;
+        cached.begin(claim, node.holds, cached.node.is_none());
+        cached.node = Some(node);
+        let settled = cached.clone();
         self.look_at(&mut all, settled.ends);
         Some(settled)
     }
 
     /// Renews a claim's own lease; `None` when it is over already. What holds stays so.
-    pub(crate) fn renew(&self, claim: &Claim, holds: bool) -> Option<Place> {
-        let mut all = self.all();
-        let place = all.places.get_mut(&claim.id).filter(|place| !place.is_over())?;
-        place.begin(claim, holds || place.holds(), false);
-        place.node.as_mut()?.holds |= holds;
-        let renewed = place.clone();
+    pub(crate) fn renew(&self, claim: &Claim, holds: bool) -> Option<CachedClaim> {
+        let mut all = locked(&self.all);
+        let cached = all.claims.get_mut(&claim.id).filter(|cached| !cached.is_over())?;
+        cached.begin(claim, holds || cached.holds(), false);
+        cached.node.as_mut()?.holds |= holds;
+        let renewed = cached.clone();
         self.look_at(&mut all, renewed.ends);
         Some(renewed)
     }
 
     pub(crate) fn forget(&self, id: ClaimId) {
-        self.all().places.remove(&id);
+        locked(&self.all).claims.remove(&id);
     }
 
-    /// The tags of all claims that somebody here owns.
-    pub(crate) fn tags(&self) -> HashSet<Tag> {
-        self.all().places.values().map(|place| place.tag.clone()).collect()
+    /// The tags of all claims that a client here owns.
+    pub(crate) fn tags(&self) -> HashSet<NodeTag> {
+        locked(&self.all).claims.values().map(|cached| cached.tag.clone()).collect()
     }
 
     /// Forgets the claims whose leases are over, and hands their places out; with the moment at
     /// which to do that again, `latest` at the latest.
-    pub(crate) fn take_over(&self, latest: Moment) -> (Vec<Place>, Moment) {
+    pub(crate) fn take_expired(&self, latest: Moment) -> (Vec<CachedClaim>, Moment) {
         let now = SteadyClock.now();
-        let mut all = self.all();
-        let places = &mut all.places;
+        let mut all = locked(&self.all);
+        let claims = &mut all.claims;
         let over: Vec<_> =
-            places.iter().filter(|(_, place)| place.ends <= now).map(|(id, _)| *id).collect();
-        let over = over.iter().filter_map(|id| places.remove(id)).collect();
-        let next = places.values().map(|place| place.ends).fold(latest, Moment::min);
+            claims.iter().filter(|(_, cached)| cached.ends <= now).map(|(id, _)| *id).collect();
+        let over = over.iter().filter_map(|id| claims.remove(id)).collect();
+        let next = claims.values().map(|cached| cached.ends).fold(latest, Moment::min);
         all.next_look = Some(next);
         (over, next)
     }

@@ -6,13 +6,14 @@
 //! time.) The client library waits for ever by itself, so every call here ends in bounded time.
 
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, ConnectOptions, KvClient, Txn, TxnOpResponse, TxnResponse};
 use lockkit_core::Error;
-use lockkit_core::driver::Background;
-use tokio::sync::OnceCell;
+use lockkit_core::driver::{Background, BatchError, locked};
+use tokio::sync::{OnceCell, mpsc};
 use tokio::time::timeout;
 
 use crate::terms::Terms;
@@ -32,7 +33,7 @@ const RIGHTS: &str = "the login needs the rights to read and to write all keys b
 const LONGEST_ANSWER: usize = 256 * 1024 * 1024;
 
 /// Clients, one an endpoint.
-pub(crate) struct Calls {
+pub(crate) struct EtcdClient {
     endpoints: Vec<Endpoint>,
     /// The one in use.
     current: AtomicUsize,
@@ -74,7 +75,7 @@ impl Clients {
 }
 
 /// An answer, and what is known of the attempts before it.
-pub(crate) struct Reply<T> {
+pub(crate) struct Response<T> {
     pub(crate) answer: T,
     /// How many attempts failed that may have reached the server, or may yet.
     pub(crate) ambiguous: u32,
@@ -82,10 +83,10 @@ pub(crate) struct Reply<T> {
     pub(crate) at: usize,
 }
 
-impl<T> Reply<T> {
+impl<T> Response<T> {
     /// The same with what the answer means.
-    pub(crate) fn with<U>(self, answer: U) -> Reply<U> {
-        Reply { answer, ambiguous: self.ambiguous, at: self.at }
+    pub(crate) fn with<U>(self, answer: U) -> Response<U> {
+        Response { answer, ambiguous: self.ambiguous, at: self.at }
     }
 
     /// Whether it was asked more than once.
@@ -96,43 +97,69 @@ impl<T> Reply<T> {
 
 /// Why there is no answer.
 #[derive(Clone, Debug)]
-pub(crate) enum Failure {
+pub(crate) enum EtcdError {
     /// The lease that the request named is not there. Nothing was done.
     LeaseGone,
-    /// Anything else; the request may have been carried out.
-    Other(Error),
+    /// Anything else.
+    Failed {
+        error: Error,
+        /// How many requests got no answer, and may have been carried out or may be yet. 0: nothing
+        /// was sent, or etcd refused what was.
+        ambiguous: u32,
+    },
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::LeaseGone => Error::retryable(BACKEND, "the lease is gone"),
-            Failure::Other(error) => error,
+/// The result of a request to etcd.
+pub(crate) type EtcdResult<T> = Result<T, EtcdError>;
+
+impl EtcdError {
+    /// A request of which it is not known whether it was carried out.
+    fn unknown(error: Error) -> Self {
+        Self::Failed { error, ambiguous: 1 }
+    }
+}
+
+impl From<EtcdError> for Error {
+    fn from(error: EtcdError) -> Self {
+        match error {
+            EtcdError::LeaseGone => Error::retryable(BACKEND, "the lease is gone"),
+            EtcdError::Failed { error, .. } => error,
         }
     }
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Other(error)
+impl From<EtcdError> for BatchError {
+    fn from(error: EtcdError) -> Self {
+        let ambiguous = match &error {
+            EtcdError::LeaseGone => 0,
+            EtcdError::Failed { ambiguous, .. } => *ambiguous,
+        };
+        BatchError::refused(error.into()).after(ambiguous)
     }
 }
 
-impl fmt::Debug for Calls {
+/// An error that is not about a request without an answer.
+impl From<Error> for EtcdError {
+    fn from(error: Error) -> Self {
+        Self::Failed { error, ambiguous: 0 }
+    }
+}
+
+impl fmt::Debug for EtcdClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let urls: Vec<_> = self.endpoints.iter().map(|e| &e.url).collect();
-        f.debug_struct("Calls").field("endpoints", &urls).finish_non_exhaustive()
+        f.debug_struct("EtcdClient").field("endpoints", &urls).finish_non_exhaustive()
     }
 }
 
-impl Calls {
+impl EtcdClient {
     /// Clients that connect when they are first used.
     pub(crate) fn to(urls: Vec<String>, options: &ConnectOptions) -> Self {
         let endpoint = |url| Endpoint { url, options: options.clone(), clients: OnceCell::new() };
         Self::over(urls.into_iter().map(endpoint).collect())
     }
 
-    /// A client that somebody else made.
+    /// A client that the program made.
     pub(crate) fn with(client: Client) -> Self {
         let (url, options) = ("a client of the program".to_owned(), ConnectOptions::new());
         let clients = OnceCell::new_with(Some(Clients::of(client)));
@@ -150,7 +177,7 @@ impl Calls {
     }
 
     /// One transaction. It must be harmless to repeat.
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<Reply<TxnResponse>, Failure> {
+    pub(crate) async fn txn(&self, txn: Txn) -> EtcdResult<Response<TxnResponse>> {
         self.txn_within(ATTEMPT, || txn.clone()).await
     }
 
@@ -160,34 +187,31 @@ impl Calls {
         &self,
         patience: Duration,
         make: impl Fn() -> Txn,
-    ) -> Result<Reply<TxnResponse>, Failure> {
+    ) -> EtcdResult<Response<TxnResponse>> {
         let request = |mut kv: KvClient| {
             let txn = make();
             async move { kv.txn(txn).await }
         };
         let reply = self.ask(patience, |clients| clients.kv.clone(), request).await?;
-        self.terms.heard(reply.answer.header());
+        self.terms.record(reply.answer.header());
         Ok(reply)
     }
 
     /// The revision that a majority has reached, as this endpoint answers a read that shows it.
-    pub(crate) async fn revision_at(&self, at: usize, read: Txn) -> Result<i64, Failure> {
+    pub(crate) async fn revision_at(&self, at: usize, read: Txn) -> EtcdResult<i64> {
         let request = |mut kv: KvClient| {
             let read = read.clone();
             async move { kv.txn(read).await }
         };
         let attempt = Box::pin(self.attempt(at, |clients| clients.kv.clone(), &request));
         match timeout(ATTEMPT, attempt).await {
-            Ok(answer) => Ok(revision(&answer.map_err(failure_of)?)),
-            Err(_) => Err(silent()),
+            Ok(answer) => Ok(revision(&answer?)),
+            Err(_) => Err(no_response()),
         }
     }
 
     /// One call, which must be harmless to repeat: on the endpoint in use, then on the others.
-    pub(crate) async fn call<T, F>(
-        &self,
-        request: impl Fn(Client) -> F,
-    ) -> Result<Reply<T>, Failure>
+    pub(crate) async fn call<T, F>(&self, request: impl Fn(Client) -> F) -> EtcdResult<Response<T>>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -199,7 +223,7 @@ impl Calls {
         &self,
         patience: Duration,
         request: impl Fn(Client) -> F,
-    ) -> Result<Reply<T>, Failure>
+    ) -> EtcdResult<Response<T>>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -211,7 +235,7 @@ impl Calls {
         patience: Duration,
         way: fn(&Clients) -> C,
         request: impl Fn(C) -> F,
-    ) -> Result<Reply<T>, Failure>
+    ) -> EtcdResult<Response<T>>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -226,26 +250,30 @@ impl Calls {
             let error = match timeout(limit, attempt).await {
                 Ok(Ok(answer)) => {
                     self.ambiguous.store(false, Ordering::Relaxed);
-                    return Ok(Reply { answer, ambiguous, at });
+                    return Ok(Response { answer, ambiguous, at });
                 }
-                Ok(Err(error)) => failure_of(error),
-                Err(_) => silent(),
+                Ok(Err(error)) => error,
+                Err(_) => no_response(),
             };
-            let retryable = matches!(&error, Failure::Other(e) if e.is_retryable());
-            self.ambiguous.store(retryable, Ordering::Relaxed);
-            match &error {
-                Failure::Other(e) if e.is_retryable() => self.leave(at),
+            let (error, may_retry) = match error {
+                EtcdError::LeaseGone if ambiguous == 0 => return Err(EtcdError::LeaseGone),
                 // Not "nothing was done": an attempt before may have done it.
-                Failure::LeaseGone if ambiguous > 0 => {
-                    return Err(Failure::Other(error.into()));
+                EtcdError::LeaseGone => (Error::from(EtcdError::LeaseGone), false),
+                EtcdError::Failed { error, ambiguous: now } => {
+                    ambiguous += now;
+                    let retryable = error.is_retryable();
+                    (error, retryable)
                 }
-                _ => return Err(error),
+            };
+            self.ambiguous.store(may_retry, Ordering::Relaxed);
+            if !may_retry {
+                return Err(EtcdError::Failed { error, ambiguous });
             }
-            ambiguous += 1;
+            self.leave(at);
             // A single server that was silent has had its time: core knows when to ask again.
             let enough = if self.endpoints.len() > 1 { LIMIT } else { LIMIT / 8 };
             if start.elapsed() + PAUSE >= enough {
-                return Err(error);
+                return Err(EtcdError::Failed { error, ambiguous });
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -283,21 +311,24 @@ impl Calls {
         at: usize,
         way: fn(&Clients) -> C,
         request: &impl Fn(C) -> F,
-    ) -> Result<T, etcd_client::Error>
+    ) -> EtcdResult<T>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
         let endpoint = &self.endpoints[at];
         let clients = match endpoint.clients.get() {
             Some(clients) => clients,
-            None => Box::pin(endpoint.connect()).await?,
+            // The request itself has not been sent.
+            None => Box::pin(endpoint.connect())
+                .await
+                .map_err(|error| EtcdError::from(Error::from(error_of(error))))?,
         };
-        request(way(clients)).await
+        request(way(clients)).await.map_err(error_of)
     }
 }
 
-fn silent() -> Failure {
-    Failure::Other(Error::retryable(BACKEND, "etcd did not answer in time"))
+fn no_response() -> EtcdError {
+    EtcdError::unknown(Error::retryable(BACKEND, "etcd did not answer in time"))
 }
 
 /// The answers to the operations of a transaction, of which the ranges are wanted.
@@ -328,34 +359,63 @@ mod code {
     pub(super) const UNAUTHENTICATED: i32 = 16;
 }
 
-pub(crate) fn failure_of(error: etcd_client::Error) -> Failure {
+/// A status that etcd itself sent is certain: nothing was done. Anything else may be the end of a
+/// request that was carried out.
+fn error_of(error: etcd_client::Error) -> EtcdError {
     use etcd_client::Error as E;
     let status = match error {
         E::GRpcStatus(status) => status,
         E::InvalidArgs(_) | E::InvalidUri(_) | E::InvalidMetadataValue(_) | E::Utf8Error(_) => {
-            return Failure::Other(Error::permanent(BACKEND, error));
+            return Error::permanent(BACKEND, error).into();
         }
-        _ => return Failure::Other(Error::retryable(BACKEND, error)),
+        _ => return EtcdError::unknown(Error::retryable(BACKEND, error)),
     };
     let message = status.message().to_owned();
-    // Both pass by themselves.
+    // Both pass by themselves, and are refused before anything is done.
     if message.contains("too many requests") || message.contains("auth store is old") {
-        return Failure::Other(Error::retryable(BACKEND, message));
+        return Error::retryable(BACKEND, message).into();
     }
     match status.code() as i32 {
-        code::NOT_FOUND if message.contains("lease") => Failure::LeaseGone,
-        code::PERMISSION_DENIED => {
-            let message = format!("{message}: {RIGHTS}");
-            Failure::Other(Error::permanent(BACKEND, message))
-        }
+        code::NOT_FOUND if message.contains("lease") => EtcdError::LeaseGone,
+        code::PERMISSION_DENIED => Error::permanent(BACKEND, format!("{message}: {RIGHTS}")).into(),
         code::INVALID_ARGUMENT
         | code::RESOURCE_EXHAUSTED
         | code::FAILED_PRECONDITION
         | code::UNIMPLEMENTED
-        | code::UNAUTHENTICATED => Failure::Other(Error::permanent(BACKEND, message)),
+        | code::UNAUTHENTICATED => Error::permanent(BACKEND, message).into(),
         _ if message.is_empty() => {
-            Failure::Other(Error::retryable(BACKEND, "the connection failed"))
+            EtcdError::unknown(Error::retryable(BACKEND, "the connection failed"))
         }
-        _ => Failure::Other(Error::retryable(BACKEND, message)),
+        _ => EtcdError::unknown(Error::retryable(BACKEND, message)),
+    }
+}
+
+/// The way to the task, which is started when it is first needed, ends with its runtime, and is
+/// started again then.
+#[derive(Debug)]
+pub(crate) struct Task<T>(Mutex<Option<mpsc::UnboundedSender<T>>>);
+
+impl<T> Default for Task<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Task<T> {
+    /// The way to the task; `run` makes it, if there is none.
+    pub(crate) fn reach<F>(
+        &self,
+        run: impl FnOnce(mpsc::UnboundedReceiver<T>) -> F,
+    ) -> mpsc::UnboundedSender<T>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut open = locked(&self.0);
+        if let Some(to) = open.as_ref().filter(|to| !to.is_closed()) {
+            return to.clone();
+        }
+        let (to, from) = mpsc::unbounded_channel();
+        tokio::spawn(run(from));
+        open.insert(to).clone()
     }
 }

@@ -1,20 +1,20 @@
-//! The limit that a semaphore was given, as it stands among the nodes of its claims. No I/O.
+//! The fixed limit of a semaphore, as a node among those of its claims. No I/O.
 //!
 //! It is a node that stays, in the folder of the list, and its name says all. So every list of the
-//! children shows it with the claims, as both were at one moment; who watches the folder sees it
+//! children shows it with the claims, as both were at one moment; a watch of the folder sees it
 //! change; and the folder, which never gets empty, is not removed.
 
 use lockkit_core::Mode;
 use lockkit_core::queue::{GivenLimit, admits};
 
-/// The node whose name does not change. It is made with the first limit, so that of two who give
-/// one to a list at the same time one fails.
+/// The node whose name does not change. It is made with the first limit, so that of two clients
+/// that give one to a list at the same time one fails.
 pub(crate) const MARK: &str = "limited";
 
-/// How many nodes a list has more that was given a limit.
+/// How many nodes a list has more with a fixed limit.
 pub(crate) const NODES: i32 = 2;
 
-/// Where it lies that a list was given this limit.
+/// The path of the node of this fixed limit.
 pub(crate) fn limit_at(folder: &str, given: GivenLimit) -> String {
     format!("{folder}/{}", node_name(given))
 }
@@ -25,7 +25,7 @@ pub(crate) fn limit_of(name: &str) -> Option<GivenLimit> {
     Some(GivenLimit { limit: limit.parse().ok()?, until: u64::from_str_radix(until, 16).ok()? })
 }
 
-/// Whether a claim holds that came with this limit, when nobody is ahead of it.
+/// Whether a claim holds that came with this limit, when no client is ahead of it.
 pub(crate) fn admits_first(given: GivenLimit, mode: Mode) -> bool {
     mode.limit() == Some(given.limit) && admits(0, mode)
 }

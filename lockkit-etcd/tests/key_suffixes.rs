@@ -191,7 +191,7 @@ async fn a_claim_whose_request_was_repeated_keeps_its_key() {
     assert_ne!(once(&server, &ours).await, first);
 }
 
-/// etcd put the claim in, the answer was lost, and nobody waits for it any more.
+/// etcd put the claim in, the answer was lost, and nothing waits for it any more.
 #[tokio::test]
 async fn a_claim_that_was_given_up_is_found_by_its_release_and_its_key_is_not_used_again() {
     let server = Server::start(Kind::Etcd).await.unwrap();
@@ -233,7 +233,7 @@ async fn a_claim_that_was_given_up_is_found_by_its_release_and_its_key_is_not_us
     assert_eq!(ours.release(&ghost).await.unwrap(), Released::Removed);
     let own = only_key(&server).await;
     assert_ne!(own, spare);
-    // However often the ghost is released, nobody else goes.
+    // However often the ghost is released, no other client goes.
     assert_eq!(ours.release(&ghost).await.unwrap(), Released::NotFound);
     soon("its turn", ours.granted(&next)).await.unwrap();
     assert_eq!(ours.release(&next).await.unwrap(), Released::Removed);

@@ -7,7 +7,7 @@ use lockkit_core::capabilities::{
     Fault, Guarantee, LeaseClock, LeaseScope, RoundTrips, TokenSource, WakeUp,
 };
 
-use crate::failure::BACKEND;
+use crate::errors::BACKEND;
 use crate::options::{LEAST, ROUNDED};
 use crate::sessions::Sessions;
 
@@ -31,8 +31,9 @@ pub(crate) fn capabilities(sessions: &Sessions) -> Capabilities {
     c
 }
 
-/// How much longer than its own ttl the claim of a process that died may last: as long as its session,
-/// which the leader ends in steps of a tick, and of whose last sign of life it hears half a tick late.
+/// How much longer than its own ttl the claim of a process that died may last: as long as its
+/// session, which the leader ends in operations of a tick, and of whose last sign of life it hears
+/// half a tick late.
 ///
 /// Claims of the least ttl live in a session for more than that. All others live in one for their
 /// ttl, which lasts longer by what is not trusted of it.
@@ -64,7 +65,7 @@ const FAULTS: [(Fault, Guarantee); 20] = [
     (Fault::ClientStandsStill, Guarantee::All),
     (Fault::ClientMachinePaused, Guarantee::Tokens),
     (Fault::ClientDies, Guarantee::All),
-    // Sessions are part of the data, and begin their time anew.
+    // Sessions are part of the data, and begin their time again.
     (Fault::ServerRestarts, Guarantee::All),
     // Every write is on the disks of a majority before it is answered (unless `forceSync=no`).
     (Fault::WritesLost, Guarantee::All),

@@ -1,15 +1,15 @@
-//! A list of claims as one look at its folder shows it. The rule itself is core's. No I/O.
+//! A queue of claims as one list of its folder shows it. The rule itself is core's. No I/O.
 
 use std::collections::{HashMap, HashSet};
 
 use lockkit_core::queue::{Member, Queue, Verdict};
 use lockkit_core::{Mode, Token};
 
-use crate::paths::{Child, Kind, Tag};
+use crate::paths::{Child, NodeKind, NodeTag};
 
 /// The claims of a folder, in order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct QueueSnapshot {
     queue: Queue<Child>,
 }
 
@@ -23,18 +23,18 @@ impl Member for Child {
     }
 }
 
-impl Line {
+impl QueueSnapshot {
     /// Reads the names of the children. What is not ours is left out.
     pub(crate) fn of(names: Vec<String>) -> Self {
         let mut claims = Vec::with_capacity(names.len());
         let mut downgraded = HashSet::new();
         let mut given = None;
         for name in names {
-            match Kind::of(name) {
-                Kind::Claim(child) => claims.push(child),
-                Kind::Downgraded(tag) => drop(downgraded.insert(tag)),
-                Kind::Limit(limit) => given = Some(limit),
-                Kind::Foreign => {}
+            match NodeKind::of(name) {
+                NodeKind::Claim(child) => claims.push(child),
+                NodeKind::Downgraded(tag) => drop(downgraded.insert(tag)),
+                NodeKind::Limit(limit) => given = Some(limit),
+                NodeKind::Foreign => {}
             }
         }
         for child in claims.iter_mut().filter(|c| downgraded.contains(&c.tag)) {
@@ -79,22 +79,22 @@ impl Line {
 
     /// The nodes of a claim, first the one that counts. More than one there are only when a create
     /// was repeated whose first attempt came late.
-    pub(crate) fn find(&self, tag: &Tag) -> Vec<&Child> {
+    pub(crate) fn find(&self, tag: &NodeTag) -> Vec<&Child> {
         self.claims().iter().filter(|c| c.tag == *tag).collect()
     }
 
     /// The verdict on the claim whose node has this name, and the claim this token; `None` when it
     /// is not there.
     pub(crate) fn verdict(&self, name: &str, token: Token) -> Option<Verdict<'_, Child>> {
-        let place = self.claims().iter().position(|c| c.name == name)?;
-        Some(self.queue.verdict(place, token.get()))
+        let position = self.claims().iter().position(|c| c.name == name)?;
+        Some(self.queue.verdict(position, token.get()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::node_name;
+    use crate::fixed_limit::node_name;
     use lockkit_core::driver::ClaimId;
     use lockkit_core::queue::GivenLimit;
 
@@ -104,41 +104,45 @@ mod tests {
 
     #[test]
     fn a_marker_makes_a_writer_a_reader_in_its_place() {
-        let tag = Tag::of(ClaimId::random());
+        let tag = NodeTag::of(ClaimId::random());
         let writer = format!("{}0000000001", tag.prefix_of(Mode::Exclusive));
-        let reader = format!("{}0000000002", Tag::of(ClaimId::random()).prefix_of(Mode::Shared));
+        let reader =
+            format!("{}0000000002", NodeTag::of(ClaimId::random()).prefix_of(Mode::Shared));
         let names = vec![reader.clone(), writer, tag.marker(), "somebody's".to_owned()];
-        let line = Line::of(names);
-        assert_eq!((line.claims().len(), line.queue().holders([1, 2])), (2, 2));
-        assert!(matches!(line.verdict(&reader, token()), Some(Verdict::Holds)));
+        let snapshot = QueueSnapshot::of(names);
+        assert_eq!((snapshot.claims().len(), snapshot.queue().holders([1, 2])), (2, 2));
+        assert!(matches!(snapshot.verdict(&reader, token()), Some(Verdict::Holds)));
     }
 
     #[test]
     fn near_the_end_of_the_numbers_the_changes_tell_the_order() {
         let name = |sequence: i64| {
-            format!("{}{sequence:010}", Tag::of(ClaimId::random()).prefix_of(Mode::Exclusive))
+            format!("{}{sequence:010}", NodeTag::of(ClaimId::random()).prefix_of(Mode::Exclusive))
         };
         let last = i64::from(i32::MAX);
         let (a, b, c, d) = (name(last - 1), name(last), name(last), name(last));
         let e = name(i64::from(i32::MIN)); // came at once with another, before `b`
-        let mut line = Line::of([&d, &b, &e, &a, &c].map(String::clone).to_vec());
-        assert!(line.is_unsure() && !Line::of(vec![name(1), name(2)]).is_unsure());
+        let mut snapshot = QueueSnapshot::of([&d, &b, &e, &a, &c].map(String::clone).to_vec());
+        assert!(snapshot.is_unsure() && !QueueSnapshot::of(vec![name(1), name(2)]).is_unsure());
         let made = [(&a, Some(5)), (&b, Some(7)), (&c, None), (&d, Some(9)), (&e, Some(6))];
-        line.settle(&made.into_iter().map(|(name, made)| (name.clone(), made)).collect());
-        let order: Vec<_> = line.claims().iter().map(|child| &child.name).collect();
+        snapshot.settle(&made.into_iter().map(|(name, made)| (name.clone(), made)).collect());
+        let order: Vec<_> = snapshot.claims().iter().map(|child| &child.name).collect();
         assert_eq!(order, [&a, &e, &b, &d]);
     }
 
     #[test]
     fn a_list_that_was_given_a_limit_takes_no_other_one_and_knows_those_in_it() {
         let old = Mode::Permits { permits: 1, limit: 9 };
-        let name = format!("{}0000000001", Tag::of(ClaimId::random()).prefix_of(old));
+        let name = format!("{}0000000001", NodeTag::of(ClaimId::random()).prefix_of(old));
         let given = node_name(GivenLimit { limit: 4, until: 0 });
-        let line = Line::of(vec![given.clone(), name.clone()]);
-        assert!(matches!(line.verdict(&name, token()), Some(Verdict::Holds)));
-        assert_eq!((line.queue().limit(), line.claims()[0].mode.limit()), (Some(4), Some(4)));
-        for line in [line, Line::of(vec![given])] {
-            assert!(matches!(line.queue().verdict_at_end(old), Verdict::OtherLimit(4)));
+        let snapshot = QueueSnapshot::of(vec![given.clone(), name.clone()]);
+        assert!(matches!(snapshot.verdict(&name, token()), Some(Verdict::Holds)));
+        assert_eq!(
+            (snapshot.queue().limit(), snapshot.claims()[0].mode.limit()),
+            (Some(4), Some(4))
+        );
+        for snapshot in [snapshot, QueueSnapshot::of(vec![given])] {
+            assert!(matches!(snapshot.queue().verdict_at_end(old), Verdict::OtherLimit(4)));
         }
     }
 }
