@@ -87,6 +87,9 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % 16_384
 }
 
+/// The version of the format. It has no hash tag, so it is in one slot of a cluster.
+pub(crate) const FORMAT: &str = "lockkit:format";
+
 /// The token base of a namespace.
 pub(crate) fn base(namespace: &Namespace) -> String {
     format!("lockkit:base:{}", escaped(namespace))

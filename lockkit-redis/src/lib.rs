@@ -25,6 +25,7 @@ mod connection;
 mod decode;
 mod driver;
 mod error;
+mod format;
 mod health;
 mod inner;
 mod keys;

@@ -19,7 +19,7 @@ use crate::publisher::Publisher;
 use crate::replicas::Replicas;
 use crate::sentinel::Sentinels;
 use crate::transport::Transport;
-use crate::health;
+use crate::{format, health};
 
 /// How to connect. Also what stands in the query of a URL.
 ///
@@ -167,6 +167,7 @@ impl RedisOptions {
         let replicas = least.map(|least| Replicas::new(least, for_replicas, self.timeout));
         let driver = RedisDriver::start(transport, locator, publisher, replicas, self.timeout);
         let health = health::examine(&driver.inner).await?;
+        format::check(&driver.inner).await?;
         for finding in &health.findings {
             let (what, advice) = (&finding.what, &finding.advice);
             match finding.severity {

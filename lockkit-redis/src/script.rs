@@ -145,6 +145,7 @@ scripts! {
     STORE = "store.lua" Waits,
     RIGHTS = "rights.lua" First,
     COUNTERS = "counters.lua" Waits,
+    FORMAT = "format.lua" Waits,
 }
 
 #[cfg(test)]
