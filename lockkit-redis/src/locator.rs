@@ -1,55 +1,39 @@
 //! Where servers are found: the one server, the master that sentinels name, any node of a cluster.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex as StdMutex, PoisonError};
 
+use lockkit_core::driver::locked;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind, RedisResult};
+use redis::{AsyncConnectionConfig, Client, ErrorKind, RedisResult};
 
 use crate::sentinel::Sentinels;
-
-/// Host and port.
-pub(crate) type Address = (String, u16);
-
-/// The client of another server at which one logs in as at this one.
-pub(crate) fn elsewhere(client: &Client, (host, port): Address) -> RedisResult<Client> {
-    let info = client.get_connection_info();
-    let addr = match info.addr() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: *insecure,
-            tls_params: tls_params.clone(),
-        },
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    Client::open(info.clone().set_addr(addr))
-}
+use crate::server::{Address, client_at};
 
 /// Where the servers are.
-pub(crate) enum Source {
+pub(crate) enum ServerLocator {
     /// One server, or the user's client.
     Client(Client),
     /// The master, as the sentinels say each time that a connection is built.
     Sentinels(Sentinels),
     /// Any of these, in turn: for subscriptions in a cluster.
-    Any(Nodes),
+    Any(ClusterNodes),
 }
 
-/// Nodes of a cluster: those that somebody named, and those that are in it by now.
-pub(crate) struct Nodes {
+/// Nodes of a cluster: the configured ones, and those that are in it by now.
+pub(crate) struct ClusterNodes {
     named: Vec<Client>,
-    learned: StdMutex<Vec<Client>>,
+    learned: Mutex<Vec<Client>>,
     next: AtomicUsize,
 }
 
-impl Nodes {
+impl ClusterNodes {
     pub(crate) fn new(named: Vec<Client>) -> Self {
-        Self { named, learned: StdMutex::default(), next: 0.into() }
+        Self { named, learned: Mutex::default(), next: 0.into() }
     }
 
     fn next(&self) -> RedisResult<Client> {
-        let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        let learned = locked(&self.learned);
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let all = self.named.len() + learned.len();
         let mut nodes = self.named.iter().chain(learned.iter());
@@ -60,14 +44,14 @@ impl Nodes {
     fn learn(&self, addresses: impl Iterator<Item = Address>) {
         let Some(first) = self.named.first() else { return };
         let addresses = addresses.filter(|(host, _)| !host.is_empty());
-        let mut learned: Vec<_> = addresses.filter_map(|at| elsewhere(first, at).ok()).collect();
+        let mut learned: Vec<_> = addresses.filter_map(|at| client_at(first, at).ok()).collect();
         let addr = |client: &Client| client.get_connection_info().addr().clone();
         learned.retain(|client| self.named.iter().all(|named| addr(named) != addr(client)));
-        *self.learned.lock().unwrap_or_else(PoisonError::into_inner) = learned;
+        *locked(&self.learned) = learned;
     }
 }
 
-impl Source {
+impl ServerLocator {
     /// A connection, and the client of the server to which it leads.
     pub(crate) async fn connect(
         &self,
@@ -82,7 +66,7 @@ impl Source {
         Ok((client, connection))
     }
 
-    /// Where to subscribe, where that is not where commands go.
+    /// A server to subscribe at, where the one to which commands go is not known.
     pub(crate) fn any(&self) -> RedisResult<Client> {
         match self {
             Self::Client(client) => Ok(client.clone()),

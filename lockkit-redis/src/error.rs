@@ -63,6 +63,15 @@ const PASSING: [&str; 10] = [
     "ASK",
 ];
 
+/// What a server says that carried nothing out, beside what may pass. Not a plain `ERR`, nor what is said of
+/// rights: a script that is stopped in the middle keeps what it wrote before.
+const REFUSING: [&str; 6] = ["READONLY", "WRONGTYPE", "LOCKKIT", "NOAUTH", "WRONGPASS", "NOSCRIPT"];
+
+/// Whether the server says that certainly nothing was done.
+pub(crate) fn is_refusal(error: &RedisError) -> bool {
+    REFUSING.iter().chain(&PASSING).any(|code| says(error, code))
+}
+
 fn may_pass(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Io => !is_about_certificates(error),
@@ -105,33 +114,42 @@ pub(crate) fn timed_out() -> RedisError {
     std::io::Error::new(std::io::ErrorKind::TimedOut, "the server did not answer in time").into()
 }
 
-/// A request that was not answered as it should be.
+/// A request without an answer that could be used.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct RequestError {
     pub(crate) error: RedisError,
-    /// What another attempt, at once and on another connection, would be.
-    pub(crate) again: Again,
+    /// Whether another attempt, at once and over another connection, may help.
+    pub(crate) retry: bool,
+    /// How many requests may have been carried out although no answer came: 1, or 0.
+    pub(crate) ambiguous: u32,
 }
 
-/// What it is to ask again at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
-    /// Of no use, or too late.
-    No,
-    /// A first attempt: the server said that it did nothing.
-    Refused,
-    /// A second one: nobody knows whether the first was, or will be, carried out.
-    Unanswered,
-}
+impl RequestError {
+    /// A request that was sent: an error of the server is its answer, all others leave open whether it was
+    /// carried out.
+    pub(crate) fn of(error: RedisError) -> Self {
+        let ambiguous = u32::from(!is_refusal(&error));
+        Self { error, retry: false, ambiguous }
+    }
 
-impl Failed {
-    pub(crate) fn for_good(error: RedisError) -> Self {
-        Self { error, again: Again::No }
+    /// A request that never left this process.
+    pub(crate) fn unsent(error: RedisError) -> Self {
+        Self { error, retry: false, ambiguous: 0 }
     }
 }
 
-impl From<Failed> for Error {
-    fn from(failed: Failed) -> Self {
+impl From<RequestError> for Error {
+    fn from(failed: RequestError) -> Self {
         to_error(failed.error)
     }
+}
+
+/// Whether the server refused a command, a key or a channel to this user.
+pub(crate) fn is_about_rights(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    // In scripts: before Redis 7.2, and since.
+    let says = |what| detail.contains(what);
+    error.code() == Some("NOPERM")
+        || says("The user executing the script can't")
+        || says("ACL failure in script")
 }
