@@ -25,7 +25,7 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/acquire", post(claims::acquire))
         .route("/v1/wait", post(claims::wait))
         .route("/v1/release", post(claims::release))
-        .route("/v1/carry", post(claims::carry))
+        .route("/v1/batch", post(claims::batch))
         .route("/v1/renew", post(claims::renew))
         .route("/v1/verify", post(claims::verify))
         .route("/v1/shorten", post(claims::shorten))

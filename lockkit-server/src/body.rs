@@ -8,6 +8,7 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use lockkit_core::Error;
+use lockkit_core::driver::BatchError;
 use lockkit_http::wire::{Code, Problem};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -74,6 +75,13 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         log(&error);
         Self(Problem::of(&error).into())
+    }
+}
+
+impl From<BatchError> for Refusal {
+    fn from(error: BatchError) -> Self {
+        log(&error.error);
+        Self(Problem::of_batch(&error).into())
     }
 }
 

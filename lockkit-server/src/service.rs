@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use lockkit_core::driver::{Attempted, ClaimId, Gather, Grant, LockDriver, Replies, Reply, Step};
+use lockkit_core::driver::{
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, ClaimId, Gather, Grant,
+    LockDriver, Released, Reply, Step,
+};
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
 use lockkit_http::wire::{Code, LONGEST_WAIT_MS};
 use sha2::{Digest, Sha256};
@@ -176,18 +179,54 @@ impl Service {
         Ok(claim)
     }
 
-    /// Carries steps, together with those of other requests. An acquire that could not depart while
-    /// its client counts on it never does.
-    pub(crate) async fn carry(&self, steps: &[Step]) -> Replies {
-        let patience = steps.iter().map(|step| step.claim().wait_ttl).min().unwrap_or_default();
+    /// Submits a batch, together with those of other requests. An operation that cannot be sent
+    /// while its client counts on it never is.
+    pub(crate) async fn submit(&self, batch: Batch<'_>) -> BatchOutcome {
+        let patience = batch.claims().map(|claim| claim.wait_ttl).min().unwrap_or_default();
         let latest = self.driver().clock().now().after(patience);
-        self.0.gather.carry(steps, latest).await
+        let releases = batch.releases.iter().map(|claim| Step::Release { claim: claim.clone() });
+        let acquires = batch
+            .acquires
+            .iter()
+            .map(|it| Step::Acquire { claim: it.claim.clone(), patience: it.patience });
+        let steps: Vec<_> = releases.chain(acquires).collect();
+        let failed = |error: Error| match error {
+            Error::Backend { .. } => BatchError::unknown(error),
+            error => BatchError::refused(error),
+        };
+        let (mut released, mut acquired) = (Vec::new(), Vec::new());
+        for (step, reply) in steps.iter().zip(self.0.gather.carry(&steps, latest).await) {
+            let reply = reply.map_err(failed);
+            match step {
+                Step::Release { .. } => released.push(reply.and_then(|it| match it.result {
+                    Reply::Released(result) => Ok(Attempted::after(it.ambiguous, result)),
+                    _ => Err(no_result()),
+                })),
+                Step::Acquire { .. } => acquired.push(reply.and_then(|it| match it.result {
+                    Reply::Acquired(result) => Ok(Attempted::after(it.ambiguous, result)),
+                    _ => Err(no_result()),
+                })),
+            }
+        }
+        BatchOutcome { released, acquired }
     }
 
-    /// Carries one step.
-    pub(crate) async fn carry_one(&self, step: Step) -> Result<Attempted<Reply>, Error> {
-        let reply = self.carry(&[step]).await.pop();
-        reply.unwrap_or_else(|| Err(self.driver().no_reply()))
+    /// Submits one acquire.
+    pub(crate) async fn acquire(
+        &self,
+        acquire: Acquire,
+    ) -> Result<Attempted<Acquisition>, BatchError> {
+        let outcome = self.submit(Batch { releases: &[], acquires: &[acquire] }).await;
+        outcome.acquired.into_iter().next().unwrap_or_else(|| Err(no_result()))
+    }
+
+    /// Submits one release.
+    pub(crate) async fn release(
+        &self,
+        claim: Arc<Claim>,
+    ) -> Result<Attempted<Released>, BatchError> {
+        let outcome = self.submit(Batch { releases: &[claim], acquires: &[] }).await;
+        outcome.released.into_iter().next().unwrap_or_else(|| Err(no_result()))
     }
 
     /// What is added to the tokens of this namespace.
@@ -246,6 +285,11 @@ fn hidden(caller: &str, id: ClaimId) -> ClaimId {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.finalize()[..16]);
     ClaimId::from_bytes(bytes)
+}
+
+/// The error where an operation of a batch has no result.
+pub(crate) fn no_result() -> BatchError {
+    BatchError::unknown(Error::permanent("http", "an operation of a batch has no result"))
 }
 
 /// A grant with the base of its namespace.
