@@ -2,24 +2,22 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
 use lockkit_core::driver::{
     Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, ClaimId, Gather, Grant,
-    LockDriver, Released, Reply, Step,
+    LockDriver, Released, Reply, Step, locked,
 };
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
 use lockkit_http::wire::{Code, LONGEST_WAIT_MS};
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::api;
-use crate::body::Refusal;
 use crate::caller::{Caller, Peer, Who};
 use crate::metrics::Metrics;
 use crate::places::{Full, Place, Places};
+use crate::response::Refusal;
 use crate::settings::{Limits, Settings};
 use crate::tokens::{Tokens, Verb};
 
@@ -91,11 +89,6 @@ impl Service {
             settings,
             stopping: watch::Sender::new(false),
         })))
-    }
-
-    /// Its requests, for a server of one's own.
-    pub fn router(&self) -> Router {
-        api::router(self.clone())
     }
 
     /// Has requests that wait answered at once.
@@ -231,7 +224,7 @@ impl Service {
 
     /// What is added to the tokens of this namespace.
     pub(crate) async fn base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let bases = || self.0.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let bases = || locked(&self.0.bases);
         if let Some(base) = bases().get(namespace) {
             return Ok(*base);
         }

@@ -12,9 +12,10 @@ use lockkit_core::driver::{
 use lockkit_core::{Claim, Error};
 use lockkit_http::wire::{self, Code};
 
-use crate::body::{Answer, Body, Refusal, log};
+use crate::body::Body;
 use crate::caller::{Caller, Who};
 use crate::places::Place;
+use crate::response::{Answer, Refusal, log};
 use crate::service::{Service, based, no_result, unbased};
 
 type Result<T> = std::result::Result<Answer<T>, Refusal>;
