@@ -1,4 +1,5 @@
-//! What to do about a connection that failed, where the words of the failure tell it.
+//! Advice: what to do about a connection that failed, where the words of the failure tell it, and what
+//! to write instead of options of flock.
 
 /// The remedy, to be put behind the sentence; nothing where none is known. `url` may have a password,
 /// which is not repeated.
@@ -52,4 +53,27 @@ pub(crate) fn on_connecting(url: &str, sentence: &str) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// What to write instead of an option of flock(1) that people type out of habit; `None` for any other.
+/// Those that mean the same here are options of lockkit.
+pub(crate) fn instead_of_flock(option: &str) -> Option<&'static str> {
+    Some(match option {
+        "-x" | "-e" | "--exclusive" => {
+            "a lock is exclusive unless --shared is given, so leave it out"
+        }
+        "--nb" | "--nonblock" | "--nonblocking" => "use --try",
+        "--timeout" => "use --wait",
+        "--conflict-exit-code" => "use --busy-exit-code",
+        "-o" | "--close" => {
+            "use --leftovers=leave, with which processes that the command leaves behind hold no lock"
+        }
+        "-F" | "--no-fork" => {
+            "lockkit stays to renew the lock, so leave it out; see also --leftovers=leave"
+        }
+        "-u" | "--unlock" => {
+            "a lock is released when its command ends; `lockkit release` releases one of `acquire`"
+        }
+        _ => return None,
+    })
 }

@@ -14,9 +14,9 @@ use lockkit::{BackendUrl, Error, LockManager, Namespace, Settings};
 use crate::advice;
 use crate::args::BackendArgs;
 use crate::exit::{Failure, code};
+use crate::note;
 use crate::output;
-use crate::run::nested;
-use crate::who;
+use crate::run::held::{self, Held};
 
 const URL: &str = "LOCKKIT_URL";
 const URL_FILE: &str = "LOCKKIT_URL_FILE";
@@ -71,14 +71,14 @@ impl Backend {
             let origin = Origin::File(path);
             return Self::at(text.trim(), "the file that LOCKKIT_URL_FILE names", origin, args);
         }
-        match nested::held().pop() {
+        match held::held().pop() {
             Some(held) => Self::of_the_lock(&held, args),
             None => Self::in_state_folder(args, Some("--local says that this is meant")),
         }
     }
 
     /// The backend of the lock that this runs under.
-    pub(crate) fn of_the_lock(held: &nested::Held, args: &BackendArgs) -> Result<Self, Failure> {
+    pub(crate) fn of_the_lock(held: &Held, args: &BackendArgs) -> Result<Self, Failure> {
         if held.hidden {
             return Err(Failure::usage(format!(
                 "this runs under a lock in {}, whose URL contains a secret that is not handed on: \
@@ -132,7 +132,7 @@ impl Backend {
         {
             settings = settings.prefix(prefix);
         }
-        let settings = settings.identity(who::running(OsStr::new("lockkit")));
+        let settings = settings.identity(note::running(OsStr::new("lockkit")));
         // Before anything is touched: the library looks at it after it has connected.
         Namespace::new(settings.prefix_str())?;
         Ok(Self { text: without_prefix(&text), url, origin, settings })
@@ -156,7 +156,7 @@ impl Backend {
 
     /// Taking locks for this command: others see its name.
     pub(crate) fn for_command(mut self, command: &OsStr) -> Self {
-        self.settings = self.settings.identity(who::running(command));
+        self.settings = self.settings.identity(note::running(command));
         self
     }
 
@@ -297,21 +297,12 @@ fn shown(url: &BackendUrl) -> (String, bool) {
     let mut hides = text != place;
     for (at, option) in query.split('&').filter(|option| !option.is_empty()).enumerate() {
         let name = option.split('=').next().unwrap_or_default();
-        let secret = is_secret(name);
+        let secret = note::is_secret(name);
         hides |= secret;
         text.push(if at == 0 { '?' } else { '&' });
         text.push_str(&if secret { format!("{name}=***") } else { option.to_owned() });
     }
     (text, hides)
-}
-
-/// Whether an option of that name may have a secret for its value.
-pub(crate) fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    if name.ends_with("_file") {
-        return false;
-    }
-    ["pass", "pwd", "secret", "token", "key", "auth", "cred"].iter().any(|word| name.contains(word))
 }
 
 /// A memory is that of one process: nobody else would ever meet the lock.
@@ -436,5 +427,18 @@ fn absolute(url: &str) -> String {
             Err(_) => url.to_owned(),
         },
         _ => url.to_owned(),
+    }
+}
+impl Failure {
+    /// A failure of this backend says which one it is, and what was being done; once.
+    pub(crate) fn at(mut self, doing: &str, backend: &Backend) -> Self {
+        if let Some(sentence) = &mut self.sentence
+            && self.ending == Ending::Code(code::UNAVAILABLE)
+            && !self.is_located
+        {
+            *sentence = format!("while {doing} {}: {}", backend.shown(), backend.named(sentence));
+            self.is_located = true;
+        }
+        self
     }
 }

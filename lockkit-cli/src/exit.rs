@@ -4,8 +4,6 @@
 use lockkit::Error;
 use rustix::process::Signal;
 
-use crate::backend::Backend;
-
 /// The exit codes of the manual, after `sysexits.h` where that has one.
 pub(crate) mod code {
     /// `break`: nobody has that token. `doctor`: something is wrong with the backend. `get`, `put`,
@@ -62,7 +60,7 @@ pub(crate) struct Failure {
     /// Whether the backend takes no writes, which may pass too.
     pub(crate) read_only: bool,
     /// Whether the sentence says which backend it is about.
-    is_located: bool,
+    pub(crate) is_located: bool,
 }
 
 impl Failure {
@@ -91,18 +89,6 @@ impl Failure {
         Self::new(code::OS, format!("{what}: {error}"))
     }
 
-    /// A failure of this backend says which one it is, and what was being done; once.
-    pub(crate) fn at(mut self, doing: &str, backend: &Backend) -> Self {
-        if let Some(sentence) = &mut self.sentence
-            && self.ending == Ending::Code(code::UNAVAILABLE)
-            && !self.is_located
-        {
-            *sentence = format!("while {doing} {}: {}", backend.shown(), backend.named(sentence));
-            self.is_located = true;
-        }
-        self
-    }
-
     /// Whether the backend is the cause.
     pub(crate) fn is_of_the_backend(&self) -> bool {
         self.ending == Ending::Code(code::UNAVAILABLE)
@@ -125,5 +111,25 @@ impl From<Error> for Failure {
         };
         let (passing, read_only) = (error.is_retryable(), error.is_read_only());
         Self { passing, read_only, ..Self::new(code, error.to_string()) }
+    }
+}
+
+/// The failure of a command that cannot be run.
+pub(crate) fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
+    let name = command.to_string_lossy();
+    match error.kind() {
+        io::ErrorKind::NotFound if command.as_encoded_bytes().contains(&b'/') => {
+            let sentence = format!("there is no command {name:?}: check its path");
+            Failure::new(code::NOT_FOUND, sentence)
+        }
+        io::ErrorKind::NotFound => {
+            let sentence = format!("there is no command {name:?}: check its name and $PATH");
+            Failure::new(code::NOT_FOUND, sentence)
+        }
+        io::ErrorKind::PermissionDenied => {
+            let sentence = format!("{name:?} may not be run: make it an executable file");
+            Failure::new(code::CANNOT_RUN, sentence)
+        }
+        _ => Failure::new(code::CANNOT_RUN, format!("cannot run {name:?}: {error}")),
     }
 }

@@ -5,19 +5,16 @@ mod args;
 mod backend;
 mod commands;
 mod exit;
-mod habit;
 mod note;
+mod outage;
 mod output;
 mod phrase;
 mod run;
-mod silence;
 mod system;
 mod take;
 #[cfg(feature = "top")]
 mod top;
-mod trouble;
 mod view;
-mod who;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -27,10 +24,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use args::{BackendArgs, Cli, Verb};
 use backend::Backend;
 use exit::{Ending, Failure, code};
+use run::{launch, role, script, supervise};
+use system::contain;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    if let Some(done) = run::role::play(&arguments) {
+    if let Some(done) = play(&arguments) {
         return done;
     }
     let holds = arguments.iter().any(|word| word == "hold");
@@ -38,7 +37,7 @@ fn main() -> ExitCode {
         Ok(cli) => perform(cli),
         Err(error) => explain(&error).inspect_err(|failure| {
             if holds {
-                run::script::refuse(failure.ending);
+                script::refuse(failure.ending);
             }
         }),
     };
@@ -50,7 +49,38 @@ fn main() -> ExitCode {
     });
     match ending {
         Ending::Code(code) => ExitCode::from(code),
-        Ending::Signal(signal) => run::role::end_by(signal),
+        Ending::Signal(signal) => role::end_by(signal),
+    }
+}
+
+/// The words that make this program the clients of a storm.
+#[cfg(feature = "lab")]
+const CLIENTS: [&str; 2] = ["storm-client", "storm-consumer"];
+
+/// The word that makes this program a server that a storm strikes at.
+#[cfg(feature = "lab")]
+const SERVICE: &str = "service";
+
+/// Plays the role that these arguments name, if they name one.
+fn play(arguments: &[OsString]) -> Option<ExitCode> {
+    let rest = arguments.get(2..).unwrap_or_default();
+    match arguments.get(1)?.to_str()? {
+        role::SUPERVISE => Some(supervise::main()),
+        role::LAUNCH => Some(launch::main(rest)),
+        role::FIRST => Some(contain::main(rest)),
+        role::UNMASK => Some(contain::unmask(rest)),
+        role::KEEP => Some(script::keeper(rest)),
+        role::STAND_IN => Some(script::stand_in(rest)),
+        role::END => Some(role::end(rest)),
+        #[cfg(feature = "lab")]
+        word if word == role::WORKER || CLIENTS.contains(&word) => {
+            Some(commands::storm::take_part(&arguments[1..]))
+        }
+        #[cfg(feature = "lab")]
+        SERVICE => Some(commands::storm::be_struck(rest)),
+        #[cfg(all(feature = "compare", not(feature = "lab")))]
+        role::WORKER => Some(commands::compare::take_part(rest)),
+        _ => None,
     }
 }
 
@@ -79,10 +109,10 @@ fn perform(cli: Cli) -> Result<Ending, Failure> {
 async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> {
     let code = match verb {
         Verb::Run(args) => return run::run(&args, backend).await,
-        Verb::Hold(_) => return run::script::hold(),
+        Verb::Hold(_) => return script::hold(),
         Verb::Elect(args) => return run::elect::elect(&args, backend).await,
         Verb::Latch(verb) => commands::latch::latch(&verb, backend).await,
-        Verb::Resize(args) => commands::resize::resize(&args, backend).await,
+        Verb::Resize(args) => commands::admin::resize(&args, backend).await,
         Verb::Get(args) => commands::register::get(&args, backend).await,
         Verb::Put(args) => commands::register::put(&args, backend).await,
         Verb::Delete(args) => commands::register::delete(&args, backend).await,
@@ -92,8 +122,8 @@ async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> 
         Verb::Check => commands::check::check(backend).await,
         Verb::Ls(args) => commands::ls::ls(&args, backend).await,
         Verb::Show(args) => commands::show::show(&args, backend).await,
-        Verb::Break(args) => commands::break_lock::break_lock(&args, backend).await,
-        Verb::Watch(args) => commands::watch::watch(&args, backend).await,
+        Verb::Break(args) => commands::admin::break_lock(&args, backend).await,
+        Verb::Watch(args) => commands::show::watch(&args, backend).await,
         #[cfg(feature = "top")]
         Verb::Top(args) => return top::top(&args, backend).await,
         Verb::Doctor(args) => return commands::doctor::doctor(&args, backend).await,
@@ -106,7 +136,7 @@ async fn dispatch(verb: Verb, backend: &BackendArgs) -> Result<Ending, Failure> 
         Verb::Storm(args) => commands::storm::storm(&args, backend).await,
         #[cfg(feature = "lab")]
         Verb::Judge(args) => commands::storm::judge_again(&args),
-        Verb::TakeOver(args) => commands::take_over::take_over(&args, backend).await,
+        Verb::TakeOver(args) => commands::admin::take_over(&args, backend).await,
         Verb::Completions { shell } => commands::manual::completions(shell),
         Verb::Man(args) => commands::manual::man(&args),
     };
@@ -131,7 +161,7 @@ fn explain(error: &clap::Error) -> Result<Ending, Failure> {
         ));
     }
     if let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg)
-        && let Some(ours) = habit::instead_of(option)
+        && let Some(ours) = advice::instead_of_flock(option)
     {
         return Err(Failure::usage(format!("{option} is an option of flock: {ours}")));
     }

@@ -1,10 +1,10 @@
-//! The note of a lock that was taken without one: the user and the command line, for whoever looks.
-//! No secrets: arguments that look like one are left out.
+//! What other clients see of this one: its identity, and the note of a lock that was taken without
+//! one, which has the user and the command line. No secrets: arguments that look like one are left out.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
-use crate::backend::is_secret;
-use crate::who;
+use lockkit::ClientIdentity;
 
 /// The longest note that is made here, in bytes; the library takes 1,000.
 const LONGEST: usize = 200;
@@ -12,7 +12,7 @@ const LONGEST: usize = 200;
 /// Who runs what.
 pub(crate) fn of_command(words: &[OsString]) -> String {
     let line = line(words);
-    let text = format!("{}: {line}", who::user());
+    let text = format!("{}: {line}", user());
     let plain: String =
         text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
     shortened(plain.trim(), LONGEST)
@@ -82,6 +82,38 @@ fn shortened(text: &str, most: usize) -> String {
     }
     let end = (0..=most - 3).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     format!("{}…", &text[..end])
+}
+
+/// This user on this host, with the command that runs under the lock: `ada:backup.sh[12]@db-1`. The
+/// number is that of this process, which ends the command when it is told to end.
+pub(crate) fn running(command: &OsStr) -> ClientIdentity {
+    let command = Path::new(command).file_name().unwrap_or(command).to_string_lossy();
+    let program = format!("{}:{command}", user());
+    ClientIdentity { program, ..ClientIdentity::of_this_process() }
+}
+
+/// Whether this is this process, whatever it runs.
+pub(crate) fn is_this_process(identity: &ClientIdentity) -> bool {
+    let me = ClientIdentity::of_this_process();
+    (identity.pid, &identity.host) == (me.pid, &me.host)
+}
+
+/// The user's name, or its number where the environment does not tell.
+pub(crate) fn user() -> String {
+    let named = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
+    match named.filter(|user| !user.is_empty()) {
+        Some(user) => user,
+        None => format!("uid{}", rustix::process::getuid()),
+    }
+}
+
+/// Whether an option of that name may have a secret for its value.
+pub(crate) fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    if name.ends_with("_file") {
+        return false;
+    }
+    ["pass", "pwd", "secret", "token", "key", "auth", "cred"].iter().any(|word| name.contains(word))
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rustix::fs::{FileType, Stat, fstat, stat};
 
-use crate::args::Color;
 use crate::exit::Failure;
 
 /// How much is said on stderr.
@@ -25,6 +24,17 @@ static VERBOSITY: AtomicU8 = AtomicU8::new(Verbosity::Normal as u8);
 /// Sets how much is said from now on.
 pub(crate) fn set_verbosity(verbosity: Verbosity) {
     VERBOSITY.store(verbosity as u8, Ordering::Relaxed);
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
 }
 
 static COLORED: AtomicBool = AtomicBool::new(false);

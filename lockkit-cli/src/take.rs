@@ -15,12 +15,11 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::args::take::TakeArgs;
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
+use crate::note;
+use crate::outage;
 use crate::output::{self, Verbosity, printable};
 use crate::phrase;
 use crate::run::signals::Signals;
-use crate::silence;
-use crate::trouble;
-use crate::who;
 
 /// Sets on a primitive what its kinds have in common.
 macro_rules! configured {
@@ -82,7 +81,7 @@ impl<'a> Take<'a> {
             if !(failure.passing || failure.read_only) || left.is_zero() {
                 return Err(failure);
             }
-            if told.is_none_or(|told| told.elapsed() >= silence::AGAIN) {
+            if told.is_none_or(|told| told.elapsed() >= outage::AGAIN) {
                 told = Some(Instant::now());
                 let why = failure.sentence.unwrap_or_default();
                 output::note(format!("waiting for the backend: {why}"));
@@ -150,7 +149,7 @@ impl<'a> Take<'a> {
     async fn unless_hopeless(&self, locks: &LockManager) -> Result<Option<Guard>, Error> {
         for pause in [100, 1_000].into_iter().chain(std::iter::repeat(10_000)) {
             sleep(Duration::from_millis(pause)).await;
-            let found = match trouble::is_in(locks).await {
+            let found = match outage::has_problem(locks).await {
                 true => self.once(locks).await,
                 false => Ok(None),
             };
@@ -228,7 +227,7 @@ impl<'a> Take<'a> {
         let subject = phrase::subject(self.space(), self.name);
         if !io::stderr().is_terminal() || !output::says(Verbosity::Normal) {
             let holder = async { output::note(self.first_line(locks).await) };
-            let ((), never) = tokio::join!(holder, silence::tell(locks, &subject));
+            let ((), never) = tokio::join!(holder, outage::report(locks, &subject));
             match never {}
         }
         let began = Instant::now();
@@ -261,7 +260,7 @@ impl<'a> Take<'a> {
         let look = timeout(Duration::from_secs(5), locks.inspect(self.space(), self.name)).await;
         Some(match look {
             Ok(Ok(state)) => {
-                if state.line.iter().all(|s| who::is_this_process(&s.identity))
+                if state.line.iter().all(|s| note::is_this_process(&s.identity))
                     && state.limit() != Some(0)
                 {
                     return None;
@@ -278,7 +277,7 @@ impl<'a> Take<'a> {
             Ok(Err(error)) if !error.is_retryable() => format!("waiting for {subject}: {error}"),
             // Without a terminal that is said elsewhere, and as often as it should.
             _ if !io::stderr().is_terminal() => return None,
-            _ => format!("waiting for {subject}: {}", silence::sentence(locks)?),
+            _ => format!("waiting for {subject}: {}", outage::sentence(locks)?),
         })
     }
 
@@ -288,7 +287,7 @@ impl<'a> Take<'a> {
         if let Some(error) = self.refused.take() {
             return error.into();
         }
-        let timed_out = self.timeout.get().and_then(|limit| silence::at_the_limit(locks, *limit));
+        let timed_out = self.timeout.get().and_then(|limit| outage::at_the_limit(locks, *limit));
         if let Some(sentence) = timed_out {
             let sentence = format!("did not acquire {subject}: {sentence}");
             return Failure::new(code::UNAVAILABLE, sentence);
@@ -343,7 +342,7 @@ pub(crate) async fn close_after<T>(locks: &LockManager, result: &Result<T, Failu
 
 /// How many wait ahead of this process.
 fn place(state: &LockState) -> Option<usize> {
-    state.waiters().position(|s| who::is_this_process(&s.identity))
+    state.waiters().position(|s| note::is_this_process(&s.identity))
 }
 
 /// A line on a terminal that is written again and again, and wiped at the end.

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::Attempted;
 use lockkit_core::driver::{
-    BreakMode, Entry, Grant, LockDriver, RegisterKey, Registers, Renewal, Renewed, Replies,
-    SetLimit, Step, Version, Write, WriteResult,
+    Attempted, Batch, BatchError, BatchOutcome, BreakMode, Entry, Grant, LockDriver, RegisterKey,
+    Registers, Renewal, Renewed, SetLimit, Version, Write, WriteResult,
 };
 use lockkit_core::promises::Promises;
 use lockkit_core::state::{
@@ -86,10 +85,10 @@ impl HttpDriver {
         HttpOptions::parse(url).map(drop)
     }
 
-    /// A request about one claim that is answered with how it stands.
+    /// A request about one claim that is answered with its state.
     async fn renewal(&self, path: &str, body: &impl serde::Serialize) -> Result<Renewal, Error> {
         let sent = self.clock().now();
-        let state: wire::State = self.transport.post(path, body).await?;
+        let state: wire::ClaimStatus = self.transport.post(path, body).await?;
         Ok(state.renewal(sent))
     }
 
@@ -108,20 +107,11 @@ impl LockDriver for HttpDriver {
         self.capabilities.registers.then_some(self)
     }
 
-    async fn carry(&self, steps: &[Step]) -> Result<Replies, Error> {
+    async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
         let sent = self.clock().now();
-        let carry = wire::Carry { steps: steps.iter().map(wire::Step::of).collect() };
-        let answer: wire::Replies = self.transport.post("/v1/carry", &carry).await?;
-        if answer.replies.len() != steps.len() {
-            return Err(self.garbled());
-        }
-        let named = |(step, reply): (&Step, wire::Reply)| {
-            reply.for_driver(sent).map_err(|error| match error {
-                Error::LimitMismatch { in_use, .. } => step.claim().other_limit(in_use),
-                other => other,
-            })
-        };
-        Ok(steps.iter().zip(answer.replies).map(named).collect())
+        let body = wire::BatchBody::of(&batch);
+        let outcome: wire::BatchOutcome = self.transport.post("/v1/batch", &body).await?;
+        outcome.for_driver(&batch, sent).ok_or_else(|| BatchError::unknown(self.garbled()))
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
@@ -129,10 +119,10 @@ impl LockDriver for HttpDriver {
         loop {
             let sent = self.clock().now();
             match self.transport.poll("/v1/wait", &wait, WAIT).await? {
-                wire::State::Held(grant) => return Ok(grant.for_driver(sent)),
-                wire::State::Waiting { .. } => {}
-                wire::State::Busy { .. } => return Err(self.garbled()),
-                wire::State::Ended(loss) => return Err(Error::Lost { reason: loss.reason() }),
+                wire::ClaimStatus::Held(grant) => return Ok(grant.for_driver(sent)),
+                wire::ClaimStatus::Waiting { .. } => {}
+                wire::ClaimStatus::Busy { .. } => return Err(self.garbled()),
+                wire::ClaimStatus::Ended(end) => return Err(Error::Lost { reason: end.reason() }),
             }
         }
     }
@@ -147,9 +137,9 @@ impl LockDriver for HttpDriver {
     ) -> Result<Vec<Result<Renewed, Error>>, Error> {
         let sent = self.clock().now();
         let renew = wire::Renew { claims: claims.iter().map(|c| wire::Claim::of(c)).collect() };
-        let answers: wire::Answers = self.transport.post("/v1/renew", &renew).await?;
-        let renewed = answers.renewed(sent);
-        renewed.filter(|it| it.len() == claims.len()).ok_or_else(|| self.garbled())
+        let outcome: wire::RenewOutcome = self.transport.post("/v1/renew", &renew).await?;
+        let renewed = outcome.for_driver(sent);
+        if renewed.len() == claims.len() { Ok(renewed) } else { Err(self.garbled()) }
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {

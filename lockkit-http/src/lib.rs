@@ -25,7 +25,6 @@ mod access;
 mod connector;
 mod driver;
 mod failure;
-mod faults;
 mod options;
 mod transport;
 pub mod wire;

@@ -11,7 +11,7 @@ use hyper::{Method, Request, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use lockkit_core::Error;
-use lockkit_core::driver::locked;
+use lockkit_core::driver::{BatchError, locked};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -93,7 +93,7 @@ impl Transport {
     }
 
     /// Asks for what is to be read, without a body.
-    pub(crate) async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, Error> {
+    pub(crate) async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, BatchError> {
         self.ask(Method::GET, path, Bytes::new(), Duration::ZERO).await
     }
 
@@ -102,7 +102,7 @@ impl Transport {
         &self,
         path: &str,
         body: &impl Serialize,
-    ) -> Result<A, Error> {
+    ) -> Result<A, BatchError> {
         self.poll(path, body, Duration::ZERO).await
     }
 
@@ -112,28 +112,28 @@ impl Transport {
         path: &str,
         body: &impl Serialize,
         wait: Duration,
-    ) -> Result<A, Error> {
-        let body = serde_json::to_vec(body).map_err(|e| Error::permanent(BACKEND, e))?;
+    ) -> Result<A, BatchError> {
+        let body = serde_json::to_vec(body).map_err(unsent)?;
         self.ask(Method::POST, path, body.into(), wait).await
     }
 
     /// A server that is not there, or stops, sends the request on to the next; one that does not
     /// answer in time makes the *next* request go to another one: this one may have been carried
-    /// out, and whoever asked knows how to repeat it.
+    /// out, and the caller knows how to repeat it. So at most one attempt of a call is ambiguous.
     async fn ask<A: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
         wait: Duration,
-    ) -> Result<A, Error> {
+    ) -> Result<A, BatchError> {
         let first = self.current.load(Ordering::Relaxed);
         let mut failures = Vec::new();
         for turn in 0..self.servers.len() {
             let at = (first + turn) % self.servers.len();
             let server = &self.servers[at];
             let request = self.request(server, &method, path, body.clone());
-            let request = request.map_err(|e| Error::permanent(BACKEND, e))?;
+            let request = request.map_err(unsent)?;
             let answer = tokio::time::timeout(self.timeout + wait, exchange(server, request)).await;
             let no_answer = || Err(Failure::ambiguous(&server.url, "did not answer in time"));
             let (next, result) = match answer.unwrap_or_else(|_| no_answer()) {
@@ -141,12 +141,14 @@ impl Transport {
                 Ok(Answer::Problem(body)) => {
                     let problem: Problem = read(&body)?;
                     let next = if problem.code == Code::Unavailable { at + 1 } else { at };
-                    (next, Err(problem.error().at(&server.url)))
+                    let mut error = problem.batch_error();
+                    error.error = error.error.at(&server.url);
+                    (next, Err(error))
                 }
-                Ok(Answer::Refused(error)) => return Err(error),
+                Ok(Answer::Refused(error)) => return Err(BatchError::unknown(error)),
                 Err(failure) if failure.kind == Kind::Ambiguous => {
                     self.current.store(at + 1, Ordering::Relaxed);
-                    return Err(failure.retryable());
+                    return Err(BatchError::unknown(failure.retryable()));
                 }
                 Err(failure) => {
                     failures.push(failure);
@@ -163,7 +165,7 @@ impl Transport {
         if misconfigured && has_answered {
             self.warn(&error);
         }
-        Err(error)
+        Err(BatchError::refused(error))
     }
 
     fn request(
@@ -226,9 +228,15 @@ async fn exchange(server: &Endpoint, request: Request<Full<Bytes>>) -> Result<An
     Ok(if expected { Answer::Asked(body) } else { Answer::Problem(body) })
 }
 
-fn read<A: DeserializeOwned>(body: &[u8]) -> Result<A, Error> {
+/// The error of a request that cannot be written.
+fn unsent(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> BatchError {
+    BatchError::refused(Error::permanent(BACKEND, error))
+}
+
+fn read<A: DeserializeOwned>(body: &[u8]) -> Result<A, BatchError> {
     serde_json::from_slice(body).map_err(|error| {
-        Error::permanent(BACKEND, format!("an answer of another version: {error}"))
+        let what = format!("an answer of another version: {error}");
+        BatchError::unknown(Error::permanent(BACKEND, what))
     })
 }
 
@@ -252,7 +260,7 @@ mod tests {
             (&client).write_all(answer.as_bytes()).unwrap();
         });
         let transport = Transport::new(&HttpOptions::parse(&url).unwrap()).unwrap();
-        transport.get::<Problem>("/v1/capabilities").await.unwrap_err()
+        transport.get::<Problem>("/v1/capabilities").await.unwrap_err().error
     }
 
     #[tokio::test]

@@ -14,11 +14,14 @@ mod listing;
 mod looking;
 mod problem;
 mod registers;
+mod status;
 mod watch;
 
-pub use answers::{Answers, Evidence, Found, Grant, Loss, Reason, Released, Replies, Reply, State};
+pub use answers::{BatchOutcome, Evidence, OrProblem, ReleaseResult, Released, RenewOutcome};
 pub use backend::{Capabilities, Finding, Health, Promises, SeverityName};
-pub use claims::{Acquire, Carry, Claim, ClaimOnly, Kind, Raise, Renew, Shorten, Step, Wait};
+pub use claims::{
+    Acquire, BatchAcquire, BatchBody, Claim, ClaimOnly, Kind, Raise, Renew, Shorten, Wait,
+};
 pub use listing::{ListPrefixes, ListRegisters, Prefixes, RegisterPage, RegisterState};
 pub use looking::{
     Break, Broke, Changed, ClaimState, Key, Limit, List, Lock, Page, Resize, Seen, SpaceName,
@@ -28,7 +31,7 @@ pub use problem::{Code, Problem};
 pub use registers::{
     ChangedRegister, Delete, Entry, Loaded, Outcome, Register, Store, Value, Write,
 };
-
+pub use status::{ClaimEnd, ClaimStatus, EndReason, Grant};
 pub use watch::{InLine, Line, Watch};
 
 /// The longest wait of one request. A client that waits longer asks again.

@@ -1,17 +1,14 @@
-//! Bodies of requests and answers: JSON both ways, problems as RFC 9457 has them.
+//! Bodies of requests, which are JSON.
 
 use std::time::Duration;
 
-use axum::body::{Body as HttpBody, Bytes, to_bytes};
+use axum::body::to_bytes;
 use axum::extract::{FromRequest, Request};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
-use lockkit_core::Error;
-use lockkit_http::wire::{Code, Problem};
-use serde::Serialize;
+use axum::http::header::CONTENT_TYPE;
+use lockkit_http::wire::Code;
 use serde::de::DeserializeOwned;
 
+use crate::response::Refusal;
 use crate::service::Service;
 
 /// How long a body may take to come.
@@ -43,65 +40,4 @@ impl<T: DeserializeOwned> FromRequest<Service> for Body<T> {
         })?;
         Ok(Self(body))
     }
-}
-
-/// An answer, with the status that says the same in short.
-pub(crate) struct Answer<T>(pub(crate) StatusCode, pub(crate) T);
-
-impl<T> Answer<T> {
-    pub(crate) fn ok(body: T) -> Self {
-        Self(StatusCode::OK, body)
-    }
-}
-
-impl<T: Serialize> IntoResponse for Answer<T> {
-    fn into_response(self) -> Response {
-        json(self.0, &self.1, "application/json")
-    }
-}
-
-/// A problem instead of an answer.
-#[derive(Debug)]
-pub(crate) struct Refusal(Box<Problem>);
-
-impl Refusal {
-    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self(Problem::new(code, detail).into())
-    }
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        log(&error);
-        Self(Problem::of(&error).into())
-    }
-}
-
-/// What a problem leaves out, the place of the backend, is told here only.
-pub(crate) fn log(error: &Error) {
-    match error {
-        Error::Backend { retryable: false, .. } => tracing::warn!(%error, "the backend refuses"),
-        Error::Backend { .. } => tracing::debug!(%error, "the backend failed"),
-        _ => {}
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::BAD_GATEWAY);
-        let mut response = json(status, &*self.0, "application/problem+json");
-        if matches!(self.0.code, Code::Unavailable | Code::TooMany) {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-        }
-        response
-    }
-}
-
-fn json(status: StatusCode, body: &impl Serialize, kind: &'static str) -> Response {
-    // Plain data: it always can be written as JSON.
-    let body = serde_json::to_vec(body).unwrap_or_default();
-    let mut response = Response::new(HttpBody::from(Bytes::from(body)));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
 }

@@ -3,17 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, Request, State as Shared};
-use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use lockkit_core::{Name, Namespace};
 use lockkit_http::wire::Code;
 
-use crate::body::Refusal;
-use crate::service::Service;
+use crate::response::Refusal;
 use crate::tokens::{Grants, Verb};
 
 /// The other end of a connection.
@@ -55,6 +50,16 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// A caller of a service without tokens.
+    pub(crate) fn at(peer: Peer) -> Self {
+        Self { who: Who::At(peer), grants: None }
+    }
+
+    /// The caller with the token that has these grants.
+    pub(crate) fn with(grants: Arc<Grants>) -> Self {
+        Self { who: Who::Named(grants.name.clone()), grants: Some(grants) }
+    }
+
     /// The name of its token; empty without tokens.
     pub(crate) fn name(&self) -> &str {
         match &self.who {
@@ -92,37 +97,6 @@ impl Caller {
             _ => Ok(()),
         }
     }
-}
-
-/// The middleware: every request behind it has a [`Caller`].
-pub(crate) async fn known(
-    Shared(service): Shared<Service>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::Unknown);
-    let caller = match service.tokens() {
-        None => Some(Caller { who: Who::At(peer), grants: None }),
-        Some(tokens) => bearer(request.headers())
-            .and_then(|token| tokens.find(token))
-            .map(|grants| Caller { who: Who::Named(grants.name.clone()), grants: Some(grants) }),
-    };
-    let Some(caller) = caller else {
-        let detail = "send a token of this service: authorization: Bearer TOKEN";
-        let mut response = Refusal::new(Code::Unauthorized, detail).into_response();
-        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        return response;
-    };
-    request.extensions_mut().insert(caller);
-    next.run(request).await
-}
-
-/// The token of a request. Two headers are none: a proxy and a server may take different ones.
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let mut all = headers.get_all(AUTHORIZATION).iter();
-    let (only, more) = (all.next()?.as_bytes(), all.next());
-    let (scheme, token) = only.split_at_checked(b"Bearer ".len())?;
-    (more.is_none() && scheme.eq_ignore_ascii_case(b"Bearer ")).then(|| token.trim_ascii())
 }
 
 impl<S: Sync> FromRequestParts<S> for Caller {

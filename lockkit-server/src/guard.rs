@@ -1,20 +1,22 @@
-//! What is refused whatever it asks for: requests that a browser sends for a page of another origin.
+//! Requests that are refused whatever they ask for: those without a token that the service knows, and
+//! those that a browser sends for a page of another origin.
 //!
 //! A page can have a browser send requests to the loopback address, and can have a name of its own
 //! resolve to it. So a request has to name a host that this service answers for, and one that
 //! carries an origin has to carry the same host in it.
 
 use axum::extract::{Request, State as Shared};
-use axum::http::header::{HOST, ORIGIN};
-use axum::http::{HeaderMap, Method};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use lockkit_http::wire::Code;
 
-use crate::body::Refusal;
+use crate::caller::{Caller, Peer};
+use crate::response::Refusal;
 use crate::service::Service;
 
-/// The middleware.
+/// The middleware that refuses requests of other origins.
 pub(crate) async fn same_host(
     Shared(service): Shared<Service>,
     request: Request,
@@ -64,6 +66,37 @@ fn names(header: &str, host: &str) -> bool {
         _ => header,
     };
     name.eq_ignore_ascii_case(host)
+}
+
+/// The middleware that gives every request its [`Caller`].
+pub(crate) async fn authenticate(
+    Shared(service): Shared<Service>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let peer = request.extensions().get::<Peer>().copied().unwrap_or(Peer::Unknown);
+    let caller = match service.tokens() {
+        None => Some(Caller::at(peer)),
+        Some(tokens) => {
+            bearer(request.headers()).and_then(|token| tokens.find(token)).map(Caller::with)
+        }
+    };
+    let Some(caller) = caller else {
+        let detail = "send a token of this service: authorization: Bearer TOKEN";
+        let mut response = Refusal::new(Code::Unauthorized, detail).into_response();
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return response;
+    };
+    request.extensions_mut().insert(caller);
+    next.run(request).await
+}
+
+/// The token of a request. Two headers are none: a proxy and a server may take different ones.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let (only, more) = (all.next()?.as_bytes(), all.next());
+    let (scheme, token) = only.split_at_checked(b"Bearer ".len())?;
+    (more.is_none() && scheme.eq_ignore_ascii_case(b"Bearer ")).then(|| token.trim_ascii())
 }
 
 #[cfg(test)]

@@ -1,21 +1,15 @@
 //! What the service counts, in Prometheus' text format.
 //!
 //! Labels are the path's template, the backend and the outcome: never a lock's name or a caller,
-//! which are many, and nobody else's business.
+//! which are many, and confidential.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::time::Duration;
 
-use axum::extract::{MatchedPath, Request, State as Shared};
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
-
-use crate::caller::Caller;
-use crate::service::Service;
+use lockkit_core::driver::locked;
 
 /// The counts.
 #[derive(Debug, Default)]
@@ -28,29 +22,43 @@ struct Sum {
 }
 
 impl Metrics {
-    fn count(&self, path: &str, outcome: &'static str, time: Duration) {
-        let mut sums = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let sum = sums.entry((path.to_owned(), outcome)).or_default();
+    /// Counts an answered request.
+    pub(crate) fn count(&self, path: &str, status: StatusCode, time: Duration) {
+        let mut sums = locked(&self.0);
+        let sum = sums.entry((path.to_owned(), outcome(status))).or_default();
         sum.requests += 1;
         sum.time += time;
     }
+
+    /// The page with these counts and gauges.
+    pub(crate) fn page(&self, backend: &str, waiting: usize, connections: usize) -> String {
+        let (mut page, mut times) = (String::new(), String::new());
+        about(&mut page, "lockkit_http_requests_total", "counter", "Requests answered.");
+        about(
+            &mut times,
+            "lockkit_http_request_seconds_total",
+            "counter",
+            "Time spent on requests, that of waiting included.",
+        );
+        for ((path, outcome), sum) in locked(&self.0).iter() {
+            let labels = format!("{{path=\"{path}\",backend=\"{backend}\",outcome=\"{outcome}\"}}");
+            let _ = writeln!(page, "lockkit_http_requests_total{labels} {}", sum.requests);
+            let seconds = sum.time.as_secs_f64();
+            let _ = writeln!(times, "lockkit_http_request_seconds_total{labels} {seconds}");
+        }
+        page.push_str(&times);
+        for (name, help, number) in [
+            ("lockkit_http_waiting_requests", "Requests that wait for an event.", waiting),
+            ("lockkit_http_connections", "Open connections.", connections),
+        ] {
+            about(&mut page, name, "gauge", help);
+            let _ = writeln!(page, "{name}{{backend=\"{backend}\"}} {number}");
+        }
+        page
+    }
 }
 
-/// The middleware that counts.
-pub(crate) async fn counted(
-    Shared(service): Shared<Service>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let path = request.extensions().get::<MatchedPath>().cloned();
-    let begun = Instant::now();
-    let response = next.run(request).await;
-    let path = path.as_ref().map_or("other", MatchedPath::as_str);
-    service.metrics().count(path, outcome(response.status()), begun.elapsed());
-    response
-}
-
-/// What came of a request, by its status; for claims this is how they stand.
+/// The outcome of a request, by its status; for claims this is their state.
 fn outcome(status: StatusCode) -> &'static str {
     match status.as_u16() {
         200 => "ok",
@@ -70,37 +78,6 @@ fn outcome(status: StatusCode) -> &'static str {
         503 => "unavailable",
         _ => "other",
     }
-}
-
-/// `GET /metrics`.
-pub(crate) async fn metrics(Shared(service): Shared<Service>, _: Caller) -> Response {
-    let backend = service.driver().capabilities().backend;
-    let (mut page, mut times) = (String::new(), String::new());
-    about(&mut page, "lockkit_http_requests_total", "counter", "Requests answered.");
-    about(
-        &mut times,
-        "lockkit_http_request_seconds_total",
-        "counter",
-        "Time spent on requests, that of waiting included.",
-    );
-    {
-        let sums = service.metrics().0.lock().unwrap_or_else(PoisonError::into_inner);
-        for ((path, outcome), sum) in sums.iter() {
-            let labels = format!("{{path=\"{path}\",backend=\"{backend}\",outcome=\"{outcome}\"}}");
-            let _ = writeln!(page, "lockkit_http_requests_total{labels} {}", sum.requests);
-            let seconds = sum.time.as_secs_f64();
-            let _ = writeln!(times, "lockkit_http_request_seconds_total{labels} {seconds}");
-        }
-    }
-    page.push_str(&times);
-    for (name, help, number) in [
-        ("lockkit_http_waiting_requests", "Requests that wait for an event.", service.waiting()),
-        ("lockkit_http_connections", "Open connections.", service.connections()),
-    ] {
-        about(&mut page, name, "gauge", help);
-        let _ = writeln!(page, "{name}{{backend=\"{backend}\"}} {number}");
-    }
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 
 fn about(page: &mut String, name: &str, kind: &str, help: &str) {

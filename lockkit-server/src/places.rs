@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use lockkit_core::driver::locked;
 
 /// The places. Cheap to clone.
 #[derive(Debug)]
@@ -44,13 +46,13 @@ impl<K: Clone + Eq + Hash> Places<K> {
 
     /// How many are taken.
     pub(crate) fn count(&self) -> usize {
-        self.0.taken().all
+        locked(&self.0.taken).all
     }
 
     /// A place for one more.
     pub(crate) fn enter(&self, who: &K) -> Result<Place<K>, Full> {
         let (most, most_of_one) = self.0.most;
-        let mut taken = self.0.taken();
+        let mut taken = locked(&self.0.taken);
         let own = taken.by.get(who).copied().unwrap_or(0);
         if own >= most_of_one {
             return Err(Full::OfOne(most_of_one));
@@ -64,15 +66,9 @@ impl<K: Clone + Eq + Hash> Places<K> {
     }
 }
 
-impl<K> Shared<K> {
-    fn taken(&self) -> MutexGuard<'_, Taken<K>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<K: Eq + Hash> Drop for Place<K> {
     fn drop(&mut self) {
-        let mut taken = self.0.taken();
+        let mut taken = locked(&self.0.taken);
         taken.all -= 1;
         match taken.by.get_mut(&self.1) {
             Some(own) if *own > 1 => *own -= 1,
@@ -99,6 +95,6 @@ mod tests {
         assert_eq!(places.count(), 2);
         drop((second, third));
         assert_eq!(places.count(), 0);
-        assert!(places.0.taken().by.is_empty());
+        assert!(locked(&places.0.taken).by.is_empty());
     }
 }

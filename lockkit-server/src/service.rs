@@ -2,23 +2,22 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
 use lockkit_core::driver::{
-    Acquire, Attempted, Batch, Batcher, ClaimId, Grant, LockDriver, Replies, Reply, Step,
+    Acquire, Acquisition, Attempted, Batch, BatchError, BatchOutcome, Batcher, ClaimId, Grant,
+    LockDriver, Released, locked,
 };
 use lockkit_core::{Capabilities, Claim, Error, Namespace, Token};
 use lockkit_http::wire::{Code, LONGEST_WAIT_MS};
 use sha2::{Digest, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::api;
-use crate::body::Refusal;
 use crate::caller::{Caller, Peer, Who};
 use crate::metrics::Metrics;
 use crate::places::{Full, Place, Places};
+use crate::response::Refusal;
 use crate::settings::{Limits, Settings};
 use crate::tokens::{Tokens, Verb};
 
@@ -90,11 +89,6 @@ impl Service {
             settings,
             stopping: watch::Sender::new(false),
         })))
-    }
-
-    /// Its requests, for a server of one's own.
-    pub fn router(&self) -> Router {
-        api::router(self.clone())
     }
 
     /// Has requests that wait answered at once.
@@ -178,46 +172,35 @@ impl Service {
         Ok(claim)
     }
 
-    /// Carries steps, together with those of other requests. An acquire that could not depart while
-    /// its client counts on it never does.
-    pub(crate) async fn carry(&self, steps: &[Step]) -> Replies {
-        let patience = steps.iter().map(|step| step.claim().wait_ttl).min().unwrap_or_default();
+    /// Submits a batch, together with those of other requests. An operation that cannot be sent
+    /// while its client counts on it never is.
+    pub(crate) async fn submit(&self, batch: Batch<'_>) -> BatchOutcome {
+        let patience = batch.claims().map(|claim| claim.wait_ttl).min().unwrap_or_default();
         let latest = self.driver().clock().now().after(patience);
-        let (mut releases, mut acquires) = (Vec::new(), Vec::new());
-        for step in steps {
-            match step {
-                Step::Acquire { claim, patience } => {
-                    acquires.push(Acquire { claim: claim.clone(), patience: *patience });
-                }
-                Step::Release { claim } => releases.push(claim.clone()),
-            }
-        }
-        let batch = Batch { releases: &releases, acquires: &acquires };
-        let outcome = self.0.batcher.submit(batch, latest).await;
-        let (mut released, mut acquired) =
-            (outcome.released.into_iter(), outcome.acquired.into_iter());
-        let reply = |step: &Step| match step {
-            Step::Acquire { .. } => match acquired.next() {
-                Some(result) => Ok(result?.map(Reply::Acquired)),
-                None => Err(self.driver().no_reply()),
-            },
-            Step::Release { .. } => match released.next() {
-                Some(result) => Ok(result?.map(Reply::Released)),
-                None => Err(self.driver().no_reply()),
-            },
-        };
-        steps.iter().map(reply).collect()
+        self.0.batcher.submit(batch, latest).await
     }
 
-    /// Carries one step.
-    pub(crate) async fn carry_one(&self, step: Step) -> Result<Attempted<Reply>, Error> {
-        let reply = self.carry(&[step]).await.pop();
-        reply.unwrap_or_else(|| Err(self.driver().no_reply()))
+    /// Submits one acquire.
+    pub(crate) async fn acquire(
+        &self,
+        acquire: Acquire,
+    ) -> Result<Attempted<Acquisition>, BatchError> {
+        let outcome = self.submit(Batch { releases: &[], acquires: &[acquire] }).await;
+        outcome.acquired.into_iter().next().unwrap_or_else(|| Err(no_result()))
+    }
+
+    /// Submits one release.
+    pub(crate) async fn release(
+        &self,
+        claim: Arc<Claim>,
+    ) -> Result<Attempted<Released>, BatchError> {
+        let outcome = self.submit(Batch { releases: &[claim], acquires: &[] }).await;
+        outcome.released.into_iter().next().unwrap_or_else(|| Err(no_result()))
     }
 
     /// What is added to the tokens of this namespace.
     pub(crate) async fn base(&self, namespace: &Namespace) -> Result<u64, Error> {
-        let bases = || self.0.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let bases = || locked(&self.0.bases);
         if let Some(base) = bases().get(namespace) {
             return Ok(*base);
         }
@@ -271,6 +254,11 @@ fn hidden(caller: &str, id: ClaimId) -> ClaimId {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.finalize()[..16]);
     ClaimId::from_bytes(bytes)
+}
+
+/// The error where an operation of a batch has no result.
+pub(crate) fn no_result() -> BatchError {
+    BatchError::unknown(Error::permanent("http", "an operation of a batch has no result"))
 }
 
 /// A grant with the base of its namespace.

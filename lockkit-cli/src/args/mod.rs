@@ -165,17 +165,6 @@ fn grouped(mut command: clap::Command) -> clap::Command {
     ))
 }
 
-/// When to use colours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
-}
-
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {

@@ -6,11 +6,11 @@ use lockkit::{LockManager, Name};
 use crate::args::BackendArgs;
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
-use crate::run::nested::{self, Held};
+use crate::run::held::{self, Held};
 use crate::{output, phrase, take};
 
 pub(crate) async fn check(args: &BackendArgs) -> Result<u8, Failure> {
-    let Some(held) = nested::held().pop() else {
+    let Some(held) = held::held().pop() else {
         return Err(Failure::usage(
             "this does not run under `lockkit run`: there is no lock to check",
         ));

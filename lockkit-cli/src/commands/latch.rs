@@ -12,7 +12,7 @@ use crate::args::sync::LatchVerb;
 use crate::backend::Backend;
 use crate::exit::{Failure, code};
 use crate::output::{self, printable};
-use crate::{silence, take};
+use crate::{outage, take};
 
 pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8, Failure> {
     match verb {
@@ -36,11 +36,11 @@ pub(crate) async fn latch(verb: &LatchVerb, backend: &BackendArgs) -> Result<u8,
             let opened = tokio::select! {
                 biased;
                 opened = waiting => opened,
-                never = silence::tell(&locks, &subject) => match never {},
+                never = outage::report(&locks, &subject) => match never {},
                 never = ask_now_and_then(&gate) => match never {},
             };
             let timeout = Backend::choose(backend)?.timeout();
-            let ambiguous = silence::at_the_limit(&locks, timeout);
+            let ambiguous = outage::at_the_limit(&locks, timeout);
             take::close(&locks).await;
             match (opened?, ambiguous) {
                 (true, _) => {}

@@ -1,6 +1,6 @@
-//! The verbs beside `run`, one file each.
+//! The commands beside `run`.
 
-pub(crate) mod break_lock;
+pub(crate) mod admin;
 pub(crate) mod check;
 #[cfg(feature = "compare")]
 pub(crate) mod compare;
@@ -11,13 +11,10 @@ pub(crate) mod latch;
 pub(crate) mod ls;
 pub(crate) mod manual;
 pub(crate) mod register;
-pub(crate) mod resize;
 pub(crate) mod schema;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 pub(crate) mod show;
 #[cfg(feature = "lab")]
 pub(crate) mod storm;
-pub(crate) mod take_over;
 pub(crate) mod ticket;
-pub(crate) mod watch;

@@ -11,7 +11,7 @@ use crate::args::sync::{DeleteArgs, GetArgs, PutArgs};
 use crate::backend::Backend;
 use crate::commands::check;
 use crate::exit::{Failure, code};
-use crate::run::nested::{self, Held};
+use crate::run::held::{self, Held};
 use crate::view::json;
 use crate::{output, take};
 
@@ -133,7 +133,7 @@ fn refused(error: Error, expect: Precondition) -> Failure {
 
 /// The lock that this runs under, and its token.
 fn surrounding_lock(backend: &Backend) -> Result<(Held, Token), Failure> {
-    match nested::held().pop() {
+    match held::held().pop() {
         Some(held) => {
             let token = held.fences(backend)?;
             Ok((held, token))

@@ -1,10 +1,12 @@
-//! `show`: one lock, with everybody in its line.
+//! `show`: one lock, with its queue; `watch`: the same after each change, until interrupted.
 
+use futures_util::StreamExt;
+use futures_util::stream::select_all;
 use lockkit::state::LockState;
-use lockkit::{LockManager, Name, Space};
+use lockkit::{Error, LockManager, Name, Space};
 
 use crate::args::BackendArgs;
-use crate::args::look::{ShowArgs, Subject};
+use crate::args::look::{ShowArgs, Subject, WatchArgs};
 use crate::backend::Backend;
 use crate::exit::Failure;
 use crate::output::{self, Style, printable, styled};
@@ -21,6 +23,30 @@ pub(crate) async fn show(args: &ShowArgs, backend: &BackendArgs) -> Result<u8, F
         print(&state, &leftovers, args.json)?;
     }
     Ok(0)
+}
+
+/// `watch`: a backend that is out of reach for a time does not end it, since the library retries.
+pub(crate) async fn watch(args: &WatchArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+    Name::new(&args.subject.name)?;
+    let locks = Backend::choose(backend)?.connect().await?;
+    let spaces = spaces(&args.subject).iter().enumerate();
+    let mut states = select_all(spaces.map(|(at, space)| {
+        let states = locks.watch(*space, &args.subject.name).enumerate();
+        // A name is seldom that of a lock and of a semaphore: the second is shown once it is used.
+        states
+            .filter(move |(n, state)| std::future::ready(at == 0 || *n > 0 || is_used(state)))
+            .map(|(_, state)| state)
+            .boxed()
+    }));
+    while let Some(state) = states.next().await {
+        print(&state?, &Leftovers::new(), args.json)?;
+    }
+    Ok(0)
+}
+
+/// Whether a watched state has claims, or is an error.
+fn is_used(state: &Result<LockState, Error>) -> bool {
+    state.as_ref().map_or(true, |state| !state.line.is_empty())
 }
 
 /// The states to show, with what was left behind under each.

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::launch::{self, Job};
 use super::signals::Signals;
-use super::{Term, environment, hold, nested, under};
+use super::{Term, environment, held, hold, nested, under};
 use crate::args::BackendArgs;
 use crate::args::sync::ElectArgs;
 use crate::args::take::TakeArgs;
@@ -36,7 +36,7 @@ pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<End
     let term = Term::new("--max-term", args.max_term, args.kill_after, backend.ttl())?;
     system::is_usable()?;
     launch::find(&command[0])?;
-    nested::refuse(&nested::held(), &backend, take.space(), &args.name)?;
+    nested::refuse(&held::held(), &backend, take.space(), &args.name)?;
     let locks = take.connect(&backend).await?;
     let leftovers = args.leftovers;
     let mut job = Job { command, environment: Vec::new(), contained: false, leftovers };
@@ -45,7 +45,7 @@ pub(crate) async fn elect(args: &ElectArgs, backend: &BackendArgs) -> Result<End
         loop {
             let guard = take.take(&locks, &mut signals).await?;
             output::note(format!("leads {:?} with token {}", args.name, guard.token()?));
-            job.environment = environment(&guard, nested::held(), &backend, &take)?;
+            job.environment = environment(&guard, held::held(), &backend, &take)?;
             let ended = under(&locks, &guard, term, &job, &mut signals).await;
             if let Some(ending) = conclude(guard, ended?, &args.name).await {
                 return Ok(ending);

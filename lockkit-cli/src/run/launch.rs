@@ -16,7 +16,7 @@ use rustix::process::{Signal, getpid, getppid, kill_process};
 
 use super::role;
 use crate::args::take::Leftovers;
-use crate::exit::{Failure, code};
+use crate::exit::{Failure, cannot_run, code};
 use crate::output;
 use crate::system::{self, contain};
 
@@ -47,7 +47,7 @@ impl Job {
 }
 
 /// The `main` of that moment. `arguments`: the parent's process id, how, the command, its arguments.
-pub(super) fn main(arguments: &[OsString]) -> ExitCode {
+pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     let [parent, how, command, rest @ ..] = arguments else {
         return ExitCode::from(code::SOFTWARE);
     };
@@ -104,25 +104,6 @@ fn runnable(file: &Path) -> io::Result<PathBuf> {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     Ok(file.to_owned())
-}
-
-pub(crate) fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
-    let name = command.to_string_lossy();
-    match error.kind() {
-        io::ErrorKind::NotFound if command.as_encoded_bytes().contains(&b'/') => {
-            let sentence = format!("there is no command {name:?}: check its path");
-            Failure::new(code::NOT_FOUND, sentence)
-        }
-        io::ErrorKind::NotFound => {
-            let sentence = format!("there is no command {name:?}: check its name and $PATH");
-            Failure::new(code::NOT_FOUND, sentence)
-        }
-        io::ErrorKind::PermissionDenied => {
-            let sentence = format!("{name:?} may not be run: make it an executable file");
-            Failure::new(code::CANNOT_RUN, sentence)
-        }
-        _ => Failure::new(code::CANNOT_RUN, format!("cannot run {name:?}: {error}")),
-    }
 }
 
 #[cfg(test)]

@@ -7,15 +7,16 @@
 
 pub(crate) mod elect;
 mod group;
+pub(crate) mod held;
 mod hold;
 pub(crate) mod launch;
 pub(crate) mod leftovers;
-pub(crate) mod nested;
+mod nested;
 mod once;
 pub(crate) mod role;
 pub(crate) mod script;
 pub(crate) mod signals;
-mod supervise;
+pub(crate) mod supervise;
 mod supervisor;
 mod terminal;
 
@@ -29,10 +30,10 @@ use crate::args::take::{RunArgs, TakeArgs};
 use crate::backend::Backend;
 use crate::exit::{Ending, Failure};
 use crate::take::{self, Take};
-use crate::{note, output, phrase, system, trouble};
+use crate::{note, outage, output, phrase, system};
+use held::Held;
 use hold::Hold;
 use launch::Job;
-use nested::Held;
 use once::Once;
 use signals::Signals;
 
@@ -54,11 +55,11 @@ pub(crate) async fn run(args: &RunArgs, backend: &BackendArgs) -> Result<Ending,
     let term = Term::new("--max-hold", args.max_hold, args.kill_after, backend.ttl())?;
     system::is_usable()?;
     launch::find(&command[0])?;
-    let held = nested::held();
+    let held = held::held();
     nested::refuse(&held, &backend, take.space(), &args.name)?;
     let locks = take.connect(&backend).await?;
     // While the lock is asked for: it costs no time.
-    let told = tokio::spawn(trouble::tell(locks.clone()));
+    let told = tokio::spawn(outage::report_problems(locks.clone()));
     let result = async {
         let once = args.only_once.then(|| Once::new(&locks, &args.name, args.keep));
         if let Some(once) = &once

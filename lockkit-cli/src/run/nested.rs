@@ -3,30 +3,11 @@
 //! itself. No I/O.
 
 use lockkit::{Mode, Space, Token};
-use serde::{Deserialize, Serialize};
 
+use super::held::{HELD, Held};
 use crate::backend::Backend;
 use crate::exit::Failure;
 use crate::phrase;
-
-/// Where all the locks that a command runs under stand, outermost first.
-const HELD: &str = "LOCKKIT_HELD";
-
-/// One lock that a command runs under. No secrets: environments end up in logs.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Held {
-    space: String,
-    pub(crate) prefix: String,
-    pub(crate) name: String,
-    pub(crate) token: u64,
-    /// How it holds.
-    #[serde(default)]
-    mode: String,
-    /// The backend's URL, as far as it may be shown.
-    pub(crate) backend: String,
-    /// Whether the URL has a secret, which may not.
-    pub(crate) hidden: bool,
-}
 
 impl Held {
     pub(crate) fn new(backend: &Backend, mode: Mode, name: &str, token: Token) -> Self {
@@ -67,19 +48,6 @@ impl Held {
             self.backend, self.prefix
         )))
     }
-
-    pub(crate) fn space(&self) -> Space {
-        match self.space == Space::Semaphore.as_str() {
-            true => Space::Semaphore,
-            false => Space::Lock,
-        }
-    }
-}
-
-/// The locks that this process runs under, outermost first.
-pub(crate) fn held() -> Vec<Held> {
-    let text = std::env::var(HELD).unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// Refuses to wait for what this process itself runs under.

@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use super::launch::Job;
 use super::signals::Signals;
-use super::{Term, conclude, environment, nested, role, under};
+use super::{Term, conclude, environment, held, nested, role, under};
 use crate::args::take::{HoldArgs, Leftovers};
 use crate::args::{BackendArgs, Cli, Verb};
 use crate::backend::Backend;
@@ -97,7 +97,7 @@ fn private_folder() -> Result<PathBuf, Failure> {
 }
 
 /// The keeper's `main`. `arguments`: the folder, the command line of `hold`.
-pub(super) fn keeper(arguments: &[OsString]) -> ExitCode {
+pub(crate) fn keeper(arguments: &[OsString]) -> ExitCode {
     let _ = setsid();
     let [folder, line @ ..] = arguments else {
         return ExitCode::from(code::SOFTWARE);
@@ -117,7 +117,7 @@ async fn keep(args: &HoldArgs, backend: &BackendArgs, folder: &Path) -> Result<E
     let take = Take::new(&args.name, &args.take, None, false);
     take.rehearse(&backend).await?;
     let term = Term::new("--max-hold", None, None, backend.ttl())?;
-    let held = nested::held();
+    let held = held::held();
     nested::refuse(&held, &backend, take.space(), &args.name)?;
     let locks = take.connect(&backend).await?;
     let _folder = Removed(folder);
@@ -163,7 +163,7 @@ async fn end_of_stdin() {
 }
 
 /// The stand-in's `main`. `arguments`: the folder, the time between SIGTERM and SIGKILL in ms.
-pub(super) fn stand_in(arguments: &[OsString]) -> ExitCode {
+pub(crate) fn stand_in(arguments: &[OsString]) -> ExitCode {
     let [folder, pause] = arguments else {
         return ExitCode::from(code::SOFTWARE);
     };

@@ -21,9 +21,8 @@ use nix::sys::signal::{SigSet, Signal as NixSignal, kill};
 use nix::unistd::Pid as NixPid;
 use rustix::process::{Pid, Signal, WaitOptions, getgid, getuid, kill_process, waitpid};
 
-use crate::exit::code;
+use crate::exit::{cannot_run, code};
 use crate::output;
-use crate::run::launch::cannot_run;
 use crate::run::role;
 use crate::system;
 

@@ -1,10 +1,12 @@
 //! The backend behind the service: how it is, and what it does.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use lockkit_core::capabilities::{
     self, Fault, Flights, Guarantee, LeaseClock, LeaseScope, TokenSource, WakeUp,
 };
+use lockkit_core::driver::locked;
 use lockkit_core::state::{self, Severity};
 use serde::{Deserialize, Serialize};
 
@@ -192,7 +194,7 @@ impl Capabilities {
             faults.retain(|(fault, _)| !clocks.contains(fault));
             faults.extend(clocks.map(|fault| (fault, Guarantee::Tokens)));
         }
-        c.faults = crate::faults::kept(&faults);
+        c.faults = kept(&faults);
         c
     }
 }
@@ -214,4 +216,20 @@ mod tests {
         let server = capabilities::Capabilities::of("redis");
         assert_eq!(Capabilities::of(&server).for_driver().lease_clock, LeaseClock::Server);
     }
+}
+
+type Table = [(Fault, Guarantee)];
+
+static TABLES: Mutex<Vec<&'static Table>> = Mutex::new(Vec::new());
+
+/// The `'static` table with this content, as [`Capabilities`](capabilities::Capabilities) hold it. There
+/// are as many tables as backends, so each is kept once, for good.
+fn kept(table: &Table) -> &'static Table {
+    let mut tables = locked(&TABLES);
+    if let Some(known) = tables.iter().find(|known| **known == table) {
+        return known;
+    }
+    let new: &'static Table = table.to_vec().leak();
+    tables.push(new);
+    new
 }

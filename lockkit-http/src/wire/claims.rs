@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::{ClaimId, Patience, Step as DriverStep};
+use lockkit_core::driver::{Acquire as DriverAcquire, Batch, ClaimId, Patience};
 use lockkit_core::{
     Claim as DriverClaim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, Token,
 };
 use serde::{Deserialize, Serialize};
 
 #[cfg(doc)]
-use super::Answers;
+use super::RenewOutcome;
 use super::{ms_up, text};
 
 /// A claim: what a client puts into the line of a lock, and what it renews and releases. The client
@@ -238,7 +238,7 @@ pub struct ClaimOnly {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Renew {
-    /// The claims; [`Answers`] has one answer for each, in the same order.
+    /// The claims; [`RenewOutcome`] has one answer for each, in the same order.
     pub claims: Vec<Claim>,
 }
 
@@ -289,61 +289,56 @@ pub struct Raise {
     pub token: Token,
 }
 
-/// `POST /v1/carry`: acquires and releases of different claims, each answered by itself.
+/// `POST /v1/batch`: releases and acquires of different claims, each answered by itself.
 ///
 /// ```
 /// # fn main() -> Result<(), serde_json::Error> {
-/// use lockkit_http::wire::Carry;
+/// use lockkit_http::wire::BatchBody;
 ///
 /// let json = r#"
-///     {"steps": [
-///       {"release": {"claim": {"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"}}},
-///       {"acquire": {"claim": {"id": "91a2b3c4f5e6d7a8f5c44b1ed0c9a2f3", "name": "invoice/43"}}}
-///     ]}
+///     {"releases": [{"id": "3f2a9c0de1b44c5f8a7d6e5f4c3b2a19", "name": "invoice/42"}],
+///      "acquires": [{"claim": {"id": "91a2b3c4f5e6d7a8f5c44b1ed0c9a2f3", "name": "invoice/43"}}]}
 /// "#;
-/// let it: Carry = serde_json::from_str(json)?;
-/// assert_eq!(it.steps.len(), 2);
+/// let it: BatchBody = serde_json::from_str(json)?;
+/// assert_eq!((it.releases.len(), it.acquires.len()), (1, 1));
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Carry {
-    /// The steps; releases first.
-    pub steps: Vec<Step>,
+pub struct BatchBody {
+    /// The claims to take out of their queues. They come before all acquires.
+    #[serde(default)]
+    pub releases: Vec<Claim>,
+    /// The claims to put in.
+    #[serde(default)]
+    pub acquires: Vec<BatchAcquire>,
 }
 
-/// One step of a [`Carry`].
+/// One acquire of a [`BatchBody`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Step {
-    /// Puts a claim in line.
-    Acquire {
-        /// The claim.
-        claim: Claim,
-        /// As in [`Acquire`].
-        #[serde(default)]
-        no_wait: bool,
-        /// As in [`Acquire`].
-        #[serde(default, skip_serializing_if = "is_false")]
-        resizable: bool,
-    },
-    /// Takes a claim out.
-    Release {
-        /// The claim.
-        claim: Claim,
-    },
+#[serde(deny_unknown_fields)]
+pub struct BatchAcquire {
+    /// The claim.
+    pub claim: Claim,
+    /// As in [`Acquire`].
+    #[serde(default)]
+    pub no_wait: bool,
+    /// As in [`Acquire`].
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub resizable: bool,
 }
 
-impl Step {
-    /// What is sent for a step of the driver trait.
-    pub fn of(step: &DriverStep) -> Self {
-        match step {
-            DriverStep::Acquire { claim, patience } => Self::Acquire {
-                claim: Claim::of(claim),
-                no_wait: *patience == Patience::Try,
-                resizable: claim.resizable,
-            },
-            DriverStep::Release { claim } => Self::Release { claim: Claim::of(claim) },
+impl BatchBody {
+    /// The body for a batch of a driver.
+    pub fn of(batch: &Batch<'_>) -> Self {
+        let acquire = |acquire: &DriverAcquire| BatchAcquire {
+            claim: Claim::of(&acquire.claim),
+            no_wait: acquire.patience == Patience::Try,
+            resizable: acquire.claim.resizable,
+        };
+        Self {
+            releases: batch.releases.iter().map(|claim| Claim::of(claim)).collect(),
+            acquires: batch.acquires.iter().map(acquire).collect(),
         }
     }
 }

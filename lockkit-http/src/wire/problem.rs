@@ -1,9 +1,10 @@
 //! What went wrong, as `application/problem+json` (RFC 9457).
 
+use lockkit_core::driver::BatchError;
 use lockkit_core::{Error, LossReason, Token};
 use serde::{Deserialize, Serialize};
 
-use super::answers::{Loss, State};
+use super::status::{ClaimEnd, is_zero};
 use super::text;
 
 /// An error of the service.
@@ -27,9 +28,13 @@ pub struct Problem {
     pub status: u16,
     /// One sentence that says what to do. Contains no secret.
     pub detail: String,
+    /// The number of attempts that got no answer, and may have been carried out or still be on their
+    /// way: release a claim until its ttl is over. 0: certainly nothing was done.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ambiguous: u32,
     /// With code `ended`: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub loss: Option<Loss>,
+    pub loss: Option<ClaimEnd>,
     /// With code `limit_mismatch`: the limit that the semaphore has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_use: Option<u32>,
@@ -113,6 +118,7 @@ impl Problem {
             code,
             status,
             detail,
+            ambiguous: 0,
             loss: None,
             in_use: None,
             asked: None,
@@ -122,9 +128,19 @@ impl Problem {
         }
     }
 
-    /// The problem that an error of a driver is. Where the backend is, is left out: whoever may ask
-    /// the service would read the inside of its network.
+    /// The problem for an error of a driver, which may have acted. Where the backend is, is left out:
+    /// every caller of the service would read the inside of its network.
     pub fn of(error: &Error) -> Self {
+        let ambiguous = u32::from(matches!(error, Error::Backend { .. }));
+        Self { ambiguous, ..Self::of_error(error) }
+    }
+
+    /// The problem for a batch, or for one operation of it.
+    pub fn of_batch(error: &BatchError) -> Self {
+        Self { ambiguous: error.ambiguous, ..Self::of_error(&error.error) }
+    }
+
+    fn of_error(error: &Error) -> Self {
         let detail = match error {
             Error::Backend { .. } => without_places(&error.to_string()),
             _ => error.to_string(),
@@ -132,11 +148,7 @@ impl Problem {
         let with = |code| Self::new(code, detail);
         match error {
             Error::Lost { reason } => {
-                let loss = match State::of_loss(reason.clone()) {
-                    State::Ended(loss) => Some(loss),
-                    _ => None,
-                };
-                Self { loss, ..with(Code::Ended) }
+                Self { loss: Some(reason.clone().into()), ..with(Code::Ended) }
             }
             Error::LimitMismatch { in_use, asked, .. } => {
                 Self { in_use: Some(*in_use), asked: Some(*asked), ..with(Code::LimitMismatch) }
@@ -152,6 +164,12 @@ impl Problem {
             Error::Backend { .. } => with(Code::Backend),
             _ => with(Code::Invalid),
         }
+    }
+
+    /// The error of a batch, or of one operation of it.
+    pub fn batch_error(self) -> BatchError {
+        let ambiguous = self.ambiguous;
+        BatchError::refused(self.error()).after(ambiguous)
     }
 
     /// The error of the library that this is.

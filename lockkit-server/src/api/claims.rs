@@ -7,15 +7,16 @@ use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
-    Acquisition, Attempted, Patience, Renewal, Renewed, Reply as DriverReply, Step,
+    Acquire, Acquisition, Batch, BatchError, BatchOutcome, Patience, Renewal, Renewed,
 };
 use lockkit_core::{Claim, Error};
 use lockkit_http::wire::{self, Code};
 
-use crate::body::{Answer, Body, Refusal, log};
+use crate::body::Body;
 use crate::caller::{Caller, Who};
 use crate::places::Place;
-use crate::service::{Service, based, unbased};
+use crate::response::{Answer, Refusal, log};
+use crate::service::{Service, based, no_result, unbased};
 
 type Result<T> = std::result::Result<Answer<T>, Refusal>;
 
@@ -23,21 +24,16 @@ pub(crate) async fn acquire(
     Shared(service): Shared<Service>,
     caller: Caller,
     Body(request): Body<wire::Acquire>,
-) -> Result<wire::State> {
+) -> Result<wire::ClaimStatus> {
     let received = service.driver().clock().now();
     let claim = to_acquire(service.claim(&caller, request.claim)?, request.resizable)?;
     let about = About::of(&service, received, claim).await?;
-    let patience = patience(request.no_wait);
     let place = place(&service, &caller, request.wait_ms)?;
-    let step = Step::Acquire { claim: about.claim.clone(), patience };
-    let Attempted { result: DriverReply::Acquired(answer), ambiguous } =
-        service.carry_one(step).await?
-    else {
-        return Err(service.driver().no_reply().into());
-    };
-    let queued = matches!(answer, Acquisition::Queued { .. });
-    let answer = Attempted::after(ambiguous, acquired(answer, about.base));
-    let state = wire::State::of_acquisition(answer, about.received);
+    let acquire = Acquire { claim: about.claim.clone(), patience: patience(request.no_wait) };
+    let answer = service.acquire(acquire).await?;
+    let queued = matches!(answer.result, Acquisition::Queued { .. });
+    let answer = answer.map(|answer| acquired(answer, about.base));
+    let state = wire::ClaimStatus::of_acquisition(answer, about.received);
     match place {
         Some(place) if queued => turn(&service, &about, place, request.wait_ms, state).await,
         _ => Ok(stands(state)),
@@ -48,12 +44,12 @@ pub(crate) async fn wait(
     Shared(service): Shared<Service>,
     caller: Caller,
     Body(request): Body<wire::Wait>,
-) -> Result<wire::State> {
+) -> Result<wire::ClaimStatus> {
     let about = About::new(&service, &caller, request.claim).await?;
     let place = place(&service, &caller, request.wait_ms)?;
     let renewal = service.driver().renew_single(&about.claim).await?;
     let queued = matches!(renewal, Renewal::Waits { .. });
-    let state = wire::State::of_renewal(renewed(renewal, about.base), about.received);
+    let state = wire::ClaimStatus::of_renewal(renewed(renewal, about.base), about.received);
     match place {
         Some(place) if queued => turn(&service, &about, place, request.wait_ms, state).await,
         _ => Ok(stands(state)),
@@ -79,16 +75,19 @@ async fn turn(
     about: &About,
     place: Place<Who>,
     wait_ms: u64,
-    state: wire::State,
-) -> Result<wire::State> {
+    state: wire::ClaimStatus,
+) -> Result<wire::ClaimStatus> {
     let About { received, claim, base } = about;
     // Nothing renews it meanwhile: the client does, with its next request.
     let half = u64::try_from(claim.wait_ttl.as_millis() / 2).unwrap_or(u64::MAX);
     let heard = service.wait(&place, wait_ms.min(half), service.driver().granted(claim)).await;
     Ok(stands(match heard {
-        Some(Ok(grant)) => wire::State::Held(wire::Grant::of(&based(grant, *base), *received, 0)),
-        Some(Err(Error::Lost { reason })) => wire::State::of_loss(reason),
-        Some(Err(error)) => return Err(error.into()),
+        Some(Ok(grant)) => {
+            wire::ClaimStatus::Held(wire::Grant::of(&based(grant, *base), *received, 0))
+        }
+        Some(Err(Error::Lost { reason })) => wire::ClaimStatus::Ended(reason.into()),
+        // The claim is in the queue.
+        Some(Err(error)) => return Err(BatchError::unknown(error).into()),
         None => state,
     }))
 }
@@ -99,62 +98,53 @@ pub(crate) async fn release(
     Body(request): Body<wire::ClaimOnly>,
 ) -> Result<wire::Released> {
     let claim = service.claim(&caller, request.claim)?;
-    match service.carry_one(Step::Release { claim }).await? {
-        Attempted { result: DriverReply::Released(answer), ambiguous } => {
-            Ok(Answer::ok(wire::Released::of(Attempted::after(ambiguous, answer))))
-        }
-        _ => Err(service.driver().no_reply().into()),
-    }
+    Ok(Answer::ok(wire::Released::of(service.release(claim).await?)))
 }
 
-pub(crate) async fn carry(
+pub(crate) async fn batch(
     Shared(service): Shared<Service>,
     caller: Caller,
-    Body(request): Body<wire::Carry>,
-) -> Result<wire::Replies> {
+    Body(request): Body<wire::BatchBody>,
+) -> Result<wire::BatchOutcome> {
     let received = service.driver().clock().now();
     let most = service.driver().capabilities().flights.steps.max(1);
-    if request.steps.len() > most {
-        let message = format!("a request carries {most} steps at most here: send several");
+    if request.releases.len() + request.acquires.len() > most {
+        let message = format!("a batch has {most} operations at most here: send several");
         return Err(Error::Config(message).into());
     }
-    let mut steps = Vec::with_capacity(request.steps.len());
-    let mut bases = Vec::with_capacity(request.steps.len());
-    // Of each step that is refused: the others are carried without it.
-    let mut refused = Vec::with_capacity(request.steps.len());
-    for step in request.steps {
-        let step = match step {
-            wire::Step::Acquire { claim, no_wait, resizable } => {
-                let patience = patience(no_wait);
-                to_acquire(service.claim(&caller, claim)?, resizable)
-                    .map(|claim| Step::Acquire { claim, patience })
+    let mut releases = Vec::with_capacity(request.releases.len());
+    for claim in request.releases {
+        releases.push(service.claim(&caller, claim)?);
+    }
+    let mut acquires = Vec::with_capacity(request.acquires.len());
+    // Of each acquire, the namespace's token offset, or why it is refused: the others are submitted
+    // without it.
+    let mut offsets = Vec::with_capacity(request.acquires.len());
+    for wire::BatchAcquire { claim, no_wait, resizable } in request.acquires {
+        let offset = match to_acquire(service.claim(&caller, claim)?, resizable) {
+            Ok(claim) => {
+                let offset = service.base(&claim.key.namespace).await;
+                acquires.push(Acquire { claim, patience: patience(no_wait) });
+                Ok(offset.map_err(BatchError::refused)?)
             }
-            wire::Step::Release { claim } => {
-                Ok(Step::Release { claim: service.claim(&caller, claim)? })
-            }
+            Err(error) => Err(BatchError::refused(error)),
         };
-        refused.push(step.map(|step| steps.push(step)).err());
+        offsets.push(offset);
     }
-    for step in &steps {
-        bases.push(service.base(&step.claim().key.namespace).await?);
-    }
-    let replies = service.carry(&steps).await;
-    let with_base = |(reply, base): (std::result::Result<Attempted<DriverReply>, Error>, u64)| {
-        let reply = reply.inspect_err(log).map(|answered| {
-            answered.map(|reply| match reply {
-                DriverReply::Acquired(it) => DriverReply::Acquired(acquired(it, base)),
-                released => released,
-            })
-        });
-        wire::Reply::of(reply, received)
+    let outcome = service.submit(Batch { releases: &releases, acquires: &acquires }).await;
+    let failures = outcome.released.iter().filter_map(|it| it.as_ref().err());
+    let failures = failures.chain(outcome.acquired.iter().filter_map(|it| it.as_ref().err()));
+    failures.for_each(|failure| log(&failure.error));
+    let mut answers = outcome.acquired.into_iter();
+    let answer = |offset: std::result::Result<u64, BatchError>| {
+        offset.and_then(|offset| {
+            let answer = answers.next().unwrap_or_else(|| Err(no_result()))?;
+            Ok(answer.map(|answer| acquired(answer, offset)))
+        })
     };
-    let mut carried = replies.into_iter().zip(bases).map(with_base);
-    let reply = |refused: Option<Error>| match refused {
-        Some(error) => Some(wire::Reply::of(Err(error), received)),
-        None => carried.next(),
-    };
-    let replies = refused.into_iter().filter_map(reply).collect();
-    Ok(Answer::ok(wire::Replies { replies }))
+    let acquired = offsets.into_iter().map(answer).collect();
+    let outcome = BatchOutcome { released: outcome.released, acquired };
+    Ok(Answer::ok(wire::BatchOutcome::of(outcome, received)))
 }
 
 /// The claim of an acquire; refused where it could never hold.
@@ -172,7 +162,7 @@ pub(crate) async fn renew(
     Shared(service): Shared<Service>,
     caller: Caller,
     Body(request): Body<wire::Renew>,
-) -> Result<wire::Answers> {
+) -> Result<wire::RenewOutcome> {
     let received = service.driver().clock().now();
     let mut claims = Vec::with_capacity(request.claims.len());
     let mut bases = Vec::with_capacity(request.claims.len());
@@ -187,7 +177,7 @@ pub(crate) async fn renew(
         answer.inspect_err(log).map(based)
     };
     let answers = answers.into_iter().zip(bases).map(answer).collect();
-    Ok(Answer::ok(wire::Answers::of(answers, received)))
+    Ok(Answer::ok(wire::RenewOutcome::of(answers, received)))
 }
 
 /// Asks the backend whether the claim holds. (It renews, which never shortens.)
@@ -195,7 +185,7 @@ pub(crate) async fn verify(
     Shared(service): Shared<Service>,
     caller: Caller,
     Body(request): Body<wire::ClaimOnly>,
-) -> Result<wire::State> {
+) -> Result<wire::ClaimStatus> {
     let about = About::new(&service, &caller, request.claim).await?;
     Ok(about.became(service.driver().renew_single(&about.claim).await?))
 }
@@ -204,7 +194,7 @@ pub(crate) async fn downgrade(
     Shared(service): Shared<Service>,
     caller: Caller,
     Body(request): Body<wire::ClaimOnly>,
-) -> Result<wire::State> {
+) -> Result<wire::ClaimStatus> {
     let about = About::new(&service, &caller, request.claim).await?;
     Ok(about.became(service.driver().downgrade(&about.claim).await?))
 }
@@ -213,7 +203,7 @@ pub(crate) async fn shorten(
     Shared(service): Shared<Service>,
     caller: Caller,
     Body(request): Body<wire::Shorten>,
-) -> Result<wire::State> {
+) -> Result<wire::ClaimStatus> {
     let ttl = Duration::from_millis(request.ttl_ms);
     let about = About::new(&service, &caller, request.claim).await?;
     Ok(about.became(service.driver().shorten(&about.claim, ttl).await?))
@@ -223,7 +213,7 @@ pub(crate) async fn raise(
     Shared(service): Shared<Service>,
     caller: Caller,
     Body(request): Body<wire::Raise>,
-) -> Result<wire::State> {
+) -> Result<wire::ClaimStatus> {
     let about = About::new(&service, &caller, request.claim).await?;
     let token = unbased(request.token, about.base);
     if token.is_some_and(|token| token.get() > HIGHEST_RAISE) {
@@ -265,13 +255,14 @@ impl About {
         received: Moment,
         claim: Arc<Claim>,
     ) -> std::result::Result<Self, Refusal> {
-        let base = service.base(&claim.key.namespace).await?;
+        // Nothing was done for the claim yet.
+        let base = service.base(&claim.key.namespace).await.map_err(BatchError::refused)?;
         Ok(Self { received, claim, base })
     }
 
     /// The answer, where the driver answers as it does to a renewal.
-    fn became(&self, renewal: Renewal) -> Answer<wire::State> {
-        stands(wire::State::of_renewal(renewed(renewal, self.base), self.received))
+    fn became(&self, renewal: Renewal) -> Answer<wire::ClaimStatus> {
+        stands(wire::ClaimStatus::of_renewal(renewed(renewal, self.base), self.received))
     }
 }
 
@@ -290,12 +281,12 @@ fn renewed(answer: Renewal, base: u64) -> Renewal {
 }
 
 /// The state with its status.
-fn stands(state: wire::State) -> Answer<wire::State> {
+fn stands(state: wire::ClaimStatus) -> Answer<wire::ClaimStatus> {
     let status = match &state {
-        wire::State::Held(_) => StatusCode::OK,
-        wire::State::Waiting { .. } => StatusCode::ACCEPTED,
-        wire::State::Busy { .. } => StatusCode::CONFLICT,
-        wire::State::Ended(_) => StatusCode::GONE,
+        wire::ClaimStatus::Held(_) => StatusCode::OK,
+        wire::ClaimStatus::Waiting { .. } => StatusCode::ACCEPTED,
+        wire::ClaimStatus::Busy { .. } => StatusCode::CONFLICT,
+        wire::ClaimStatus::Ended(_) => StatusCode::GONE,
     };
     Answer(status, state)
 }

@@ -9,8 +9,9 @@ use lockkit_core::state::LockState;
 use lockkit_core::{BreakRecord, ClientIdentity, Token};
 use lockkit_http::wire::{self, Code};
 
-use crate::body::{Answer, Body, Refusal};
+use crate::body::Body;
 use crate::caller::Caller;
+use crate::response::{Answer, Refusal};
 use crate::service::{Service, unbased};
 use crate::tokens::Verb;
 

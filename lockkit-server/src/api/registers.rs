@@ -1,12 +1,15 @@
-//! Requests about registers.
+//! Requests about registers, and the namespaces in use.
 
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
+use lockkit_core::Namespace;
 use lockkit_core::driver::{Registers, Version};
+use lockkit_core::state::Listed;
 use lockkit_http::wire;
 
-use crate::body::{Answer, Body, Refusal};
+use crate::body::Body;
 use crate::caller::Caller;
+use crate::response::{Answer, Refusal};
 use crate::service::Service;
 use crate::tokens::Verb;
 
@@ -60,6 +63,37 @@ pub(crate) async fn changed(
         None => registers.load(&at).await?,
     };
     Ok(Answer::ok(wire::Loaded::of(entry)))
+}
+
+pub(crate) async fn list(
+    Shared(service): Shared<Service>,
+    caller: Caller,
+    Body(request): Body<wire::ListRegisters>,
+) -> Result<wire::RegisterPage> {
+    let request = request.for_driver()?;
+    caller.check_names(Verb::Read, &request.namespace, &request.prefix)?;
+    let page = registers(&service)?.page(&request).await?;
+    Ok(Answer::ok(wire::RegisterPage::of(page)))
+}
+
+/// The namespaces in which the caller may read something; it learns of no other. So pages of the backend are
+/// read on until one of its own is full.
+pub(crate) async fn prefixes(
+    Shared(service): Shared<Service>,
+    caller: Caller,
+    Body(request): Body<wire::ListPrefixes>,
+) -> Result<wire::Prefixes> {
+    let (after, limit) = request.for_driver()?;
+    let mut seen = after;
+    let mut items: Vec<Namespace> = Vec::new();
+    loop {
+        let page = service.driver().namespaces(seen.as_ref(), limit).await?;
+        seen = page.items.last().cloned();
+        items.extend(page.items.into_iter().filter(|at| caller.may_read_in(at)));
+        if items.len() > limit || !page.more || seen.is_none() {
+            return Ok(Answer::ok(wire::Prefixes::of(Listed::first(limit, items))));
+        }
+    }
 }
 
 pub(super) fn registers(service: &Service) -> std::result::Result<&dyn Registers, Refusal> {

@@ -18,9 +18,10 @@ use tokio::time::Instant;
 
 use super::looking::rebased;
 use super::registers::registers;
-use crate::body::{Body, Refusal};
+use crate::body::Body;
 use crate::caller::{Caller, Who};
 use crate::places::Place;
+use crate::response::Refusal;
 use crate::service::Service;
 use crate::tokens::Verb;
 

@@ -17,7 +17,7 @@ const PATHS: [&str; 28] = [
     "/v1/acquire",
     "/v1/wait",
     "/v1/release",
-    "/v1/carry",
+    "/v1/batch",
     "/v1/renew",
     "/v1/verify",
     "/v1/shorten",
@@ -45,10 +45,11 @@ const PATHS: [&str; 28] = [
 ];
 
 /// The fields of all requests: any of them may stand anywhere.
-const FIELDS: [&str; 36] = [
+const FIELDS: [&str; 37] = [
     "claim",
     "claims",
-    "steps",
+    "acquires",
+    "releases",
     "acquire",
     "release",
     "id",
@@ -230,7 +231,7 @@ fn bent(rng: &mut StdRng, path: &str) -> Value {
     let key = json!({"name": name});
     let write = json!({"write_id": id});
     let mut body = match path {
-        "/v1/carry" => json!({"steps": [{"acquire": {"claim": claim}}]}),
+        "/v1/batch" => json!({"acquires": [{"claim": claim}]}),
         "/v1/renew" => json!({"claims": [claim]}),
         "/v1/shorten" => json!({"claim": claim, "ttl_ms": 200}),
         "/v1/raise" => json!({"claim": claim, "token": "7"}),

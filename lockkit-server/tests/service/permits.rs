@@ -62,22 +62,25 @@ async fn more_permits_than_the_limit_are_refused_and_block_nobody() {
 }
 
 #[tokio::test]
-async fn of_several_steps_only_the_one_for_too_many_permits_is_refused() {
+async fn of_a_batch_only_the_acquire_of_too_many_permits_is_refused() {
     let pool = Pool::new().await;
-    let steps = json!({"steps": [
-        {"release": {"claim": pool.claim(9, 1, 3)}},
-        {"acquire": {"claim": pool.claim(1, 9, 3)}},
-        {"acquire": {"claim": pool.claim(2, 2, 3)}},
-        {"acquire": {"claim": pool.claim(3, 1, 0), "no_wait": true}},
-        {"acquire": {"claim": pool.claim(4, 1, 3), "no_wait": true}},
-    ]});
-    let (status, answer) = pool.ask("/v1/carry", steps).await;
+    let batch = json!({
+        "releases": [pool.claim(9, 1, 3)],
+        "acquires": [
+            {"claim": pool.claim(1, 9, 3)},
+            {"claim": pool.claim(2, 2, 3)},
+            {"claim": pool.claim(3, 1, 0), "no_wait": true},
+            {"claim": pool.claim(4, 1, 3), "no_wait": true},
+        ],
+    });
+    let (status, answer) = pool.ask("/v1/batch", batch).await;
     assert_eq!(status, 200, "{answer}");
-    let replies = answer["replies"].as_array().unwrap();
-    let codes: Vec<_> = replies.iter().map(|reply| reply["code"].as_str()).collect();
-    assert_eq!(codes, [None, Some("invalid"), None, Some("invalid"), None], "{answer}");
-    assert_eq!(replies[0]["found"], "nothing");
-    assert_eq!((&replies[2]["state"], &replies[4]["state"]), (&json!("held"), &json!("held")));
+    assert_eq!(answer["released"][0]["found"], "nothing");
+    let acquired = answer["acquired"].as_array().unwrap();
+    let codes: Vec<_> = acquired.iter().map(|answer| answer["code"].as_str()).collect();
+    assert_eq!(codes, [Some("invalid"), None, Some("invalid"), None], "{answer}");
+    let held = json!("held");
+    assert_eq!((&acquired[1]["state"], &acquired[3]["state"]), (&held, &held));
 }
 
 #[tokio::test]
@@ -97,7 +100,7 @@ async fn a_resizable_semaphore_takes_the_request_and_no_other_verb_minds() {
     pool.resize(9, false).await;
     assert_eq!(pool.ask("/v1/wait", only.clone()).await.1["state"], "held");
     assert_eq!(pool.ask("/v1/release", only).await.1["found"], "claim");
-    let steps = json!({"steps": [{"acquire": {"claim": pool.claim(2, 10, 9), "resizable": true}}]});
-    let (_, answer) = pool.ask("/v1/carry", steps).await;
-    assert_eq!(answer["replies"][0]["state"], "waiting", "{answer}");
+    let batch = json!({"acquires": [{"claim": pool.claim(2, 10, 9), "resizable": true}]});
+    let (_, answer) = pool.ask("/v1/batch", batch).await;
+    assert_eq!(answer["acquired"][0]["state"], "waiting", "{answer}");
 }

@@ -177,14 +177,14 @@ async fn a_caller_sees_the_prefixes_and_registers_that_it_may_read_and_no_other(
 }
 
 #[tokio::test]
-async fn of_many_steps_none_is_carried_out_if_one_is_not_allowed() {
+async fn no_operation_of_a_batch_is_carried_out_if_one_is_not_allowed() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("locks.db").display());
     let driver = SqliteDriver::connect(&url).await.unwrap();
     let guarded = Guarded::over(Arc::new(driver), folder).await;
-    let step = |number, name| json!({"acquire": claim(number, "billing", name)});
-    let steps = json!({"steps": [step(1, "invoice/1"), step(2, "x")]});
-    assert_eq!(guarded.ask("alice", "/v1/carry", steps).await.0, 403);
+    let acquires = [claim(1, "billing", "invoice/1"), claim(2, "billing", "x")];
+    let batch = json!({"acquires": acquires});
+    assert_eq!(guarded.ask("alice", "/v1/batch", batch).await.0, 403);
     let key = json!({"prefix": "billing", "name": "invoice/1"});
     let (_, state) = guarded.ask("alice", "/v1/inspect", key).await;
     assert_eq!(state["line"], json!([]));

@@ -2,9 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
 
-use lockkit_core::Error;
-use lockkit_core::driver::LockDriver;
+use lockkit_core::driver::{Acquire, Batch, BatchError, LockDriver, Patience};
+use lockkit_core::{Claim, ClientIdentity, Error, Key, Mode, Name, Namespace, Space};
 use lockkit_http::HttpDriver;
 use lockkit_http::wire::Problem;
 use lockkit_server::{Settings, Tls};
@@ -18,7 +20,11 @@ async fn refused(url: &str) -> Error {
 
 /// A server that reads a little of what comes and then says this; where it listens.
 fn says(bytes: &'static [u8]) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    says_at("127.0.0.1:0", bytes)
+}
+
+fn says_at(address: &str, bytes: &'static [u8]) -> String {
+    let listener = TcpListener::bind(address).unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
         for mut client in listener.incoming().map_while(Result::ok) {
@@ -118,6 +124,44 @@ async fn once_there_was_an_answer_a_wrong_certificate_is_asked_again() {
     let error = driver.health().await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
     assert!(error.is_retryable(), "{error}");
+}
+
+#[tokio::test]
+async fn only_a_request_that_was_sent_and_not_answered_is_ambiguous() {
+    let served = Served::new(Settings::new()).await;
+    let driver = HttpDriver::connect(&format!("http://{}", served.address)).await.unwrap();
+    let error = async |permits, limit| {
+        let key = Key::new(Namespace::default(), Space::Semaphore, Name::new("s").unwrap());
+        let (mode, ttl) = (Mode::Permits { permits, limit }, Duration::from_secs(30));
+        let identity = Arc::new(ClientIdentity::of_this_process());
+        let claim = Arc::new(Claim::new(key, mode, ttl, ttl, identity));
+        let acquires = [Acquire { claim, patience: Patience::Try }];
+        match driver.submit(Batch { releases: &[], acquires: &acquires }).await {
+            Ok(mut outcome) => outcome.acquired.remove(0).err(),
+            Err(error) => Some(error),
+        }
+    };
+    assert!(error(1, 3).await.is_none());
+    let refused = error(1, 4).await.unwrap();
+    assert!(matches!(refused.error, Error::LimitMismatch { in_use: 3, .. }), "{refused}");
+    assert_eq!(refused.ambiguous, 0);
+    let address = served.address.clone();
+    served.stop().await.unwrap().unwrap();
+    let unreachable = error(1, 3).await.unwrap();
+    assert!(unreachable.error.is_retryable() && unreachable.ambiguous == 0, "{unreachable:?}");
+    says_at(&address, b"");
+    let unanswered = error(1, 3).await.unwrap();
+    assert!(unanswered.error.is_retryable() && unanswered.ambiguous == 1, "{unanswered:?}");
+}
+
+#[test]
+fn an_error_that_may_have_acted_says_so_to_clients_that_are_not_of_this_library() {
+    let may_have_acted = Error::retryable("redis", "the connection was cut");
+    assert_eq!(Problem::of(&may_have_acted).ambiguous, 1);
+    let refused = BatchError::refused(may_have_acted);
+    assert_eq!(Problem::of_batch(&refused).ambiguous, 0);
+    assert_eq!(Problem::of_batch(&refused.after(2)).batch_error().ambiguous, 2);
+    assert_eq!(Problem::of(&Error::config("no such name")).ambiguous, 0);
 }
 
 #[test]

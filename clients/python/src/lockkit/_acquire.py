@@ -75,7 +75,7 @@ class Attempt:
         try:
             came = await self._enter()
             while came is not None and isinstance(came[0], Waiting):
-                self._uncertain = self._uncertain or came[0].unanswered > 0
+                self._uncertain = self._uncertain or came[0].ambiguous > 0
                 came = await self._poll()
             return AGAIN if came is None else await self._settled(*came)
         finally:
@@ -96,19 +96,17 @@ class Attempt:
             try:
                 body = {"claim": claim.json(), "no_wait": not self._wait}
                 came = await self._ask("/v1/acquire", body, state, claim.wait_ttl / 3)
-            except (Unavailable, Refused) as error:
+            except Error as error:
                 self._asking = False
                 self._uncertain = self._uncertain or error.maybe_done
                 self._in_line = self._uncertain
-                engine.check_open()
-                if isinstance(error, Refused) or not self._wait:
+                if isinstance(error, (Unavailable, Refused)):
+                    engine.check_open()
+                if not isinstance(error, Unavailable) or not self._wait:
                     raise
                 failures += 1
                 await engine.pause(error, failures, self._until)
                 continue
-            except Error:
-                self._asking, self._in_line = False, self._uncertain
-                raise
             self._asking = False
             self._round_trip = engine.clock.now() - sent
             return came, sent
@@ -133,9 +131,9 @@ class Attempt:
 
     async def _settled(self, came: State, sent: float) -> Came:
         if isinstance(came, Held):
-            self._uncertain = self._uncertain or came.unanswered > 0
+            self._uncertain = self._uncertain or came.ambiguous > 0
             return await self._granted(came, sent)
-        self._uncertain = self._uncertain or (isinstance(came, Busy) and came.unanswered > 0)
+        self._uncertain = self._uncertain or (isinstance(came, Busy) and came.ambiguous > 0)
         self._in_line = self._uncertain
         if isinstance(came, Busy):
             return AGAIN if self._wait else None

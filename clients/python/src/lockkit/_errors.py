@@ -69,7 +69,13 @@ class LossReason(enum.Enum):
 
 class Error(Exception):
     """The base of all exceptions of this package. They can be copied and pickled, as they are when
-    a worker process passes them on."""
+    a worker process passes them on.
+
+    ``maybe_done``: the request may have been carried out, since one of its attempts got no answer.
+    The package cleans up behind it.
+    """
+
+    maybe_done = False
 
     def __reduce__(self) -> Tuple[Any, ...]:
         # Not by calling the constructor, which takes other arguments than `args` has.
@@ -158,8 +164,7 @@ class Refused(Error):
     """The service or its backend refuses until an operator does something about it.
 
     ``code`` is the service's: ``unauthorized``, ``forbidden``, ``backend`` or another one; empty
-    where no lock service answered. ``maybe_done``: the request may have been carried out: it was
-    sent, and not turned away at the door. The package cleans up behind it.
+    where no lock service answered.
     """
 
     def __init__(self, detail: str, code: str = "", maybe_done: bool = True) -> None:
@@ -169,10 +174,7 @@ class Refused(Error):
 
 
 class Unavailable(Error):
-    """No answer: the service cannot be reached or its backend does not answer. Try again.
-
-    ``maybe_done``: the request may have been carried out. The package cleans up behind it.
-    """
+    """No answer: the service cannot be reached or its backend does not answer. Try again."""
 
     def __init__(self, detail: str, maybe_done: bool = True) -> None:
         super().__init__(detail)

@@ -84,7 +84,7 @@ class Held:
     token: int
     ttl: float
     remaining: float
-    unanswered: int
+    ambiguous: int
     margin: float = 0.0
 
 
@@ -92,14 +92,14 @@ class Held:
 class Waiting:
     """The claim is in line."""
 
-    unanswered: int
+    ambiguous: int
 
 
 @dataclass(frozen=True)
 class Busy:
     """The claim could not hold at once, and is not in line."""
 
-    unanswered: int
+    ambiguous: int
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,15 @@ State = Union[Held, Waiting, Busy, Ended]
 def state(answer: Json) -> State:
     """Reads how a claim stands; raises the error of one that failed by itself."""
     kind = answer.get("state")
-    unanswered = answer.get("unanswered", 0)
+    ambiguous = answer.get("ambiguous", 0)
     if kind == "held":
         ttl, remaining = answer["ttl_ms"] / 1000, answer["remaining_ms"] / 1000
         least_margin = answer.get("margin_ms", 0) / 1000
-        return Held(int(answer["token"]), ttl, min(remaining, ttl), unanswered, least_margin)
+        return Held(int(answer["token"]), ttl, min(remaining, ttl), ambiguous, least_margin)
     if kind == "waiting":
-        return Waiting(unanswered)
+        return Waiting(ambiguous)
     if kind == "busy":
-        return Busy(unanswered)
+        return Busy(ambiguous)
     if kind == "ended":
         return _ended(answer)
     raise problem(answer)
@@ -152,6 +152,12 @@ def _ended(loss: Json) -> Ended:
 def problem(answer: Json) -> Error:
     """The exception that a problem (RFC 9457) of the service is. Raises ``KeyError`` and others for
     what another service says."""
+    error = _problem(answer)
+    error.maybe_done = int(answer.get("ambiguous", 0)) > 0
+    return error
+
+
+def _problem(answer: Json) -> Error:
     code, detail = answer["code"], answer["detail"]
     if not isinstance(code, str) or not isinstance(detail, str):
         raise TypeError("no problem of a lock service")
@@ -166,7 +172,7 @@ def problem(answer: Json) -> Error:
         return Unsupported(detail)
     if code in ("unavailable", "too_many", "too_slow"):
         return Unavailable(detail)
-    return Refused(detail, code, maybe_done=code not in ("unauthorized", "forbidden"))
+    return Refused(detail, code)
 
 
 def holder_json(holder: Holder) -> Json:
@@ -303,7 +309,7 @@ def value_json(value: bytes) -> Json:
 
 def outcome(answer: Json, name: str, token: Optional[int], maybe_applied: bool) -> int:
     """The version that was stored; raises what became of the write instead."""
-    maybe_applied = maybe_applied or answer.get("unanswered", 0) > 0
+    maybe_applied = maybe_applied or answer.get("ambiguous", 0) > 0
     kind = answer.get("outcome")
     if kind == "stored":
         return int(answer["version"])

@@ -1,11 +1,13 @@
-//! `break`: takes a lock away from its holder, or a place in line from who waits.
+//! Operations of an operator: `break`, which removes a claim; `resize`, which sets the limit of a
+//! semaphore; `take-over`, which raises the tokens of a backend above those of another.
 
 use lockkit::driver::BreakMode;
 use lockkit::state::LockState;
 use lockkit::{LockManager, MemoryDriver, Name, Space, Token};
 
 use crate::args::BackendArgs;
-use crate::args::look::BreakArgs;
+use crate::args::look::{BreakArgs, TakeOverArgs};
+use crate::args::sync::ResizeArgs;
 use crate::backend::Backend;
 use crate::commands::show;
 use crate::exit::{Failure, code};
@@ -62,4 +64,29 @@ fn find(states: &[LockState], token: Token, name: &str) -> Result<(Space, String
 fn nobody(name: &str, token: Token) -> Failure {
     let sentence = format!("no claim on {name:?} has the token {token}: see `lockkit show`");
     Failure::new(code::NO, sentence)
+}
+
+pub(crate) async fn resize(args: &ResizeArgs, backend: &BackendArgs) -> Result<u8, Failure> {
+    Name::new(&args.name)?;
+    let locks = Backend::choose(backend)?.connect().await?;
+    let resized = locks.semaphore(&args.name, args.limit).resizable().resize(args.limit).await;
+    take::close(&locks).await;
+    resized?;
+    output::print_line(args.limit)?;
+    Ok(0)
+}
+
+pub(crate) async fn take_over(args: &TakeOverArgs, chosen: &BackendArgs) -> Result<u8, Failure> {
+    let backend = Backend::choose(chosen)?;
+    let from = Backend::beside(chosen, &args.from, "--from")?;
+    let old = from.connect().await?;
+    let new = backend.connect().await?;
+    let reached = old.reached_token().await;
+    let reached =
+        reached.map_err(|error| Failure::from(error).at("reading the tokens of", &from))?;
+    let base = new.raise_tokens_above(reached).await?;
+    old.shutdown().await;
+    new.shutdown().await;
+    output::print(&format!("tokens begin above {base}\n"))?;
+    Ok(0)
 }
