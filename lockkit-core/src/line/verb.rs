@@ -250,7 +250,7 @@ pub struct Applied {
     pub answer: Answer,
     /// What changed, in order.
     pub changes: Vec<Change>,
-    /// Whether the window ended before it was clear that nobody else begins to hold: extend it and
+    /// Whether the window ended before it was clear that no other claim is promoted: extend it and
     /// apply [`Verb::Look`] before anything is made known.
     pub more: bool,
 }
