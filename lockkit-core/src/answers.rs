@@ -9,8 +9,7 @@ use crate::{BreakRecord, LossReason, Token};
 ///
 /// A driver that repeats a request by itself, because a connection broke before the answer came,
 /// says so: an attempt without an answer may have been carried out, or may still be on its way
-/// and be carried out later. Core then keeps releasing the claim until its ttl is over, and does
-/// not take "somebody else wrote" at its word.
+/// and be carried out later. Core then keeps releasing the claim until its ttl is over, and x
 ///
 /// ```
 /// use lockkit_core::driver::{Acquisition, Attempted};
@@ -76,9 +75,9 @@ impl<T> From<T> for Attempted<T> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Patience {
-    /// Leaves at once.
+    /// Is refused at once.
     Try,
-    /// Stands in line.
+    /// Waits in the queue.
     Wait,
 }
 
@@ -87,9 +86,9 @@ pub enum Patience {
 pub enum Acquisition {
     /// The claim holds.
     Granted(Grant),
-    /// The claim is in line, behind this many live claims.
+    /// The claim waits behind this many live claims.
     Queued {
-        /// How many live claims stand ahead of it.
+        /// The number of live claims ahead of it.
         ahead: u32,
     },
     /// The claim could not hold, and is not in the list.
@@ -177,9 +176,9 @@ impl LeaseStart {
 pub enum Renewal {
     /// It holds; its lease was renewed.
     Holds(Grant),
-    /// It is in line, behind this many live claims.
+    /// It waits behind this many live claims.
     Waits {
-        /// How many live claims stand ahead of it.
+        /// The number of live claims ahead of it.
         ahead: u32,
     },
     /// It is not live any more, and never will be again.
@@ -244,9 +243,9 @@ pub enum Anchored {
 pub enum Released {
     /// The claim was in the list, and was taken out.
     Removed,
-    /// The claim was not in the list; others are. (It ended, or it is somebody else's.)
+    /// The claim was not in the list; others are. (It ended, or it is another client's.)
     NotFound,
-    /// The list was empty: nobody holds this lock.
+    /// The queue was empty: the lock is free.
     NoSuchLock,
 }
 

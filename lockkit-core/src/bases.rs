@@ -1,5 +1,5 @@
-//! The token bases that a driver has seen. A backend that gets older data back forgets a base that was
-//! raised since, and all tokens would fall by it.
+//! The token offsets that a driver has read. A backend that gets older data back forgets an offset that
+//! was raised since, and all tokens would fall by it.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use crate::concurrency::locked;
 use crate::{Error, Namespace};
 
-/// The greatest token base that was seen of each namespace.
+/// The greatest token offset that was read of each namespace.
 ///
 /// ```
 /// # fn main() -> Result<(), lockkit_core::Error> {
@@ -33,8 +33,8 @@ impl KnownBases {
         number.ok_or_else(wrong)
     }
 
-    /// The backend says that this is the base. An error when it has said more before: managers that
-    /// are open go on above that, and one that began below would give tokens that go back.
+    /// Checks an offset that was read. An error when a greater one was read before: open managers go on
+    /// above that, and one that began below would give tokens that go back.
     pub fn saw(
         &self,
         backend: &'static str,

@@ -132,7 +132,7 @@ impl Capabilities {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LeaseClock {
-    /// A clock that all clients on the one machine share, and that nobody steps.
+    /// A clock that all clients on the one machine share, and that is never stepped.
     Machine,
     /// The server's wall clock, which may be stepped.
     Server,
@@ -159,7 +159,7 @@ pub enum LeaseClock {
 pub struct RoundTrips {
     /// An exclusive claim on a free lock that has been in use before.
     pub acquire: u64,
-    /// A release when nobody waits.
+    /// A release when no claim waits.
     pub release: u64,
     /// A try when the lock is held.
     pub refused_try: u64,
@@ -316,7 +316,7 @@ pub enum Fault {
     ServerClockSlewedMore,
     /// A client's wall clock is stepped.
     ClientClockSteps,
-    /// Somebody breaks the lock by force.
+    /// An operator breaks the lock by force.
     BrokenByForce,
 }
 

@@ -1,5 +1,4 @@
-//! What stands in the list of a lock: the claim, its id, its mode. Plain data: no I/O,
-//! no time.
+//! The claim, its id, its mode, its client. Plain data: no I/O, no time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::{Capabilities, Error, Key, Margin, Space, unique};
 
 /// The secret name of a claim: 128 random bits, made by the client.
 ///
-/// Whoever knows it can renew and release the claim, so it is shown to nobody: `Debug` hides it,
+/// It renews and releases the claim, so it is a secret: `Debug` hides it,
 /// and no error, log or metric contains it.
 ///
 /// ```
@@ -139,7 +138,7 @@ impl Mode {
     }
 }
 
-/// What is to become of a claim when nobody renews it, and whether somebody will.
+/// Whether a claim is renewed, and what happens to it when it is not.
 ///
 /// ```
 /// # fn main() -> Result<(), lockkit_core::Error> {
@@ -170,7 +169,7 @@ pub enum Lifetime {
     Detached,
 }
 
-/// What a client asks a driver to put into the list of a lock.
+/// What a client asks a driver to put into the queue of a lock.
 ///
 /// Two claims with the same [`id`](Self::id) are the same claim: a driver that is asked twice does
 /// it once.
@@ -192,7 +191,7 @@ pub enum Lifetime {
 pub struct Claim {
     /// The secret that renews and releases.
     pub id: ClaimId,
-    /// The list that it stands in. Its space is that of the mode.
+    /// The lock whose queue it is in. Its space is that of the mode.
     pub key: Key,
     /// How it shares.
     pub mode: Mode,
@@ -203,7 +202,7 @@ pub struct Claim {
     pub wait_ttl: Duration,
     /// Whether it is renewed, and whether it outlives its process.
     pub lifetime: Lifetime,
-    /// Who is asking, for people.
+    /// The client, for people.
     pub identity: Arc<ClientIdentity>,
     /// Why, for people.
     pub note: Option<Arc<str>>,
@@ -340,7 +339,7 @@ impl Claim {
     }
 }
 
-/// Who stands behind a claim, as shown to people.
+/// The process that a claim belongs to, as shown to people.
 ///
 /// ```
 /// use lockkit_core::{ClientIdentity, Settings};

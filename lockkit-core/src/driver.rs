@@ -13,8 +13,8 @@
 //!    was put in line or last renewed while it waits, and for `hold_ttl` from the moment it begins
 //!    to hold. The backend picks by the claim's state.
 //! 3. **Renewing never shortens**: `expiry = max(old, now + ttl)`.
-//! 4. **Whoever concludes that a claim has ended removes it in the same atomic step**, so that
-//!    nobody can revive what somebody else saw ended.
+//! 4. **An operation that finds a claim expired removes it in the same atomic step**, so that
+//!    no renewal revives a claim that another client saw ended.
 //! 5. **Every verb is idempotent by the claim's id.** Asking twice is like asking once, because an
 //!    answer may get lost and core then asks again. (Where claims share a lease or a session, it
 //!    asks the driver that put a [renewed](crate::Lifetime::Renewed) claim in, or a clone of it; a
@@ -345,8 +345,8 @@ pub trait LockDriver: fmt::Debug + Send + Sync + 'static {
     ///   becomes the one that it was given, or, when it is empty, this one.
     /// - [`SetLimit::To`]: this one, whatever was before. All claims of the list count with it from
     ///   there on, and are shown with it; those who now hold begin to, and are woken. Who holds
-    ///   goes on holding, also when the sum is above the limit now: nobody is evicted, and nobody
-    ///   comes in until there is room. 0 lets nobody in.
+    ///   goes on holding, also when the sum is above the limit now: no claim is evicted, and none
+    ///   is granted until there is room. With 0 none is granted.
     ///
     /// From there on a new claim with another limit is refused by [`acquire`](Self::acquire), also
     /// when the list is empty. A claim that is in the list already is known by its id, whatever

@@ -77,7 +77,7 @@ pub enum Error {
         /// The count that was asked for.
         asked: u32,
     },
-    /// A latch is open, and somebody counted down who was not among those that opened it.
+    /// A latch is open, and a participant counted down that was not among those that opened it.
     #[error("the latch {name:?} is open: there is nothing left to count down")]
     BelowZero {
         /// The latch.
@@ -108,7 +108,7 @@ pub enum Error {
         /// The lock.
         name: String,
     },
-    /// A register was not as expected: somebody else wrote. Nothing was stored, unless
+    /// A register was not as expected: another client wrote. Nothing was stored, unless
     /// `maybe_applied`.
     #[error("the register {name:?} was changed by somebody else: load it again{}", doubt(*.maybe_applied))]
     Conflict {
@@ -228,7 +228,7 @@ impl Error {
         Self::Backend { backend, cause: cause.into().into(), retryable: true }
     }
 
-    /// A failure that stays until somebody does something: a refused login, a read-only file.
+    /// A failure that stays until an operator acts: a refused login, a read-only file.
     pub fn permanent(
         backend: &'static str,
         cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -321,7 +321,7 @@ pub enum LossReason {
     Expired,
     /// It was held for as long as its `max_hold` allows.
     MaxHold,
-    /// Somebody broke it.
+    /// It was broken.
     Broken(BreakRecord),
     /// The session that it lived in ended (ZooKeeper), or its lease was revoked (etcd).
     SessionEnded,

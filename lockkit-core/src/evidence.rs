@@ -120,7 +120,7 @@ pub struct Renewed {
 }
 
 impl Renewed {
-    /// What a driver's [`renew`](crate::driver::LockDriver::renew) answers, whose evidence nobody asked for.
+    /// What a driver's [`renew`](crate::driver::LockDriver::renew) answers, without evidence.
     pub fn without_evidence(answers: Vec<Result<Self, Error>>) -> Vec<Result<Renewal, Error>> {
         answers.into_iter().map(|answer| answer.map(|it| it.renewal)).collect()
     }

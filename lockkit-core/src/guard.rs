@@ -91,7 +91,7 @@ impl Guard {
     /// Gives the lock back, and returns once the backend knows.
     ///
     /// `Ok` means that it was held until now. [`Error::Lost`] means that it was not: what was done
-    /// under it may have met somebody else's work. After any other error the release is repeated
+    /// under it may have met another holder's work. After any other error the release is repeated
     /// in the background until the lease is over. Of an owner that re-entered, only the last guard
     /// releases, in a task of its own. One round trip; where the backend did not have the lock, a second
     /// one asks for the reason.
@@ -229,7 +229,7 @@ impl Holding {
         }
     }
 
-    /// Why the backend did not have the claim when it was released. Asks whether somebody broke it.
+    /// Why the backend did not have the claim when it was released. Asks whether it was broken.
     async fn missing(&self, given: GivenBack) -> LossReason {
         let now = self.core.clock().now();
         let explained = in_time(self.core.backend(), EXPLANATION, self.break_of(&given)).await;

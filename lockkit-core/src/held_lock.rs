@@ -1,4 +1,5 @@
-//! What can be asked of a lock that is held, by whoever works under it.
+//! What a lock that is held offers to the work under it; and fences, which bind a program's own
+//! transactions to it (driver crates implement them for the transactions of their clients).
 
 use std::fmt;
 use std::sync::Arc;
@@ -63,7 +64,7 @@ impl HeldLock {
     }
 
     /// The claim as the driver knows it, for driver crates that offer more than the trait. It contains
-    /// the id, which releases the lock: show it to nobody.
+    /// the id, which releases the lock: never show it.
     pub fn claim(&self) -> Arc<Claim> {
         self.record.claim()
     }

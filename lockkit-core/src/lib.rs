@@ -5,7 +5,22 @@
 //! this one. It knows no backend but the [`memory`] one.
 //!
 //! > **A lock is its queue.** A lock is an ordered list of live *claims*. A claim *holds* when
-//! > nothing ahead of it conflicts with it. Its place in the order is its *fencing token*.
+//! > nothing ahead of it conflicts with it. The number that orders it is its *fencing token*.
+//!
+//! # Where to begin reading
+//! 1. `claim.rs`, `queue.rs`: the claim, and the rule that says which claims of a queue hold. Pure.
+//! 2. `driver.rs`, `batch.rs`, `answers.rs`: what a backend does for lockkit, and with which answers.
+//!    Drivers share `url.rs` and `server_url.rs`, `registers.rs`, `claim_data.rs`, `defects.rs`, `swap.rs`,
+//!    `bases.rs`, and `waiting.rs` (how queued claims learn that they hold).
+//! 3. `line.rs`: one queue as a state machine, for backends that leave the rule to the client. `memory.rs`
+//!    is a driver around it, and the reference for all others.
+//! 4. `deadline.rs` and `clock.rs`: from which moment a lease counts, and how long it is trusted.
+//! 5. One lock on its way: `sync/mutex.rs` → `sync/handle.rs` → `acquire.rs` → `batcher.rs` → the driver;
+//!    its state is a record (`record.rs`), held by a guard (`guard.rs`, `held_lock.rs`).
+//! 6. In the background: `registry.rs` has the records of a manager, `renewer.rs` renews and releases.
+//!    How a renewal decides that a lock is lost is `Record::renewed`; `evidence.rs` says what an answer
+//!    tells of its server.
+//! 7. The other primitives in `sync/`, each in one file: they use only locks and registers.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -110,7 +110,7 @@ impl<W: Clone> Line<W> {
         self.known_to
     }
 
-    /// Whether nobody is there.
+    /// Whether it has no claims.
     pub fn is_empty(&self) -> bool {
         self.roster.is_empty()
     }

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAGE: usize = 200;
 
 impl LockManager {
-    /// Shows who holds a lock and who waits for it. Disturbs nobody. One round trip.
+    /// The state of a lock: its holders and waiters. Changes nothing. One round trip.
     ///
     /// Where the backend fails in a way that may pass, this asks again for 5 seconds.
     ///

@@ -45,7 +45,7 @@ pub struct LockManager {
     _presence: Arc<Presence>,
 }
 
-/// Goes with the last clone of a manager: from there on nobody can shut down what it locked.
+/// Goes with the last clone of a manager: from there on its locks cannot be shut down.
 struct Presence(Arc<Registry>);
 
 impl Drop for Presence {
@@ -266,7 +266,7 @@ impl LockManager {
     /// ([`LossReason::ShutDown`]); every later call is [`Error::Closed`].
     ///
     /// Requests under way are waited for, and released too. Where the backend does not answer, or
-    /// nobody polls the future that asked, this returns when the leases are over.
+    /// the future that asked is not polled, this returns when the leases are over.
     ///
     /// In a fork of the process that made the manager it does nothing: all of it is the parent's.
     ///

@@ -150,7 +150,7 @@ impl<S, K> Store<S, K> {
     }
 
     /// One verb. The clock is read inside, so that time never goes back from one verb to the next;
-    /// whoever is to be woken is woken outside.
+    /// notifications are sent outside.
     fn apply<R>(&self, verb: impl FnOnce(&mut S, Moment, &mut Calls) -> R) -> Result<R, Error> {
         let mut calls = Calls::new();
         let result = verb(&mut *whole(&self.state)?, self.clock.now(), &mut calls);
@@ -171,7 +171,7 @@ impl<S, K> Store<S, K> {
     }
 }
 
-/// A store in which a verb stopped half way may have two holders of one lock: nobody gets in.
+/// A store in which a verb stopped half way may have two holders of one lock: it is closed.
 fn whole<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Error> {
     let stopped = |_| Error::permanent(BACKEND, "a panic left the store in an unknown state");
     mutex.lock().map_err(stopped)

@@ -202,7 +202,7 @@ pub(crate) fn in_doubt(backend: &'static str, why: &LossReason, claims: usize) {
         .increment(1);
 }
 
-/// This process broke somebody's lock.
+/// This process broke a lock.
 pub(crate) fn broke(backend: &'static str, name: &str, token: Token, forced: bool) {
     tracing::warn!(
         lockkit.lock.name = name,

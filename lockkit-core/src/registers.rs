@@ -188,7 +188,7 @@ pub enum WriteResult {
     /// Done. (Of a deletion: the version that the absence has.)
     Stored(Version),
     /// What was there is not what was expected. An earlier attempt of this same write may have
-    /// been applied and then overwritten by somebody else.
+    /// been applied and then overwritten by another client.
     Conflict,
     /// The token is lower than one that was seen.
     Stale {

@@ -77,7 +77,7 @@ pub(crate) struct Release {
 #[derive(Default)]
 struct Open {
     count: AtomicUsize,
-    /// Whether anybody waits until there is none: nobody does before a shutdown.
+    /// Whether a task waits until there is none: none does before a shutdown.
     awaited: AtomicBool,
     none: Notify,
 }
@@ -480,7 +480,7 @@ impl Registry {
         self.wake.notify_one();
     }
 
-    /// Nobody can ask for anything any more: the renewer releases what is left and ends.
+    /// The last handle is gone: the renewer releases what is left and ends.
     pub(crate) fn orphan(&self) {
         self.orphaned.store(true, Ordering::Release);
         self.wake.notify_one();

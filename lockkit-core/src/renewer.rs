@@ -111,7 +111,7 @@ fn start(registry: &Arc<Registry>, runtime: &Handle) -> Option<JoinHandle<()>> {
     (!task.is_finished()).then_some(task)
 }
 
-/// Runs until nobody can use the manager any more and everything is released, or until its runtime
+/// Runs until the last handle of the manager is gone and everything is released, or until its runtime
 /// ends.
 async fn run(registry: Arc<Registry>, running: Running) {
     let mut jobs: FuturesUnordered<BoxFuture<'static, Job>> = FuturesUnordered::new();

@@ -32,7 +32,7 @@ struct Heart {
     runtime: Id,
     /// When it was polled last, in nanoseconds.
     beat: AtomicU64,
-    /// Whether the runtime has ended: nobody hangs there, and its guards may be in use elsewhere.
+    /// Whether the runtime has ended: nothing hangs there, and its guards may be in use elsewhere.
     ended: AtomicBool,
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::name::Space;
 use crate::{BreakRecord, ClientIdentity, Error, Key, Mode, Name, Namespace, Token};
 
-/// A list of claims as it was when somebody looked.
+/// The queue of a lock as it was when it was read.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockkit_core::Error> {
@@ -30,7 +30,7 @@ pub struct LockState {
     /// The last time that a claim of this list was broken, if the backend still knows.
     pub last_break: Option<BreakRecord>,
     /// Why the list cannot be read, in a listing: the backend keeps something else in its place.
-    /// Every operation on this lock is an error until somebody has removed that.
+    /// Every operation on this lock is an error until an operator has removed that.
     pub damaged: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl LockState {
         self.line.iter().filter(|s| !s.holds())
     }
 
-    /// Whether nobody holds it or waits for it.
+    /// Whether no claim holds it or waits for it.
     pub fn is_free(&self) -> bool {
         self.line.is_empty() && self.damaged.is_none()
     }
@@ -104,11 +104,11 @@ pub const MARK: char = '\u{1f}';
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClaimState {
-    /// Its place in the order, which is its token.
+    /// Its fencing token.
     pub token: Token,
     /// How it shares.
     pub mode: Mode,
-    /// Who stands behind it.
+    /// The client that it belongs to.
     pub identity: ClientIdentity,
     /// Why it was claimed.
     pub note: Option<String>,
@@ -117,7 +117,7 @@ pub struct ClaimState {
     /// What is left of its lease, by the backend's clock. (Where the backend keeps leases of
     /// sessions: at most this.)
     pub expires_in: Duration,
-    /// How long ago it was put in line.
+    /// How long ago it was queued.
     pub queued_for: Duration,
     /// How long it has been holding; `None` while it waits.
     pub held_for: Option<Duration>,

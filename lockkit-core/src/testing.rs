@@ -131,7 +131,7 @@ impl Hand {
         locked(&self.script.refusals).entry(name.to_owned()).or_default().push_back(error);
     }
 
-    /// From now on and for this long, nobody answers the program's renewals of the lock of this name.
+    /// From now on and for this long, the program's renewals of the lock of this name get no answer.
     /// When that is longer than what is left of the lease, the lock is lost
     /// ([`LossReason::Unreachable`]); otherwise it is renewed afterwards.
     pub fn hold_up_renewals(&self, name: &str, time: Duration) {

@@ -24,7 +24,7 @@ use crate::{Claim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, 
 /// ttl at most, or at its next [`verify`](crate::HeldLock::verify); until then it may say that it is
 /// valid while a third one holds.
 ///
-/// **Whoever has the text can renew and release the lock**: keep it as you would keep a password.
+/// **The text is enough to renew and release the lock**: keep it as you would keep a password.
 /// `Debug` hides that part.
 ///
 /// ```

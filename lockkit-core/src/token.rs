@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// A fencing token: the place of a claim in the order of its lock.
+/// A fencing token: the number that orders a claim in its lock's queue.
 ///
 /// For one name, a later conflicting holder has a greater token. A resource that remembers the
 /// greatest token it has seen, and refuses lower ones, is safe from a holder that lost its lock

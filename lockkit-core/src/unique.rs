@@ -8,7 +8,7 @@ use rand::{RngCore, TryRngCore};
 
 /// 128 random bits from the kernel, mixed with what differs where the kernel's generator was copied
 /// along with the machine, or where this process was forked: the process id, the wall clock, and the
-/// time since boot, which nobody sets.
+/// time since boot, which is never set.
 pub(crate) fn id() -> [u8; 16] {
     let mut bytes = [0; 16];
     if OsRng.try_fill_bytes(&mut bytes).is_err() {

@@ -68,7 +68,7 @@ struct Note {
 }
 
 impl<K: Eq + Hash> Waiters<K> {
-    /// `name` says what messages call a claim: its id only where whoever reads messages can read the
+    /// `name` says what messages call a claim: its id only where the readers of messages can read the
     /// claims as well, since the id releases the claim.
     pub fn new(name: fn(&ClaimId) -> K) -> Self {
         Self {

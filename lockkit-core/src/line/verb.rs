@@ -74,13 +74,13 @@ impl<W> Entry<W> {
 /// let wait = |claim| Verb::Acquire { claim, with: (), patience: Patience::Wait, given: None };
 ///
 /// let applied = line.apply(&wait(&first), now, &mut tokens).expect("tokens are left");
-/// assert!(matches!(applied.result, Answer::Holds(_)));
+/// assert!(matches!(applied.answer, Answer::Holds(_)));
 /// let applied = line.apply(&wait(&second), now, &mut tokens).expect("tokens are left");
-/// assert_eq!(applied.result, Answer::Waits(2));
+/// assert_eq!(applied.answer, Answer::Waits(2));
 ///
 /// // The release lets the second begin, and says whom to wake.
 /// let applied = line.apply(&Verb::Release(&first), now, &mut tokens).expect("tokens are left");
-/// assert_eq!(applied.result, Answer::Released(Released::Removed));
+/// assert_eq!(applied.answer, Answer::Released(Released::Removed));
 /// assert!(applied.changes.iter().any(|change| change.id == second.id && change.wakes()));
 /// # Ok(()) }
 /// ```
@@ -250,7 +250,7 @@ pub struct Applied {
     pub answer: Answer,
     /// What changed, in order.
     pub changes: Vec<Change>,
-    /// Whether the window ended before it was clear that nobody else begins to hold: extend it and
+    /// Whether the window ended before it was clear that no other claim is promoted: extend it and
     /// apply [`Verb::Look`] before anything is made known.
     pub more: bool,
 }

@@ -1,4 +1,4 @@
-//! Who waits for claims of one list, and who of them keeps the time.
+//! The tasks that wait for claims of one queue, and which of them keeps the time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

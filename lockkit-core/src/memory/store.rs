@@ -1,5 +1,5 @@
-//! All lists of a memory driver and what is remembered beside them. One verb at a time: the
-//! driver locks the store around each call here.
+//! All queues of a memory driver, and what is remembered of them. One operation at a time: the driver
+//! locks the store around each call here.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -23,7 +23,7 @@ use crate::{BreakRecord, Claim, Error, Key, LossReason, Name, Namespace, Space, 
 /// The last break of a list that is in use no more is shown for this long.
 pub(super) const LAST_BREAK_STAYS: Duration = Duration::from_secs(60);
 /// When this many lists were begun, twice as many are looked at: lists whose claims all ended and
-/// that nobody asks for go this way. So there are never many more of them than of the others.
+/// that are not asked for go this way. So there are never many more of them than of the others.
 const SWEEP_EVERY: u32 = 32;
 
 /// A list in use, who waits for it, and how a claim of it was broken last.
@@ -231,7 +231,7 @@ impl Lines {
         }
     }
 
-    /// Nobody waits for this claim any more.
+    /// This claim is not waited for any more.
     pub(super) fn hush(&mut self, claim: &Claim, bell: &Arc<Notify>, calls: &mut Calls) {
         let Some(list) = self.by_key.get_mut(&claim.key) else {
             return;
@@ -300,7 +300,7 @@ impl Lines {
         self.last_breaks.keep(key.clone(), (record, at), at.after(LAST_BREAK_STAYS));
     }
 
-    /// Now and then looks at some lists, in turn, for claims that ended and that nobody asks for.
+    /// Now and then looks at some lists, in turn, for claims that ended and are not asked for.
     fn sweep(&mut self, now: Moment, calls: &mut Calls) -> Result<(), Error> {
         self.begun += 1;
         if self.begun < SWEEP_EVERY {

@@ -105,7 +105,7 @@ pub enum LimitWrite {
     To(u32),
 }
 
-/// How a list gets another limit, and nobody in it is evicted.
+/// How a list gets another limit, and no claim in it is evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resizing {
     /// What is to be written.

@@ -49,7 +49,7 @@ impl Record {
         matches!(self.term().phase, Phase::Ended(_))
     }
 
-    /// Why it was lost, if it was: also true when nobody has noticed yet.
+    /// Why it was lost, if it was: also true when it was not noticed yet.
     pub(crate) fn loss(&self) -> Option<LossReason> {
         let now = self.clock.now();
         let term = self.term();

@@ -169,7 +169,7 @@ impl Election {
                         (Some(result), _) => return result,
                     }
                 }
-                // Somebody broke it in line.
+                // It was broken while it waited.
                 Err(Error::Lost { .. }) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -25,8 +25,8 @@ use crate::shared::Core;
 ///   It is known by its id. The default is the manager's [identity](crate::Settings::identity),
 ///   which has the process id in it: a participant that may be restarted, or two in one process,
 ///   [give ids of their own](Self::count_down_as).
-/// - **Below zero is an error** ([`Error::BelowZero`]): somebody counted who was not expected.
-/// - **The count** is that of whoever touched the latch first; another one is
+/// - **Below zero is an error** ([`Error::BelowZero`]): a participant counted that was not expected.
+/// - **The count** is that of the first use of the latch; another one is
 ///   [`Error::CountMismatch`]. Once it was [reset](Self::reset), explicitly and for everybody, the
 ///   count of the reset is what counts.
 /// - **Nothing is held**: a participant that dies after it counted has counted; one that dies

@@ -131,7 +131,7 @@ impl MultiLock {
         }
     }
 
-    /// Takes all if all are free and nobody waits for one; otherwise none, and `None`, at once.
+    /// Takes all if all are free and no claim waits for one; otherwise none, and `None`, at once.
     ///
     /// # Cancel safety
     /// Dropping it gives back what it may hold, in the background.

@@ -61,7 +61,7 @@ impl Mutex {
         self.handle.wait(Mode::Exclusive, "mutex").await
     }
 
-    /// Takes the lock if it is free and nobody waits for it; otherwise `None`, at once.
+    /// Takes the lock if it is free and no claim waits for it; otherwise `None`, at once.
     ///
     /// One round trip. A backend that does not answer is an error that is
     /// [retryable](Error::is_retryable).
@@ -105,7 +105,7 @@ impl Mutex {
         async move { this.lock().await?.run(work).await }
     }
 
-    /// As [`run`](Self::run) if the lock is free and nobody waits for it; otherwise `None`, at once,
+    /// As [`run`](Self::run) if the lock is free and no claim waits for it; otherwise `None`, at once,
     /// and the work is not begun.
     ///
     /// # Cancel safety

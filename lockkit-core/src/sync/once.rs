@@ -201,7 +201,7 @@ impl Once {
         F: FnOnce(HeldLock) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        // Whoever held the lock before may have decided.
+        // The last holder may have decided.
         if let Some(decision) = self.decision().await? {
             return Ok(decision);
         }

@@ -32,7 +32,7 @@ use crate::{Error, HeldLock, Mode, Token};
 /// - **A lost answer** is asked for again, for half a minute at most and no longer than the guard is
 ///   valid; a write that was done already is then known by its id, and not done twice. An error
 ///   that is [retryable](Error::is_retryable) after that leaves open whether it was done. (Where
-///   somebody else overwrote the value meanwhile, a plain [`store`](Self::store) may be applied
+///   another client overwrote the value meanwhile, a plain [`store`](Self::store) may be applied
 ///   again after theirs; one that compares or is fenced never is.)
 /// - **Round trips**: one for each call on memory, SQLite, PostgreSQL, MySQL and Redis. ZooKeeper and
 ///   etcd take one for a write by the process that wrote last, and two to four otherwise, as their
@@ -156,7 +156,7 @@ impl Register {
     }
 
     /// As [`store_with`](Self::store_with), for who was handed the token of a lock and has no guard:
-    /// another process, a service. Nobody checks here whether that lock is still held, nor whether
+    /// another process, a service. Nothing checks here whether that lock is still held, nor whether
     /// it was held alone.
     ///
     /// # Cancel safety

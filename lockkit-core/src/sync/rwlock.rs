@@ -76,7 +76,7 @@ impl RwLock {
         Ok(WriteGuard::new(self.handle.wait(Mode::Exclusive, "write").await?))
     }
 
-    /// Takes the lock for writing if it is free and nobody waits for it; otherwise `None`.
+    /// Takes the lock for writing if it is free and no claim waits for it; otherwise `None`.
     ///
     /// # Cancel safety
     /// As [`try_read`](Self::try_read).

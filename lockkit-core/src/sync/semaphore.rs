@@ -54,7 +54,7 @@ impl Semaphore {
     /// - A request for more permits than the limit is no error: it waits until the limit is raised,
     ///   and those behind it wait with it.
     /// - A handle, and its clones, remember the limit: one round trip for a permit that is free; the
-    ///   first use takes one more, and so does the first one after somebody else resized.
+    ///   first use takes one more, and so does the first one after another handle resized.
     /// - A handle that is not resizable must name the limit that is in force, and gets
     ///   [`Error::LimitMismatch`] otherwise.
     /// - Not on every backend: see [`Capabilities::resize`](crate::Capabilities::resize).
@@ -65,7 +65,7 @@ impl Semaphore {
     /// let pool = locks.semaphore("pool", 2).resizable();
     /// let both = pool.acquire_many(2).await?;
     ///
-    /// // Drained: what is out stays out, and nobody comes in.
+    /// // Drained: what is out stays out, and nothing is granted.
     /// pool.resize(0).await?;
     /// assert!(both.is_valid());
     /// both.release().await?;
@@ -87,11 +87,11 @@ impl Semaphore {
     /// request for permits that begins after that comes in above it. One round trip.
     ///
     /// - **Raised**, it lets in at once whom it has room for, in the order of the line.
-    /// - **Lowered**, it evicts nobody: who holds goes on, and nobody comes in until there is room.
-    /// - **Drained**, at 0, nobody comes in. Who waits keeps its place in line for when it is raised.
+    /// - **Lowered**, it evicts no claim: holders go on, and none is granted until there is room.
+    /// - **Drained**, at 0, nothing is granted. A waiter keeps its position for when it is raised.
     /// - **One value wins** where several resize at once, and all count with it.
     ///
-    /// A lost answer is asked for again, for half a minute at most. Where somebody else resized
+    /// A lost answer is asked for again, for half a minute at most. Where another handle resized
     /// meanwhile, this may be applied again after theirs. A handle that is not
     /// [`resizable`](Self::resizable) does not follow: it still asks for the limit that it was made
     /// with.
@@ -117,7 +117,7 @@ impl Semaphore {
 
     /// Waits for one permit.
     ///
-    /// One round trip when there is one and nobody waits.
+    /// One round trip when there is one and no claim waits.
     ///
     /// # Cancel safety
     /// Dropping it takes the claim out of the line in the background. The place in line is lost.
@@ -125,7 +125,7 @@ impl Semaphore {
         self.acquire_many(1).await
     }
 
-    /// Takes one permit if there is one and nobody waits; otherwise `None`.
+    /// Takes one permit if there is one and no claim waits; otherwise `None`.
     ///
     /// # Cancel safety
     /// Dropping it releases what it may have taken, in the background.
@@ -149,7 +149,7 @@ impl Semaphore {
         self.handle.core.waited(self.take(permits, Wait::Forever).await?)
     }
 
-    /// Takes this many permits if there are so many and nobody waits; otherwise `None`.
+    /// Takes this many permits if there are so many and no claim waits; otherwise `None`.
     ///
     /// # Cancel safety
     /// As [`try_acquire`](Self::try_acquire).
@@ -201,7 +201,7 @@ impl Semaphore {
         async move { this.acquire().await?.run(work).await }
     }
 
-    /// Runs work with one permit if there is one and nobody waits; otherwise `None`, at once, and the
+    /// Runs work with one permit if there is one and no claim waits; otherwise `None`, at once, and the
     /// work is not begun.
     ///
     /// # Cancel safety

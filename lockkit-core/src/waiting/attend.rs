@@ -25,7 +25,7 @@ const REST: u32 = 4;
 /// What could not be asked is asked again after this.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 
-/// Why nobody listens any more.
+/// Why listening ended.
 type Ended = Box<dyn std::error::Error + Send + Sync>;
 
 /// A driver that has its waiting claims attended to.

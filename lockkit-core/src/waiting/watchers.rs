@@ -1,4 +1,4 @@
-//! Who wants to be told that something has changed. Nothing stays of who went away.
+//! Tasks that wait for a change. Nothing stays of one that went away.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::driver::{Entry, Version};
 #[derive(Debug)]
 pub(crate) struct Watchers<K>(Mutex<BTreeMap<K, Vec<Arc<Notify>>>>);
 
-/// Somebody watches, for as long as this lives.
+/// One that watches, for as long as this lives.
 pub(crate) struct Watch<'a, K: Ord> {
     watchers: &'a Watchers<K>,
     key: K,
@@ -67,7 +67,7 @@ impl<K: Ord> Drop for Watch<'_, K> {
     }
 }
 
-/// The registers that somebody waits for through one driver, by what messages call them.
+/// The registers whose changes are waited for through one driver, by what messages call them.
 ///
 /// ```
 /// use std::sync::Arc;
