@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lockkit_core::clock::Clock;
 use lockkit_core::driver::{
-    BreakMode, ClaimEnd, Evidence, Grant, LockDriver, Renewal, Renewed, Replies, Step, no_answer,
+    Batch, BatchError, BatchOutcome, BreakMode, ClaimEnd, Evidence, Grant, LockDriver, Renewal,
+    Renewed, no_answer,
 };
 use lockkit_core::state::{Health, ListRequest, LockState, Page};
 use lockkit_core::{BreakRecord, Capabilities, Claim, Error, Key, MemoryDriver, Token};
