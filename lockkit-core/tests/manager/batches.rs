@@ -76,6 +76,26 @@ async fn tasks_in_step_share_every_batch() {
     assert!(sizes.len() <= 2 * 20 + 5, "{sizes:?}");
 }
 
+/// As on several threads, where those who were answered together come back one after the other.
+#[tokio::test(start_paused = true)]
+async fn a_batch_is_sent_again_when_the_tasks_that_come_back_late_are_there_too() {
+    let (driver, locks) = batching(64);
+    driver.always("batch", Mood::Late(MS));
+    let mut tasks = JoinSet::new();
+    for i in 0..6 {
+        let mutex = locks.mutex(format!("a{i}"));
+        tasks.spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            for _ in 0..i % 3 {
+                tokio::task::yield_now().await;
+            }
+            guard.release().await.unwrap();
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(sizes(&driver), [6, 6]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_comes_while_a_batch_is_in_flight_leaves_at_once_where_there_is_room() {
     let driver = Moody::batching(Flights::of(64, 2));
