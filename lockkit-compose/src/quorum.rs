@@ -376,9 +376,9 @@ impl Shared {
         let clear = |answers: &[_]| self.is_clear(answers);
         let answers = self.give_back_and_hear(&inner, hold.ghosts(), clear).await;
         match phase {
-            Phase::Held { .. } => self.sum_up(&answers),
-            // The round that is under way gives back what it still gets.
-            _ => Ok(Released::Removed),
+            Phase::Held { .. } | Phase::Over => self.sum_up(&answers),
+            // The round that is in flight gives back what it still gets.
+            Phase::Trying { .. } | Phase::Waiting { .. } => Ok(Released::Removed),
         }
     }
 

@@ -144,6 +144,11 @@ impl Shared {
     /// What the votes come to; `None` when too few members could be asked.
     fn decide(self: &Arc<Self>, one: &Held, tally: Tally, since: Moment) -> Option<Renewal> {
         if let Some(record) = tally.broken {
+            if record.forced {
+                // It may still be at members that the break did not reach, or have been acquired again
+                // where it was missing, before this was known.
+                self.end(one);
+            }
             return Some(Renewal::Ended(ClaimEnd::Broken(record)));
         }
         // Members where it was repaired count with the others only if a majority had it all the time
@@ -166,12 +171,17 @@ impl Shared {
         if !lost && now < one.until {
             return None;
         }
+        self.end(one);
+        Some(Renewal::Ended(ClaimEnd::NotFound))
+    }
+
+    /// The claim is lost: what members still have of it is given back.
+    fn end(self: &Arc<Self>, one: &Held) {
         one.hold.state().phase = Phase::Over;
         let (shared, one) = (self.clone(), one.clone());
         tokio::spawn(async move {
             shared.give_back(&one.claim, one.hold.ghosts()).await;
         });
-        Some(Renewal::Ended(ClaimEnd::NotFound))
     }
 
     /// Renews all these claims at one member, and repairs those that it does not have.
