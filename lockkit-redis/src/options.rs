@@ -21,7 +21,7 @@ use crate::sentinel::Sentinels;
 use crate::transport::Transport;
 use crate::{format, health};
 
-/// How to connect. Also what stands in the query of a URL.
+/// How to connect. The query of a URL has the same options.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -76,8 +76,8 @@ impl RedisOptions {
         self
     }
 
-    /// Whom to trust instead of those whom the system trusts, and what to show to a server that asks
-    /// who is there; for URLs that speak TLS. In PEM. (`?ca=FILE`, `?cert=FILE&key=FILE`)
+    /// Certificate authorities to trust instead of the system's, and the client certificate and key for a
+    /// server that asks for one; for URLs that speak TLS. In PEM. (`?ca=FILE`, `?cert=FILE&key=FILE`)
     ///
     /// Not behind sentinels: there the system's store counts, or the file that the environment
     /// variable `SSL_CERT_FILE` names.
@@ -87,7 +87,7 @@ impl RedisOptions {
     }
 
     /// Connects to the one server, or the sentinels' master, or the cluster that the URL names;
-    /// what the URL's query says goes before these options.
+    /// the URL's query takes precedence over these options.
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
@@ -200,7 +200,7 @@ impl RedisDriver {
 /// Installs a provider of cryptography unless the program has one.
 fn provide_tls() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Somebody may have been faster, which is as good.
+        // Another thread may have been faster, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }
