@@ -80,7 +80,8 @@ async fn wander(flaws: Flaws) -> (Token, Token) {
     servers[1].set_up(false);
     nap(TTL * 2).await;
     let next = claim(Mode::Exclusive);
-    (token, take(&self::quorum(&servers, 1, &[]), &next).await)
+    let counters: Flaws = if flaws.contains(&Flaw::NoClock) { &[Flaw::NoClock] } else { &[] };
+    (token, take(&self::quorum(&servers, 1, counters), &next).await)
 }
 
 #[test]
