@@ -1,5 +1,5 @@
 //! A lock on two backends at once, for the time in which a fleet moves from one to the other. The
-//! argument that no step of the move breaks a promise states in `docs/moving.md`.
+//! argument that no step of the move breaks a promise is in `docs/moving.md`.
 //!
 //! It does no I/O of its own and keeps only how far its claims got.
 
@@ -157,8 +157,8 @@ impl LockDriver for MirrorDriver {
             let asked = self.clock.now();
             match self.renew_both(std::slice::from_ref(claim)).await.pop().transpose()? {
                 Some(MirrorRenewal::Holds(old, new, under)) => {
-                    let settled = self.settle(claim, (old, new), (asked, under)).await?;
-                    if let Some(grant) = settled {
+                    let granted = self.grant(claim, (old, new), (asked, under)).await?;
+                    if let Some(grant) = granted {
                         return Ok(grant);
                     }
                 }

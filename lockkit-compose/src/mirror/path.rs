@@ -57,18 +57,15 @@ impl MirrorDriver {
 
     /// Takes a claim back from both, since its owner will not.
     async fn take_back(&self, claim: &Arc<Claim>) -> Result<(), Error> {
-        self.states().remove(&claim.id);
-        let (old, new) =
-            futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
-        old.and(new).map(drop)
+        self.release_at_both(claim).await.map(drop)
     }
 
-    /// What a claim that holds in both is granted. Who gives the tokens is asked while it holds:
-    /// asked earlier, somebody could get a greater one of the new backend in between.
+    /// What a claim that holds in both is granted. Which backend gives the tokens is asked while it holds:
+    /// asked earlier, another claim could get a greater one of the new backend in between.
     ///
     /// `None` when the tokens were taken over since it entered the new queue: there its tag tells
     /// everybody another token, so it has left that queue, and is to enter it again.
-    pub(super) async fn settle(
+    pub(super) async fn grant(
         &self,
         claim: &Arc<Claim>,
         (old, new): (Grant, Grant),
@@ -150,7 +147,7 @@ impl MirrorDriver {
             ambiguous += answered.ambiguous;
             let answer = match answered.result {
                 Acquisition::Granted(new) => {
-                    match self.settle(claim, (old, new), (asked, under)).await? {
+                    match self.grant(claim, (old, new), (asked, under)).await? {
                         Some(grant) => Acquisition::Granted(grant),
                         None => continue, // under the base of now; it is raised once in a move
                     }
@@ -168,7 +165,7 @@ impl MirrorDriver {
         }
     }
 
-    /// Takes a claim a step further, if it can go one, and says where it states then.
+    /// Takes a claim a step further, if it can go one, and gives its state then.
     pub(super) async fn advance(
         &self,
         claim: &Arc<Claim>,
@@ -177,7 +174,7 @@ impl MirrorDriver {
     ) -> Renewal {
         let advanced = match look {
             MirrorRenewal::Holds(old, new, under) => {
-                match self.settle(claim, (old, new), (asked, under)).await {
+                match self.grant(claim, (old, new), (asked, under)).await {
                     Ok(None) => return Renewal::Waits { ahead: 0 },
                     Ok(Some(grant)) => Ok(grant),
                     Err(error) => Err(error),
@@ -195,7 +192,7 @@ impl MirrorDriver {
             MirrorRenewal::WaitsForOld(ahead) | MirrorRenewal::WaitsForNew(ahead) => {
                 return Renewal::Waits { ahead };
             }
-            // What states at the other one excludes until its owner, who learns it now, lets go.
+            // Its claim at the other one excludes until its owner, who learns it now, lets go.
             MirrorRenewal::Ended(why) => return Renewal::Ended(why),
         };
         match advanced {
