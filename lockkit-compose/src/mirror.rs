@@ -1,7 +1,7 @@
 //! A lock on two backends at once, for the time in which a fleet moves from one to the other. The
-//! argument that no step of the move breaks a promise stands in `docs/moving.md`.
+//! argument that no step of the move breaks a promise is in `docs/moving.md`.
 //!
-//! It does no I/O of its own and keeps only where its claims stand.
+//! It does no I/O of its own and keeps only how far its claims got.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -20,15 +20,12 @@ use lockkit_core::promises::Promises;
 use lockkit_core::state::{Finding, Health, ListRequest, Listed, LockState, Page, Severity};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Namespace, Token};
 
-mod marks;
 mod path;
-mod stand;
-mod tokens;
+mod state;
 
 use crate::named::Named;
 use crate::together::{self, all_namespaces};
-use marks::{Mark, at_new, at_old};
-use stand::{Look, Stand, lost};
+use state::{MirrorRenewal, MirrorState, NoteTag, at_new, at_old, lost};
 
 const BACKEND: &str = "mirror";
 
@@ -84,7 +81,7 @@ pub struct MirrorDriver {
     new: Arc<dyn LockDriver>,
     capabilities: Capabilities,
     clock: Arc<dyn Clock>,
-    stands: Mutex<HashMap<ClaimId, Stand>>,
+    states: Mutex<HashMap<ClaimId, MirrorState>>,
     /// The token bases of the new backend, as last read.
     bases: Mutex<HashMap<Namespace, u64>>,
 }
@@ -105,7 +102,7 @@ impl MirrorDriver {
         c.faults = FAULTS;
         let clocks = [(a, &old.clock()), (b, &new.clock())];
         let clock = together::clock(clocks.into_iter());
-        Self { old, new, capabilities: c, clock, stands: Mutex::default(), bases: Mutex::default() }
+        Self { old, new, capabilities: c, clock, states: Mutex::default(), bases: Mutex::default() }
     }
 
     /// The same, whose errors call the two backends so: by URLs without logins, say.
@@ -116,12 +113,12 @@ impl MirrorDriver {
         self
     }
 
-    fn stands(&self) -> MutexGuard<'_, HashMap<ClaimId, Stand>> {
-        locked(&self.stands)
+    fn states(&self) -> MutexGuard<'_, HashMap<ClaimId, MirrorState>> {
+        locked(&self.states)
     }
 
-    fn stand(&self, claim: &Claim) -> Option<Stand> {
-        self.stands().get(&claim.id).copied()
+    fn state_of(&self, claim: &Claim) -> Option<MirrorState> {
+        self.states().get(&claim.id).copied()
     }
 }
 
@@ -158,28 +155,28 @@ impl LockDriver for MirrorDriver {
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
         loop {
             let asked = self.clock.now();
-            match self.look(std::slice::from_ref(claim)).await.pop().transpose()? {
-                Some(Look::Holds(old, new, under)) => {
-                    let settled = self.settle(claim, (old, new), (asked, under)).await?;
-                    if let Some(grant) = settled {
+            match self.renew_both(std::slice::from_ref(claim)).await.pop().transpose()? {
+                Some(MirrorRenewal::Holds(old, new, under)) => {
+                    let granted = self.grant(claim, (old, new), (asked, under)).await?;
+                    if let Some(grant) = granted {
                         return Ok(grant);
                     }
                 }
-                Some(Look::WaitsForOld(_)) => drop(self.old.granted(claim).await?),
-                Some(Look::WaitsForNew(_)) => {
-                    // It holds in the old line, so it is renewed as one that holds.
+                Some(MirrorRenewal::WaitsForOld(_)) => drop(self.old.granted(claim).await?),
+                Some(MirrorRenewal::WaitsForNew(_)) => {
+                    // It holds in the old queue, so it is renewed as one that holds.
                     let granted = self.new.granted(claim);
                     if let Ok(granted) = tokio::time::timeout(claim.hold_ttl / 3, granted).await {
                         granted?;
                     }
                 }
-                Some(Look::AtTheDoor(old)) => {
+                Some(MirrorRenewal::HoldsInOld(old)) => {
                     let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await?;
                     if let Acquisition::Granted(grant) = answer.result {
                         return Ok(grant);
                     }
                 }
-                Some(Look::Ended(why)) => return Err(lost(why)),
+                Some(MirrorRenewal::Ended(why)) => return Err(lost(why)),
                 None => return Err(lost(ClaimEnd::NotFound)),
             }
         }
@@ -187,7 +184,7 @@ impl LockDriver for MirrorDriver {
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
         let asked = self.clock.now();
-        let looks = self.look(claims).await;
+        let looks = self.renew_both(claims).await;
         let steps = claims.iter().zip(looks).map(|(claim, look)| async move {
             match look {
                 Ok(look) => Ok(self.advance(claim, look, asked).await),
@@ -211,7 +208,7 @@ impl LockDriver for MirrorDriver {
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
         let asked = self.clock.now();
         // Some backends write the note again.
-        let under = self.stand(claim).and_then(Stand::under).unwrap_or(0);
+        let under = self.state_of(claim).and_then(MirrorState::under).unwrap_or(0);
         let (at_old, at_new) = (at_old(claim), at_new(claim, under));
         let both =
             futures_util::future::join(self.old.downgrade(&at_old), self.new.downgrade(&at_new));
@@ -235,9 +232,9 @@ impl LockDriver for MirrorDriver {
         };
         let aim = &state.line[at];
         let broken = giving.break_claim(key, aim.token, mode, record).await?;
-        if let Some(mark) = Mark::of(aim).filter(|_| broken) {
-            let line = other.inspect(key).await?.line;
-            if let Some(twin) = mark.twin(&line) {
+        if let Some(tag) = NoteTag::of(aim).filter(|_| broken) {
+            let queue = other.inspect(key).await?.line;
+            if let Some(twin) = tag.twin(&queue) {
                 other.break_claim(key, twin.token, mode, record).await?;
             }
         }

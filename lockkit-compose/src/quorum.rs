@@ -40,7 +40,7 @@ pub use connect::QuorumMember;
 use evidence::Watched;
 pub use options::QuorumOptions;
 
-use hold::{Hold, Phase};
+use hold::{Hold, QuorumPhase};
 use member::Member;
 use options::{BACKEND, capabilities_of};
 use round::{Outcome, Verdict};
@@ -72,17 +72,17 @@ const PATIENT_ROUNDS: u32 = 3;
 /// # Ok::<(), lockkit_core::Error>(())
 /// ```
 pub struct QuorumDriver {
-    shared: Arc<Shared>,
+    inner: Arc<QuorumInner>,
 }
 
-struct Shared {
+struct QuorumInner {
     members: Vec<Member>,
     options: QuorumOptions,
     capabilities: Capabilities,
     clock: Arc<dyn Clock>,
     holds: Mutex<HashMap<ClaimId, Arc<Hold>>>,
     /// The locks of which releases are under way at members.
-    leaving: Mutex<HashMap<Key, Weak<()>>>,
+    releasing: Mutex<HashMap<Key, Weak<()>>>,
     opened: OnceCell<()>,
     listing: listing::Listing,
     /// How many steps of watches are being taken.
@@ -110,19 +110,19 @@ impl QuorumDriver {
         let capabilities = capabilities_of(&members, options)?;
         let clock = together::clock(members.iter().map(|m| (&m.capabilities, &m.clock)));
         let watched = Watched::new(members.len(), options.margin);
-        let shared = Shared {
+        let inner = QuorumInner {
             members,
             options,
             capabilities,
             clock,
             holds: Mutex::default(),
-            leaving: Mutex::default(),
+            releasing: Mutex::default(),
             opened: OnceCell::new(),
             listing: listing::Listing::default(),
             steps: tokio::sync::watch::Sender::new(0),
             watched,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
@@ -132,11 +132,11 @@ fn going_down() -> Error {
 
 impl fmt::Debug for QuorumDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuorumDriver").field("members", &self.shared.members).finish()
+        f.debug_struct("QuorumDriver").field("members", &self.inner.members).finish()
     }
 }
 
-impl Shared {
+impl QuorumInner {
     fn majority(&self) -> usize {
         self.members.len() / 2 + 1
     }
@@ -212,7 +212,7 @@ impl Shared {
     }
 
     /// The claim as the members are to see it in the next round.
-    fn for_members(&self, claim: &Claim) -> Arc<Claim> {
+    fn with_new_id(&self, claim: &Claim) -> Arc<Claim> {
         Arc::new(claim.clone().with_id(ClaimId::random()))
     }
 
@@ -245,8 +245,8 @@ impl Shared {
     ) -> Result<Option<Acquisition>, Error> {
         let phase = hold.state().phase;
         match phase {
-            Phase::Over => Ok(None),
-            Phase::Held { .. } => match self.renew(std::slice::from_ref(claim)).await.pop() {
+            QuorumPhase::Over => Ok(None),
+            QuorumPhase::Held { .. } => match self.renew(std::slice::from_ref(claim)).await.pop() {
                 Some(Ok(Renewal::Holds(grant))) => Ok(Some(Acquisition::Granted(grant))),
                 Some(Err(error)) => Err(error),
                 _ => Err(Error::Lost { reason: LossReason::Expired }),
@@ -277,7 +277,7 @@ impl Shared {
         let waits = patience == Patience::Wait;
         let longest = if waits { claim.wait_ttl } else { self.options.member_limit };
         let until = self.clock.now().after(longest);
-        let hold = Arc::new(Hold::new(self.for_members(claim), self.members.len(), until));
+        let hold = Arc::new(Hold::new(self.with_new_id(claim), self.members.len(), until));
         self.keep(claim.id, &hold);
         let mut round = self.begin(&hold);
         for rounds in 1.. {
@@ -316,10 +316,10 @@ impl Shared {
             holds.retain(|_, hold| {
                 let state = hold.state();
                 match state.phase {
-                    Phase::Trying { .. } => true,
-                    Phase::Waiting { until } => now < until,
-                    Phase::Held { until, .. } => now < until.after(state.claim.hold_ttl),
-                    Phase::Over => false,
+                    QuorumPhase::Trying { .. } => true,
+                    QuorumPhase::Waiting { until } => now < until,
+                    QuorumPhase::Held { until, .. } => now < until.after(state.claim.hold_ttl),
+                    QuorumPhase::Over => false,
                 }
             });
         }
@@ -335,11 +335,11 @@ impl Shared {
             let hold = self.hold(claim).ok_or_else(lost)?;
             let phase = hold.state().phase;
             match phase {
-                Phase::Held { grant, .. } => return Ok(grant),
-                Phase::Over => return Err(lost()),
-                Phase::Trying { .. } => continue,
-                Phase::Waiting { until } if until <= self.clock.now() => return Err(lost()),
-                Phase::Waiting { .. } => {}
+                QuorumPhase::Held { grant, .. } => return Ok(grant),
+                QuorumPhase::Over => return Err(lost()),
+                QuorumPhase::Trying { .. } => continue,
+                QuorumPhase::Waiting { until } if until <= self.clock.now() => return Err(lost()),
+                QuorumPhase::Waiting { .. } => {}
             }
             let Some(told) = self.next_round(claim) else { continue };
             if let Ok(Ok(Verdict::Granted(grant))) = told.await {
@@ -352,12 +352,12 @@ impl Shared {
     fn next_round(self: &Arc<Self>, claim: &Claim) -> Option<oneshot::Receiver<Outcome>> {
         let hold = self.hold(claim)?;
         let mut state = hold.state();
-        let Phase::Waiting { until } = state.phase else {
+        let QuorumPhase::Waiting { until } = state.phase else {
             return None;
         };
-        state.phase = Phase::Trying { until };
-        state.claim = self.for_members(&state.claim);
-        state.seats.fill(hold::Seat::default());
+        state.phase = QuorumPhase::Trying { until };
+        state.claim = self.with_new_id(&state.claim);
+        state.members.fill(hold::AtMember::default());
         drop(state);
         Some(self.begin(&hold))
     }
@@ -368,17 +368,17 @@ impl Shared {
         };
         let (phase, inner) = {
             let mut state = hold.state();
-            (std::mem::replace(&mut state.phase, Phase::Over), state.claim.clone())
+            (std::mem::replace(&mut state.phase, QuorumPhase::Over), state.claim.clone())
         };
-        if let Phase::Waiting { .. } = phase {
+        if let QuorumPhase::Waiting { .. } = phase {
             return Ok(Released::Removed);
         }
         let clear = |answers: &[_]| self.is_clear(answers);
-        let answers = self.give_back_and_hear(&inner, hold.ghosts(), clear).await;
+        let answers = self.release_at_members(&inner, hold.pending(), clear).await;
         match phase {
-            Phase::Held { .. } => self.sum_up(&answers),
-            // The round that is under way gives back what it still gets.
-            _ => Ok(Released::Removed),
+            QuorumPhase::Held { .. } | QuorumPhase::Over => self.released_by(&answers),
+            // The round that is in flight gives back what it still gets.
+            QuorumPhase::Trying { .. } | QuorumPhase::Waiting { .. } => Ok(Released::Removed),
         }
     }
 
@@ -386,8 +386,8 @@ impl Shared {
     async fn released_by_others(self: &Arc<Self>, claim: &Arc<Claim>) -> Result<Released, Error> {
         let all = (0..self.members.len()).map(|member| (member, None));
         let clear = |answers: &[_]| self.is_clear(answers);
-        let answers = self.give_back_and_hear(claim, all.collect(), clear).await;
-        self.sum_up(&answers)
+        let answers = self.release_at_members(claim, all.collect(), clear).await;
+        self.released_by(&answers)
     }
 
     /// Whether it is known what a release did, whatever those say who have not answered yet.
@@ -396,13 +396,13 @@ impl Shared {
         let heard = answers.iter().flatten().copied();
         let if_all_said = |what| {
             let all: Vec<_> = heard.clone().chain(repeat_n(what, missing)).map(Ok).collect();
-            self.sum_up(&all).ok()
+            self.released_by(&all).ok()
         };
         let removed = if_all_said(Released::Removed);
         [Released::NotFound, Released::NoSuchLock].map(if_all_said) == [removed; 2]
     }
 
-    fn sum_up(&self, answers: &[Result<Released, Error>]) -> Result<Released, Error> {
+    fn released_by(&self, answers: &[Result<Released, Error>]) -> Result<Released, Error> {
         let count = |what| answers.iter().flatten().filter(|r| **r == what).count();
         let answered = answers.iter().flatten().count();
         if answered < self.majority() {
@@ -423,57 +423,57 @@ impl Shared {
 #[async_trait]
 impl LockDriver for QuorumDriver {
     fn capabilities(&self) -> &Capabilities {
-        &self.shared.capabilities
+        &self.inner.capabilities
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.shared.clock.clone()
+        self.inner.clock.clone()
     }
 
     async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        let shared = &self.shared;
+        let inner = &self.inner;
         // A round that fails gives back by itself what may be at the members, under an id of its own. How
         // many of their requests got no answer is not told apart: a release may say nothing certain.
         let acquire = |Acquire { claim, patience }| async move {
-            match shared.acquire(&claim, patience).await {
+            match inner.acquire(&claim, patience).await {
                 Ok(acquisition) => Ok(Attempted::from(acquisition)),
                 Err(error @ Error::Backend { .. }) => Err(BatchError::unknown(error)),
                 Err(error) => Err(BatchError::refused(error)),
             }
         };
         let release = |claim: Arc<Claim>| async move {
-            shared.release(&claim).await.map(Attempted::from).map_err(BatchError::unknown)
+            inner.release(&claim).await.map(Attempted::from).map_err(BatchError::unknown)
         };
         Ok(submit_each(batch, acquire, release).await)
     }
 
     async fn granted(&self, claim: &Arc<Claim>) -> Result<Grant, Error> {
-        self.shared.granted(claim).await
+        self.inner.granted(claim).await
     }
 
     async fn renew(&self, claims: &[Arc<Claim>]) -> Result<Vec<Result<Renewal, Error>>, Error> {
-        Ok(self.shared.renew(claims).await)
+        Ok(self.inner.renew(claims).await)
     }
 
     async fn renew_with_evidence(
         &self,
         claims: &[Arc<Claim>],
     ) -> Result<Vec<Result<Renewed, Error>>, Error> {
-        let answers = self.shared.renew(claims).await;
-        let evidence = self.shared.watched.evidence();
+        let answers = self.inner.renew(claims).await;
+        let evidence = self.inner.watched.evidence();
         let with = |renewal| Renewed { renewal, evidence: Some(evidence.clone()) };
         Ok(answers.into_iter().map(|answer| answer.map(with)).collect())
     }
 
     async fn shorten(&self, claim: &Arc<Claim>, ttl: Duration) -> Result<Renewal, Error> {
-        if !self.shared.capabilities.shorten {
+        if !self.inner.capabilities.shorten {
             return Err(self.unsupported("shortening a lease at the server"));
         }
-        self.shared.shorten(claim, ttl).await
+        self.inner.shorten(claim, ttl).await
     }
 
     async fn downgrade(&self, claim: &Arc<Claim>) -> Result<Renewal, Error> {
-        self.shared.downgrade(claim).await
+        self.inner.downgrade(claim).await
     }
 
     async fn break_claim(
@@ -483,15 +483,15 @@ impl LockDriver for QuorumDriver {
         force: BreakMode,
         record: &BreakRecord,
     ) -> Result<bool, Error> {
-        self.shared.break_claim(key, token, force, record).await
+        self.inner.break_claim(key, token, force, record).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
-        self.shared.inspect(key).await
+        self.inner.inspect(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
-        self.shared.list(request).await
+        self.inner.list(request).await
     }
 
     async fn namespaces(
@@ -499,31 +499,31 @@ impl LockDriver for QuorumDriver {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Listed<Namespace>, Error> {
-        if !self.shared.capabilities.namespaces {
+        if !self.inner.capabilities.namespaces {
             return Err(self.unsupported("listing prefixes"));
         }
-        self.shared.namespaces(after, limit).await
+        self.inner.namespaces(after, limit).await
     }
 
     async fn namespace_counter(&self, namespace: &Namespace) -> Result<u64, Error> {
-        self.shared.namespace_counter(namespace).await
+        self.inner.namespace_counter(namespace).await
     }
 
     async fn raise_namespace_counter(&self, namespace: &Namespace, base: u64) -> Result<(), Error> {
-        self.shared.raise_namespace_counter(namespace, base).await
+        self.inner.raise_namespace_counter(namespace, base).await
     }
 
     async fn promises(&self) -> Result<Promises, Error> {
-        Ok(self.shared.promises(self.capabilities()).await)
+        Ok(self.inner.promises(self.capabilities()).await)
     }
 
     async fn health(&self) -> Result<Health, Error> {
-        self.shared.health().await
+        self.inner.health().await
     }
 
     async fn close(&self) {
-        self.shared.steps_taken().await;
-        let drivers = self.shared.members.iter().flat_map(Member::driver);
+        self.inner.steps_taken().await;
+        let drivers = self.inner.members.iter().flat_map(Member::driver);
         let closing = drivers.map(|driver| driver.close());
         futures_util::future::join_all(closing).await;
     }

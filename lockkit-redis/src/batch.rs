@@ -30,7 +30,7 @@ type Outcomes<T> = Vec<Result<Attempted<T>, BatchError>>;
 
 impl RedisInner {
     pub(crate) async fn submit(&self, batch: Batch<'_>) -> Result<BatchOutcome, BatchError> {
-        self.waiters.claims.submitting(batch);
+        self.waiters.claims.submits(&batch);
         if matches!(self.transport, Transport::Cluster(_)) && batch.len() > 1 {
             // The keys of a call have to be in one slot, and no claim waits for another's node.
             let acquire =

@@ -247,7 +247,7 @@ impl Cluster {
         runtime.spawn(async move {
             let _refreshing = Refreshing(&cluster.0.refreshing);
             if let Err(error) = cluster.read_table().await {
-                tracing::debug!(%error, "no node of the cluster says who has which slot");
+                tracing::debug!(%error, "no node of the cluster tells which has which slot");
             }
             tokio::time::sleep(PAUSE).await;
         });

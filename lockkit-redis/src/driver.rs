@@ -134,7 +134,7 @@ impl RedisDriver {
         args.extend(argument);
         let answer = self.inner.run(script, &[&key, &counter], &args).await?;
         let (renewal, lease) = decode::renewal(claim, &answer)?;
-        self.inner.note(claim, &renewal, lease);
+        self.inner.waiters.claims.renewed(&claim.id, &renewal, lease);
         Ok(renewal)
     }
 }

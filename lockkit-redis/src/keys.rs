@@ -300,8 +300,8 @@ mod tests {
         }
         let (text, _) = lock(&key("shop", "a"));
         assert_eq!(name_in(&text, "lock", &Namespace::default()), None);
-        let (line, _) = text.split_once(":{").unwrap();
-        let beside = text.replace(line, "lockkit:lock.line");
+        let (kind, _) = text.split_once(":{").unwrap();
+        let beside = text.replace(kind, "lockkit:lock.queue");
         assert_eq!(name_in(&beside, "lock", &Namespace::new("shop").unwrap()), None);
         assert_eq!(namespace_in(&beside), None);
         assert_eq!(namespace_in(&counter(7)), None);

@@ -4,8 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lockkit_core::clock::{Clock, SteadyClock};
-use lockkit_core::driver::{ClaimId, Grant, LeaseStart, Renewal};
+use lockkit_core::driver::{ClaimId, Renewal};
 use lockkit_core::waiting::{Attendant, Waiters};
 use lockkit_core::{Claim, Error};
 use redis::Client;
@@ -35,16 +34,8 @@ impl Attendant for RedisInner {
     }
 
     async fn ask(&self, claims: &[Arc<Claim>]) -> Vec<Result<(Renewal, Option<Duration>), Error>> {
-        let sent = SteadyClock.now();
         let answers = self.renew_all(claims, None).await.into_iter();
-        let mut answers: Vec<_> =
-            answers.map(|answer| answer.map(|it| (it.renewal, it.lease))).collect();
-        for (renewal, _) in answers.iter_mut().flatten() {
-            if let Renewal::Holds(grant) = renewal {
-                *grant = Grant { start: LeaseStart::Sent(sent), ..*grant };
-            }
-        }
-        answers
+        answers.map(|answer| answer.map(|it| (it.renewal, it.lease))).collect()
     }
 
     async fn listen(driver: Weak<Self>) -> Result<(), ListenError> {

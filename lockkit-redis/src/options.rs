@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use lockkit_core::driver::{Pem, PemFiles, UrlOption};
+use lockkit_core::driver::{Pem, PemFiles, ServerUrl, UrlOption};
 use lockkit_core::state::Severity;
 use lockkit_core::{Error, parse_duration};
 use redis::aio::ConnectionManager;
@@ -21,7 +21,7 @@ use crate::sentinel::Sentinels;
 use crate::transport::Transport;
 use crate::{format, health};
 
-/// How to connect. Also what stands in the query of a URL.
+/// How to connect. The query of a URL has the same options.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -76,8 +76,8 @@ impl RedisOptions {
         self
     }
 
-    /// Whom to trust instead of those whom the system trusts, and what to show to a server that asks
-    /// who is there; for URLs that speak TLS. In PEM. (`?ca=FILE`, `?cert=FILE&key=FILE`)
+    /// Certificate authorities to trust instead of the system's, and the client certificate and key for a
+    /// server that asks for one; for URLs that speak TLS. In PEM. (`?ca=FILE`, `?cert=FILE&key=FILE`)
     ///
     /// Not behind sentinels: there the system's store counts, or the file that the environment
     /// variable `SSL_CERT_FILE` names.
@@ -87,12 +87,12 @@ impl RedisOptions {
     }
 
     /// Connects to the one server, or the sentinels' master, or the cluster that the URL names;
-    /// what the URL's query says goes before these options.
+    /// the URL's query takes precedence over these options.
     ///
     /// # Cancel safety
     /// Dropping it leaves nothing behind.
     pub async fn connect(self, url: &str) -> Result<RedisDriver, Error> {
-        let server = ServerUrl::parse(url, self)?;
+        let server = RedisUrl::parse(url, self)?;
         if server.tls {
             provide_tls();
         }
@@ -193,20 +193,20 @@ impl RedisDriver {
     /// Whether [`connect`](Self::connect) understands this URL and its options. Asks no server;
     /// reads the files that the URL names.
     pub fn check_url(url: &str) -> Result<(), Error> {
-        ServerUrl::parse(url, RedisOptions::default())?.check()
+        RedisUrl::parse(url, RedisOptions::default())?.check()
     }
 }
 
 /// Installs a provider of cryptography unless the program has one.
 fn provide_tls() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Somebody may have been faster, which is as good.
+        // Another thread may have been faster, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }
 
-/// A URL, taken apart.
-struct ServerUrl {
+/// A URL, taken apart, and the options with what it says of them.
+struct RedisUrl {
     kind: UrlKind,
     tls: bool,
     /// `USER:PASSWORD@`, or nothing.
@@ -228,11 +228,13 @@ enum UrlKind {
     Cluster,
 }
 
-impl ServerUrl {
+impl RedisUrl {
     fn parse(url: &str, options: RedisOptions) -> Result<Self, Error> {
-        let wrong = |what: &str| Error::Config(format!("this Redis URL {what}"));
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("has no ://"))?;
-        let (kind, tls) = match scheme {
+        if !url.contains("://") {
+            return Err(Error::config("a Redis URL is redis://HOST:6379: this one has no ://"));
+        }
+        let url = ServerUrl::parse(url, "a Redis URL is redis://HOST:6379")?;
+        let (kind, tls) = match url.scheme {
             "redis" => (UrlKind::Single, false),
             "rediss" => (UrlKind::Single, true),
             "redis+sentinel" => (UrlKind::Sentinel, false),
@@ -240,47 +242,41 @@ impl ServerUrl {
             "redis+cluster" => (UrlKind::Cluster, false),
             "rediss+cluster" => (UrlKind::Cluster, true),
             _ => {
-                return Err(wrong(
-                    "begins with none of redis, rediss, redis+sentinel, redis+cluster",
-                ));
+                let schemes = "redis, rediss, redis+sentinel, redis+cluster";
+                return Err(url.error(&format!("it begins with none of {schemes}")));
             }
         };
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (login, rest) = match rest.rfind('@') {
-            Some(at) => rest.split_at(at + 1),
-            None => ("", rest),
+        if kind == UrlKind::Single && url.hosts.len() > 1 {
+            let schemes = "redis+cluster:// or redis+sentinel://";
+            return Err(url.error(&format!("it has several hosts: use {schemes}")));
+        }
+        if kind == UrlKind::Sentinel && url.path.len() < 2 {
+            let form = "redis+sentinel://HOST:26379/MASTER";
+            return Err(url.error(&format!("it needs the master's name: {form}")));
+        }
+        let hosts = match kind {
+            UrlKind::Sentinel => url.hosts_with_port(26_379),
+            _ => url.hosts.iter().map(|host| (*host).to_owned()).collect(),
         };
-        let (hosts, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let hosts: Vec<_> = hosts.split(',').map(str::to_owned).collect();
-        if kind == UrlKind::Single && hosts.len() > 1 {
-            return Err(wrong("has several hosts: use redis+cluster:// or redis+sentinel://"));
-        }
-        if kind == UrlKind::Sentinel && path.len() < 2 {
-            return Err(wrong("needs the master's name: redis+sentinel://host:26379/MASTER"));
-        }
-        let mut server = Self {
+        let mut redis = Self {
             kind,
             tls,
-            login: login.to_owned(),
+            login: url.login.map(|login| format!("{login}@")).unwrap_or_default(),
             hosts,
-            path: path.to_owned(),
+            path: url.path.to_owned(),
             query: String::new(),
             sentinel_login: String::new(),
             options,
         };
-        server.read_query(query)?;
-        Ok(server)
+        redis.read_options(&url.options)?;
+        redis.read_certificates(&url.pem_files)?;
+        Ok(redis)
     }
 
-    fn read_query(&mut self, query: &str) -> Result<(), Error> {
+    fn read_options(&mut self, options: &[UrlOption<'_>]) -> Result<(), Error> {
         let mut others = Vec::new();
-        let mut files = PemFiles::default();
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            if files.take(&UrlOption { name, value, text: option })? {
-                continue;
-            }
-            match (name, value) {
+        for UrlOption { name, value, text } in options {
+            match (*name, *value) {
                 ("strict", "" | "true") => self.options.strict = true,
                 ("strict", "false") => self.options.strict = false,
                 ("strict", _) => return Err(Error::config("strict is true or false")),
@@ -292,16 +288,20 @@ impl ServerUrl {
                 }
                 ("sentinel_login", login) => self.sentinel_login = format!("{login}@"),
                 // The client's own.
-                ("protocol" | "db" | "user" | "pass", _) => others.push(option),
+                ("protocol" | "db" | "user" | "pass", _) => others.push(*text),
                 (other, _) => {
                     return Err(Error::Config(format!("{other} is no option of a Redis URL")));
                 }
             }
         }
+        self.query = others.join("&");
         if self.options.timeout < Duration::from_millis(10) {
             return Err(Error::config("a timeout of less than 10 ms is too short for Redis"));
         }
-        self.query = others.join("&");
+        Ok(())
+    }
+
+    fn read_certificates(&mut self, files: &PemFiles) -> Result<(), Error> {
         if !files.is_empty() {
             let Pem { ca, identity, .. } = files.read()?;
             let client_tls = identity.map(|(cert, key)| ClientTlsConfig {
@@ -363,10 +363,7 @@ impl ServerUrl {
             Some((master, db)) => (master, format!("/{db}")),
             None => (&self.path[1..], String::new()),
         };
-        let sentinels = self.hosts.iter().map(|host| {
-            let host = with_port(host, 26_379);
-            self.info(&host, &self.sentinel_login, "")
-        });
+        let sentinels = self.hosts.iter().map(|host| self.info(host, &self.sentinel_login, ""));
         let sentinels = sentinels.collect::<Result<Vec<_>, _>>()?;
         let server = self.info("master", &self.login, &db)?;
         let open = |info| Client::open(info).map_err(config_error);
@@ -388,17 +385,7 @@ impl ServerUrl {
     }
 }
 
-/// The host with a port, should it have none.
-fn with_port(host: &str, port: u16) -> String {
-    // An IPv6 address stands in brackets.
-    let (_, after) = host.rsplit_once(']').unwrap_or(("", host));
-    match after.contains(':') {
-        true => host.to_owned(),
-        false => format!("{host}:{port}"),
-    }
-}
-
-/// The client's word about a URL or a setting. It does not repeat the URL.
+/// The client crate's error about a URL or a setting. It does not repeat the URL.
 fn config_error(error: redis::RedisError) -> Error {
     Error::Config(format!("redis: {error}"))
 }
@@ -407,8 +394,8 @@ fn config_error(error: redis::RedisError) -> Error {
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Result<ServerUrl, Error> {
-        ServerUrl::parse(url, RedisOptions::default())
+    fn parse(url: &str) -> Result<RedisUrl, Error> {
+        RedisUrl::parse(url, RedisOptions::default())
     }
 
     #[test]
@@ -424,14 +411,9 @@ mod tests {
         assert!(
             matches!(server.sentinel().unwrap(), ServerLocator::Sentinels(it) if it.master == "shop")
         );
+        assert_eq!(parse("redis+sentinel://a,b:2/shop").unwrap().hosts, ["a:26379", "b:2"]);
         let server = parse("redis+cluster://a:1,b:2,c:3").unwrap();
         assert_eq!((server.kind, server.hosts.len()), (UrlKind::Cluster, 3));
-    }
-
-    #[test]
-    fn a_sentinel_listens_at_its_own_port_unless_the_url_names_another() {
-        let hosts = ["a", "a:1", "[::1]", "[::1]:2"].map(|host| with_port(host, 26_379));
-        assert_eq!(hosts, ["a:26379", "a:1", "[::1]:26379", "[::1]:2"]);
     }
 
     #[test]

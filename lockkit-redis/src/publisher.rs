@@ -105,7 +105,7 @@ pub(crate) fn missing_rights(rights: &Value) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-/// Whether the server has no such command: somebody renamed it.
+/// Whether the server has no such command: it may have been renamed.
 fn is_unknown(error: &RedisError) -> bool {
     error.code() == Some("ERR") && error.detail().unwrap_or_default().contains("unknown command")
 }

@@ -33,7 +33,7 @@ impl Registers for RedisDriver {
         at: &RegisterKey,
         write: &Write,
     ) -> Result<Attempted<WriteResult>, Error> {
-        let (verb, value): (&[u8], &[u8]) = match &write.value {
+        let (operation, value): (&[u8], &[u8]) = match &write.value {
             Some(value) => (b"store", value),
             None => (b"delete", b""),
         };
@@ -44,7 +44,7 @@ impl Registers for RedisDriver {
             Precondition::Version(version) => version.0.to_string(),
         };
         let token = write.token.map(|token| token.to_string()).unwrap_or_default();
-        let mut args: Vec<&[u8]> = vec![verb, expect.as_bytes(), token.as_bytes()];
+        let mut args: Vec<&[u8]> = vec![operation, expect.as_bytes(), token.as_bytes()];
         args.extend([&write.write_id.0, ttl.as_bytes(), value]);
         if write.repeated {
             args.push(REPEATED);

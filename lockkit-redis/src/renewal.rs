@@ -46,7 +46,7 @@ impl RedisInner {
         };
         let renewed = |(claim, answer): (&Arc<Claim>, Result<ClaimRenewal, Error>)| {
             let ClaimRenewal { renewal, lease, evidence } = answer?;
-            self.note(claim, &renewal, lease);
+            self.waiters.claims.renewed(&claim.id, &renewal, lease);
             Ok(Renewed { renewal, evidence })
         };
         claims.iter().zip(answers).map(renewed).collect()
@@ -112,13 +112,6 @@ impl RedisInner {
         let (locks, args) = keys::renewal_args(claims);
         let response = self.call(&script::RENEW, &Call::new(&locks, &args)).await?;
         decode::renewals(claims, response)
-    }
-
-    /// Notes of a claim that waits when it is to be polled next.
-    pub(crate) fn note(&self, claim: &Claim, renewal: &Renewal, lease: Option<Duration>) {
-        if let Renewal::Waits { ahead } = *renewal {
-            self.waiters.claims.queued(&claim.id, ahead, lease);
-        }
     }
 
     /// A claim that waits may learn from a renewal that it holds. That counts no more than a message

@@ -102,7 +102,7 @@ impl<'a, K: AsRef<str>, A: AsRef<[u8]>> Call<'a, K, A> {
 
 /// What scripts include: first those that include others themselves.
 const PARTS: [(&str, &str); 3] = [
-    ("line.lua", include_str!("scripts/line.lua")),
+    ("queue.lua", include_str!("scripts/queue.lua")),
     ("register.lua", include_str!("scripts/register.lua")),
     ("answer.lua", include_str!("scripts/answer.lua")),
 ];

@@ -74,8 +74,8 @@ impl Sentinels {
                 }
             }
             if votes.is_empty() {
-                let nobody = || (ErrorKind::EmptySentinelList, "there are no sentinels").into();
-                return Err(failed.unwrap_or_else(nobody));
+                let none = || (ErrorKind::EmptySentinelList, "there are no sentinels").into();
+                return Err(failed.unwrap_or_else(none));
             }
             tokio::time::sleep(PAUSE).await;
         }

@@ -29,8 +29,8 @@ impl Default for WaiterRegistry {
 impl WaiterRegistry {
     /// Passes on a message of the channel of this client.
     pub(crate) fn notify(&self, message: &str) {
-        let (verb, rest) = message.split_once(' ').unwrap_or((message, ""));
-        match verb {
+        let (kind, rest) = message.split_once(' ').unwrap_or((message, ""));
+        match kind {
             "changed" => return self.registers.ring(Some(rest)),
             ALIVE => {
                 if let Ok(number) = rest.parse() {
@@ -43,7 +43,7 @@ impl WaiterRegistry {
         let (id, token) = rest.split_once(' ').unwrap_or((rest, ""));
         let Some(id) = ClaimId::from_hex(id) else { return };
         match token.parse().ok().and_then(Token::new) {
-            Some(token) if verb == "granted" => {
+            Some(token) if kind == "granted" => {
                 self.claims.granted(&id, |claim| decode::grant(claim, token));
             }
             _ => self.claims.ring(&id),

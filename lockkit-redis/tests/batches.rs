@@ -353,7 +353,7 @@ async fn an_error_says_how_many_requests_got_no_answer() {
     is_quiet(&proxy).await;
     proxy.fault(Fault::Mute, When::Request(1));
     assert_eq!(fails().await.ambiguous, 1, "it was carried out, and the answer did not come");
-    proxy.heal().await;
+    proxy.heal().await.unwrap();
     server.kill().await;
     // A connection that is open may be found to be dead by sending.
     assert!(fails().await.ambiguous <= 1);

@@ -1,4 +1,4 @@
-//! The way of a claim through both lines: into the old one, into the new one when it holds there, and
+//! The way of a claim through both queues: into the old one, into the new one when it holds there, and
 //! out of both.
 
 use std::sync::Arc;
@@ -10,11 +10,10 @@ use lockkit_core::driver::{
 use lockkit_core::{Claim, Error, Lifetime, Token};
 
 use super::MirrorDriver;
-use super::marks::{at_new, at_old};
-use super::stand::{Look, Stand, renewed, token_of};
+use super::state::{MirrorRenewal, MirrorState, at_new, at_old, renewed, token_of_both};
 
 impl MirrorDriver {
-    /// Puts a claim into the old line, and into the new one where it holds there.
+    /// Puts a claim into the old queue, and into the new one where it holds there.
     pub(super) async fn acquire_at_both(
         &self,
         claim: &Arc<Claim>,
@@ -34,11 +33,11 @@ impl MirrorDriver {
         let answered = match answer {
             Acquisition::Granted(old) => self.acquire_at_new(claim, patience, old, asked).await?,
             Acquisition::Queued { ahead } => {
-                self.stands().entry(claim.id).or_insert(Stand::InOld);
+                self.states().entry(claim.id).or_insert(MirrorState::InOld);
                 Acquisition::Queued { ahead }.into()
             }
             Acquisition::Busy => {
-                self.stands().remove(&claim.id);
+                self.states().remove(&claim.id);
                 Acquisition::Busy.into()
             }
         };
@@ -46,7 +45,7 @@ impl MirrorDriver {
     }
 
     pub(super) async fn release_at_both(&self, claim: &Arc<Claim>) -> Result<Released, Error> {
-        self.stands().remove(&claim.id);
+        self.states().remove(&claim.id);
         let (old, new) =
             futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
         Ok(match (old?, new?) {
@@ -58,34 +57,31 @@ impl MirrorDriver {
 
     /// Takes a claim back from both, since its owner will not.
     async fn take_back(&self, claim: &Arc<Claim>) -> Result<(), Error> {
-        self.stands().remove(&claim.id);
-        let (old, new) =
-            futures_util::future::join(self.old.release(claim), self.new.release(claim)).await;
-        old.and(new).map(drop)
+        self.release_at_both(claim).await.map(drop)
     }
 
-    /// What a claim that holds in both is granted. Who gives the tokens is asked while it holds:
-    /// asked earlier, somebody could get a greater one of the new backend in between.
+    /// What a claim that holds in both is granted. Which backend gives the tokens is asked while it holds:
+    /// asked earlier, another claim could get a greater one of the new backend in between.
     ///
-    /// `None` when the tokens were taken over since it entered the new line: there its mark tells
-    /// everybody another token, so it has left that line, and is to enter it again.
-    pub(super) async fn settle(
+    /// `None` when the tokens were taken over since it entered the new queue: there its tag tells
+    /// everybody another token, so it has left that queue, and is to enter it again.
+    pub(super) async fn grant(
         &self,
         claim: &Arc<Claim>,
         (old, new): (Grant, Grant),
         (asked, under): (Moment, u64),
     ) -> Result<Option<Grant>, Error> {
-        if let Some(Stand::Holds { token, .. }) = self.stand(claim) {
+        if let Some(MirrorState::Holds { token, .. }) = self.state_of(claim) {
             return Ok(Some(self.lease(&old, &new, token, asked)));
         }
         if self.base(&claim.key.namespace).await? != under {
             self.new.release(claim).await?;
-            self.stands().insert(claim.id, Stand::InOld);
+            self.states().insert(claim.id, MirrorState::InOld);
             return Ok(None);
         }
-        match token_of(under, old.token, new.token) {
+        match token_of_both(under, old.token, new.token) {
             Ok(token) => {
-                self.stands().insert(claim.id, Stand::Holds { under, token });
+                self.states().insert(claim.id, MirrorState::Holds { under, token });
                 Ok(Some(self.lease(&old, &new, token, asked)))
             }
             Err(error) => {
@@ -95,28 +91,32 @@ impl MirrorDriver {
         }
     }
 
-    /// Renews these at both, and says where each stands. What fails for one says nothing of others.
-    pub(super) async fn look(&self, claims: &[Arc<Claim>]) -> Vec<Result<Look, Error>> {
-        let stands: Vec<_> = claims.iter().map(|claim| self.stand(claim)).collect();
-        let in_new =
-            |stand: &Option<Stand>| stand.filter(|stand| stand.is_in_both()).and_then(Stand::under);
-        let known = claims.iter().zip(&stands).filter(|(_, stand)| in_new(stand).is_some());
+    /// Renews these at both, and gives the state of each. What fails for one says nothing of others.
+    pub(super) async fn renew_both(
+        &self,
+        claims: &[Arc<Claim>],
+    ) -> Vec<Result<MirrorRenewal, Error>> {
+        let states: Vec<_> = claims.iter().map(|claim| self.state_of(claim)).collect();
+        let in_new = |state: &Option<MirrorState>| {
+            state.filter(|state| state.is_in_both()).and_then(MirrorState::under)
+        };
+        let known = claims.iter().zip(&states).filter(|(_, state)| in_new(state).is_some());
         let in_both: Vec<_> = known.map(|(claim, _)| claim.clone()).collect();
         let (old, new) =
             futures_util::future::join(renewed(&self.old, claims), renewed(&self.new, &in_both))
                 .await;
         let (mut old, mut new) = (old.into_iter(), new.into_iter());
         let gone = || Ok(Renewal::Ended(ClaimEnd::NotFound));
-        let mut looks = Vec::with_capacity(claims.len());
-        for stand in &stands {
+        let mut renewals = Vec::with_capacity(claims.len());
+        for state in &states {
             let at_old = old.next().unwrap_or_else(gone);
-            let at_new = in_new(stand).map(|under| (under, new.next().unwrap_or_else(gone)));
-            looks.push(Look::of(at_old, at_new));
+            let at_new = in_new(state).map(|under| (under, new.next().unwrap_or_else(gone)));
+            renewals.push(MirrorRenewal::of(at_old, at_new));
         }
-        looks
+        renewals
     }
 
-    /// Asks for what holds in the old line in the new one as well.
+    /// Asks for what holds in the old queue in the new one as well.
     pub(super) async fn acquire_at_new(
         &self,
         claim: &Arc<Claim>,
@@ -126,12 +126,12 @@ impl MirrorDriver {
     ) -> Result<Attempted<Acquisition>, Error> {
         let mut ambiguous = 0;
         loop {
-            let under = match self.stand(claim).and_then(Stand::under) {
-                // An earlier request may have put it in with this mark.
+            let under = match self.state_of(claim).and_then(MirrorState::under) {
+                // An earlier request may have put it in with this tag.
                 Some(under) => under,
                 None => {
                     let under = self.base_last_read(&claim.key.namespace).await?;
-                    self.stands().insert(claim.id, Stand::AskedNew { under });
+                    self.states().insert(claim.id, MirrorState::AskedNew { under });
                     under
                 }
             };
@@ -147,13 +147,13 @@ impl MirrorDriver {
             ambiguous += answered.ambiguous;
             let answer = match answered.result {
                 Acquisition::Granted(new) => {
-                    match self.settle(claim, (old, new), (asked, under)).await? {
+                    match self.grant(claim, (old, new), (asked, under)).await? {
                         Some(grant) => Acquisition::Granted(grant),
                         None => continue, // under the base of now; it is raised once in a move
                     }
                 }
                 Acquisition::Queued { ahead } => {
-                    self.stands().insert(claim.id, Stand::InBoth { under });
+                    self.states().insert(claim.id, MirrorState::InBoth { under });
                     Acquisition::Queued { ahead }
                 }
                 Acquisition::Busy => {
@@ -165,17 +165,22 @@ impl MirrorDriver {
         }
     }
 
-    /// Takes a claim a step further, if it can go one, and says where it stands then.
-    pub(super) async fn advance(&self, claim: &Arc<Claim>, look: Look, asked: Moment) -> Renewal {
+    /// Takes a claim a step further, if it can go one, and gives its state then.
+    pub(super) async fn advance(
+        &self,
+        claim: &Arc<Claim>,
+        look: MirrorRenewal,
+        asked: Moment,
+    ) -> Renewal {
         let advanced = match look {
-            Look::Holds(old, new, under) => {
-                match self.settle(claim, (old, new), (asked, under)).await {
+            MirrorRenewal::Holds(old, new, under) => {
+                match self.grant(claim, (old, new), (asked, under)).await {
                     Ok(None) => return Renewal::Waits { ahead: 0 },
                     Ok(Some(grant)) => Ok(grant),
                     Err(error) => Err(error),
                 }
             }
-            Look::AtTheDoor(old) => {
+            MirrorRenewal::HoldsInOld(old) => {
                 let answer = self.acquire_at_new(claim, Patience::Wait, old, asked).await;
                 match answer.map(|answered| answered.result) {
                     Ok(Acquisition::Granted(grant)) => Ok(grant),
@@ -184,11 +189,11 @@ impl MirrorDriver {
                     Err(error) => Err(error),
                 }
             }
-            Look::WaitsForOld(ahead) | Look::WaitsForNew(ahead) => {
+            MirrorRenewal::WaitsForOld(ahead) | MirrorRenewal::WaitsForNew(ahead) => {
                 return Renewal::Waits { ahead };
             }
-            // What stands at the other one excludes until its owner, who learns it now, lets go.
-            Look::Ended(why) => return Renewal::Ended(why),
+            // Its claim at the other one excludes until its owner, who learns it now, lets go.
+            MirrorRenewal::Ended(why) => return Renewal::Ended(why),
         };
         match advanced {
             Ok(grant) => Renewal::Holds(grant),
@@ -206,8 +211,8 @@ impl MirrorDriver {
         new: Renewal,
         asked: Moment,
     ) -> Renewal {
-        match (old, new, self.stand(claim)) {
-            (Renewal::Holds(old), Renewal::Holds(new), Some(Stand::Holds { token, .. })) => {
+        match (old, new, self.state_of(claim)) {
+            (Renewal::Holds(old), Renewal::Holds(new), Some(MirrorState::Holds { token, .. })) => {
                 Renewal::Holds(self.lease(&old, &new, token, asked))
             }
             (Renewal::Ended(why), ..) | (_, Renewal::Ended(why), _) => Renewal::Ended(why),

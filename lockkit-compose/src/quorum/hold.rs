@@ -15,21 +15,21 @@ pub(super) struct State {
     /// As the members see it: under an id that no other round used, so that what an earlier round
     /// sent, and what arrives late, touches no later one.
     pub(super) claim: Arc<Claim>,
-    pub(super) phase: Phase,
-    pub(super) seats: Vec<Seat>,
+    pub(super) phase: QuorumPhase,
+    pub(super) members: Vec<AtMember>,
 }
 
 /// What is known of the claim at one member.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Seat {
+pub(super) struct AtMember {
     /// It was raised there, and the member was found to have its data: it counts.
     pub(super) counts: bool,
     /// A request that was not answered may yet put it in line there, until this moment.
-    pub(super) ghost_until: Option<Moment>,
+    pub(super) pending_until: Option<Moment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum QuorumPhase {
     /// Between two rounds. Nothing of it is at any member.
     Waiting {
         /// When it is given up, unless it is renewed.
@@ -51,8 +51,8 @@ pub(super) enum Phase {
 
 impl Hold {
     pub(super) fn new(claim: Arc<Claim>, members: usize, until: Moment) -> Self {
-        let seats = vec![Seat::default(); members];
-        let state = State { claim, phase: Phase::Trying { until }, seats };
+        let members = vec![AtMember::default(); members];
+        let state = State { claim, phase: QuorumPhase::Trying { until }, members };
         Self { state: Mutex::new(state) }
     }
 
@@ -68,22 +68,22 @@ impl Hold {
     pub(super) fn token_of(&self, claim: &Claim) -> Option<Token> {
         let state = self.state();
         match state.phase {
-            Phase::Held { grant, .. } if state.claim.id == claim.id => Some(grant.token),
+            QuorumPhase::Held { grant, .. } if state.claim.id == claim.id => Some(grant.token),
             _ => None,
         }
     }
 
     /// All members, each with the moment until which a request that was not answered may yet put
     /// the claim in line there.
-    pub(super) fn ghosts(&self) -> Vec<(usize, Option<Moment>)> {
-        self.state().seats.iter().map(|seat| seat.ghost_until).enumerate().collect()
+    pub(super) fn pending(&self) -> Vec<(usize, Option<Moment>)> {
+        self.state().members.iter().map(|seat| seat.pending_until).enumerate().collect()
     }
 
     /// Remembers whether the claim counts at this member, unless it is over or another by now.
     pub(super) fn seat(&self, claim: &Claim, member: usize, counts: bool) {
         let mut state = self.state();
         if state.claim.id == claim.id {
-            state.seats[member].counts = counts;
+            state.members[member].counts = counts;
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::Shared;
+use super::QuorumInner;
 use crate::together::all_namespaces;
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::locked;
@@ -34,7 +34,7 @@ struct Whole {
     states: BTreeMap<ListId, LockState>,
 }
 
-impl Shared {
+impl QuorumInner {
     pub(super) async fn list(&self, request: &ListRequest) -> Result<Page, Error> {
         let after = request.after.as_ref().map(Cursor::place).transpose()?;
         let known = after.is_some().then(|| self.listing.known(self.clock.now(), request));

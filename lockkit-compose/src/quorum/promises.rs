@@ -7,9 +7,9 @@ use lockkit_core::capabilities::{Capabilities, Fault, Guarantee};
 use lockkit_core::driver::LockDriver;
 use lockkit_core::promises::{Promise, Promises};
 
-use super::Shared;
+use super::QuorumInner;
 
-impl Shared {
+impl QuorumInner {
     pub(super) async fn promises(&self, stated: &Capabilities) -> Promises {
         let asking = (0..self.members.len()).map(|member| async move {
             let promises = |driver: Arc<dyn LockDriver>| async move { driver.promises().await };

@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::runs::hash;
-use super::{BACKEND, Shared};
+use super::{BACKEND, QuorumInner};
 use lockkit_core::driver::{ClaimId, LockDriver, Patience, ServerRun};
 use lockkit_core::{Claim, ClientIdentity, Error, Key, Lifetime, Mode, Name, Namespace, Space};
 
@@ -67,9 +67,9 @@ fn watch_claim(run: Option<&ServerRun>) -> Result<Arc<Claim>, Error> {
 struct Step(tokio::sync::watch::Sender<usize>);
 
 impl Step {
-    fn begin(shared: &Shared) -> Self {
-        shared.steps.send_modify(|steps| *steps += 1);
-        Self(shared.steps.clone())
+    fn begin(inner: &QuorumInner) -> Self {
+        inner.steps.send_modify(|steps| *steps += 1);
+        Self(inner.steps.clone())
     }
 }
 
@@ -79,7 +79,7 @@ impl Drop for Step {
     }
 }
 
-impl Shared {
+impl QuorumInner {
     /// Looks at all members once. When all of them answer and none has the sign, this is a new
     /// quorum, which has nothing to forget.
     pub(super) async fn open(&self) -> Result<(), Error> {
@@ -195,13 +195,13 @@ impl Shared {
         let weak = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
-                let Some(shared) = weak.upgrade() else { return };
-                let left = shared.watch_once(member).await;
+                let Some(inner) = weak.upgrade() else { return };
+                let left = inner.watch_once(member).await;
                 drop(step);
                 let pause = match left {
                     Ok(Some(left)) => left.max(LEAST_PAUSE),
                     Ok(None) => {
-                        shared.members[member].watched.store(false, Ordering::Release);
+                        inner.members[member].watched.store(false, Ordering::Release);
                         return;
                     }
                     Err(error) => {
@@ -209,10 +209,10 @@ impl Shared {
                         PAUSE
                     }
                 };
-                drop(shared);
+                drop(inner);
                 tokio::time::sleep(pause).await;
-                let Some(shared) = weak.upgrade() else { return };
-                step = Step::begin(&shared);
+                let Some(inner) = weak.upgrade() else { return };
+                step = Step::begin(&inner);
             }
         });
     }

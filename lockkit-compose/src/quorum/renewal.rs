@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hold::{Hold, Phase};
+use super::hold::{Hold, QuorumPhase};
 use super::round::{Answers, Verdict};
-use super::{BACKEND, Shared};
+use super::{BACKEND, QuorumInner};
 use lockkit_core::clock::Moment;
 use lockkit_core::driver::{
     Acquisition, BatchError, ClaimEnd, Grant, LeaseStart, LockDriver, Renewal, trusted_until,
@@ -46,7 +46,7 @@ struct Tally {
     broken: Option<BreakRecord>,
 }
 
-impl Shared {
+impl QuorumInner {
     /// Renews each of these; what cannot be renewed, since too few members answered for it, is an
     /// error of its own.
     pub(super) async fn renew(
@@ -86,17 +86,17 @@ impl Shared {
         let mut state = hold.state();
         let state = &mut *state;
         match &mut state.phase {
-            Phase::Waiting { until } if *until <= now => gone,
-            Phase::Waiting { until } | Phase::Trying { until } => {
+            QuorumPhase::Waiting { until } if *until <= now => gone,
+            QuorumPhase::Waiting { until } | QuorumPhase::Trying { until } => {
                 *until = later.max(*until);
                 Renewal::Waits { ahead: 1 }
             }
-            Phase::Held { grant, until } => {
+            QuorumPhase::Held { grant, until } => {
                 let (grant, until) = (*grant, *until);
                 let ttl = claim.hold_ttl.min(self.options.max_ttl);
                 if ttl > state.claim.hold_ttl {
                     // Members must hear of the longer ttl before they count again.
-                    state.seats.iter_mut().for_each(|seat| seat.counts = false);
+                    state.members.iter_mut().for_each(|seat| seat.counts = false);
                 }
                 if ttl != state.claim.hold_ttl {
                     let mut other = Claim::clone(&state.claim);
@@ -107,7 +107,7 @@ impl Shared {
                 held.push(Held { index, hold: hold.clone(), claim, grant, until });
                 gone
             }
-            Phase::Over => gone,
+            QuorumPhase::Over => gone,
         }
     }
 
@@ -122,8 +122,8 @@ impl Shared {
         let since = self.clock.now();
         let held = Arc::new(held);
         let mut answers = Answers::of(self, 0..self.members.len(), |member| {
-            let (shared, held) = (self.clone(), held.clone());
-            async move { shared.renew_at(member, &held).await }
+            let (inner, held) = (self.clone(), held.clone());
+            async move { inner.renew_at(member, &held).await }
         });
         let mut tallies: Vec<Tally> = held.iter().map(|_| Tally::default()).collect();
         while let Some((member, votes)) = answers.next(self).await {
@@ -144,6 +144,11 @@ impl Shared {
     /// What the votes come to; `None` when too few members could be asked.
     fn decide(self: &Arc<Self>, one: &Held, tally: Tally, since: Moment) -> Option<Renewal> {
         if let Some(record) = tally.broken {
+            if record.forced {
+                // It may still be at members that the break did not reach, or have been acquired again
+                // where it was missing, before this was known.
+                self.end(one);
+            }
             return Some(Renewal::Ended(ClaimEnd::Broken(record)));
         }
         // Members where it was repaired count with the others only if a majority had it all the time
@@ -156,22 +161,27 @@ impl Shared {
             let until = since.after(ttl.saturating_sub(margin));
             let grant = Grant { ttl, start: LeaseStart::Sent(since), margin, ..one.grant };
             let mut state = one.hold.state();
-            let Phase::Held { until: before, .. } = state.phase else {
+            let QuorumPhase::Held { until: before, .. } = state.phase else {
                 return Some(Renewal::Ended(ClaimEnd::NotFound));
             };
-            state.phase = Phase::Held { grant, until: until.max(before) };
+            state.phase = QuorumPhase::Held { grant, until: until.max(before) };
             return Some(Renewal::Holds(grant));
         }
         let lost = tally.lost > self.members.len() - self.majority();
         if !lost && now < one.until {
             return None;
         }
-        one.hold.state().phase = Phase::Over;
-        let (shared, one) = (self.clone(), one.clone());
-        tokio::spawn(async move {
-            shared.give_back(&one.claim, one.hold.ghosts()).await;
-        });
+        self.end(one);
         Some(Renewal::Ended(ClaimEnd::NotFound))
+    }
+
+    /// The claim is lost: what members still have of it is given back.
+    fn end(self: &Arc<Self>, one: &Held) {
+        one.hold.state().phase = QuorumPhase::Over;
+        let (inner, one) = (self.clone(), one.clone());
+        tokio::spawn(async move {
+            inner.give_back(&one.claim, one.hold.pending()).await;
+        });
     }
 
     /// Renews all these claims at one member, and repairs those that it does not have.
@@ -199,7 +209,7 @@ impl Shared {
         one: &Held,
         answer: Result<Renewal, Error>,
     ) -> MemberAnswer {
-        let counts = one.hold.state().seats[member].counts;
+        let counts = one.hold.state().members[member].counts;
         match answer {
             Ok(Renewal::Holds(grant)) if counts => MemberAnswer::Kept(grant),
             Ok(Renewal::Holds(grant)) => self.repair(member, one, grant).await,
@@ -217,7 +227,7 @@ impl Shared {
                     Ok(_) => MemberAnswer::Lost,
                     Err(BatchError { ambiguous: 0, .. }) => MemberAnswer::Unknown,
                     Err(_) => {
-                        self.forget_ghost(&one.hold, &one.claim, member).await;
+                        self.withdraw(&one.hold, &one.claim, member).await;
                         MemberAnswer::Unknown
                     }
                 }
@@ -248,7 +258,7 @@ impl Shared {
         }
         // Before it is sent: from then on a majority may keep it no longer.
         if let Some(hold) = self.hold(claim)
-            && let Phase::Held { until, .. } = &mut hold.state().phase
+            && let QuorumPhase::Held { until, .. } = &mut hold.state().phase
         {
             *until = trusted_until(self.clock.now(), ttl, self.options.margin).min(*until);
         }
@@ -288,12 +298,12 @@ impl Shared {
         };
         let limit = self.limit(one.claim.hold_ttl);
         let mut answers = Answers::of(self, 0..self.members.len(), |member| {
-            let (shared, claim) = (self.clone(), one.claim.clone());
-            async move { shared.ask(member, limit, |driver| verb(driver, claim)).await }
+            let (inner, claim) = (self.clone(), one.claim.clone());
+            async move { inner.ask(member, limit, |driver| verb(driver, claim)).await }
         });
         let mut tally = Tally::default();
         while let Some((member, answer)) = answers.next(self).await {
-            let counts = one.hold.state().seats[member].counts;
+            let counts = one.hold.state().members[member].counts;
             let vote = match answer {
                 Ok(Renewal::Holds(grant)) if counts => MemberAnswer::Kept(grant),
                 Ok(Renewal::Ended(ClaimEnd::Broken(record))) => MemberAnswer::Broken(record),

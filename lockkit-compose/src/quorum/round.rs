@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::hold::{Hold, Phase};
-use super::{BACKEND, Shared};
+use super::hold::{Hold, QuorumPhase};
+use super::{BACKEND, QuorumInner};
 use crate::named::why;
 use lockkit_core::clock::{Moment, sleep_until};
 use lockkit_core::driver::{
@@ -34,7 +34,7 @@ pub(super) enum Verdict {
 type TryResult = Result<Attempted<Acquisition>, BatchError>;
 
 /// What the members said to a try.
-struct Votes {
+struct TryAnswers {
     granted: Vec<(usize, Grant)>,
     /// What it is if the grants are no majority: an error if it is not known.
     refused: Result<(), Error>,
@@ -61,7 +61,7 @@ impl<T: Send + 'static> Answers<T> {
     /// Asks these members at once, each in a task of its own: an answer that comes when nobody
     /// listens any more has still been acted upon.
     pub(super) fn of<F>(
-        shared: &Arc<Shared>,
+        inner: &Arc<QuorumInner>,
         members: impl IntoIterator<Item = usize>,
         ask: impl Fn(usize) -> F,
     ) -> Self
@@ -76,23 +76,23 @@ impl<T: Send + 'static> Answers<T> {
                 let _ = send.send((member, answer)); // whoever asked may be gone
             });
         }
-        Self { coming, since: shared.clock.now(), grace: None }
+        Self { coming, since: inner.clock.now(), grace: None }
     }
 
     /// The next answer; `None` when all have come, or the time for stragglers is over.
-    pub(super) async fn next(&mut self, shared: &Shared) -> Option<(usize, T)> {
+    pub(super) async fn next(&mut self, inner: &QuorumInner) -> Option<(usize, T)> {
         let Some(grace) = self.grace else {
             return self.coming.recv().await;
         };
         tokio::select! {
             biased;
             answer = self.coming.recv() => answer,
-            () = sleep_until(&*shared.clock, grace) => None,
+            () = sleep_until(&*inner.clock, grace) => None,
         }
     }
 
-    pub(super) fn enough(&mut self, shared: &Shared) {
-        let now = shared.clock.now();
+    pub(super) fn enough(&mut self, inner: &QuorumInner) {
+        let now = inner.clock.now();
         let took = now.since(self.since);
         self.grace.get_or_insert(now.after(took + Duration::from_millis(1)));
     }
@@ -102,12 +102,12 @@ impl<T: Send + 'static> Answers<T> {
     }
 }
 
-impl Shared {
-    /// Begins a round for a claim that is [`Phase::Trying`].
+impl QuorumInner {
+    /// Begins a round for a claim that is [`QuorumPhase::Trying`].
     pub(super) fn begin(self: &Arc<Self>, hold: &Arc<Hold>) -> oneshot::Receiver<Outcome> {
         let (tell, told) = oneshot::channel();
-        let (shared, hold, claim) = (self.clone(), hold.clone(), hold.claim());
-        tokio::spawn(async move { shared.round(&hold, &claim, tell).await });
+        let (inner, hold, claim) = (self.clone(), hold.clone(), hold.claim());
+        tokio::spawn(async move { inner.round(&hold, &claim, tell).await });
         told
     }
 
@@ -119,68 +119,63 @@ impl Shared {
     ) {
         let since = self.clock.now();
         let limit = self.limit(claim.hold_ttl);
-        let leaving = self.is_leaving(&claim.key);
+        let releasing = self.is_releasing(&claim.key);
         let mut answers = Answers::of(self, 0..self.members.len(), |member| {
-            let (shared, claim, hold) = (self.clone(), claim.clone(), hold.clone());
-            async move { shared.try_at(member, &hold, &claim, limit).await }
+            let (inner, claim, hold) = (self.clone(), claim.clone(), hold.clone());
+            async move { inner.try_at(member, &hold, &claim, limit).await }
         });
-        let Votes { granted, refused } = self.first_majority(&mut answers).await;
+        let TryAnswers { granted, refused } = self.first_majority(&mut answers).await;
         let outcome = match refused {
             _ if granted.len() >= self.majority() => {
-                self.settle(hold, claim, since, &granted).await
+                self.raise_and_grant(hold, claim, since, &granted).await
             }
-            Ok(()) if granted.is_empty() && !leaving => Ok(Verdict::Busy),
+            Ok(()) if granted.is_empty() && !releasing => Ok(Verdict::Busy),
             refused => refused.map(|()| Verdict::Split),
         };
         if !matches!(outcome, Ok(Verdict::Granted(_))) {
             let is_granted = |member: usize| granted.iter().any(|(other, _)| *other == member);
             let (held, others): (Vec<_>, Vec<_>) =
-                hold.ghosts().into_iter().partition(|(member, _)| is_granted(*member));
+                hold.pending().into_iter().partition(|(member, _)| is_granted(*member));
             // Also where a driver asked twice, and only one of its requests was answered.
-            for (member, _) in others.into_iter().filter(|(_, ghost)| ghost.is_some()) {
+            for (member, _) in others.into_iter().filter(|(_, pending)| pending.is_some()) {
                 // It has taken its time already: the round does not wait for it once more.
-                let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
-                tokio::spawn(async move { shared.forget_ghost(&hold, &claim, member).await });
+                let (inner, hold, claim) = (self.clone(), hold.clone(), claim.clone());
+                tokio::spawn(async move { inner.withdraw(&hold, &claim, member).await });
             }
             self.give_back(claim, held).await;
             let mut state = hold.state();
             state.phase = match state.phase {
-                Phase::Trying { until } => Phase::Waiting { until },
-                _ => Phase::Over,
+                QuorumPhase::Trying { until } => QuorumPhase::Waiting { until },
+                _ => QuorumPhase::Over,
             };
         }
         let _ = tell.send(outcome);
         while let Some((member, answer)) = answers.late().await {
             match answer {
                 Ok(Attempted { result: Acquisition::Granted(_), .. }) => {
-                    self.welcome(hold, claim, member).await;
+                    self.add_late_member(hold, claim, member).await;
                 }
                 Ok(Attempted { ambiguous: 0, .. }) | Err(BatchError { ambiguous: 0, .. }) => {}
-                _ => self.forget_ghost(hold, claim, member).await,
+                _ => self.withdraw(hold, claim, member).await,
             }
         }
     }
 
     /// Until when a request for this claim that has not been answered by now is watched for.
-    fn ghost_until(&self, claim: &Claim) -> Moment {
+    fn pending_until(&self, claim: &Claim) -> Moment {
         self.clock.now().after(claim.hold_ttl)
     }
 
     /// A member did not answer: unless the claim holds (then its end takes care of it), what may
     /// be there, or on its way there, is taken back.
-    pub(super) async fn forget_ghost(
-        self: &Arc<Self>,
-        hold: &Hold,
-        claim: &Arc<Claim>,
-        member: usize,
-    ) {
+    pub(super) async fn withdraw(self: &Arc<Self>, hold: &Hold, claim: &Arc<Claim>, member: usize) {
         if hold.token_of(claim).is_none() {
-            self.give_back(claim, vec![(member, Some(self.ghost_until(claim)))]).await;
+            self.give_back(claim, vec![(member, Some(self.pending_until(claim)))]).await;
         }
     }
 
     /// Collects answers until a majority has granted, or cannot any more.
-    async fn first_majority(&self, answers: &mut Answers<TryResult>) -> Votes {
+    async fn first_majority(&self, answers: &mut Answers<TryResult>) -> TryAnswers {
         let (mut granted, mut failed) = (Vec::new(), None);
         let (mut busy, mut failures) = (0, 0);
         while let Some((member, answer)) = answers.next(self).await {
@@ -206,11 +201,11 @@ impl Shared {
             }
             _ => Ok(()),
         };
-        Votes { granted, refused }
+        TryAnswers { granted, refused }
     }
 
     /// Raises those who granted, and makes it a grant if a majority of them counts in time.
-    async fn settle(
+    async fn raise_and_grant(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         claim: &Arc<Claim>,
@@ -237,10 +232,10 @@ impl Shared {
         }
         let grant = Grant { token, ttl, start: LeaseStart::Sent(since), margin };
         let mut state = hold.state();
-        if !matches!(state.phase, Phase::Trying { .. }) {
+        if !matches!(state.phase, QuorumPhase::Trying { .. }) {
             return Ok(Verdict::Busy); // it was given back meanwhile
         }
-        state.phase = Phase::Held { grant, until };
+        state.phase = QuorumPhase::Held { grant, until };
         Ok(Verdict::Granted(grant))
     }
 
@@ -255,8 +250,8 @@ impl Shared {
         let mut raised = Raised { token, ..Raised::default() };
         let Some(token) = raised.token else { return raised };
         let mut raises = Answers::of(self, granted.iter().map(|(member, _)| *member), |member| {
-            let (shared, hold, claim) = (self.clone(), hold.clone(), claim.clone());
-            async move { shared.raise_at(member, &hold, &claim, token).await }
+            let (inner, hold, claim) = (self.clone(), hold.clone(), claim.clone());
+            async move { inner.raise_at(member, &hold, &claim, token).await }
         });
         while let Some((member, answer)) = raises.next(self).await {
             match answer {
@@ -292,7 +287,7 @@ impl Shared {
         };
         let mut state = hold.state();
         if ambiguous > 0 && state.claim.id == claim.id {
-            state.seats[member].ghost_until = Some(self.ghost_until(claim));
+            state.members[member].pending_until = Some(self.pending_until(claim));
         }
         answered
     }
@@ -328,7 +323,12 @@ impl Shared {
     }
 
     /// A member granted late: it joins those who hold, or the claim is given back there.
-    async fn welcome(self: &Arc<Self>, hold: &Arc<Hold>, claim: &Arc<Claim>, member: usize) {
+    async fn add_late_member(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        claim: &Arc<Claim>,
+        member: usize,
+    ) {
         if let Some(token) = hold.token_of(claim) {
             let _ = self.raise_at(member, hold, claim, token).await; // a renewal tries again
         }
@@ -344,25 +344,25 @@ impl Shared {
         claim: &Arc<Claim>,
         members: Vec<(usize, Option<Moment>)>,
     ) {
-        self.give_back_and_hear(claim, members, |_| true).await;
+        self.release_at_members(claim, members, |_| true).await;
     }
 
     /// The same, and what they answer. The last ones are not waited for once a majority has
     /// answered and `clear` says that they change nothing.
-    pub(super) async fn give_back_and_hear(
+    pub(super) async fn release_at_members(
         self: &Arc<Self>,
         claim: &Arc<Claim>,
         members: Vec<(usize, Option<Moment>)>,
         clear: impl Fn(&[Result<Released, Error>]) -> bool + Send,
     ) -> Vec<Result<Released, Error>> {
-        let ghosts: HashMap<_, _> = members.iter().copied().collect();
+        let pending: HashMap<_, _> = members.iter().copied().collect();
         let mut all = Vec::with_capacity(members.len());
         let mut answers =
             Answers::of(self, members.into_iter().map(|(member, _)| member), |member| {
-                let (shared, claim, ghost) = (self.clone(), claim.clone(), ghosts[&member]);
+                let (inner, claim, pending) = (self.clone(), claim.clone(), pending[&member]);
                 async move {
-                    let answer = shared.release_at(member, &claim).await;
-                    shared.sweep(member, &claim, ghost, &answer);
+                    let answer = inner.release_at(member, &claim).await;
+                    inner.release_until_sure(member, &claim, pending, &answer);
                     answer
                 }
             });
@@ -377,56 +377,56 @@ impl Shared {
 
     async fn release_at(&self, member: usize, claim: &Arc<Claim>) -> Result<Released, Error> {
         let (limit, mine) = (self.limit(claim.hold_ttl), claim.clone());
-        let leaving = self.leaving(&claim.key);
+        let releasing = self.releasing(&claim.key);
         let release = |driver: Arc<dyn LockDriver>| async move {
             let answer = driver.release(&mine).await;
-            drop(leaving);
+            drop(releasing);
             answer
         };
         self.ask(member, limit, release).await
     }
 
     /// To be kept while a release of this lock is under way at a member, for as long as it takes.
-    fn leaving(&self, key: &Key) -> Arc<()> {
-        let mut all = locked(&self.leaving);
+    fn releasing(&self, key: &Key) -> Arc<()> {
+        let mut all = locked(&self.releasing);
         if all.len().is_power_of_two() {
-            all.retain(|_, leaving| leaving.strong_count() > 0);
+            all.retain(|_, releasing| releasing.strong_count() > 0);
         }
-        if let Some(leaving) = all.get(key).and_then(Weak::upgrade) {
-            return leaving;
+        if let Some(releasing) = all.get(key).and_then(Weak::upgrade) {
+            return releasing;
         }
-        let leaving = Arc::default();
-        all.insert(key.clone(), Arc::downgrade(&leaving));
-        leaving
+        let releasing = Arc::default();
+        all.insert(key.clone(), Arc::downgrade(&releasing));
+        releasing
     }
 
-    fn is_leaving(&self, key: &Key) -> bool {
-        let all = locked(&self.leaving);
-        all.get(key).is_some_and(|leaving| leaving.strong_count() > 0)
+    fn is_releasing(&self, key: &Key) -> bool {
+        let all = locked(&self.releasing);
+        all.get(key).is_some_and(|releasing| releasing.strong_count() > 0)
     }
 
     /// Goes on releasing while something of the claim may be at the member, or on its way there.
-    fn sweep(
+    fn release_until_sure(
         self: &Arc<Self>,
         member: usize,
         claim: &Arc<Claim>,
-        ghost: Option<Moment>,
+        pending: Option<Moment>,
         answer: &Result<Released, Error>,
     ) {
-        let until = match (answer, ghost) {
-            (Err(_), _) => self.ghost_until(claim),
+        let until = match (answer, pending) {
+            (Err(_), _) => self.pending_until(claim),
             (Ok(Released::Removed), _) | (_, None) => return,
             (_, Some(until)) => until,
         };
-        let (shared, claim, failed) = (self.clone(), claim.clone(), answer.is_err());
+        let (inner, claim, failed) = (self.clone(), claim.clone(), answer.is_err());
         tokio::spawn(async move {
             let mut tries = 1;
-            while shared.clock.now() < until {
-                tokio::time::sleep(shared.pause(tries)).await;
+            while inner.clock.now() < until {
+                tokio::time::sleep(inner.pause(tries)).await;
                 tries += 1;
-                match shared.release_at(member, &claim).await {
+                match inner.release_at(member, &claim).await {
                     Ok(Released::Removed) => return,
-                    Ok(_) if failed && ghost.is_none() => return,
+                    Ok(_) if failed && pending.is_none() => return,
                     _ => {}
                 }
             }

@@ -14,7 +14,7 @@ use futures_util::future::{join_all, try_join_all};
 use sha2::{Digest, Sha256};
 
 use super::quarantine::SIGN;
-use super::{BACKEND, Shared};
+use super::{BACKEND, QuorumInner};
 use lockkit_core::driver::{LockDriver, ServerRun};
 use lockkit_core::{Error, Key, Name, Namespace, Space};
 
@@ -54,7 +54,7 @@ pub(super) fn hash(text: &str) -> u128 {
     digest[..16].iter().fold(0, |hash, byte| hash << 8 | u128::from(*byte))
 }
 
-impl Shared {
+impl QuorumInner {
     /// Whether the run of a member that answers now is one that counts.
     pub(super) async fn run_counts(&self, member: usize, limit: Duration) -> Result<bool, Error> {
         let Some(run) = self.run_of(member, limit).await? else {

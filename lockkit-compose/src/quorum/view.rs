@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{BACKEND, Shared};
+use super::{BACKEND, QuorumInner};
 use crate::named::why;
 use lockkit_core::driver::{BreakMode, LockDriver};
 use lockkit_core::state::{ClaimState, Finding, Health, LockState, Severity};
 use lockkit_core::{BreakRecord, Claim, Error, Key, Mode, Namespace, Token};
 
-impl Shared {
+impl QuorumInner {
     pub(super) async fn inspect(&self, key: &Key) -> Result<LockState, Error> {
         Ok(self.merge(key.clone(), self.inspect_members(key).await?))
     }

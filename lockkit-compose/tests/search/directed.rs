@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkit_compose::QuorumDriver;
 use lockkit_core::driver::ClaimId;
 use lockkit_core::driver::{
-    Acquisition, Attempted, LockDriver, Patience, Released, Renewal, trusted_until,
+    Acquisition, Attempted, ClaimEnd, LockDriver, Patience, Released, Renewal, trusted_until,
 };
 use lockkit_core::{Claim, Margin, Mode, Namespace, Token};
 
@@ -80,7 +80,8 @@ async fn wander(flaws: Flaws) -> (Token, Token) {
     servers[1].set_up(false);
     nap(TTL * 2).await;
     let next = claim(Mode::Exclusive);
-    (token, take(&self::quorum(&servers, 1, &[]), &next).await)
+    let counters: Flaws = if flaws.contains(&Flaw::NoClock) { &[Flaw::NoClock] } else { &[] };
+    (token, take(&self::quorum(&servers, 1, counters), &next).await)
 }
 
 #[test]
@@ -235,6 +236,32 @@ async fn ghost(flaws: Flaws) -> bool {
 fn what_a_member_granted_without_being_heard_is_taken_back() {
     assert!(runtime().block_on(ghost(&[])));
     assert!(!runtime().block_on(ghost(&[Flaw::KeepsGhosts])), "it stays until its lease ends");
+}
+
+/// A claim is broken by force at the members that have it, and a renewal acquires it at the third one
+/// before it hears of that. Nothing of it may stay there.
+#[test]
+fn a_claim_that_is_broken_by_force_leaves_nothing_at_a_member_that_did_not_have_it() {
+    for seed in 0..20 {
+        runtime().block_on(async {
+            let servers = servers();
+            let quorum = quorum(&servers, seed, &[]);
+            open(&quorum).await;
+            servers[2].set_up(false);
+            let held = claim(Mode::Exclusive);
+            take(&quorum, &held).await;
+            servers[2].set_up(true);
+            for server in &servers[..2] {
+                break_all(server).await;
+            }
+            let answer = quorum.renew_single(&held).await.unwrap();
+            assert!(matches!(answer, Renewal::Ended(ClaimEnd::Broken(_))), "{answer:?}");
+            nap(TTL / 4).await;
+            for server in &servers {
+                assert!(server.driver().inspect(&key()).await.unwrap().is_free(), "seed {seed}");
+            }
+        });
+    }
 }
 
 /// A renewal may ask for more than the quorum keeps; members are asked for no more than that.

@@ -1,7 +1,7 @@
--- Puts claims at the ends of their lists, in this order, or says that they cannot hold.
+-- Adds claims at the ends of their queues, in this order, or says that they cannot hold.
 --
 -- KEYS[2i-1]  the lock of the i-th claim    KEYS[2i]  the counter of tokens of its bucket
--- ARGV[3i-2]  the claim as a string: " ID HOLD_MS WAIT_MS CLIENT SHOWN"
+-- ARGV[3i-2]  the claim as a string: " ID HOLD_MS WAIT_MS CLIENT LABEL"
 -- ARGV[3i-1]  its hold ttl in ms
 -- ARGV[3i]    the least token that the client accepts, 19 digits: greater than every one it has seen
 -- ARGV[3n+i]  of n claims; absent when empty for all: "[t][ MODE WEIGHT CAPACITY]", with "t" for a
@@ -9,14 +9,14 @@
 --
 -- TOKEN alone, when there is one claim and it holds at once; otherwise an answer to each:
 --   TOKEN                   it holds
---   {"waits", AHEAD, LOOK}  it is in line (see `renew` in line.lua)
---   {"busy"}                it cannot hold, and is not in line
+--   {"waits", AHEAD, POLL}  it waits (see `renew` in queue.lua)
+--   {"busy"}                it cannot hold, and is not in the queue
 --   {"limit", IN_USE}       the semaphore has another limit
---   {"broken", RECORD}      it was in line, and was broken
+--   {"broken", RECORD}      it was in the queue, and was broken
 --   an error                of this claim only
 -- An error for all of them when memory is full: then nothing was written.
 --
--- A token is at least the server's clock when the claim comes here: the counter alone does not know
+-- A token is at least the server's clock when the claim comes here: the counter does not know
 -- of tokens that were given before older data came back.
 --
 -- The fast path costs two commands a claim, and one a call: a claim that finds no key takes the lock,
@@ -44,11 +44,11 @@ end
 local count = (#KEYS - #KEYS % 2) / 2 -- in a cluster there is one more key
 local answers, given, rest, sharing = {}, {}, nil, nil
 for i = 1, count do
-  local key, counter, how = KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * count + i]
+  local key, counter, options = KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * count + i]
   local taken, holds
-  if how and #how > 1 then
+  if options and #options > 1 then
     sharing = sharing or {}
-    sharing[key] = true -- who comes to this list later stays behind it
+    sharing[key] = true -- later claims of this queue stay behind it
   elseif not (sharing and sharing[key]) then
     local token, before = ARGV[3 * i], given[counter]
     if token < clocked then token = clocked end
@@ -78,84 +78,84 @@ if not rest then return answers end
 local room = redis.pcall('SETRANGE', KEYS[2], 0, '')
 if type(room) == 'table' and string.find(room.err, 'OOM', 1, true) then return room end
 
--- #include line.lua
+-- #include queue.lua
 
--- The verb for a claim that was put in line before: the answer was lost.
-local function again(list, id, hold, wait, try)
-  local state = renew(list, id, hold, wait)
+-- The same for a claim that is in the queue already: the answer was lost.
+local function acquire_again(queue, id, hold, wait, try)
+  local state = renew(queue, id, hold, wait)
   if type(state) == 'string' then return state end
   if not state[2] then return { 'broken', state[1] } end
   if not try then return { 'waits', state[1], state[2] } end
-  remove(list, id)
-  promote(list, id)
+  remove(queue, id)
+  promote(queue, id)
   return { 'busy' }
 end
 
 local function acquire(i, taken)
   local key, counter, text, ttl = KEYS[2 * i - 1], KEYS[2 * i], ARGV[3 * i - 2], ARGV[3 * i - 1]
-  local id, hold, wait, client, shown = string.match(text, '^ (%x+) (%d+) (%d+) (%S+) (.*)$')
-  local token, how = ARGV[3 * i], ARGV[3 * count + i] or ''
-  local try, mode = string.match(how, '^(t?) ?(%a?)')
-  local weight, capacity = string.match(how, '(%d+) (%d+)$')
+  local id, hold, wait, client, label = string.match(text, '^ (%x+) (%d+) (%d+) (%S+) (.*)$')
+  local token, options = ARGV[3 * i], ARGV[3 * count + i] or ''
+  local try, mode = string.match(options, '^(t?) ?(%a?)')
+  local weight, capacity = string.match(options, '(%d+) (%d+)$')
   local exclusive = mode == ''
   weight, capacity = tonumber(weight or CAPACITY), tonumber(capacity or CAPACITY)
   try = try == 't'
 
   -- The lock as one string, with a token of the counter's choice.
-  local function take_alone()
+  local function take_single()
     local chosen = next_token(counter, token)
     redis.call('SET', key, chosen .. text, 'PX', ttl)
     return chosen
   end
 
-  if taken then return take_alone() end
+  if taken then return take_single() end
 
-  local list = demand(key)
+  local queue = must_find(key)
   last_token(counter) -- an error, before anything is written, when it is no counter
-  if list.alone and (try or list.alone.id == id) then
-    if list.alone.id == id then return renew_alone(key, list.alone, ttl) end
-    local left = left_alone(key, list.alone)
+  if queue.single and (try or queue.single.id == id) then
+    if queue.single.id == id then return renew_single(key, queue.single, ttl) end
+    local left = left_of_single(key, queue.single)
     if left < redis.call('PTTL', key) then redis.call('PEXPIRE', key, string.format('%.0f', left)) end
     return { 'busy' }
   end
-  open(list, id)
+  open(queue, id)
 
-  if redis.call('ZRANK', list.line, id) then
-    local answer = again(list, id, hold, wait, try)
-    close(list)
+  if redis.call('ZRANK', queue.claims, id) then
+    local answer = acquire_again(queue, id, hold, wait, try)
+    close(queue)
     return answer
   end
 
-  local length = redis.call('ZCARD', list.line)
+  local length = redis.call('ZCARD', queue.claims)
   if length == 0 then
-    redis.call('DEL', list.key, list.line, list.ends)
-    if exclusive then return take_alone() end
-    list.capacity = mode == 'p' and given_limit(list) or capacity
+    redis.call('DEL', queue.key, queue.claims, queue.ends)
+    if exclusive then return take_single() end
+    queue.capacity = mode == 'p' and fixed_limit(queue) or capacity
   end
-  if list.capacity ~= capacity then
-    local in_use = list.capacity
-    close(list)
+  if queue.capacity ~= capacity then
+    local in_use = queue.capacity
+    close(queue)
     return { 'limit', in_use }
   end
 
-  if try and (length > list.holders or list.weight + weight > capacity) then
-    close(list)
+  if try and (length > queue.holders or queue.weight + weight > capacity) then
+    close(queue)
     return { 'busy' }
   end
 
   local chosen = next_token(counter, token)
-  write_claim(list, id, { mode = exclusive and 'x' or mode, token = chosen, weight = weight, hold = hold,
+  write_claim(queue, id, { mode = exclusive and 'x' or mode, token = chosen, weight = weight, hold = hold,
                           wait = wait, client = client, queued = now_us, held = '0',
-                          broken = '0', shown = shown })
-  append(list, id, client)
-  set_end(list, id, wait)
-  promote(list, id)
+                          broken = '0', label = label })
+  append(queue, id, client)
+  set_end(queue, id, wait)
+  promote(queue, id)
   local answer = chosen
-  if length >= list.holders then
-    local state = renew(list, id, hold, wait)
+  if length >= queue.holders then
+    local state = renew(queue, id, hold, wait)
     answer = { 'waits', state[1], state[2] }
   end
-  close(list)
+  close(queue)
   return answer
 end
 

@@ -22,7 +22,7 @@ local function forbidden()
 end
 
 -- What fails for one claim costs no other: its error is its answer. Not so when this server is a
--- replica by now, which nobody could write to: then that is the answer to all.
+-- replica by now, which takes no writes: then that is the answer to all.
 local refused
 local function attempt(step, ...)
   local done, answer = pcall(step, ...)
@@ -39,17 +39,17 @@ local function attempt(step, ...)
   return answer
 end
 
--- A key that lockkit did not write stays as it is: whoever needs it gets an error that names it.
+-- A key that lockkit did not write stays as it is: an operation that needs it gets an error that names it.
 local function refuse(key)
   error({ err = 'LOCKKIT the key ' .. key .. ' is a ' .. redis.call('TYPE', key).ok
     .. ' that lockkit did not write; nothing was changed' })
 end
 
--- What is to be published, and about which list. A list remembers whether its last message was
--- refused: who waits in it polls.
+-- What is to be published, and about which queue. A queue remembers whether its last message was
+-- refused: then its waiters poll.
 local messages = {}
-local function tell(client, text, list)
-  messages[#messages + 1] = { 'lockkit:wake:' .. string.gsub(client, '^%-', ''), text, list }
+local function notify(client, text, queue)
+  messages[#messages + 1] = { 'lockkit:wake:' .. string.gsub(client, '^%-', ''), text, queue }
 end
 
 -- The last act of a script. A message that the server refuses changes no answer:
@@ -57,15 +57,15 @@ end
 local function speak(answer)
   local why
   for _, message in ipairs(messages) do
-    local channel, text, list = message[1], message[2], message[3]
+    local channel, text, queue = message[1], message[2], message[3]
     if not MUTED then
       local sent = redis.pcall('PUBLISH', channel, text)
       if type(sent) == 'table' and sent.err then MUTED, why = true, sent.err end
     end
-    if list and MUTED and redis.call('TYPE', list.key).ok == 'hash' then
-      redis.pcall('HSET', list.key, 'unheard', '1')
-    elseif list and list.unheard and not MUTED then
-      redis.pcall('HDEL', list.key, 'unheard')
+    if queue and MUTED and redis.call('TYPE', queue.key).ok == 'hash' then
+      redis.pcall('HSET', queue.key, 'unpublished', '1')
+    elseif queue and queue.unpublished and not MUTED then
+      redis.pcall('HDEL', queue.key, 'unpublished')
     end
   end
   return why and { 'unpublished', why, answer } or answer

@@ -1,4 +1,4 @@
--- Breaks the claim that has this token: marks it, or takes it out at once.
+-- Breaks the claim that has this token: marks it, or removes it at once.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  the token, 19 digits    ARGV[2]  "forced" or "graceful"    ARGV[3]  the record: who, when, why
@@ -7,34 +7,34 @@
 -- as long as the claim's own ttl.
 local clock = redis.call('TIME')
 
--- #include line.lua
+-- #include queue.lua
 
 local function break_claim()
-  local list = demand(KEYS[1])
-  local records = redis.call('TYPE', list.broken).ok
-  if records ~= 'none' and records ~= 'hash' then refuse(list.broken) end
-  if list.alone and list.alone.token ~= ARGV[1] then return 0 end
-  insist(list)
-  open(list)
+  local queue = must_find(KEYS[1])
+  local records = redis.call('TYPE', queue.broken).ok
+  if records ~= 'none' and records ~= 'hash' then refuse(queue.broken) end
+  if queue.single and queue.single.token ~= ARGV[1] then return 0 end
+  write_first(queue)
+  open(queue)
   local id, c
-  for _, each in ipairs(redis.call('ZRANGE', list.line, 0, -1)) do
-    local claim = read_claim(list, each)
+  for _, each in ipairs(redis.call('ZRANGE', queue.claims, 0, -1)) do
+    local claim = read_claim(queue, each)
     if claim.token == ARGV[1] then id, c = each, claim end
   end
   if id then
-    redis.call('HSET', list.broken, id, ARGV[3], 'last', ARGV[3])
-    local keep = math.max(60000, c.hold + 1, c.wait + 1, redis.call('PTTL', list.broken))
-    redis.call('PEXPIRE', list.broken, string.format('%.0f', keep))
-    tell(c.client, 'look ' .. id, list)
+    redis.call('HSET', queue.broken, id, ARGV[3], 'last', ARGV[3])
+    local keep = math.max(60000, c.hold + 1, c.wait + 1, redis.call('PTTL', queue.broken))
+    redis.call('PEXPIRE', queue.broken, string.format('%.0f', keep))
+    notify(c.client, 'poll ' .. id, queue)
     if ARGV[2] == 'forced' then
-      remove(list, id)
-      promote(list)
+      remove(queue, id)
+      promote(queue)
     else
       c.broken = '1'
-      write_claim(list, id, c)
+      write_claim(queue, id, c)
     end
   end
-  close(list)
+  close(queue)
   return id and 1 or 0
 end
 

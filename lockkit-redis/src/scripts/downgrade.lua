@@ -1,28 +1,28 @@
--- Makes a claim that holds alone one that shares, in its place; renews it.
+-- Makes an exclusive claim a shared one at its position; renews it.
 --
 -- KEYS[1]  the lock        ARGV[1…3]  the claim's id, its hold ttl and its wait ttl in ms
 --
--- What `renew` in line.lua says.
+-- What `renew` in queue.lua says.
 local clock = redis.call('TIME')
 
--- #include line.lua
+-- #include queue.lua
 
 local function downgrade()
-  local list = demand(KEYS[1])
-  if list.alone and list.alone.id ~= ARGV[1] then return ended(list, ARGV[1]) end
-  insist(list)
-  open(list)
-  local answer = renew(list, ARGV[1], ARGV[2], ARGV[3])
+  local queue = must_find(KEYS[1])
+  if queue.single and queue.single.id ~= ARGV[1] then return claim_end(queue, ARGV[1]) end
+  write_first(queue)
+  open(queue)
+  local answer = renew(queue, ARGV[1], ARGV[2], ARGV[3])
   if type(answer) == 'string' then
-    local c = read_claim(list, ARGV[1])
+    local c = read_claim(queue, ARGV[1])
     if c.mode == 'x' then
-      list.weight = list.weight - c.weight + 1
+      queue.weight = queue.weight - c.weight + 1
       c.mode, c.weight = 's', 1
-      write_claim(list, ARGV[1], c)
-      promote(list, ARGV[1])
+      write_claim(queue, ARGV[1], c)
+      promote(queue, ARGV[1])
     end
   end
-  close(list)
+  close(queue)
   return answer
 end
 

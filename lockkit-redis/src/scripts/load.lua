@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the register
 -- ARGV[1]  the version that the caller knows, "0" for no value, "" when it does not want to wait
--- ARGV[2]  the caller's client id    ARGV[3]  for how many ms it wants to be told
+-- ARGV[2]  the caller's client id    ARGV[3]  for how many ms it wants to be notified
 --
 -- {VALUE, VERSION, TOKEN or "", MS}, or 0 when there is no value. MS is how long the value is there
 -- for, -1 when it stays.

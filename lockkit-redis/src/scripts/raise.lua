@@ -1,46 +1,46 @@
--- Makes sure that no later claim of this list gets less than a token, and that this claim has it at
--- least; renews the claim. Those in line behind it get greater ones, in their order.
+-- Makes sure that no later claim of this queue gets less than a token, and that this claim has it at
+-- least; renews the claim. Claims behind it get greater ones, in their order.
 --
 -- KEYS[1]  the lock          KEYS[2]  the counter of tokens of its bucket
 -- ARGV[1…3]  the claim's id, its hold ttl and its wait ttl in ms    ARGV[4]  the token, 19 digits
 --
--- What `renew` in line.lua says.
+-- What `renew` in queue.lua says.
 local clock = redis.call('TIME')
 
--- #include line.lua
+-- #include queue.lua
 
 local function raise()
-  local list, last = demand(KEYS[1]), last_token(KEYS[2])
-  insist(list)
+  local queue, last = must_find(KEYS[1]), last_token(KEYS[2])
+  write_first(queue)
   local function count_up()
     if not last or last < ARGV[4] then redis.call('SET', KEYS[2], ARGV[4]) end
   end
 
-  if list.alone then
-    if list.alone.id ~= ARGV[1] then return ended(list, ARGV[1]) end
+  if queue.single then
+    if queue.single.id ~= ARGV[1] then return claim_end(queue, ARGV[1]) end
     count_up()
-    return renew_alone(KEYS[1], list.alone, ARGV[2], ARGV[4])
+    return renew_single(KEYS[1], queue.single, ARGV[2], ARGV[4])
   end
 
-  open(list)
-  local answer = renew(list, ARGV[1], ARGV[2], ARGV[3])
+  open(queue)
+  local answer = renew(queue, ARGV[1], ARGV[2], ARGV[3])
   if type(answer) == 'string' or (type(answer) == 'table' and answer[2]) then
     count_up()
     local behind = false
-    for rank, id in ipairs(redis.call('ZRANGE', list.line, 0, -1)) do
-      local c = read_claim(list, id)
+    for rank, id in ipairs(redis.call('ZRANGE', queue.claims, 0, -1)) do
+      local c = read_claim(queue, id)
       if id == ARGV[1] and c.token < ARGV[4] then
         behind = true
         c.token = ARGV[4]
-        write_claim(list, id, c)
+        write_claim(queue, id, c)
         if type(answer) == 'string' then answer = c.token end
-      elseif behind and rank > list.holders and c.token <= ARGV[4] then
+      elseif behind and rank > queue.holders and c.token <= ARGV[4] then
         c.token = next_token(KEYS[2], ARGV[4])
-        write_claim(list, id, c)
+        write_claim(queue, id, c)
       end
     end
   end
-  close(list)
+  close(queue)
   return answer
 end
 

@@ -1,7 +1,7 @@
 -- What registers are made of. No script of its own: others include it, behind answer.lua.
 --
 -- A register is a hash: `value`, `version`, `token` (the highest that a write bore), `write` (the id
--- of the last write), `until` (µs; absent when the value stays). Who wants to be told is in the
+-- of the last write), `until` (µs; absent when the value stays). Clients to notify are in the
 -- sorted set lockkit:register.watchers:…, by the ms at which they are forgotten.
 
 -- `version`, `token` and `ends`, and these fields in their order; an error when it is no register.
@@ -14,7 +14,7 @@ local function read_register(key, ...)
   return { version = r[1], token = r[2], ends = r[3], unpack(r, 4) }
 end
 
--- The key of those who want to be told, and their clients.
+-- The key of the clients to notify, and these.
 local function read_watchers(key, now)
   local watchers = string.gsub(key, '^lockkit:register:', 'lockkit:register.watchers:')
   local clients = redis.pcall('ZRANGEBYSCORE', watchers, string.format('(%.0f', now), '+inf')

@@ -1,9 +1,9 @@
--- Takes claims out of their lists, and wakes those who now hold.
+-- Removes claims from their queues, and notifies those that hold now.
 --
 -- KEYS[i]  the lock        ARGV[i]  the claim's id
 --
--- 1, when each of them was alone in its list; otherwise an answer to each:
---   1 it was in line    2 it was not, others are, or the key is not lockkit's    3 nobody is in line
+-- 1, when each of them was the only one of its queue; otherwise an answer to each:
+--   1 it was removed    2 it was not there, others are, or the key is not lockkit's    3 the queue is empty
 --   an error of this claim only
 local call, safecall, rest = redis.call, redis.pcall, nil
 for i = 1, #ARGV do
@@ -18,18 +18,18 @@ if not rest then return 1 end
 
 local clock = call('TIME')
 
--- #include line.lua
+-- #include queue.lua
 
 local function release(i)
-  local list = find(KEYS[i])
-  if not list or list.kind == 'string' then return 2 end
-  if list.kind == 'none' then return 3 end
-  insist(list)
-  open(list)
-  local removed = remove(list, ARGV[i])
-  if removed then promote(list) end
-  local left = redis.call('ZCARD', list.line)
-  close(list)
+  local queue = find(KEYS[i])
+  if not queue or queue.kind == 'string' then return 2 end
+  if queue.kind == 'none' then return 3 end
+  write_first(queue)
+  open(queue)
+  local removed = remove(queue, ARGV[i])
+  if removed then promote(queue) end
+  local left = redis.call('ZCARD', queue.claims)
+  close(queue)
   return removed and 1 or (left > 0 and 2 or 3)
 end
 

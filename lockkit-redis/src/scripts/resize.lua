@@ -1,30 +1,30 @@
--- Gives a semaphore a limit that stays, and lets those begin to hold who now do.
+-- Gives a semaphore a fixed limit, and promotes the claims that hold now.
 --
 -- KEYS[1]  the semaphore
 -- ARGV[1]  "to" or "unset": only if it has none        ARGV[2]  the limit
 --
--- The limit that it has now, as text. Who holds goes on holding, whatever the limit.
+-- The limit that it has now, as text. Holders go on holding, whatever the limit.
 local clock = redis.call('TIME')
 
--- #include line.lua
+-- #include queue.lua
 
 local function resize()
-  local list = demand(KEYS[1])
-  local given = given_limit(list)
+  local queue = must_find(KEYS[1])
+  local given = fixed_limit(queue)
   if given and ARGV[1] == 'unset' then return string.format('%.0f', given) end
 
-  open(list)
+  open(queue)
   local limit = ARGV[2]
-  if redis.call('ZCARD', list.line) > 0 then
+  if redis.call('ZCARD', queue.claims) > 0 then
     if ARGV[1] == 'unset' then
-      limit = string.format('%.0f', list.capacity) -- the one that it is in use with
+      limit = string.format('%.0f', queue.capacity) -- the one that it is in use with
     else
-      list.capacity = tonumber(limit)
-      promote(list)
+      queue.capacity = tonumber(limit)
+      promote(queue)
     end
   end
-  redis.call('SET', list.limit, limit)
-  close(list)
+  redis.call('SET', queue.limit, limit)
+  close(queue)
   return limit
 end
 

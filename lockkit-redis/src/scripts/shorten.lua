@@ -2,23 +2,23 @@
 --
 -- KEYS[1]  the lock        ARGV[1]  the claim's id, ARGV[2] the ms
 --
--- What `renew` in line.lua says.
+-- What `renew` in queue.lua says.
 local clock = redis.call('TIME')
 
--- #include line.lua
+-- #include queue.lua
 
 local function shorten()
-  local list = demand(KEYS[1])
-  if list.alone then
-    if list.alone.id ~= ARGV[1] then return ended(list, ARGV[1]) end
+  local queue = must_find(KEYS[1])
+  if queue.single then
+    if queue.single.id ~= ARGV[1] then return claim_end(queue, ARGV[1]) end
     redis.call('PEXPIRE', KEYS[1], ARGV[2])
-    return list.alone.token
+    return queue.single.token
   end
-  insist(list)
-  open(list)
-  local answer = renew(list, ARGV[1], 0, 0)
-  if type(answer) == 'string' then set_end(list, ARGV[1], ARGV[2]) end
-  close(list)
+  write_first(queue)
+  open(queue)
+  local answer = renew(queue, ARGV[1], 0, 0)
+  if type(answer) == 'string' then set_end(queue, ARGV[1], ARGV[2]) end
+  close(queue)
   return answer
 end
 

@@ -1,4 +1,4 @@
--- Writes or deletes a register's value, and tells those who wait for a change.
+-- Writes or deletes a register's value, and notifies the clients that wait for a change.
 --
 -- KEYS[1]  the register
 -- ARGV[1]  "store" or "delete"
@@ -36,7 +36,7 @@ local function store()
     or (there and ARGV[2] == r.version)
   if not expected then return { 'conflict' } end
 
-  -- The earlier attempt may have been applied, and then overwritten by somebody: to apply it again would
+  -- The earlier attempt may have been applied, and then overwritten by another client: to apply it again would
   -- undo that. It was not where the version that it expects is still there, where no write had a token
   -- as great, or where there was no write at all. One that expects nothing and has no token may be
   -- applied at any time.
@@ -69,7 +69,7 @@ local function store()
     redis.call('PERSIST', KEYS[1])
   end
   redis.call('DEL', watchers)
-  for _, client in ipairs(watching) do tell(client, 'changed ' .. KEYS[1]) end
+  for _, client in ipairs(watching) do notify(client, 'changed ' .. KEYS[1]) end
   return { 'stored', version }
 end
 

@@ -129,7 +129,7 @@ async fn a_key_beside_the_lock_of_another_form_is_named_and_stays_as_it_is() {
     let (server, driver) = start().await;
     let string = (&["SET", "KEY", "no set"][..], "string");
     for mode in [Mode::Exclusive, PERMIT] {
-        for beside in [".line", ".ends"] {
+        for beside in [".queue", ".ends"] {
             let about = claim(mode);
             let key = key_of(&server, &driver, &about, beside).await;
             let before = put(&server, &key, string).await;

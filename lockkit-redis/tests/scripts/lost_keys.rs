@@ -50,7 +50,7 @@ async fn lose(server: &Server, word: &str) {
 #[tokio::test]
 async fn a_list_without_its_ends_or_its_line_keeps_its_holder_and_its_order() {
     for mode in [Mode::Exclusive, Mode::Shared, PERMIT] {
-        for word in [".ends:", ".line:"] {
+        for word in [".ends:", ".queue:"] {
             let Scene { server, driver, holder, waiters: [first, second] } = scene(mode).await;
             lose(&server, word).await;
             let state = driver.inspect(&holder.key).await.unwrap();
@@ -98,7 +98,7 @@ async fn leases_of_which_nobody_knows_the_end_last_for_a_whole_ttl() {
 #[tokio::test]
 async fn whichever_key_of_a_list_is_gone_every_verb_answers_and_the_lock_works_again() {
     for mode in [Mode::Exclusive, Mode::Shared, PERMIT] {
-        for word in [":{", ".ends:", ".line:", ":tokens:"] {
+        for word in [":{", ".ends:", ".queue:", ":tokens:"] {
             let scene = scene(mode).await;
             let word = match word {
                 ":{" => format!("lockkit:{}:{{", if mode == PERMIT { "sem" } else { "lock" }),
