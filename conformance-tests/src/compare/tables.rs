@@ -165,3 +165,8 @@ mod tests {
         }
     }
 }
+
+/// A title without the signs of its notes.
+pub(super) fn without_notes(title: &str) -> String {
+    title.trim_end_matches(['¹', '²', '³']).to_owned()
+}
