@@ -24,7 +24,7 @@ impl Comparison {
             out.push('\n');
         }
         out.push_str(
-            "✓ shown in this run; the rest is what the driver states. tokens: two may hold at once, \
+            "✓ shown in this run; the rest is what the driver states. fencing only: two may hold at once, \
              the later one has the greater token.\nround trips: of an acquire, a release, a refused \
              try, a renewal of all claims, and of the next after its wake-up.\n",
         );
