@@ -96,7 +96,7 @@ pub(super) fn timeline(title: &str, turns: &[Turn], lasts: f64) -> String {
     out
 }
 
-/// Text as it stands in HTML.
+/// Text, escaped for HTML.
 pub(super) fn text(raw: &str) -> String {
     raw.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
