@@ -30,7 +30,9 @@ impl ProxiedConnection {
         };
         let met = tokio::select! {
             biased;
-            met = state.wait_for(|state| *state != ConnectionState::Open) => met.map_or(ConnectionState::Cut, |met| *met),
+            met = state.wait_for(|state| *state != ConnectionState::Open) => {
+                met.map_or(ConnectionState::Cut, |met| *met)
+            }
             _ = self.relay(&hub, &mut client, &mut server) => ConnectionState::Over,
         };
         match met {
